@@ -1,0 +1,84 @@
+"""What a user's fault looks like: one exception that carries a message, a place, notes and an exit status.
+
+A fault of the user is never a traceback. Whoever finds it raises `UserError`; the tools print it as
+`place: error: message`, one `note: ...` a line, and leave with its status.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from xdsl.dialects.builtin import FileLineColLoc, FusedLoc, NameLoc, UnknownLoc
+from xdsl.ir import Attribute, Operation
+
+USER_FAULT = 1
+"""Exit status: the user's fault."""
+USAGE = 2
+"""Exit status: the command line makes no sense."""
+UNSUPPORTED = 3
+"""Exit status: an operator or a type that is not supported."""
+TIME_LIMIT = 4
+"""Exit status: not found within the time limit."""
+INTERNAL = 70
+"""Exit status: a fault of ours."""
+
+
+class UserError(Exception):
+    """
+    A fault of the user.
+
+    `loc` is the place as text (`model.onnx`, `in.mlir:3:4`) or a location attribute; `notes` say what
+    would help; `status` is the exit status of the tool.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        loc: str | Attribute | None = None,
+        notes: Sequence[str] = (),
+        status: int = USER_FAULT,
+    ):
+        super().__init__(message)
+        self.message = message
+        self.loc = render_location(loc) if isinstance(loc, Attribute) else loc
+        self.notes = tuple(notes)
+        self.status = status
+
+    def __str__(self) -> str:
+        place = f"{self.loc}: " if self.loc else ""
+        notes = "".join(f"\nnote: {note}" for note in self.notes)
+        return f"{place}error: {self.message}{notes}"
+
+
+def render_location(loc: Attribute) -> str:
+    """The text of a location: `file:line:col`, a quoted name, or the parts of a fused one; empty if unknown."""
+    match loc:
+        case FileLineColLoc():
+            return f"{loc.filename.data}:{loc.line.data}:{loc.column.data}"
+        case NameLoc():
+            return f'"{loc.desc.data}"'
+        case FusedLoc():
+            parts = (render_location(part) for part in loc.locations)
+            return ", ".join(dict.fromkeys(part for part in parts if part))
+        case UnknownLoc():
+            return ""
+        case _:
+            return str(loc)
+
+
+def location_of(op: Operation) -> str:
+    """The place of `op` for a message: its location, else the nearest known one around it, else its name."""
+    current: Operation | None = op
+    while current is not None:
+        if text := render_location(current.location):
+            return text
+        current = current.parent_op()
+    return op.name
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
+    """A note that names the candidate nearest to a misspelt `name`, or None if none is near."""
+    near = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
+    return f'did you mean "{near[0]}"?' if near else None

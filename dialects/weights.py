@@ -1,0 +1,163 @@
+"""The store of weights beside the IR: names to arrays, read from a safetensors file only when asked for."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from penstock.dialects.diagnostics import UserError, did_you_mean
+
+Array = NDArray[Any]
+
+_SAFETENSORS_DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "U8": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
+    "U16": np.dtype(np.uint16),
+    "I16": np.dtype(np.int16),
+    "U32": np.dtype(np.uint32),
+    "I32": np.dtype(np.int32),
+    "U64": np.dtype(np.uint64),
+    "I64": np.dtype(np.int64),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F32": np.dtype(np.float32),
+    "F64": np.dtype(np.float64),
+}
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that a reader sees the old file or the new one, and never a part."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+class WeightStore:
+    """
+    An ordered mapping from names to arrays, the bulk data that `#graph.weight<"name">` refers to.
+
+    Entries of a file are read when first used; entries that passes add live in memory until `save`.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+        self._filed: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        self._path: Path | None = None
+        self._file: Any = None
+
+    @classmethod
+    def open(cls, path: str | Path) -> WeightStore:
+        """
+        The store in the safetensors file at `path`, which stays open for reading.
+
+        Raises UserError if the file is missing or no safetensors file.
+        """
+        store = cls()
+        store._path = Path(path)
+        try:
+            store._file = safe_open(str(path), framework="numpy")
+        except FileNotFoundError:
+            raise UserError(
+                "the weights file does not exist",
+                loc=str(path),
+                notes=["it is written beside the IR by `penstock import`; keep the two together"],
+            ) from None
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"not a readable safetensors file: {error}", loc=str(path)) from None
+        for name in store._file.keys():
+            entry = store._file.get_slice(name)
+            dtype = _SAFETENSORS_DTYPES.get(entry.get_dtype())
+            if dtype is None:
+                raise UserError(
+                    f'weight "{name}" has the unknown type {entry.get_dtype()}', loc=str(path)
+                )
+            store._filed[name] = (tuple(entry.get_shape()), dtype)
+        return store
+
+    def names(self) -> tuple[str, ...]:
+        """All names: those of the file in its order, then those added, in the order of addition."""
+        return tuple(dict.fromkeys((*self._filed, *self._arrays)))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays or name in self._filed
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def shape_dtype(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """The shape and element type of an entry, without reading its data."""
+        if (array := self._arrays.get(name)) is not None:
+            return array.shape, array.dtype
+        if name in self._filed:
+            return self._filed[name]
+        raise self._missing(name)
+
+    def __getitem__(self, name: str) -> Array:
+        if (array := self._arrays.get(name)) is not None:
+            return array
+        if name not in self._filed:
+            raise self._missing(name)
+        array = self._file.get_tensor(name)
+        array.flags.writeable = False
+        self._arrays[name] = array
+        return array
+
+    def add(self, name: str, array: Array) -> str:
+        """
+        Add an entry and return its name: `name` itself, or `name.1`, `name.2`, ... where that is taken by
+        other data. Data that is already there under one of these names is not added again.
+        """
+        candidate, count = name, 0
+        while candidate in self:
+            if _same(self[candidate], array):
+                return candidate
+            count += 1
+            candidate = f"{name}.{count}"
+        stored = np.ascontiguousarray(array).reshape(array.shape)
+        if stored is array and array.flags.writeable:
+            stored = stored.copy()
+        stored.flags.writeable = False
+        self._arrays[candidate] = stored
+        return candidate
+
+    def save(self, path: str | Path, names: tuple[str, ...] | None = None) -> None:
+        """Write the entries `names` (all by default) to a safetensors file, whole or not at all."""
+        chosen = self.names() if names is None else names
+        write_whole(Path(path), save({name: self[name] for name in chosen}))
+
+    def _missing(self, name: str) -> UserError:
+        near = did_you_mean(name, self.names())
+        return UserError(
+            f'no weight is called "{name}"',
+            loc=str(self._path) if self._path else None,
+            notes=[near] if near else [],
+        )
+
+
+def _same(left: Array, right: Array) -> bool:
+    return (
+        left.shape == right.shape
+        and left.dtype == right.dtype
+        and np.ascontiguousarray(left).tobytes() == np.ascontiguousarray(right).tobytes()
+    )

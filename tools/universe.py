@@ -1,0 +1,70 @@
+"""What Penstock registers with xDSL: every dialect and every pass, each imported when first used."""
+
+from __future__ import annotations
+
+from xdsl.ir import Dialect
+from xdsl.passes import ModulePass
+from xdsl.universe import Universe
+
+
+def get_accel() -> Dialect:
+    from penstock.dialects.accel import Accel
+
+    return Accel
+
+
+def get_graph() -> Dialect:
+    from penstock.dialects.graph import Graph
+
+    return Graph
+
+
+def get_machine() -> Dialect:
+    from penstock.dialects.machine import Machine
+
+    return Machine
+
+
+def get_mem() -> Dialect:
+    from penstock.dialects.mem import Mem
+
+    return Mem
+
+
+PASSES: dict[str, str] = {
+    "assign-devices": "penstock.passes.tensor.assign_devices:AssignDevicesPass",
+    "expose-values": "penstock.passes.graph.expose_values:ExposeValuesPass",
+    "fold-batch-norm": "penstock.passes.graph.fold_batch_norm:FoldBatchNormPass",
+    "fold-constants": "penstock.passes.graph.fold_constants:FoldConstantsPass",
+    "graph-fuse": "penstock.passes.graph.fuse:GraphFusePass",
+    "graph-to-tensor": "penstock.lowering.graph_to_tensor:GraphToTensorPass",
+    "layout": "penstock.passes.graph.layout:LayoutPass",
+    "loop-to-accel": "penstock.lowering.loop_to_accel:LoopToAccelPass",
+    "plan-arena": "penstock.passes.loop.plan_arena:PlanArenaPass",
+    "plan-scopes": "penstock.passes.loop.plan_scopes:PlanScopesPass",
+    "promote": "penstock.passes.loop.promote:PromotePass",
+    "tensor-to-loop": "penstock.lowering.tensor_to_loop:TensorToLoopPass",
+    "tensorize": "penstock.passes.loop.tensorize:TensorizePass",
+    "tile": "penstock.passes.tensor.tile:TilePass",
+}
+"""Name of each pass -> where its class is, as `module:class`."""
+
+
+def _pass_factory(where: str):
+    def load() -> type[ModulePass]:
+        from pkgutil import resolve_name
+
+        return resolve_name(where)
+
+    return load
+
+
+PENSTOCK = Universe(
+    all_dialects={
+        "accel": get_accel,
+        "graph": get_graph,
+        "machine": get_machine,
+        "mem": get_mem,
+    },
+    all_passes={name: _pass_factory(where) for name, where in PASSES.items()},
+)
