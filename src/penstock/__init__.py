@@ -1,3 +1,20 @@
 """Penstock: a compiler framework for machines whose on-chip memories are managed by software."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.runtime.engine import Engine, compile
+
 __version__ = "0.1.0"
+__all__ = ["Engine", "__version__", "compile"]
+
+
+def __getattr__(name: str) -> Any:
+    # The compiler is imported when it is first used: `import penstock` alone must cost nothing.
+    if name in ("Engine", "compile"):
+        from penstock.runtime import engine
+
+        return getattr(engine, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

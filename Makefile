@@ -1,0 +1,45 @@
+# The two commands of a newcomer are `make demo` and `make test`; both create .venv when it is missing or outdated.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PYTEST_ARGS ?= -n auto -q
+
+.PHONY: help demo test bench lint format clean
+
+help:
+	@echo "make demo    compile and run a small network on a scratchpad machine"
+	@echo "make test    the whole suite"
+	@echo "make bench   the benchmarks"
+	@echo "make lint    ruff and pyright"
+	@echo "make format  rewrite the sources as ruff formats them"
+
+# The stamp is younger than what it depends on exactly when the environment is complete.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/digits/demo.py
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Each benchmark is a module that can be run by itself, and says what it measures.
+BENCHMARKS := $(sort $(patsubst benchmarks/%.py,%,$(shell grep -l __main__ benchmarks/*.py)))
+
+bench: $(INSTALLED)
+	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache
