@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from xdsl.dialects.builtin import FileLineColLoc, FusedLoc, NameLoc, UnknownLoc
+from xdsl.dialects.builtin import ArrayAttr, FileLineColLoc, FusedLoc, NameLoc, UnknownLoc
 from xdsl.ir import Attribute, Operation
+from xdsl.utils.hints import isa
 
 USER_FAULT = 1
 """Exit status: the user's fault."""
@@ -60,6 +61,7 @@ def render_location(loc: Attribute) -> str:
         case NameLoc():
             return f'"{loc.desc.data}"'
         case FusedLoc():
+            assert isa(loc.locations, ArrayAttr)
             parts = (render_location(part) for part in loc.locations)
             return ", ".join(dict.fromkeys(part for part in parts if part))
         case UnknownLoc():

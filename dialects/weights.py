@@ -86,9 +86,7 @@ class WeightStore:
             entry = store._file.get_slice(name)
             dtype = _SAFETENSORS_DTYPES.get(entry.get_dtype())
             if dtype is None:
-                raise UserError(
-                    f'weight "{name}" has the unknown type {entry.get_dtype()}', loc=str(path)
-                )
+                raise UserError(f'weight "{name}" has the unknown type {entry.get_dtype()}', loc=str(path))
             store._filed[name] = (tuple(entry.get_shape()), dtype)
         return store
 

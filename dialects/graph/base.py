@@ -1,0 +1,324 @@
+"""
+What every op of the graph dialect shares: the base class, pattern kinds, weights and shape helpers.
+
+An op has one result, whose type follows from the operands and the properties: each class has a static
+method `infer` on types and Python numbers. The constructor calls it when no result type is given, the
+verifier compares the result with it. Shapes are static everywhere. Integers are signless (signed) or
+`ui8` to `ui64`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    AnyFloat,
+    AnyTensorTypeConstr,
+    BoolAttr,
+    DenseArrayBase,
+    Float32Type,
+    Float64Type,
+    FloatAttr,
+    IntegerAttr,
+    IntegerType,
+    NoneAttr,
+    Signedness,
+    StringAttr,
+    TensorType,
+    f32,
+    f64,
+    i64,
+)
+from xdsl.dialects.utils import EnumAttribute
+from xdsl.ir import Attribute, Operation, ParametrizedAttribute, SSAValue
+from xdsl.irdl import (
+    AttrConstraint,
+    IRDLOperation,
+    irdl_attr_definition,
+    result_def,
+    traits_def,
+)
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.traits import OpTrait, Pure
+from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.str_enum import StrEnum
+
+Tensor: TypeAlias = TensorType[Attribute]
+Value: TypeAlias = SSAValue | Operation
+
+TENSOR: AttrConstraint[Tensor] = AnyTensorTypeConstr
+"""The constraint of every operand and result; that shapes are static is checked by the base class."""
+
+
+class PatternKind(StrEnum):
+    """
+    How an op may be fused, after TVM's operator patterns; `<` compares, the later the harder to fuse.
+
+    See Chen et al., "TVM: An Automated End-to-End Optimizing Compiler for Deep Learning", OSDI 2018.
+    """
+
+    ELEMENTWISE = "elementwise"
+    """Each output element reads the input elements at its own index."""
+    BROADCAST = "broadcast"
+    """As elementwise, with operands repeated along dimensions."""
+    INJECTIVE = "injective"
+    """Each output element reads at most one element of each operand, at an index of its own."""
+    REDUCTION = "reduction"
+    """Combines elements along dimensions."""
+    COMPLEX_OUT_FUSABLE = "complex_out_fusable"
+    """A contraction or a window op, which can take elementwise ops onto its output."""
+    OPAQUE = "opaque"
+    """Is not fused."""
+
+    @property
+    def level(self) -> int:
+        """The position in the order, from 0."""
+        return list(PatternKind).index(self)
+
+    def __lt__(self, value: str, /) -> bool:
+        return self.level < PatternKind(value).level
+
+    def __le__(self, value: str, /) -> bool:
+        return self.level <= PatternKind(value).level
+
+    def __gt__(self, value: str, /) -> bool:
+        return self.level > PatternKind(value).level
+
+    def __ge__(self, value: str, /) -> bool:
+        return self.level >= PatternKind(value).level
+
+
+@dataclass(frozen=True)
+class HasPatternKind(OpTrait):
+    """The trait that states an op's pattern kind."""
+
+    kind: PatternKind
+
+
+@irdl_attr_definition
+class PatternAttr(EnumAttribute[PatternKind]):
+    """A pattern kind as an attribute: `#graph.pattern<reduction>`, or the bare word in `graph.fused`."""
+
+    name = "graph.pattern"
+
+    def print_parameter(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string(self.data.value)
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> PatternKind:
+        with parser.in_angle_brackets():
+            return parser.parse_str_enum(PatternKind)
+
+
+@irdl_attr_definition
+class WeightAttr(ParametrizedAttribute):
+    """A reference to an entry of the weight store: `#graph.weight<"fc.weight">`."""
+
+    name = "graph.weight"
+
+    key: StringAttr
+    """The name of the entry."""
+
+    def __init__(self, key: str | StringAttr):
+        super().__init__(StringAttr(key) if isinstance(key, str) else key)
+
+
+@dataclass(frozen=True)
+class Elements:
+    """A set of element types, and what a message calls it."""
+
+    words: str
+    contains: Callable[[Attribute], bool]
+
+    def check(self, tensor: Tensor, op_name: str) -> None:
+        """Raise VerifyException unless the elements of `tensor` belong to the set."""
+        if not self.contains(tensor.element_type):
+            raise VerifyException(f"{op_name} works on {self.words}, not on {tensor.element_type}")
+
+
+def is_float(element: Attribute) -> bool:
+    """Whether an element type is a floating point type."""
+    return isinstance(element, AnyFloat)
+
+
+def _as_integer(element: Attribute) -> IntegerType | None:
+    return cast(IntegerType, element) if isinstance(element, IntegerType) else None
+
+
+def is_bool(element: Attribute) -> bool:
+    """Whether an element type is the type of truth values, i1."""
+    found = _as_integer(element)
+    return found is not None and found.width.data == 1
+
+
+def is_integer(element: Attribute) -> bool:
+    """Whether an element type is an integer of more than one bit, signless or unsigned."""
+    found = _as_integer(element)
+    return found is not None and found.width.data > 1 and found.signedness.data != Signedness.SIGNED
+
+
+def is_unsigned(element: Attribute) -> bool:
+    """Whether an element type is an unsigned integer type."""
+    found = _as_integer(element)
+    return found is not None and found.signedness.data == Signedness.UNSIGNED
+
+
+def integer_bounds(element: Attribute) -> range | None:
+    """The numbers that an integer type holds, i1 being 0 and 1; None for another type."""
+    found = _as_integer(element)
+    if found is None:
+        return None
+    width = found.width.data
+    if width == 1 or is_unsigned(found):
+        return range(1 << width)
+    return range(-(1 << (width - 1)), 1 << (width - 1))
+
+
+FLOATS = Elements("floats", is_float)
+BOOLS = Elements("i1", is_bool)
+NUMBERS = Elements("floats and integers", lambda e: is_float(e) or is_integer(e))
+SIGNED_NUMBERS = Elements("floats and signed integers", lambda e: is_float(e) or (is_integer(e) and not is_unsigned(e)))
+ANY_ELEMENTS = Elements("floats, integers and i1", lambda e: is_float(e) or is_integer(e) or is_bool(e))
+
+
+def tensor_of(value: Value) -> Tensor:
+    """The type of a value that must be a tensor of static shape; raises VerifyException if it is not."""
+    found = SSAValue.get(value).type
+    if not isinstance(found, TensorType):
+        raise VerifyException(f"expected a tensor, found {found}")
+    tensor = cast(Tensor, found)
+    if DYNAMIC_INDEX in tensor.get_shape():
+        raise VerifyException(f"shapes are static at graph level, found {tensor}")
+    if tensor.encoding != NoneAttr():
+        raise VerifyException(f"tensors have no encoding at graph level, found {tensor}")
+    return tensor
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise VerifyException with `message` unless `condition` holds."""
+    if not condition:
+        raise VerifyException(message)
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape as types print it, `2x3`; a scalar's is `scalar`."""
+    return "x".join(str(size) for size in shape) or "scalar"
+
+
+def same_element(tensors: Sequence[Tensor], op_name: str) -> Attribute:
+    """The one element type of all `tensors`; raises VerifyException if there are several."""
+    first = tensors[0].element_type
+    for other in tensors[1:]:
+        require(
+            other.element_type == first,
+            f"{op_name} needs one element type, found {first} and {other.element_type}",
+        )
+    return first
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that all `shapes` broadcast to by NumPy's rule; raises VerifyException if there is none."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for dim, size in enumerate(shape, start=rank - len(shape)):
+            if size == 1 or size == result[dim]:
+                continue
+            if result[dim] != 1:
+                words = " and ".join(shape_text(each) for each in shapes)
+                raise VerifyException(
+                    f"shapes {words} do not broadcast: {result[dim]} against {size} in dimension {dim} of {rank}"
+                )
+            result[dim] = size
+    return tuple(result)
+
+
+def normalized_axis(axis: int, rank: int) -> int:
+    """`axis` counted from the front; raises VerifyException unless -rank <= axis < rank."""
+    require(-rank <= axis < rank, f"axis {axis} is outside a tensor of rank {rank}")
+    return axis % rank
+
+
+def check_axis(axis: int, rank: int) -> None:
+    """Raise VerifyException unless 0 <= axis < rank."""
+    require(0 <= axis < rank, f"axis {axis} is outside 0 to {rank - 1} (rank {rank})")
+
+
+def ints(values: Sequence[int]) -> DenseArrayBase[IntegerType]:
+    """A list of integers as a property."""
+    return DenseArrayBase.from_list(i64, [int(value) for value in values])
+
+
+def integer(value: int) -> IntegerAttr[IntegerType]:
+    """An integer as a property."""
+    return IntegerAttr(int(value), i64)
+
+
+def boolean(value: bool) -> BoolAttr:
+    """A truth value as a property."""
+    return IntegerAttr.from_bool(bool(value))
+
+
+def single(value: float) -> FloatAttr[Float32Type]:
+    """A number as an f32 property."""
+    return FloatAttr(float(value), f32)
+
+
+def double(value: float) -> FloatAttr[Float64Type]:
+    """A number as an f64 property."""
+    return FloatAttr(float(value), f64)
+
+
+class GraphOp(IRDLOperation, ABC):
+    """An operator: tensors in, one tensor out, no effects, a result type that follows from the rest."""
+
+    result = result_def(TENSOR)
+
+    traits = traits_def(Pure())
+
+    def __init__(
+        self,
+        operands: Sequence[Value | Sequence[Value] | None],
+        result_type: Tensor,
+        properties: Mapping[str, Attribute | None] | None = None,
+    ):
+        super().__init__(operands=operands, result_types=[result_type], properties=properties)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # In one order, however they came, so that the generic form is a fixed point as well.
+        declared = self.get_irdl_definition().properties
+        known = {name: self.properties[name] for name in declared if name in self.properties}
+        self.properties = known | self.properties
+
+    @property
+    def result_type(self) -> Tensor:
+        """The type of the result."""
+        return tensor_of(self.result)
+
+    @abstractmethod
+    def infer_type(self) -> Tensor:
+        """The result type that the operands and properties give; raises VerifyException if they clash."""
+
+    def verify_(self) -> None:
+        for value in (*self.operands, *self.results):
+            ANY_ELEMENTS.check(tensor_of(value), self.name)
+        expected = self.infer_type()
+        require(
+            self.result_type == expected,
+            f"{self.name} has the result type {self.result_type}, but its operands and properties give {expected}",
+        )
+
+
+def pattern_kind(op: Operation) -> PatternKind:
+    """The pattern kind of any op: that of the trait, or of a `graph.fused`; opaque for all others."""
+    if isinstance(pattern := op.properties.get("pattern"), PatternAttr):
+        return pattern.data
+    trait = op.get_trait(HasPatternKind)
+    return PatternKind.OPAQUE if trait is None else trait.kind

@@ -1,0 +1,194 @@
+"""Operators on two operands that broadcast by NumPy's rule, and `where` on three."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import ClassVar
+
+from xdsl.dialects.builtin import TensorType, i1
+from xdsl.irdl import irdl_op_definition, operand_def, traits_def
+
+from penstock.dialects.graph.base import (
+    ANY_ELEMENTS,
+    BOOLS,
+    NUMBERS,
+    TENSOR,
+    Elements,
+    GraphOp,
+    HasPatternKind,
+    PatternKind,
+    Tensor,
+    Value,
+    broadcast_shapes,
+    require,
+    same_element,
+    tensor_of,
+)
+
+
+class BinaryOp(GraphOp, ABC):
+    """An op on the elements of `a` and `b`, which broadcast to the result by NumPy's rule."""
+
+    ACCEPTS: ClassVar[Elements] = NUMBERS
+    """The element types it is defined on."""
+
+    a = operand_def(TENSOR)
+    b = operand_def(TENSOR)
+
+    traits = traits_def(HasPatternKind(PatternKind.BROADCAST))
+    assembly_format = "$a `,` $b attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, a: Value, b: Value, *, result_type: Tensor | None = None):
+        super().__init__([a, b], result_type or self.infer(tensor_of(a), tensor_of(b)))
+
+    @classmethod
+    def infer(cls, a: Tensor, b: Tensor) -> Tensor:
+        """The broadcast shape with the elements of the operands."""
+        cls.ACCEPTS.check(a, cls.name)
+        element = same_element((a, b), cls.name)
+        return TensorType(element, broadcast_shapes(a.get_shape(), b.get_shape()))
+
+    def infer_type(self) -> Tensor:
+        return self.infer(tensor_of(self.a), tensor_of(self.b))
+
+
+@irdl_op_definition
+class AddOp(BinaryOp):
+    """a + b."""
+
+    name = "graph.add"
+
+
+@irdl_op_definition
+class SubOp(BinaryOp):
+    """a - b."""
+
+    name = "graph.sub"
+
+
+@irdl_op_definition
+class MulOp(BinaryOp):
+    """a * b."""
+
+    name = "graph.mul"
+
+
+@irdl_op_definition
+class DivOp(BinaryOp):
+    """a / b; integers truncate towards zero."""
+
+    name = "graph.div"
+
+
+@irdl_op_definition
+class PowOp(BinaryOp):
+    """a to the power of b."""
+
+    name = "graph.pow"
+
+
+@irdl_op_definition
+class MaxOp(BinaryOp):
+    """The larger of the two; NaN if one of them is."""
+
+    name = "graph.max"
+
+
+@irdl_op_definition
+class MinOp(BinaryOp):
+    """The smaller of the two; NaN if one of them is."""
+
+    name = "graph.min"
+
+
+@irdl_op_definition
+class PreluOp(BinaryOp):
+    """a where a >= 0, else a * b: `b` is the slope, and broadcasts to the shape of `a`."""
+
+    name = "graph.prelu"
+
+    @classmethod
+    def infer(cls, a: Tensor, b: Tensor) -> Tensor:
+        """The type of `a`."""
+        result = super().infer(a, b)
+        require(
+            result.get_shape() == a.get_shape(),
+            f"{cls.name}: the slope {b} does not broadcast to {a}",
+        )
+        return result
+
+
+class CompareOp(BinaryOp, ABC):
+    """A comparison: the result has i1 elements."""
+
+    @classmethod
+    def infer(cls, a: Tensor, b: Tensor) -> Tensor:
+        """The broadcast shape with i1 elements."""
+        return TensorType(i1, super().infer(a, b).get_shape())
+
+
+@irdl_op_definition
+class EqualOp(CompareOp):
+    """a == b."""
+
+    name = "graph.equal"
+    ACCEPTS: ClassVar[Elements] = ANY_ELEMENTS
+
+
+@irdl_op_definition
+class LessOp(CompareOp):
+    """a < b."""
+
+    name = "graph.less"
+
+
+@irdl_op_definition
+class GreaterOp(CompareOp):
+    """a > b."""
+
+    name = "graph.greater"
+
+
+@irdl_op_definition
+class AndOp(BinaryOp):
+    """The logical and."""
+
+    name = "graph.and"
+    ACCEPTS: ClassVar[Elements] = BOOLS
+
+
+@irdl_op_definition
+class OrOp(BinaryOp):
+    """The logical or."""
+
+    name = "graph.or"
+    ACCEPTS: ClassVar[Elements] = BOOLS
+
+
+@irdl_op_definition
+class WhereOp(GraphOp):
+    """The element of `a` where `cond` is true, else that of `b`; all three broadcast."""
+
+    name = "graph.where"
+
+    cond = operand_def(TENSOR)
+    a = operand_def(TENSOR)
+    b = operand_def(TENSOR)
+
+    traits = traits_def(HasPatternKind(PatternKind.BROADCAST))
+    assembly_format = "$cond `,` $a `,` $b attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, cond: Value, a: Value, b: Value, *, result_type: Tensor | None = None):
+        inferred = self.infer(tensor_of(cond), tensor_of(a), tensor_of(b))
+        super().__init__([cond, a, b], result_type or inferred)
+
+    @classmethod
+    def infer(cls, cond: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """The broadcast shape of all three with the elements of `a` and `b`."""
+        BOOLS.check(cond, f"the condition of {cls.name}")
+        element = same_element((a, b), cls.name)
+        shape = broadcast_shapes(cond.get_shape(), a.get_shape(), b.get_shape())
+        return TensorType(element, shape)
+
+    def infer_type(self) -> Tensor:
+        return self.infer(tensor_of(self.cond), tensor_of(self.a), tensor_of(self.b))

@@ -1,0 +1,158 @@
+"""Constants: weights in the store beside the text, and small tensors in the text."""
+
+from __future__ import annotations
+
+import math
+import re
+from io import StringIO
+from typing import TypeAlias, cast
+
+import numpy as np
+from xdsl.dialects.builtin import AnyFloat, DenseIntOrFPElementsAttr, TensorType
+from xdsl.ir import Attribute
+from xdsl.irdl import AnyOf, BaseAttr, irdl_op_definition, prop_def, traits_def
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from penstock.dialects.element_types import element_type
+from penstock.dialects.graph.base import (
+    GraphOp,
+    HasPatternKind,
+    PatternKind,
+    Tensor,
+    WeightAttr,
+    require,
+)
+from penstock.dialects.weights import Array
+
+Dense: TypeAlias = DenseIntOrFPElementsAttr
+
+_DECIMAL = re.compile(r"-?[0-9]+\.[0-9]*(e[-+]?[0-9]+)?")
+
+
+def survives_text(value: float, element: AnyFloat) -> bool:
+    """
+    Whether a float in a `dense<>` is printed as a decimal that reads back as the same number.
+
+    Infinities, NaN and some large integral numbers are not: xDSL prints their bits, and reads those as
+    an integer.
+    """
+    if not math.isfinite(value):
+        return False
+    stream = StringIO()
+    Printer(stream).print_float(value, element)
+    text = stream.getvalue()
+    if _DECIMAL.fullmatch(text) is None:
+        return False
+    return bytes(element.pack((float(text),))) == bytes(element.pack((value,)))
+
+
+def _first_float(value: Dense) -> float:
+    return cast(float, next(iter(value.iter_values())))
+
+
+def check_dense(value: Dense) -> None:
+    """Raise VerifyException for floats that are not one number that survives printing and parsing."""
+    element: Attribute = value.get_element_type()
+    if not isinstance(element, AnyFloat) or len(value) == 0:
+        return
+    size = len(value.data.data) // len(value)
+    require(
+        value.data.data == value.data.data[:size] * len(value),
+        f"{len(value)} different floats do not stay exact in the text: put them into the weight store",
+    )
+    number = _first_float(value)
+    require(
+        survives_text(number, element),
+        f"the {element} {number!r} does not stay exact in the text: put it into the weight store",
+    )
+
+
+def dense_of(array: Array) -> Dense | None:
+    """
+    `array` as it may stand in the text, or None if it belongs into the weight store.
+
+    Raises ValueError for elements that no element type holds.
+    """
+    element = element_type(array.dtype)
+    if array.dtype.kind in "biu":
+        numbers = [int(number) for number in array.ravel().tolist()]
+    else:
+        numbers = [float(number) for number in np.asarray(array, np.float64).ravel().tolist()]
+    tensor = TensorType(element, array.shape)
+    value = cast(Dense, Dense.from_list(tensor, numbers))  # pyright: ignore
+    try:
+        check_dense(value)
+    except VerifyException:
+        return None
+    return value
+
+
+@irdl_op_definition
+class ConstantOp(GraphOp):
+    """
+    A constant: an entry of the weight store, or a small tensor in the text.
+
+    Floats in the text are one finite number, a scalar or a splat, that survives printing and parsing
+    (`survives_text`); all others are weights.
+    """
+
+    name = "graph.constant"
+
+    value = prop_def(AnyOf((BaseAttr(WeightAttr), BaseAttr(Dense))))
+
+    traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
+
+    def __init__(self, value: WeightAttr | Dense, result_type: Tensor | None = None):
+        super().__init__([], result_type or self.infer(value), {"value": value})
+
+    @staticmethod
+    def infer(value: WeightAttr | Dense) -> Tensor:
+        """The type of a dense value; that of a weight is known to the store only."""
+        if isinstance(value, WeightAttr):
+            raise VerifyException("the constant of a weight needs an explicit result type")
+        held = cast(Attribute, value.type)
+        require(isinstance(held, TensorType), f"a constant is a tensor, not a {held}")
+        return cast(Tensor, held)
+
+    @property
+    def weight(self) -> str | None:
+        """The name of the weight, or None for a constant in the text."""
+        return self.value.key.data if isinstance(self.value, WeightAttr) else None
+
+    @property
+    def dense(self) -> Dense:
+        """The value in the text; raises VerifyException for a weight."""
+        require(not isinstance(self.value, WeightAttr), f"this constant is the weight {self.value}")
+        return cast(Dense, self.value)
+
+    def infer_type(self) -> Tensor:
+        return self.result_type if self.weight is not None else self.infer(self.dense)
+
+    def verify_(self) -> None:
+        super().verify_()
+        if self.weight is None:
+            check_dense(self.dense)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ConstantOp:
+        attributes = parser.parse_optional_attr_dict()
+        value = parser.parse_attribute()
+        if isinstance(value, WeightAttr):
+            parser.parse_punctuation(":")
+            result_type = parser.parse_type()
+        elif isinstance(value, DenseIntOrFPElementsAttr):
+            result_type = cast(Attribute, cast(Dense, value).type)
+        else:
+            parser.raise_error("expected #graph.weight<...> or dense<...>")
+        properties = {"value": cast(Attribute, value)}
+        return cls.build(result_types=[result_type], properties=properties, attributes=attributes)
+
+    def print(self, printer: Printer) -> None:
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" ")
+        printer.print_attribute(self.value)
+        if isinstance(self.value, WeightAttr):
+            printer.print_string(" : ")
+            printer.print_attribute(self.result.type)

@@ -1,0 +1,145 @@
+"""Groups of operators that become one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import Attribute, Block, Region
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    lazy_traits_def,
+    prop_def,
+    region_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.irdl.declarative_assembly_format import (
+    AttributeVariable,
+    CustomDirective,
+    ParsingState,
+    PrintingState,
+    irdl_custom_directive,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import (
+    HasParent,
+    IsolatedFromAbove,
+    IsTerminator,
+    Pure,
+    ReturnLike,
+    SingleBlockImplicitTerminator,
+)
+
+from penstock.dialects.graph.base import (
+    TENSOR,
+    PatternAttr,
+    PatternKind,
+    Value,
+    require,
+    tensor_of,
+)
+
+
+@irdl_custom_directive
+class Pattern(CustomDirective):
+    """A pattern kind as a bare word."""
+
+    value: AttributeVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        self.value.set(state, PatternAttr(parser.parse_str_enum(PatternKind)))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        attribute = self.value.get(op)
+        assert isinstance(attribute, PatternAttr)
+        state.print_whitespace(printer)
+        printer.print_string(attribute.data.value)
+
+
+@irdl_op_definition
+class YieldOp(IRDLOperation):
+    """Ends the region of a `graph.fused` with the values that are its results."""
+
+    name = "graph.yield"
+
+    values = var_operand_def(TENSOR)
+
+    traits = lazy_traits_def(lambda: (IsTerminator(), ReturnLike(), HasParent(FusedOp), Pure()))
+    assembly_format = "attr-dict ($values^ `:` type($values))?"
+
+    def __init__(self, *values: Value):
+        super().__init__(operands=[values])
+
+
+@irdl_op_definition
+class FusedOp(IRDLOperation):
+    """
+    A group of operators that becomes one kernel.
+
+    The region sees nothing but its arguments, which stand for the operands, and ends in a `graph.yield`
+    of the results. `pattern` is the pattern kind of the group as a whole.
+    """
+
+    name = "graph.fused"
+
+    inputs = var_operand_def(TENSOR)
+    outputs = var_result_def(TENSOR)
+    pattern = prop_def(PatternAttr)
+    body = region_def("single_block")
+
+    traits = traits_def(IsolatedFromAbove(), SingleBlockImplicitTerminator(YieldOp), Pure())
+    custom_directives = (Pattern,)
+    assembly_format = (
+        "`(` $inputs `)` `pattern` custom<Pattern>($pattern) attr-dict-with-keyword $body"
+        " `:` functional-type($inputs, $outputs)"
+    )
+
+    def __init__(
+        self,
+        inputs: Sequence[Value],
+        body: Region | Block,
+        *,
+        pattern: PatternKind,
+        result_types: Sequence[Attribute] | None = None,
+    ):
+        region = body if isinstance(body, Region) else Region(body)
+        if result_types is None:
+            terminator = region.block.last_op
+            assert isinstance(terminator, YieldOp)
+            result_types = [value.type for value in terminator.values]
+        super().__init__(
+            operands=[inputs],
+            result_types=[result_types],
+            properties={"pattern": PatternAttr(pattern)},
+            regions=[region],
+        )
+
+    @property
+    def terminator(self) -> YieldOp:
+        """The `graph.yield` that ends the region."""
+        last = self.body.block.last_op
+        assert isinstance(last, YieldOp)
+        return last
+
+    def verify_(self) -> None:
+        for value in (*self.operands, *self.results):
+            tensor_of(value)
+        given = [value.type for value in self.inputs]
+        taken = [argument.type for argument in self.body.block.args]
+        require(
+            given == taken,
+            f"{self.name} has {_types(given)} as operands and {_types(taken)} as block arguments",
+        )
+        yielded = [value.type for value in self.terminator.values]
+        results = [value.type for value in self.outputs]
+        require(
+            yielded == results,
+            f"{self.name} yields {_types(yielded)} and has {_types(results)} as results",
+        )
+
+
+def _types(types: Sequence[Attribute]) -> str:
+    return "(" + ", ".join(str(each) for each in types) + ")"

@@ -1,0 +1,108 @@
+"""Operators that combine the elements along given dimensions."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import BoolAttr, DenseArrayBase, IntegerType, TensorType
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
+
+from penstock.dialects.graph.base import (
+    NUMBERS,
+    TENSOR,
+    Elements,
+    GraphOp,
+    HasPatternKind,
+    PatternKind,
+    Tensor,
+    Value,
+    boolean,
+    check_axis,
+    ints,
+    normalized_axis,
+    require,
+    tensor_of,
+)
+
+
+class ReductionOp(GraphOp, ABC):
+    """
+    An op that combines the elements of `x` along `axes`, which ascend and count from the front.
+
+    The dimensions stay with size 1 if `keepdims`, else they go. Without axes, `x` is the result.
+    """
+
+    ACCEPTS: ClassVar[Elements] = NUMBERS
+    """The element types it is defined on."""
+
+    x = operand_def(TENSOR)
+    axes = prop_def(DenseArrayBase.constr(IntegerType(64)))
+    keepdims = prop_def(BoolAttr, default_value=boolean(True))
+
+    traits = traits_def(HasPatternKind(PatternKind.REDUCTION))
+    assembly_format = "$x `axes` $axes (`keepdims` $keepdims^)? attr-dict `:` type($x) `->` type($result)"
+
+    def __init__(
+        self,
+        x: Value,
+        *,
+        axes: Sequence[int] | None = None,
+        keepdims: bool = True,
+        result_type: Tensor | None = None,
+    ):
+        rank = tensor_of(x).get_num_dims()
+        chosen = range(rank) if axes is None else axes
+        axes = sorted({normalized_axis(axis, rank) for axis in chosen})
+        inferred = self.infer(tensor_of(x), axes, keepdims)
+        properties = {"axes": ints(axes), "keepdims": boolean(keepdims)}
+        super().__init__([x], result_type or inferred, properties)
+
+    @classmethod
+    def infer(cls, x: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
+        """`x` with size 1 along `axes`, or without them."""
+        cls.ACCEPTS.check(x, cls.name)
+        require(sorted(set(axes)) == list(axes), f"axes {list(axes)} must ascend")
+        for axis in axes:
+            check_axis(axis, x.get_num_dims())
+        sizes = [1 if dim in axes else size for dim, size in enumerate(x.get_shape()) if keepdims or dim not in axes]
+        return TensorType(x.element_type, sizes)
+
+    def infer_type(self) -> Tensor:
+        return self.infer(tensor_of(self.x), self.axes.get_values(), bool(self.keepdims))
+
+
+@irdl_op_definition
+class ReduceSumOp(ReductionOp):
+    """The sum; 0 of no elements."""
+
+    name = "graph.reduce_sum"
+
+
+@irdl_op_definition
+class ReduceMeanOp(ReductionOp):
+    """The mean: the sum, divided by the number of elements."""
+
+    name = "graph.reduce_mean"
+
+
+@irdl_op_definition
+class ReduceMaxOp(ReductionOp):
+    """The largest; NaN if one of them is."""
+
+    name = "graph.reduce_max"
+
+
+@irdl_op_definition
+class ReduceMinOp(ReductionOp):
+    """The smallest; NaN if one of them is."""
+
+    name = "graph.reduce_min"
+
+
+@irdl_op_definition
+class ReduceProdOp(ReductionOp):
+    """The product; 1 of no elements."""
+
+    name = "graph.reduce_prod"

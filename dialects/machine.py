@@ -1,0 +1,275 @@
+"""
+The machine dialect: the target, in the module, so that a module is self-contained.
+
+A machine is a tree of scopes, DMA engines between them, units with intrinsics, and queues between the units.
+People write it as TOML (`machines/*.toml`), which `penstock.lowering.from_machine_toml` expands to these
+operations; passes read them through the accessors here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import TypeVar
+
+from xdsl.dialects.builtin import (
+    I64,
+    DictionaryAttr,
+    IntegerAttr,
+    ModuleOp,
+    StringAttr,
+    SymbolNameConstraint,
+)
+from xdsl.ir import Attribute, Dialect
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    traits_def,
+)
+from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface, SymbolTable
+from xdsl.utils.exceptions import VerifyException
+
+from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.machine_base import DRAM, TARGET_NAME, Fault, MachinePart, int_of, numbers_of
+from penstock.dialects.machine_intrinsic import (
+    IMMEDIATE,
+    STRIDES,
+    IntrinsicOp,
+    OperandSpec,
+    layout_of,
+)
+from penstock.dialects.machine_parts import (
+    CONVERT_RULES,
+    FULL_POLICIES,
+    BusOp,
+    DmaOp,
+    QueueOp,
+    ScopeOp,
+    UnitOp,
+)
+
+__all__ = [
+    "CONVERT_RULES",
+    "DRAM",
+    "FULL_POLICIES",
+    "IMMEDIATE",
+    "STRIDES",
+    "BusOp",
+    "DmaOp",
+    "Fault",
+    "IntrinsicOp",
+    "Machine",
+    "MachinePart",
+    "OperandSpec",
+    "QueueOp",
+    "ScopeOp",
+    "TargetOp",
+    "UnitOp",
+    "find_target",
+    "layout_of",
+    "numbers_of",
+]
+
+_PartT = TypeVar("_PartT", bound=MachinePart)
+
+
+@irdl_op_definition
+class TargetOp(IRDLOperation):
+    """
+    A machine. Its symbol is its name with `_` for what a symbol cannot hold; `machine_name` is the name itself,
+    where it differs. `frequency` is in MHz. `sources` says what the keys in the `origin` of its parts stand for.
+
+    Its parts share one symbol table; `@dram` means off chip and is not declared.
+    """
+
+    name = TARGET_NAME
+
+    sym_name = prop_def(SymbolNameConstraint())
+    machine_name_attr = opt_prop_def(StringAttr, prop_name="machine_name")
+    frequency = prop_def(IntegerAttr[I64])
+    sources = opt_prop_def(DictionaryAttr)
+    origin = opt_prop_def(DictionaryAttr)
+    body = region_def("single_block")
+    traits = traits_def(SymbolOpInterface(), SymbolTable(), NoTerminator(), IsolatedFromAbove())
+
+    assembly_format = (
+        "$sym_name (`named` $machine_name^)? `frequency` $frequency (`sources` $sources^)?"
+        " (`origin` $origin^)? attr-dict-with-keyword $body"
+    )
+
+    @property
+    def machine_name(self) -> str:
+        """The name of the machine, as in its file."""
+        named = self.machine_name_attr
+        return self.sym_name.data if named is None else named.data
+
+    @property
+    def frequency_mhz(self) -> int:
+        return int_of(self.frequency)
+
+    def parts(self, kind: type[_PartT]) -> tuple[_PartT, ...]:
+        """The parts of one kind, in the order of their declaration."""
+        return tuple(op for op in self.body.block.ops if isinstance(op, kind))
+
+    def scopes(self) -> dict[str, ScopeOp]:
+        """The scopes by name, in the order of their declaration."""
+        return {op.sym_name.data: op for op in self.parts(ScopeOp)}
+
+    def buses(self) -> dict[str, BusOp]:
+        """The buses by name, in the order of their declaration."""
+        return {op.sym_name.data: op for op in self.parts(BusOp)}
+
+    def units(self) -> dict[str, UnitOp]:
+        """The units by name, in the order of their declaration, which breaks ties."""
+        return {op.sym_name.data: op for op in self.parts(UnitOp)}
+
+    def dmas(self) -> dict[str, DmaOp]:
+        """The DMA engines by name, in the order of their declaration."""
+        return {op.sym_name.data: op for op in self.parts(DmaOp)}
+
+    def intrinsics(self) -> dict[str, IntrinsicOp]:
+        """The intrinsics by name, in the order of their declaration."""
+        return {op.sym_name.data: op for op in self.parts(IntrinsicOp)}
+
+    def queues(self) -> tuple[QueueOp, ...]:
+        """The queues, in the order of their declaration."""
+        return self.parts(QueueOp)
+
+    def scope(self, name: str) -> ScopeOp:
+        """The scope called `name`; raises UserError if the machine has none."""
+        scopes = self.scopes()
+        if name not in scopes:
+            near = did_you_mean(name, scopes)
+            raise UserError(
+                f'machine "{self.machine_name}" has no scope "{name}"',
+                notes=[near or f"its scopes: {', '.join(scopes) or 'none'}"],
+            )
+        return scopes[name]
+
+    def dma_between(self, src_scope: str, dst_scope: str) -> DmaOp | None:
+        """The first DMA engine that moves from one scope to the other ("dram" = off chip), if there is one."""
+        for dma in self.parts(DmaOp):
+            if src_scope in dma.sources and dst_scope in dma.destinations:
+                return dma
+        return None
+
+    def peak_macs_per_cycle(self) -> Fraction:
+        """The multiply-accumulates a cycle with every unit at its best intrinsic, without depth."""
+        best: dict[str, Fraction] = {}
+        for op in self.parts(IntrinsicOp):
+            if op.unit_name is not None:
+                rate = Fraction(op.macs_per_issue(), op.initiation_interval)
+                best[op.unit_name] = max(rate, best.get(op.unit_name, Fraction(0)))
+        return sum(best.values(), Fraction(0))
+
+    def faults(self) -> Iterator[tuple[MachinePart, Fault]]:
+        """What is wrong between the parts: names that are taken or unknown, and parts that do not fit."""
+        yield from self._name_faults()
+        for scope in self.parts(ScopeOp):
+            yield from ((scope, fault) for fault in self._scope_faults(scope))
+        for dma in self.parts(DmaOp):
+            yield from ((dma, fault) for fault in self._dma_faults(dma))
+        for intrinsic in self.parts(IntrinsicOp):
+            yield from ((intrinsic, fault) for fault in self._intrinsic_faults(intrinsic))
+        for queue in self.queues():
+            yield from ((queue, fault) for fault in self._queue_faults(queue))
+
+    def verify_(self) -> None:
+        if int_of(self.frequency) < 1:
+            raise VerifyException("the frequency of a machine must be at least 1 MHz")
+        for op in self.body.block.ops:
+            if not isinstance(op, MachinePart):
+                raise VerifyException(f"{op.name} is no part of a machine")
+        for part, fault in self.faults():
+            raise VerifyException("; ".join((f"{part.title}: {fault.message}", *fault.notes)))
+
+    def _name_faults(self) -> Iterator[tuple[MachinePart, Fault]]:
+        titles: dict[str, str] = {}
+        for part in self.body.block.ops:
+            named = part.get_attr_or_prop("sym_name")
+            if not isinstance(part, MachinePart) or not isinstance(named, StringAttr):
+                continue
+            name = named.data
+            if name == DRAM:
+                yield part, Fault("name", f'"{DRAM}" means off chip and is not declared')
+            elif name in titles:
+                yield part, Fault("name", f'the name "{name}" is taken by {titles[name]}')
+            titles.setdefault(name, part.title)
+
+    def _unknown(
+        self, kind: type[MachinePart], key: str, name: str | None, *inside: str | int, dram: bool = False
+    ) -> Iterator[Fault]:
+        """A fault of `key` if no part of that kind is called `name`."""
+        known = [part.properties["sym_name"] for part in self.parts(kind)]
+        names = [attr.data for attr in known if isinstance(attr, StringAttr) and attr.data != DRAM]
+        names += [DRAM] if dram else []
+        if name is not None and name not in names:
+            near = did_you_mean(name, names)
+            note = near or f"known here: {', '.join(names) or 'none'}"
+            yield Fault(key, f'unknown {kind.KIND} "{name}"', (note,), inside)
+
+    def _dtype_faults(self, key: str, scope: str, dtype: Attribute, *inside: str | int) -> Iterator[Fault]:
+        known = self.scopes().get(scope)
+        if known is not None and known.dtypes.data and dtype not in known.dtypes.data:
+            listed = ", ".join(str(each) for each in known.dtypes)
+            yield Fault(key, f'scope "{scope}" holds {listed}, not {dtype}', (), inside)
+
+    def _scope_faults(self, scope: ScopeOp) -> Iterator[Fault]:
+        yield from self._unknown(ScopeOp, "parent", scope.parent_name, dram=True)
+        scopes = self.scopes()
+        chain: list[str] = []
+        current = scope.sym_name.data
+        while current != DRAM and current in scopes and current not in chain:
+            chain.append(current)
+            current = scopes[current].parent_name
+        if chain and current == scope.sym_name.data:
+            yield Fault("parent", f"its parents lead back to itself: {' in '.join([*chain, current])}")
+
+    def _dma_faults(self, dma: DmaOp) -> Iterator[Fault]:
+        yield from self._unknown(UnitOp, "unit", dma.unit_name)
+        yield from self._unknown(BusOp, "bus", dma.bus_name)
+        for key, names in (("from", dma.sources), ("to", dma.destinations)):
+            for place, name in enumerate(names):
+                yield from self._unknown(ScopeOp, key, name, place, dram=True)
+        if (converts := dma.converts) is not None:
+            for end, dtype, names in (("from", converts[0], dma.sources), ("to", converts[1], dma.destinations)):
+                for name in names:
+                    yield from self._dtype_faults("convert", name, dtype, end)
+
+    def _intrinsic_faults(self, intrinsic: IntrinsicOp) -> Iterator[Fault]:
+        yield from self._unknown(UnitOp, "unit", intrinsic.unit_name)
+        yield from self._unknown(DmaOp, "dma", intrinsic.dma_name)
+        dma = self.dmas().get(intrinsic.dma_name or "")
+        # A machine file does not list the immediate among the operands.
+        specs = [spec for spec in intrinsic.operand_specs() if spec.role != IMMEDIATE]
+        for place, spec in enumerate(specs):
+            yield from self._unknown(ScopeOp, "operands", spec.scope, place, "scope", dram=True)
+            yield from self._dtype_faults("operands", spec.scope, spec.dtype, place, "dtype")
+            if dma is None or intrinsic.unit_name is not None:
+                continue
+            verb, reached = ("reads", dma.sources) if spec.role == "in" else ("writes", dma.destinations)
+            if spec.scope not in reached:
+                message = f'operand "{spec.name}" is in "{spec.scope}", but {dma.title} {verb} {", ".join(reached)}'
+                yield Fault("operands", message, (), (place, "scope"))
+
+    def _queue_faults(self, queue: QueueOp) -> Iterator[Fault]:
+        ends = (queue.source, queue.destination)
+        for key, unit in zip(("from", "to"), ends, strict=True):
+            yield from self._unknown(UnitOp, key, unit)
+        first = next(each for each in self.queues() if (each.source, each.destination) == ends)
+        if queue is not first:
+            yield Fault("from", "these two units are joined in this direction already")
+
+
+def find_target(module: ModuleOp) -> TargetOp | None:
+    """The machine that `module` is compiled for, if it holds one."""
+    for op in module.body.block.ops:
+        if isinstance(op, TargetOp):
+            return op
+    return None
+
+
+Machine = Dialect("machine", [TargetOp, ScopeOp, BusOp, UnitOp, DmaOp, QueueOp, IntrinsicOp], [])

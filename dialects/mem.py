@@ -1,0 +1,316 @@
+"""
+`mem`: placed buffers and window copies.
+
+A scope is a string in a memref's type, `memref<16x32xf32, "spad">`, that names a `machine.scope`; a memref
+without one lives off chip. Deciding what lives where is writing `mem.buffer`; deciding when it gets there
+is writing `mem.copy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    CompileTimeFixedBitwidthType,
+    DenseArrayBase,
+    IndexType,
+    IntegerAttr,
+    MemRefType,
+    StringAttr,
+    TensorType,
+    i64,
+)
+from xdsl.dialects.utils import split_dynamic_index_list
+from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    BaseAttr,
+    IRDLOperation,
+    ParamAttrConstraint,
+    ParsePropInAttrDict,
+    VarConstraint,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, NoMemoryEffect
+from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.hints import isa
+
+from penstock.dialects.window import Window, WindowedTransfer
+
+
+def scope_of(type: Attribute) -> str | None:
+    """The scope that a memref type names; None off chip. Raises ValueError for a space that is no string."""
+    assert isa(type, MemRefType)
+    match type.memory_space:
+        case StringAttr(data=name):
+            return name
+        case other:
+            if str(other) != "none":
+                raise ValueError(f"the memory space {other} is no scope: a scope is a string")
+            return None
+
+
+def static_strides(type: MemRefType[Attribute]) -> tuple[int, ...]:
+    """The strides of a memref in elements. Raises ValueError where the layout is not strided or not static."""
+    strides = type.get_strides()
+    if strides is None or any(stride is None for stride in strides):
+        raise ValueError(f"{type} has no static strides")
+    return tuple(stride for stride in strides if stride is not None)
+
+
+def element_bytes(type: MemRefType[Attribute] | TensorType[Attribute]) -> int:
+    """The bytes of one element. Raises ValueError for an element type that has no fixed size."""
+    element = type.element_type
+    if not isinstance(element, CompileTimeFixedBitwidthType):
+        raise ValueError(f"{element} has no size in bytes")
+    return element.compile_time_size
+
+
+def span_in_bytes(type: MemRefType[Attribute]) -> int:
+    """The bytes from the first element of a memref of this type to the end of its last, row pitch included."""
+    shape, strides = type.get_shape(), static_strides(type)
+    if 0 in shape:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return (last + 1) * element_bytes(type)
+
+
+def _verify_buffer(type: MemRefType[Attribute], byte_offset: int | None) -> None:
+    if not type.has_static_shape():
+        raise VerifyException(f"a buffer is static, {type} is not")
+    try:
+        scope_of(type)
+        static_strides(type)
+    except ValueError as error:
+        raise VerifyException(str(error)) from None
+    if byte_offset is not None and byte_offset < 0:
+        raise VerifyException(f"a buffer cannot lie at byte {byte_offset}")
+
+
+@irdl_op_definition
+class BufferOp(IRDLOperation):
+    """
+    A buffer in a scope, or off chip; `at` gives its place, as a byte offset in that scope (or in the arena).
+
+    Executing it yields undefined contents: it is an allocation, so two of them are never merged and none is
+    hoisted. The offset is a plan in text: edit it and run again.
+
+    ```mlir
+    %b = mem.buffer at 2048 : memref<16x32xf32, "spad">
+    ```
+    """
+
+    name = "mem.buffer"
+
+    offset = opt_prop_def(IntegerAttr.constr(i64))
+    """Bytes from the start of the scope; absent until a planner has run."""
+    memref = result_def(MemRefType)
+
+    traits = traits_def(MemoryAllocEffect())
+    irdl_options = (ParsePropInAttrDict(),)
+
+    assembly_format = "(`at` $offset^)? attr-dict `:` type($memref)"
+
+    def __init__(self, type: MemRefType[Attribute], offset: int | None = None):
+        super().__init__(
+            properties={"offset": None if offset is None else IntegerAttr(offset, i64)},
+            result_types=[type],
+        )
+
+    @property
+    def type(self) -> MemRefType[Attribute]:
+        assert isa(self.memref.type, MemRefType)
+        return self.memref.type
+
+    @property
+    def storage(self) -> SSAValue:
+        """The value that stands for the bytes."""
+        return self.memref
+
+    @property
+    def scope(self) -> str | None:
+        """The scope that the bytes are in; None off chip."""
+        return scope_of(self.type)
+
+    @property
+    def size_in_bytes(self) -> int:
+        return span_in_bytes(self.type)
+
+    @property
+    def byte_offset(self) -> int | None:
+        """Bytes from the start of the scope; None until a planner has run."""
+        return None if self.offset is None else self.offset.value.data
+
+    def verify_(self) -> None:
+        _verify_buffer(self.type, self.byte_offset)
+
+
+@irdl_attr_definition
+class RingType(ParametrizedAttribute, TypeAttribute):
+    """A ring of buffers of one memref type."""
+
+    name = "mem.ring"
+
+    slot: MemRefType
+
+
+@irdl_op_definition
+class RingOp(IRDLOperation):
+    """
+    `depth` buffers of one type in a row, to be filled and emptied in turn: multi-buffering as a value.
+
+    Slot n lies n mod `depth` times the bytes of one buffer after the start. Like `mem.buffer` it is an
+    allocation, and its contents are undefined when it is executed; a slot keeps what was written to it until
+    it is written again.
+
+    ```mlir
+    %r = mem.ring 2 at 2048 : !mem.ring<memref<16x32xf32, "spad">>
+    ```
+    """
+
+    name = "mem.ring"
+
+    depth = prop_def(IntegerAttr.constr(i64))
+    offset = opt_prop_def(IntegerAttr.constr(i64))
+    """Bytes from the start of the scope; absent until a planner has run."""
+    ring = result_def(RingType)
+
+    traits = traits_def(MemoryAllocEffect())
+    irdl_options = (ParsePropInAttrDict(),)
+
+    assembly_format = "$depth (`at` $offset^)? attr-dict `:` type($ring)"
+
+    def __init__(self, depth: int, slot: MemRefType[Attribute], offset: int | None = None):
+        super().__init__(
+            properties={
+                "depth": IntegerAttr(depth, i64),
+                "offset": None if offset is None else IntegerAttr(offset, i64),
+            },
+            result_types=[RingType(slot)],
+        )
+
+    @property
+    def slot_type(self) -> MemRefType[Attribute]:
+        """The type of every slot."""
+        assert isinstance(self.ring.type, RingType)
+        return self.ring.type.slot
+
+    @property
+    def slot_count(self) -> int:
+        return self.depth.value.data
+
+    @property
+    def storage(self) -> SSAValue:
+        """The value that stands for the bytes of all slots."""
+        return self.ring
+
+    @property
+    def scope(self) -> str | None:
+        """The scope that the bytes are in; None off chip."""
+        return scope_of(self.slot_type)
+
+    @property
+    def size_in_bytes(self) -> int:
+        return self.slot_count * span_in_bytes(self.slot_type)
+
+    @property
+    def byte_offset(self) -> int | None:
+        """Bytes from the start of the scope; None until a planner has run."""
+        return None if self.offset is None else self.offset.value.data
+
+    def slot_offsets(self) -> list[int]:
+        """The byte offset of every slot; the ring must have a place."""
+        assert self.byte_offset is not None
+        pitch = span_in_bytes(self.slot_type)
+        return [self.byte_offset + number * pitch for number in range(self.slot_count)]
+
+    def verify_(self) -> None:
+        if self.slot_count < 1:
+            raise VerifyException(f"a ring has at least one slot, not {self.slot_count}")
+        _verify_buffer(self.slot_type, self.byte_offset)
+
+
+@irdl_op_definition
+class SlotOp(IRDLOperation):
+    """
+    The buffer of a ring whose turn it is at `index`, which counts up without end.
+
+    ```mlir
+    %s = mem.slot %r[%n] : !mem.ring<memref<16x32xf32, "spad">>
+    ```
+    """
+
+    name = "mem.slot"
+
+    T: ClassVar = VarConstraint("T", BaseAttr(MemRefType))
+
+    ring = operand_def(ParamAttrConstraint(RingType, (T,)))
+    index = operand_def(IndexType)
+    memref = result_def(T)
+
+    traits = traits_def(NoMemoryEffect())
+    assembly_format = "$ring `[` $index `]` attr-dict `:` type($ring)"
+
+    def __init__(self, ring: SSAValue, index: SSAValue):
+        assert isinstance(ring.type, RingType)
+        super().__init__(operands=[ring, index], result_types=[ring.type.slot])
+
+
+@irdl_op_definition
+class CopyOp(WindowedTransfer):
+    """
+    Copy a static box between two memrefs; when it ends, the data is there.
+
+    A window of the source may hang over its edge if `else` names the scalar that is read outside. A window
+    of the destination is clipped: what falls outside is not stored. Source and destination must not overlap.
+
+    ```mlir
+    mem.copy %image[%i, -1] to %tile else %zero : memref<64x64xf32> to memref<10x66xf32, "spad">
+    mem.copy %tile to %image[%i, 0] : memref<10x66xf32, "spad"> to memref<64x64xf32>
+    ```
+    """
+
+    name = "mem.copy"
+
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
+
+    assembly_format = (
+        "$source `` custom<Window>($source_offsets, $static_source_offsets)"
+        " `to` $dest `` custom<Window>($dest_offsets, $static_dest_offsets)"
+        " (`else` $padding^)? attr-dict `:` type($source) `to` type($dest)"
+    )
+    custom_directives = (Window,)
+
+    def __init__(
+        self,
+        source: SSAValue | Operation,
+        dest: SSAValue | Operation,
+        *,
+        source_offsets: Sequence[int | SSAValue] = (),
+        dest_offsets: Sequence[int | SSAValue] = (),
+        padding: SSAValue | None = None,
+    ):
+        static_source, dynamic_source = split_dynamic_index_list(source_offsets, DYNAMIC_INDEX)
+        static_dest, dynamic_dest = split_dynamic_index_list(dest_offsets, DYNAMIC_INDEX)
+        super().__init__(
+            operands=[source, dest, dynamic_source, dynamic_dest, padding],
+            properties={
+                "static_source_offsets": DenseArrayBase.from_list(i64, static_source),
+                "static_dest_offsets": DenseArrayBase.from_list(i64, static_dest),
+            },
+        )
+
+    def verify_(self) -> None:
+        self.verify_window(may_hang_over=self.padding is not None)
+
+
+Mem = Dialect("mem", [BufferOp, RingOp, SlotOp, CopyOp], [RingType])

@@ -1,0 +1,213 @@
+"""
+Verification of ours, run beside every `verify` of xDSL, which checks none of this:
+
+- SSA dominance: every operand is defined before its use and in a region that the use can see;
+- the result types, and the bounds as far as they are static, of `memref.subview`, `tensor.extract_slice`,
+  `tensor.insert_slice`;
+- the shape of `tensor.pad` and the type of the element it yields.
+
+Faults are `VerifyException`s that name the op; `FaultyOp` carries the op itself for a located message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+from xdsl.dialects import memref, tensor
+from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, TensorType
+from xdsl.dialects.utils import get_dynamic_index_list
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.irdl.dominance import DominanceInfo
+from xdsl.traits import IsolatedFromAbove
+from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.hints import isa
+
+
+class FaultyOp(VerifyException):
+    """A verification fault and the op that has it."""
+
+    def __init__(self, op: Operation, message: str):
+        super().__init__(f"'{op.name}' {message}")
+        self.op = op
+
+
+def verify_module(module: Operation) -> None:
+    """Check everything the docstring of this file lists; raises FaultyOp at the first fault."""
+    _verify_dominance(module)
+    for op in module.walk():
+        if (check := _CHECKS.get(type(op))) is not None:
+            check(op)
+
+
+# SSA dominance
+
+
+def _verify_dominance(module: Operation) -> None:
+    for region in module.regions:
+        _verify_region(region, set())
+
+
+def _verify_region(region: Region, outer: set[SSAValue]) -> None:
+    blocks = list(region.blocks)
+    dominance = DominanceInfo(region) if len(blocks) > 1 else None
+    for block in blocks:
+        visible = set(outer)
+        if dominance is not None:
+            for other in blocks:
+                if other is not block and dominance.strictly_dominates(other, block):
+                    visible.update(_defined_in(other))
+        _verify_block(block, visible)
+
+
+def _defined_in(block: Block) -> list[SSAValue]:
+    return [*block.args, *(result for op in block.ops for result in op.results)]
+
+
+def _verify_block(block: Block, visible: set[SSAValue]) -> None:
+    visible.update(block.args)
+    for op in block.ops:
+        for number, operand in enumerate(op.operands):
+            if operand not in visible:
+                raise FaultyOp(op, _dominance_message(op, number, operand))
+        if op.regions:
+            outer = set[SSAValue]() if op.has_trait(IsolatedFromAbove) else visible
+            for region in op.regions:
+                _verify_region(region, outer)
+        visible.update(op.results)
+
+
+def _dominance_message(op: Operation, number: int, operand: SSAValue) -> str:
+    name = f"%{operand.name_hint}" if operand.name_hint else f"operand {number}"
+    return f"uses {name}, whose definition does not dominate this use"
+
+
+# slices and pads
+
+
+def _check_slice(
+    op: Operation,
+    source: Sequence[int],
+    offsets: Sequence[int | SSAValue],
+    sizes: Sequence[int | SSAValue],
+    strides: Sequence[int | SSAValue],
+) -> None:
+    """The static part of the bounds of a slice of a `source` shape."""
+    if not len(offsets) == len(sizes) == len(strides) == len(source):
+        raise FaultyOp(op, f"has {len(offsets)} offsets for {len(source)} dims")
+    for dim, (bound, offset, size, stride) in enumerate(zip(source, offsets, sizes, strides, strict=True)):
+        if isinstance(size, int) and size < 0:
+            raise FaultyOp(op, f"takes {size} elements of dim {dim}")
+        if isinstance(offset, int) and offset < 0:
+            raise FaultyOp(op, f"begins at {offset} in dim {dim}")
+        if bound == DYNAMIC_INDEX or not isinstance(size, int) or not isinstance(stride, int):
+            continue
+        first = offset if isinstance(offset, int) else 0
+        last = first + (size - 1) * stride
+        if size > 0 and not 0 <= last < bound:
+            raise FaultyOp(op, f"reaches element {last} of dim {dim}, which has {bound}")
+
+
+def _static(sizes: Sequence[int | SSAValue]) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) else DYNAMIC_INDEX for size in sizes)
+
+
+def _kept_dims(full: Sequence[int], reduced: Sequence[int]) -> list[tuple[int, ...]]:
+    """Every way to drop dims of size 1 from `full` that leaves `reduced`, as the positions that are kept."""
+    dropped = len(full) - len(reduced)
+    units = [dim for dim, size in enumerate(full) if size == 1]
+    if dropped < 0 or dropped > len(units):
+        return []
+    kept = [tuple(dim for dim in range(len(full)) if dim not in drop) for drop in combinations(units, dropped)]
+    return [dims for dims in kept if [full[dim] for dim in dims] == list(reduced)]
+
+
+def _check_extract_slice(op: tensor.ExtractSliceOp) -> None:
+    source, result = op.source.type, op.result.type
+    assert isa(source, TensorType)
+    assert isa(result, TensorType)
+    offsets, sizes, strides = _slice_operands(op)
+    _check_slice(op, source.get_shape(), offsets, sizes, strides)
+    if source.element_type != result.element_type:
+        raise FaultyOp(op, f"yields {result.element_type} from {source.element_type}")
+    if not _kept_dims(_static(sizes), result.get_shape()):
+        raise FaultyOp(op, f"yields {result}, but its sizes are {_spell(sizes)}")
+
+
+def _check_insert_slice(op: tensor.InsertSliceOp) -> None:
+    source, dest = op.source.type, op.dest.type
+    assert isa(source, TensorType)
+    assert isa(dest, TensorType)
+    offsets, sizes, strides = _slice_operands(op)
+    _check_slice(op, dest.get_shape(), offsets, sizes, strides)
+    if source.element_type != dest.element_type:
+        raise FaultyOp(op, f"inserts {source.element_type} into {dest.element_type}")
+    if op.result.type != dest:
+        raise FaultyOp(op, f"yields {op.result.type}, not the type of its destination {dest}")
+    if not _kept_dims(_static(sizes), source.get_shape()):
+        raise FaultyOp(op, f"inserts {source}, but its sizes are {_spell(sizes)}")
+
+
+def _check_subview(op: memref.SubviewOp) -> None:
+    source, result = op.source.type, op.result.type
+    assert isa(source, MemRefType)
+    assert isa(result, MemRefType)
+    offsets, sizes, strides = _slice_operands(op)
+    _check_slice(op, source.get_shape(), offsets, sizes, strides)
+    try:
+        expected = memref.SubviewOp.infer_result_type(source, offsets, sizes, strides)
+    except ValueError as error:
+        raise FaultyOp(op, str(error)) from None
+    if expected.element_type != result.element_type or expected.memory_space != result.memory_space:
+        raise FaultyOp(op, f"yields {result}, expected {expected}")
+    full_strides, strides_of_result = expected.get_strides(), result.get_strides()
+    if full_strides is None or strides_of_result is None:
+        raise FaultyOp(op, f"yields {result}, whose layout is not strided")
+    for dims in _kept_dims(expected.get_shape(), result.get_shape()):
+        if [full_strides[dim] for dim in dims] == list(
+            strides_of_result
+        ) and expected.get_offset() == result.get_offset():
+            return
+    raise FaultyOp(op, f"yields {result}, expected {expected}, or that without dims of size 1")
+
+
+def _check_pad(op: tensor.PadOp) -> None:
+    source, result = op.source.type, op.result.type
+    assert isa(source, TensorType)
+    assert isa(result, TensorType)
+    low, high = op.static_low.get_values(), op.static_high.get_values()
+    for dim, (size, before, after, padded) in enumerate(
+        zip(source.get_shape(), low, high, result.get_shape(), strict=True)
+    ):
+        if DYNAMIC_INDEX not in (size, before, after, padded) and size + before + after != padded:
+            raise FaultyOp(
+                op,
+                f"makes dim {dim} {padded} long, but {before} + {size} + {after} is not {padded}",
+            )
+    if source.element_type != result.element_type:
+        raise FaultyOp(op, f"yields {result.element_type} from {source.element_type}")
+    yielded = op.region.block.last_op
+    if isinstance(yielded, tensor.YieldOp) and [v.type for v in yielded.operands] != [result.element_type]:
+        raise FaultyOp(op, f"yields an element that is not {result.element_type}")
+
+
+def _slice_operands(
+    op: tensor.ExtractSliceOp | tensor.InsertSliceOp | memref.SubviewOp,
+) -> tuple[list[int | SSAValue], list[int | SSAValue], list[int | SSAValue]]:
+    return (
+        get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX),
+        get_dynamic_index_list(op.static_sizes.get_values(), op.sizes, DYNAMIC_INDEX),
+        get_dynamic_index_list(op.static_strides.get_values(), op.strides, DYNAMIC_INDEX),
+    )
+
+
+def _spell(sizes: Sequence[int | SSAValue]) -> str:
+    return "x".join(str(size) if isinstance(size, int) else "?" for size in sizes)
+
+
+_CHECKS: dict[type[Operation], Callable[..., None]] = {
+    memref.SubviewOp: _check_subview,
+    tensor.ExtractSliceOp: _check_extract_slice,
+    tensor.InsertSliceOp: _check_insert_slice,
+    tensor.PadOp: _check_pad,
+}
