@@ -1,0 +1,53 @@
+"""
+Into the IR: an ONNX model becomes a module at graph level and a store of its weights.
+
+Operator sets 7 to the newest of the installed onnx; shapes are static, symbolic dimensions are fixed on
+import. What can be computed from constants and shapes is. See https://onnx.ai/onnx/operators/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from onnx import ModelProto, inliner
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+
+from penstock.dialects.weights import WeightStore
+from penstock.lowering.from_onnx.importer import GraphImporter
+from penstock.lowering.from_onnx.model import check_model, input_types, load_model, opsets_of
+
+__all__ = ["import_model"]
+
+
+def import_model(
+    model: str | Path | ModelProto,
+    *,
+    dims: Mapping[str, int] | None = None,
+    name: str | None = None,
+) -> tuple[ModuleOp, WeightStore]:
+    """
+    The module of an ONNX model, with one function `@main`, and its weights.
+
+    `model` is a path or a loaded model; `dims` gives sizes to symbolic dimensions; `name` becomes the
+    name of the module, and stands for the file in messages about a loaded model. Inputs and results of
+    `@main` carry `graph.name`; ops carry the names of the nodes as locations.
+
+    Raises UserError, located at the file: for a file that is no ONNX model, symbolic dimensions left
+    open, or faults in the graph; with status 3, naming each operator and its nodes, if operators are
+    not supported.
+    """
+    if isinstance(model, ModelProto):
+        place, loaded = name or "<model>", model
+        check_model(loaded, place)
+    else:
+        place, loaded = str(model), load_model(Path(model))
+    if loaded.functions:
+        loaded = inliner.inline_local_functions(loaded)
+    opsets = opsets_of(loaded, place)
+    inputs = input_types(loaded, dims or {}, place)
+    importer = GraphImporter(opsets, place)
+    function = importer.run(loaded, inputs)
+    module = ModuleOp([function], sym_name=None if name is None else StringAttr(name))
+    module.verify()
+    return module, importer.store

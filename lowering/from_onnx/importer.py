@@ -1,0 +1,298 @@
+"""The walk over the nodes of an ONNX graph, which builds the function and the weight store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, NameLoc, NoneAttr, StringAttr, TensorType
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Region, SSAValue
+from xdsl.utils.exceptions import VerifyException
+
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError
+from penstock.dialects.element_types import element_type
+from penstock.dialects.graph import ConstantOp, GraphOp, Tensor, WeightAttr, dense_of
+from penstock.dialects.weights import Array, WeightStore
+from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_foldable
+from penstock.lowering.from_onnx.functions import Body, body_of, has_body
+from penstock.lowering.from_onnx.node import Held, Node, Unsupported, node_name, to_array
+from penstock.lowering.from_onnx.schema import DOMAINS, check_node
+from penstock.lowering.from_onnx.table import IMPORTERS
+
+INLINE_LIMIT = 16
+"""Constants with more elements go to the weight store, smaller ones stay in the text where they can."""
+
+
+class _Unknown:
+    """Stands for the outputs of a node that could not be imported."""
+
+
+_UNKNOWN = _Unknown()
+
+Names = MutableMapping[str, "Held | TensorProto | _Unknown"]
+"""What each name of a graph stands for; tensors are read when they are first used."""
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """A node that is not supported."""
+
+    operator: str
+    node: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.operator} ({self.reason})" if self.reason else self.operator
+
+
+@dataclass
+class GraphImporter:
+    """
+    Imports the graph of one model into the function `@main`.
+
+    `place` is the file, for messages. Nodes that are not supported are collected, and reported together
+    at the end.
+    """
+
+    opsets: Mapping[str, int]
+    place: str
+    store: WeightStore = field(default_factory=WeightStore)
+    block: Block = field(default_factory=Block)
+    gaps: list[_Gap] = field(default_factory=list[_Gap])
+    pinned: list[Array] = field(default_factory=list[Array])
+    constants: dict[tuple[str, int], SSAValue] = field(default_factory=dict[tuple[str, int], SSAValue])
+
+    # What nodes build.
+
+    def emit(self, op: GraphOp, name: str) -> SSAValue:
+        """Append `op` with the location of the node called `name`."""
+        op.location = NameLoc(StringAttr(name), NoneAttr())
+        self.block.add_op(op)
+        return op.result
+
+    def constant(self, array: Array, name: str) -> SSAValue:
+        """The value of a constant: in the text if it is small and survives there, else a weight."""
+        key = (name, id(array))
+        if (known := self.constants.get(key)) is not None:
+            return known
+        try:
+            element = element_type(array.dtype)
+        except ValueError as error:
+            raise Unsupported(str(error)) from None
+        value = dense_of(array) if array.size <= INLINE_LIMIT else None
+        if value is not None:
+            op = ConstantOp(value)
+        else:
+            weight = WeightAttr(self.store.add(name, array))
+            op = ConstantOp(weight, TensorType(element, array.shape))
+        result = self.emit(op, name)
+        _hint(result, name)
+        self.constants[key] = result
+        # An array that is kept alive keeps its id to itself.
+        self.pinned.append(array)
+        return result
+
+    # The walk.
+
+    def run(self, model: ModelProto, inputs: Mapping[str, Tensor]) -> FuncOp:
+        """The function of the model's graph; raises UserError for all that is wrong or not supported."""
+        graph = model.graph
+        if graph.sparse_initializer:
+            self.gaps.append(_Gap("sparse_initializer", graph.name, ""))
+        names: Names = {}
+        for name, tensor in inputs.items():
+            argument = self.block.insert_arg(tensor, len(self.block.args))
+            _hint(argument, name)
+            names[name] = argument
+        self._run_graph(graph, names)
+        results = [self._output(names, value.name) for value in graph.output]
+        self._refuse_gaps()
+        outputs = [cast(SSAValue, result) for result in results]
+        self.block.add_op(ReturnOp(*outputs))
+        types = ([argument.type for argument in self.block.args], [out.type for out in outputs])
+        return FuncOp(
+            "main",
+            types,
+            Region(self.block),
+            arg_attrs=_names_attr(list(inputs)),
+            res_attrs=_names_attr([value.name for value in graph.output]),
+        )
+
+    def _run_graph(self, graph: GraphProto, names: Names) -> None:
+        for tensor in graph.initializer:
+            names[tensor.name] = tensor
+        outputs = [value.name for value in graph.output]
+        self._run_nodes(graph.node, outputs, names, self.opsets[""])
+
+    def _run_nodes(self, nodes: Sequence[NodeProto], outputs: Sequence[str], names: Names, opset: int) -> None:
+        used = {name for node in nodes for name in _reads(node)} | set(outputs)
+        for proto in nodes:
+            try:
+                results = self._run_node(proto, names, opset, used)
+            except Unsupported as reason:
+                self.gaps.append(_Gap(_operator(proto), node_name(proto), str(reason)))
+                results = None
+            except VerifyException as error:
+                raise self._fault(proto, str(error)) from None
+            for index, name in enumerate(proto.output):
+                if not name:
+                    continue
+                found = _UNKNOWN if results is None else _nth(results, index)
+                if found is not None:
+                    names[name] = found
+                if isinstance(found, SSAValue):
+                    _hint(found, name)
+
+    def _run_node(self, proto: NodeProto, names: Names, opset: int, used: set[str]) -> Sequence[Held | None] | None:
+        """The outputs of a node, None if they cannot be known because its inputs are not."""
+        inputs = [self._lookup(proto, name, names) if name else None for name in proto.input]
+        operator = _operator(proto)
+        if (importer := IMPORTERS.get(operator)) is None or proto.domain in DOMAINS:
+            check_node(proto, opset)
+        if operator == "If":
+            return self._run_if(proto, inputs[0] if inputs else None, names)
+        held = [each for each in inputs if not isinstance(each, _Unknown)]
+        if len(held) < len(inputs):
+            if importer is None and operator not in FROM_CONSTANTS and not has_body(proto, opset):
+                raise Unsupported("")
+            return None
+        arrays = [each for each in held if not isinstance(each, SSAValue)]
+        if len(arrays) == len(held) and is_foldable(proto, arrays, importer is not None):
+            if (results := evaluate(proto, opset, arrays)) is not None:
+                return results
+        if operator in FROM_CONSTANTS:
+            raise Unsupported("all its inputs must be constant")
+        if importer is None:
+            return self._run_body(body_of(proto, opset, [self._type_of(each) for each in held]), held)
+        used_outputs = [name in used and name != "" for name in proto.output]
+        outputs = importer(Node(proto, opset, held, used_outputs, self))
+        return outputs if isinstance(outputs, Sequence) else [outputs]
+
+    def _run_body(self, body: Body, inputs: Sequence[Held | None]) -> Sequence[Held | None]:
+        """The outputs of an operator that ONNX defines by a function on other operators."""
+        names: Names = {name: held for name, held in zip(body.inputs, inputs, strict=False) if held is not None}
+        before = len(self.gaps)
+        self._run_nodes(body.nodes, body.outputs, names, body.opset)
+        if len(self.gaps) > before:
+            inner = ", ".join(dict.fromkeys(str(gap) for gap in self.gaps[before:]))
+            del self.gaps[before:]
+            raise Unsupported(f"it stands for {inner}")
+        return [self._held(names[name]) if name in names else None for name in body.outputs]
+
+    def _run_if(self, proto: NodeProto, condition: object, names: Names) -> Sequence[Held | None] | None:
+        """The outputs of the branch that a constant condition takes."""
+        if isinstance(condition, _Unknown):
+            return None
+        if not isinstance(condition, np.ndarray):
+            raise Unsupported("its condition must be constant")
+        taken = "then_branch" if bool(cast(Array, condition).ravel()[0]) else "else_branch"
+        branch = next((each.g for each in proto.attribute if each.name == taken), None)
+        if branch is None:
+            raise VerifyException(f"it has no {taken}")
+        inner: Names = dict(names)
+        self._run_graph(branch, inner)
+        results = [self._output(inner, value.name) for value in branch.output]
+        return None if None in results else cast(list[Held], results)
+
+    # Names.
+
+    def _held(self, found: Held | TensorProto | _Unknown) -> Held:
+        assert not isinstance(found, _Unknown)
+        return to_array(found) if isinstance(found, TensorProto) else found
+
+    def _lookup(self, proto: NodeProto, name: str, names: Names) -> Held | _Unknown:
+        found = names.get(name)
+        if found is None:
+            raise self._fault(proto, f'it reads "{name}", which no input, initializer or earlier node defines')
+        if isinstance(found, TensorProto):
+            found = names[name] = self._read(found)
+        return found
+
+    def _read(self, tensor: TensorProto) -> Array:
+        try:
+            return to_array(tensor)
+        except Unsupported:
+            raise
+        except Exception as error:
+            # A size that does not match, or a type onnx does not read.
+            raise UserError(f'initializer "{tensor.name}" cannot be read: {error}', loc=self.place) from None
+
+    def _output(self, names: Names, name: str) -> SSAValue | None:
+        """The value of an output, None if a gap keeps it from being known."""
+        found = names.get(name)
+        if found is None:
+            raise UserError(f'nothing defines the output "{name}"', loc=self.place)
+        if isinstance(found, _Unknown):
+            return None
+        if isinstance(found, TensorProto):
+            found = self._read(found)
+        return found if isinstance(found, SSAValue) else self.constant(found, name)
+
+    def _type_of(self, held: Held | None) -> Tensor | None:
+        if held is None:
+            return None
+        if isinstance(held, SSAValue):
+            return cast(Tensor, held.type)
+        return TensorType(element_type(held.dtype), held.shape)
+
+    # Faults.
+
+    def _fault(self, proto: NodeProto, message: str) -> UserError:
+        return UserError(f'node "{node_name(proto)}" ({_operator(proto)}): {message}', loc=self.place)
+
+    def _refuse_gaps(self) -> None:
+        """Raise the one UserError that lists everything that is not supported."""
+        if not self.gaps:
+            return
+        groups: dict[tuple[str, str], list[str]] = {}
+        for gap in self.gaps:
+            groups.setdefault((gap.operator, gap.reason), []).append(gap.node)
+        operators = list(dict.fromkeys(operator for operator, _ in groups))
+        plural = "operators" if len(operators) > 1 else "operator"
+        raise UserError(
+            f"the model uses {len(operators)} {plural} not supported: {', '.join(operators)}",
+            loc=self.place,
+            notes=[
+                f"{operator}{': ' + reason if reason else ''},"
+                f" in {len(nodes)} node{'s' if len(nodes) > 1 else ''}: " + ", ".join(f'"{node}"' for node in nodes)
+                for (operator, reason), nodes in groups.items()
+            ],
+            status=UNSUPPORTED,
+        )
+
+
+def _operator(proto: NodeProto) -> str:
+    return proto.op_type if proto.domain in DOMAINS else f"{proto.domain}.{proto.op_type}"
+
+
+def _nth(results: Sequence[Held | None], index: int) -> Held | None:
+    return results[index] if index < len(results) else None
+
+
+def _reads(proto: NodeProto) -> list[str]:
+    """The names that a node and the graphs inside it read."""
+    names = list(proto.input)
+    for attribute in proto.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            names.extend(value.name for value in graph.output)
+            for node in graph.node:
+                names.extend(_reads(node))
+    return names
+
+
+def _hint(value: SSAValue, name: str) -> None:
+    """Name `value` in the text after its ONNX name, as far as the text allows."""
+    if value.name_hint is not None:
+        return
+    words = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")
+    if words and not words[0].isdigit():
+        value.name_hint = words
+
+
+def _names_attr(names: Sequence[str]) -> ArrayAttr[DictionaryAttr]:
+    return ArrayAttr([DictionaryAttr({"graph.name": StringAttr(name)}) for name in names])

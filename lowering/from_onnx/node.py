@@ -1,0 +1,220 @@
+"""One node of an ONNX graph as its importer function sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, NodeProto, numpy_helper
+from xdsl.dialects.builtin import BFloat16Type, Float8E4M3FNType, Float8E5M2Type
+from xdsl.ir import Attribute, SSAValue
+from xdsl.utils.exceptions import VerifyException
+
+from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.graph import GraphOp, Tensor, tensor_of
+from penstock.dialects.weights import Array
+
+Held: TypeAlias = SSAValue | Array
+"""What a name of the ONNX graph stands for: a value of the IR, or an array known at import."""
+
+Importer: TypeAlias = "Callable[[Node], Held | Sequence[Held]]"
+"""Turns a node into ops and returns its outputs; those left out at the end must not be used."""
+
+T = TypeVar("T")
+
+
+class Unsupported(Exception):
+    """A node cannot be imported; the message says what about it is not supported, if not all of it."""
+
+
+class Builder(Protocol):
+    """Where the ops and constants of a node go."""
+
+    def emit(self, op: GraphOp, name: str) -> SSAValue:
+        """Append an op that was made for the node called `name`."""
+        ...
+
+    def constant(self, array: Array, name: str) -> SSAValue:
+        """The value of a constant; `name` is its name, should it become a weight."""
+        ...
+
+
+class Node:
+    """
+    A node, its attributes as Python values, its inputs as IR values or, if known at import, as arrays.
+
+    `opset` is the version of the operator set that gives it its meaning.
+    """
+
+    def __init__(
+        self,
+        proto: NodeProto,
+        opset: int,
+        inputs: Sequence[Held | None],
+        used_outputs: Sequence[bool],
+        builder: Builder,
+    ):
+        self.proto = proto
+        self.opset = opset
+        self.inputs = inputs
+        self.used_outputs = used_outputs
+        self.builder = builder
+        self._attributes = {attribute.name: attribute for attribute in proto.attribute}
+
+    @property
+    def name(self) -> str:
+        """The node's name, or that of its first output."""
+        return node_name(self.proto)
+
+    # Inputs.
+
+    def has(self, index: int) -> bool:
+        """Whether an optional input is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def held(self, index: int) -> Held:
+        """An input that must be given."""
+        if index >= len(self.inputs) or (found := self.inputs[index]) is None:
+            raise VerifyException(f"input {index} is missing")
+        return found
+
+    def value(self, index: int) -> SSAValue:
+        """An input as a value; an array becomes a constant."""
+        found = self.held(index)
+        if isinstance(found, SSAValue):
+            return found
+        return self.builder.constant(found, self.proto.input[index])
+
+    def optional(self, index: int) -> SSAValue | None:
+        """An optional input as a value."""
+        return self.value(index) if self.has(index) else None
+
+    def values(self) -> list[SSAValue]:
+        """All inputs as values."""
+        return [self.value(index) for index in range(len(self.inputs))]
+
+    def type(self, index: int) -> Tensor:
+        """The type of an input."""
+        return tensor_of(self.value(index))
+
+    def shape(self, index: int) -> tuple[int, ...]:
+        """The shape of an input."""
+        found = self.held(index)
+        return tensor_of(found).get_shape() if isinstance(found, SSAValue) else found.shape
+
+    def array(self, index: int, what: str) -> Array:
+        """An input that must be known at import; `what` is what a message calls it."""
+        found = self.held(index)
+        if isinstance(found, SSAValue):
+            raise Unsupported(f"the {what} must be constant")
+        return found
+
+    def ints_of(self, index: int, what: str) -> list[int]:
+        """A list of integers that must be known at import."""
+        return [int(number) for number in self.array(index, what).ravel()]
+
+    # Attributes.
+
+    def _attribute(self, name: str, default: T, convert: Callable[[AttributeProto], T]) -> T:
+        attribute = self._attributes.get(name)
+        return default if attribute is None else convert(attribute)
+
+    def has_attribute(self, name: str) -> bool:
+        """Whether an attribute is given."""
+        return name in self._attributes
+
+    def int(self, name: str, default: int) -> int:
+        """An integer attribute."""
+        return self._attribute(name, default, lambda attribute: attribute.i)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """An integer attribute that means yes or no."""
+        return self._attribute(name, default, lambda attribute: attribute.i != 0)
+
+    def float(self, name: str, default: float) -> float:
+        """A float attribute."""
+        return self._attribute(name, default, lambda attribute: attribute.f)
+
+    def string(self, name: str, default: str) -> str:
+        """A string attribute."""
+        return self._attribute(name, default, lambda attribute: attribute.s.decode(errors="replace"))
+
+    def ints(self, name: str) -> list[int] | None:
+        """A list of integers, or None if it is not given."""
+        return self._attribute(name, None, lambda attribute: list(attribute.ints))
+
+    def tensor(self, name: str) -> Array | None:
+        """A tensor attribute, or None if it is not given."""
+        return self._attribute(name, None, lambda attribute: to_array(attribute.t))
+
+    # Results.
+
+    def emit(self, op: GraphOp) -> SSAValue:
+        """Append `op`, located at this node, and return its result."""
+        return self.builder.emit(op, self.name)
+
+    def constant(self, array: Array, part: str = "constant") -> SSAValue:
+        """A constant that belongs to this node."""
+        return self.builder.constant(array, f"{self.name}.{part}")
+
+    def scalar(self, number: float, like: SSAValue) -> SSAValue:
+        """A constant scalar with the element type of a value."""
+        dtype = numpy_dtype(tensor_of(like).element_type)
+        if dtype.kind in "iu" and number != int(number):
+            raise Unsupported(f"{number} as a number of type {dtype}")
+        return self.constant(np.array(number).astype(dtype))
+
+    def refuse_outputs_after(self, count: int) -> None:
+        """Raise Unsupported if an output after the first `count` is used."""
+        for index, used in enumerate(self.used_outputs[count:], start=count):
+            if used:
+                raise Unsupported(f'its output {index}, "{self.proto.output[index]}"')
+
+
+def node_name(proto: NodeProto) -> str:
+    """The name of a node, or of its first output if it has none."""
+    named = proto.name or next((output for output in proto.output if output), "")
+    return named or proto.op_type
+
+
+def to_array(tensor: onnx.TensorProto) -> Array:
+    """The array of an ONNX tensor, read-only where it needs no copy; raises Unsupported for strings."""
+    if tensor.data_type == onnx.TensorProto.STRING:
+        raise Unsupported("tensors of strings")
+    array = numpy_helper.to_array(tensor)
+    dtype = array_dtype(tensor.data_type)
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def array_dtype(data_type: int) -> np.dtype[np.generic]:
+    """The NumPy type of an ONNX element type; raises Unsupported for one that the IR does not have."""
+    kinds = onnx.TensorProto
+    # Releases of onnx differ in what they map these to.
+    special: dict[int, Attribute] = {
+        kinds.BFLOAT16: BFloat16Type(),
+        kinds.FLOAT8E4M3FN: Float8E4M3FNType(),
+        kinds.FLOAT8E5M2: Float8E5M2Type(),
+    }
+    if data_type in special:
+        return numpy_dtype(special[data_type])
+    plain: dict[int, str] = {
+        kinds.BOOL: "?",
+        kinds.FLOAT16: "f2",
+        kinds.FLOAT: "f4",
+        kinds.DOUBLE: "f8",
+        kinds.INT8: "i1",
+        kinds.INT16: "i2",
+        kinds.INT32: "i4",
+        kinds.INT64: "i8",
+        kinds.UINT8: "u1",
+        kinds.UINT16: "u2",
+        kinds.UINT32: "u4",
+        kinds.UINT64: "u8",
+    }
+    if data_type in plain:
+        return np.dtype(plain[data_type])
+    known = data_type in kinds.DataType.values()
+    name = kinds.DataType.Name(data_type) if known else str(data_type)
+    raise Unsupported(f"elements of type {name}")

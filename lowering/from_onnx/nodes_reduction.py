@@ -1,0 +1,112 @@
+"""Importers of reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xdsl.dialects.builtin import IntegerType, Signedness
+from xdsl.ir import SSAValue
+
+from penstock.dialects import graph
+from penstock.dialects.graph import ReductionOp, tensor_of
+from penstock.dialects.graph.base import is_bool
+from penstock.lowering.from_onnx.node import Importer, Node
+
+
+def axes_of(node: Node, input_since: int) -> list[int] | None:
+    """
+    The axes of a reduction, None for all; they are an attribute before operator set `input_since`.
+
+    No axes mean all of them, or none if `noop_with_empty_axes`.
+    """
+    if node.opset < input_since:
+        axes = node.ints("axes")
+    else:
+        axes = node.ints_of(1, "axes") if node.has(1) else None
+    if axes:
+        return axes
+    return [] if node.flag("noop_with_empty_axes", False) else None
+
+
+def reduction(op: type[ReductionOp], input_since: int = 18) -> Importer:
+    """A reduction that is one of ours."""
+
+    def build(node: Node) -> SSAValue:
+        axes = axes_of(node, input_since)
+        return node.emit(op(node.value(0), axes=axes, keepdims=node.flag("keepdims", True)))
+
+    return build
+
+
+def extremum(op: type[ReductionOp]) -> Importer:
+    """
+    The largest or smallest element. Of booleans, "or" and "and", it is taken as bytes without a sign: the extremum of
+    none of them is then 0 or 255, which is the right boolean too.
+    """
+
+    def build(node: Node) -> SSAValue:
+        x = node.value(0)
+        element = tensor_of(x).element_type
+        numbers = node.emit(graph.CastOp(x, IntegerType(8, Signedness.UNSIGNED))) if is_bool(element) else x
+        found = node.emit(op(numbers, axes=axes_of(node, 18), keepdims=node.flag("keepdims", True)))
+        return node.emit(graph.CastOp(found, element)) if is_bool(element) else found
+
+    return build
+
+
+Step = Callable[[Node, SSAValue], SSAValue]
+
+
+def _square(node: Node, x: SSAValue) -> SSAValue:
+    return node.emit(graph.MulOp(x, x))
+
+
+def _abs(node: Node, x: SSAValue) -> SSAValue:
+    return node.emit(graph.AbsOp(x))
+
+
+def _sqrt(node: Node, x: SSAValue) -> SSAValue:
+    return node.emit(graph.SqrtOp(x))
+
+
+def _log(node: Node, x: SSAValue) -> SSAValue:
+    return node.emit(graph.LogOp(x))
+
+
+def sum_of(before: Step | None = None, after: Step | None = None) -> Importer:
+    """A sum with a step on each element before it, and on the result after it."""
+
+    def build(node: Node) -> SSAValue:
+        axes, x = axes_of(node, 18), node.value(0)
+        x = before(node, x) if before is not None else x
+        total = node.emit(graph.ReduceSumOp(x, axes=axes, keepdims=node.flag("keepdims", True)))
+        return after(node, total) if after is not None else total
+
+    return build
+
+
+def log_sum_exp(node: Node) -> SSAValue:
+    """log(sum(exp(x - max))) + max, so that exp does not overflow."""
+    axes, x = axes_of(node, 18), node.value(0)
+    largest = node.emit(graph.ReduceMaxOp(x, axes=axes))
+    powers = node.emit(graph.ExpOp(node.emit(graph.SubOp(x, largest))))
+    total = _log(node, node.emit(graph.ReduceSumOp(powers, axes=axes)))
+    result = node.emit(graph.AddOp(total, largest))
+    if node.flag("keepdims", True):
+        return result
+    dropped = graph.ReduceSumOp.infer(tensor_of(x), graph.ReduceSumOp(x, axes=axes).axes.get_values(), False)
+    return node.emit(graph.ReshapeOp(result, dropped.get_shape()))
+
+
+TABLE: dict[str, Importer] = {
+    "ReduceL1": sum_of(before=_abs),
+    "ReduceL2": sum_of(before=_square, after=_sqrt),
+    "ReduceLogSum": sum_of(after=_log),
+    "ReduceLogSumExp": log_sum_exp,
+    "ReduceMax": extremum(graph.ReduceMaxOp),
+    "ReduceMean": reduction(graph.ReduceMeanOp),
+    "ReduceMin": extremum(graph.ReduceMinOp),
+    "ReduceProd": reduction(graph.ReduceProdOp),
+    "ReduceSum": reduction(graph.ReduceSumOp, input_since=13),
+    "ReduceSumSquare": sum_of(before=_square),
+}

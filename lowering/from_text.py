@@ -1,0 +1,208 @@
+"""The way into the IR from text: xDSL's parser, made to remember and to report where things stand.
+
+xDSL's parser records a location only where the text says `loc(...)`, reports an undefined value at the end
+of the file, and lets verification errors of attributes escape without a place. Here every operation
+without a `loc` gets the line and column it starts at, an undefined value is reported at its first use, and
+every fault of the text is one `UserError` with a place.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import FileLineColLoc, IntAttr, ModuleOp, StringAttr, UnknownLoc
+from xdsl.ir import Attribute, AttributeInvT, Operation, SSAValue
+from xdsl.parser import Parser, ParserState, UnresolvedOperand
+from xdsl.utils.exceptions import MultipleSpansParseError, ParseError, VerifyException
+from xdsl.utils.lexer import Input, Span
+from xdsl.utils.mlir_lexer import MLIRLexer
+
+from penstock.dialects.diagnostics import UserError, did_you_mean, location_of, render_location
+
+
+@dataclass
+class SourceText:
+    """A piece of text with its name; `first_line` is the number of its first line in the file it is cut from."""
+
+    name: str
+    text: str
+    first_line: int = 1
+    _starts: list[int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._starts = [0]
+        for line in self.text.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+
+    def line_column(self, position: int) -> tuple[int, int]:
+        """The line in the file and the column, both from 1, of an offset into the text."""
+        index = max(bisect_right(self._starts, position) - 1, 0)
+        return self.first_line + index, position - self._starts[index] + 1
+
+    def place(self, position: int) -> str:
+        """`file:line:col` of an offset into the text."""
+        line, column = self.line_column(position)
+        return f"{self.name}:{line}:{column}"
+
+
+@dataclass(frozen=True)
+class ParsedText:
+    """A module and the place in its text where each of its operations started."""
+
+    module: ModuleOp
+    places: dict[Operation, str]
+    """Only operations whose own location does not say it."""
+
+    def place_of(self, op: Operation) -> str:
+        """`file:line:col` of an operation of the text; of one that came later, what its location says."""
+        return self.places.get(op) or location_of(op)
+
+
+class SourceLexer(MLIRLexer):
+    """xDSL's lexer, whose time on a string that is not closed grows exponentially, in linear time."""
+
+    # The same expression with possessive quantifiers: what has been matched is not tried again in other ways.
+    _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
+
+
+class SourceParser(Parser):
+    """A parser that gives operations the location they are written at; see the module's docstring."""
+
+    def __init__(self, ctx: Context, source: SourceText) -> None:
+        super().__init__(ctx, "", source.name)
+        self._resume_from(ParserState(SourceLexer(Input(source.text, source.name))))
+        self.source = source
+        self.places: dict[Operation, str] = {}
+        self._file = StringAttr(source.name)
+        self._op_start = 0
+        self._first_uses: dict[str, tuple[Span, tuple[str, ...]]] = {}
+
+    def parse_operation(self) -> Operation:
+        start = self._op_start = self.pos
+        try:
+            op = super().parse_operation()
+        except (VerifyException, ValueError, AssertionError) as error:
+            # An attribute, a type or a builder that refuses its parameters knows no place; this is the nearest.
+            # xDSL's parsers also assert what the text has to be.
+            raise ParseError(self._spot(start), str(error) or "this operation is malformed") from error
+        line, column = self.source.line_column(start)
+        if isinstance(op.location, UnknownLoc):
+            op.location = FileLineColLoc(self._file, IntAttr(line), IntAttr(column))
+        else:
+            self.places[op] = f"{self.source.name}:{line}:{column}"
+        return op
+
+    def resolve_operand(self, operand: UnresolvedOperand, type: AttributeInvT) -> SSAValue[AttributeInvT]:
+        if operand.operand_name not in self.ssa_values:
+            visible = tuple(self.ssa_values)
+            self._first_uses.setdefault(operand.operand_name, (operand.span, visible))
+        return super().resolve_operand(operand, type)
+
+    def _get_op_by_name(self, name: str) -> type[Operation]:
+        found = self.ctx.get_optional_op(name, dialect_stack=self._parser_state.dialect_stack)
+        if found is not None:
+            return found
+        dialect_name = name.rpartition(".")[0]
+        error = ParseError(self._spot(self._op_start), f'the operation "{name}" is not registered')
+        if dialect_name and (dialect := self.ctx.get_optional_dialect(dialect_name)) is not None:
+            near = did_you_mean(name, [op.name for op in dialect.operations])
+        elif dialect_name:
+            near = did_you_mean(dialect_name, self.ctx.registered_dialect_names)
+        else:
+            near = None
+        if near:
+            error.add_note(near)
+        raise error
+
+    def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
+        try:
+            return super().parse_module(allow_implicit_module)
+        except ParseError as error:
+            # At the end of the text xDSL lists the names that never were defined: report the first use instead.
+            if self.forward_ssa_references and error.msg.startswith("values used but not defined"):
+                self._undefined_value()
+            raise
+
+    def _undefined_value(self) -> NoReturn:
+        uses = [self._first_uses[name] for name in self.forward_ssa_references]
+        span, visible = min(uses, key=lambda use: use[0].start)
+        error = ParseError(span, f"use of the undefined value {span.text}")
+        if near := did_you_mean(span.text, [f"%{name}" for name in visible]):
+            error.add_note(near)
+        raise error
+
+    def _spot(self, position: int) -> Span:
+        return Span(position, position + 1, self.lexer.input)
+
+
+def parse_text(ctx: Context, source: SourceText) -> ParsedText:
+    """
+    Parse the text of a module, with or without the enclosing `builtin.module`.
+
+    Raises UserError with `file:line:col` for every fault of the text.
+    """
+    try:
+        parser = SourceParser(ctx, source)
+        module = parser.parse_module()
+    except ParseError as error:
+        raise _located(source, error) from error
+    return ParsedText(module, parser.places)
+
+
+def read_text(path: str | Path) -> SourceText:
+    """The text of a file; raises UserError if it cannot be read or is not UTF-8."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read the file: {error.strerror}", loc=str(path)) from None
+    return decode_text(str(path), data)
+
+
+def decode_text(name: str, data: bytes) -> SourceText:
+    """The text in `data`; raises UserError, with the offset, if it is not UTF-8."""
+    try:
+        return SourceText(name, data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"not a text file: byte {error.start} is not UTF-8",
+            loc=name,
+            notes=["an ONNX model is read by `penstock import`"] if name.endswith(".onnx") else (),
+        ) from None
+
+
+def split_text(source: SourceText) -> Sequence[SourceText]:
+    """The pieces of `source` between lines that begin with `// -----`, each knowing its place in the file."""
+    pieces: list[SourceText] = []
+    lines = source.text.splitlines(keepends=True)
+    start = 0
+    for index, line in enumerate([*lines, "// -----"]):
+        if line.startswith("// -----"):
+            text = "".join(lines[start:index])
+            pieces.append(replace(source, text=text, first_line=source.first_line + start))
+            start = index + 1
+    return pieces
+
+
+def _located(source: SourceText, error: ParseError) -> UserError:
+    notes: list[str] = list(getattr(error, "__notes__", ()))
+    if isinstance(error, MultipleSpansParseError):
+        for span, text in error.refs:
+            reason = text or (error.ref_text or "see").removesuffix(":")
+            notes.append(f"{source.place(span.start)}: {reason}")
+    message = error.msg.strip().rstrip("!")
+    return UserError(message, loc=source.place(error.span.start), notes=notes)
+
+
+def place_in(parsed: ParsedText | None, op: Operation | None) -> str | Attribute | None:
+    """Where to report a fault of `op`: its place in the text it was parsed from, else its location."""
+    if op is None:
+        return None
+    if parsed is not None and op in parsed.places:
+        return parsed.places[op]
+    return render_location(op.location) or location_of(op)
