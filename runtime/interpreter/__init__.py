@@ -1,0 +1,33 @@
+"""
+The reference semantics of every level, on NumPy.
+
+`run_module` runs a module at any level, `run_function` one function below graph level. A plug-in says what its ops
+do with `interprets` (and on the graph level with `penstock.runtime.interpreter.graph.implements`).
+"""
+
+from __future__ import annotations
+
+from penstock.runtime.interpreter.counters import Counters, DmaCount, ExecCount, issues_of
+from penstock.runtime.interpreter.execution import Execution
+from penstock.runtime.interpreter.generic import Evaluator, evaluate_generic
+from penstock.runtime.interpreter.module import run_function, run_module
+from penstock.runtime.interpreter.registry import interprets
+from penstock.runtime.interpreter.scopes import array_of, readable, written
+from penstock.runtime.interpreter.source import Listener
+
+__all__ = [
+    "Counters",
+    "DmaCount",
+    "Evaluator",
+    "ExecCount",
+    "Execution",
+    "Listener",
+    "array_of",
+    "evaluate_generic",
+    "interprets",
+    "issues_of",
+    "readable",
+    "run_function",
+    "run_module",
+    "written",
+]

@@ -1,0 +1,233 @@
+"""Commands of an accelerator: what they touch and what they do is worked out here, when is up to the `Schedule`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import MemRefType
+from xdsl.ir import Operation, SSAValue
+
+from penstock.dialects import accel, machine, mem
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.weights import Array
+from penstock.runtime.interpreter.commands import Command, Kind, TokenQueue, Touch, joined
+from penstock.runtime.interpreter.counters import issues_of
+from penstock.runtime.interpreter.execution import Execution
+from penstock.runtime.interpreter.generic import Evaluator
+from penstock.runtime.interpreter.loop import regions_of
+from penstock.runtime.interpreter.registry import interprets
+from penstock.runtime.interpreter.scopes import Region, array_of, static_memref
+from penstock.runtime.interpreter.windows import Transfer, check_apart, move
+
+
+@interprets(accel.ReadyOp)
+def _ready(execution: Execution, op: accel.ReadyOp, args: Sequence[Any]) -> Sequence[Any]:
+    return (joined(args),)
+
+
+@interprets(accel.WaitOp)
+def _wait(execution: Execution, op: accel.WaitOp, args: Sequence[Any]) -> Sequence[Any]:
+    execution.schedule.wait(args)
+    return ()
+
+
+@interprets(accel.BarrierOp)
+def _barrier(execution: Execution, op: accel.BarrierOp, args: Sequence[Any]) -> Sequence[Any]:
+    execution.schedule.barrier()
+    return ()
+
+
+def _target(execution: Execution, op: Operation) -> machine.TargetOp:
+    if execution.target is None:
+        raise UserError(
+            f"{op.name} needs a machine, and the module holds none",
+            loc=location_of(op),
+            notes=["a module for an accelerator begins with its machine.target"],
+        )
+    return execution.target
+
+
+def _scope(value: SSAValue) -> str | None:
+    return mem.scope_of(static_memref(value))
+
+
+@dataclass(frozen=True)
+class _Dma:
+    """What an `accel.dma` does, apart from its operands."""
+
+    engine: str
+    unit: str
+    outstanding: int
+    transfer: Transfer
+    inward: bool
+    outward: bool
+    source: SSAValue
+    dest: SSAValue
+
+
+def _prepare_dma(execution: Execution, op: accel.DmaOp) -> _Dma:
+    engine = _target(execution, op).dmas()[op.engine.data]
+    return _Dma(
+        engine.sym_name.data,
+        engine.unit_name,
+        engine.outstanding_limit,
+        Transfer.of(op),
+        _is_off_chip(op.source),
+        _is_off_chip(op.dest),
+        op.source,
+        op.dest,
+    )
+
+
+@interprets(accel.DmaOp)
+def _dma(execution: Execution, op: accel.DmaOp, args: Sequence[Any]) -> Sequence[Any]:
+    dma = execution.kept(op, lambda: _prepare_dma(execution, op))
+    transfer = dma.transfer
+    source, dest, padding = args[transfer.source], args[transfer.dest], transfer.padding_of(args)
+    overlap = transfer.overlap(args)
+    elements, target = array_of(source), array_of(dest)
+    check_apart(op, elements, target, overlap)
+    size = overlap.elements * elements.itemsize
+    on_chip = 0 if dma.inward or dma.outward else size
+    execution.counters.add_bytes(dma.engine, size * dma.inward, size * dma.outward, on_chip)
+    everything = padding is not None or (overlap.whole and transfer.side != "dest")
+    command = Command(
+        op,
+        dma.unit,
+        Kind.TRANSFER,
+        [args[number] for number in transfer.dependencies],
+        dma.outstanding,
+        reads=[Touch(source, overlap.source, dma.source)],
+        writes=[Touch(dest, None if everything else overlap.dest, dma.dest)],
+        perform=lambda: move(elements, target, overlap, padding),
+        overwrites=True,
+    )
+    return (execution.schedule.issue(command),)
+
+
+@dataclass(frozen=True)
+class _Exec:
+    """What an `accel.exec` does, apart from its operands."""
+
+    intrinsic: str
+    engine: str | None
+    """The DMA engine that performs it, if one does."""
+    evaluator: Evaluator
+    extents: tuple[int, ...]
+    unit: str
+    kind: Kind
+    outstanding: int
+    issues: int
+    points: int
+    bytes_in: int
+    """What an intrinsic that a DMA engine performs reads from off chip."""
+    bytes_out: int
+    regions: tuple[Region, ...]
+
+
+def _prepare(execution: Execution, op: accel.ExecOp, arrays: Sequence[Array]) -> _Exec:
+    target = _target(execution, op)
+    name = op.intrinsic_name
+    intrinsic = target.intrinsics()[name]
+    generic = intrinsic.generic
+    maps = [attr.data for attr in op.maps]
+    evaluator = Evaluator(op, generic.body.block, maps, len(generic.outputs))
+    extents = tuple(op.extents.get_values())
+    evaluator.check(arrays, extents)
+    regions = tuple(regions_of(evaluator, extents, [array.shape for array in arrays]))
+    engine = target.dmas()[intrinsic.dma_name] if intrinsic.dma_name is not None else None
+    unit = engine.unit_name if engine is not None else intrinsic.unit_name
+    assert unit is not None
+    off_chip = [
+        _touched(array, region) if _is_off_chip(value) else 0
+        for array, region, value in zip(arrays, regions, op.buffers, strict=True)
+    ]
+    return _Exec(
+        name,
+        intrinsic.dma_name,
+        evaluator,
+        extents,
+        unit,
+        Kind.TRANSFER if engine is not None else Kind.EXEC,
+        engine.outstanding_limit if engine is not None else 1,
+        issues_of(op, intrinsic),
+        prod(extents),
+        sum(off_chip[:-1]),
+        off_chip[-1],
+        regions,
+    )
+
+
+def _is_off_chip(value: SSAValue) -> bool:
+    return isinstance(value.type, MemRefType) and _scope(value) is None
+
+
+def _touched(array: Array, region: Region) -> int:
+    """The bytes of a region."""
+    if region is None:
+        return array.nbytes
+    if isinstance(region, np.ndarray):
+        return int(np.count_nonzero(region)) * array.itemsize
+    return array[region].nbytes
+
+
+@interprets(accel.ExecOp)
+def _exec(execution: Execution, op: accel.ExecOp, args: Sequence[Any]) -> Sequence[Any]:
+    buffers = execution.kept((op, "buffers"), lambda: tuple(op.buffers))
+    memrefs, after = args[: len(buffers)], args[len(buffers) :]
+    arrays = [array_of(value) for value in memrefs]
+    shapes = tuple(array.shape for array in arrays)
+    prepared = execution.kept((op, shapes), lambda: _prepare(execution, op, arrays))
+    evaluator, counters = prepared.evaluator, execution.counters
+    counters.add_exec(prepared.intrinsic, prepared.issues, prepared.points, evaluator.is_contraction)
+    if prepared.engine is not None:
+        counters.add_bytes(prepared.engine, prepared.bytes_in, prepared.bytes_out, 0)
+    touches = [
+        Touch(value, region, operand) for value, region, operand in zip(memrefs, prepared.regions, buffers, strict=True)
+    ]
+    command = Command(
+        op,
+        prepared.unit,
+        prepared.kind,
+        after,
+        prepared.outstanding,
+        reads=[touch for touch, read in zip(touches, evaluator.reads, strict=True) if read],
+        writes=touches[-1:],
+        perform=lambda: evaluator.run(arrays, prepared.extents, ordered=execution.ordered),
+        overwrites=not evaluator.reads[-1],
+    )
+    return (execution.schedule.issue(command),)
+
+
+def _queue(execution: Execution, op: accel.PushOp | accel.PopOp, source: str, dest: str) -> TokenQueue:
+    """The queue of a push or pop; all queues of the machine are made at the first one."""
+
+    def declare() -> bool:
+        for queue in _target(execution, op).queues():
+            title = f"the queue from {queue.source} to {queue.destination}"
+            tokens = TokenQueue(title, queue.capacity_tokens, queue.blocks, queue.initial_tokens)
+            execution.schedule.add_queue(queue.source, queue.destination, tokens)
+        return True
+
+    execution.kept("queues", declare)
+    return execution.schedule.queue(source, dest)
+
+
+@interprets(accel.PushOp)
+def _push(execution: Execution, op: accel.PushOp, args: Sequence[Any]) -> Sequence[Any]:
+    queue = _queue(execution, op, op.unit.data, op.peer.data)
+    command = Command(op, op.unit.data, Kind.PUSH, queue=queue)
+    queue.issued.append(command.token)
+    execution.schedule.issue(command)
+    return ()
+
+
+@interprets(accel.PopOp)
+def _pop(execution: Execution, op: accel.PopOp, args: Sequence[Any]) -> Sequence[Any]:
+    queue = _queue(execution, op, op.peer.data, op.unit.data)
+    execution.schedule.issue(Command(op, op.unit.data, Kind.POP, [queue.next_push(op)], queue=queue))
+    return ()

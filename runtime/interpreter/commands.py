@@ -1,0 +1,187 @@
+"""Commands, tokens and queues: what is issued to the units of an accelerator, and what orders it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from xdsl.ir import Operation, SSAValue
+
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.weights import Array
+from penstock.runtime.interpreter.scopes import IN_FLIGHT, MemRef, Region, array_of, mark, readable, written
+from penstock.runtime.interpreter.values import is_float, poison
+
+
+class Token:
+    """The completion of a command, or of all of several."""
+
+    __slots__ = ("_complete", "_order", "_parts", "_pending")
+
+    def __init__(self, parts: Sequence[Token] = (), *, complete: bool = False):
+        self._parts = tuple(parts)
+        self._complete = complete
+        self._order = (-1, 0)
+        self._pending = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has happened."""
+        parts = self._parts
+        if not self._complete and parts:
+            while self._pending < len(parts) and parts[self._pending].complete:
+                self._pending += 1
+            self._complete = self._pending == len(parts)
+        return self._complete
+
+    def happen(self) -> None:
+        """Complete it."""
+        self._complete = True
+
+    def note_order(self, epoch: int, commands: int) -> None:
+        """Note, as a mask, the commands that are complete when it is, counted from the barrier `epoch`."""
+        self._order = (epoch, commands)
+
+    def order(self, epoch: int) -> int:
+        """The commands since the barrier `epoch` that are complete when it is."""
+        if self._parts and self._order[0] != epoch:
+            mask = 0
+            for part in self._parts:
+                mask |= part.order(epoch)
+            self._order = (epoch, mask)
+        return self._order[1] if self._order[0] == epoch else 0
+
+
+DONE = Token(complete=True)
+
+
+def joined(tokens: Sequence[Token]) -> Token:
+    """The token that completes when all of `tokens` have."""
+    parts = [token for token in tokens if token is not DONE]
+    return Token(parts) if parts else DONE
+
+
+@dataclass(eq=False)
+class TokenQueue:
+    """A queue between two units."""
+
+    title: str
+    capacity: int
+    blocks: bool
+    """Whether a push waits for room; otherwise a full queue is an error."""
+    initial: int
+    count: int = 0
+    issued: deque[Token] = field(default_factory=deque[Token])
+    """The pushes that no pop has been issued for."""
+
+    def __post_init__(self) -> None:
+        self.count = self.initial
+        self.issued.extend([DONE] * self.initial)
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self.capacity
+
+    def next_push(self, op: Operation) -> Token:
+        """The push that a pop issued by `op` receives; raises UserError if none has been issued."""
+        if not self.issued:
+            raise UserError(
+                f"pops a token from {self.title} that nobody has pushed before it",
+                loc=location_of(op),
+                notes=["issue the push first, or let the queue hold initial tokens"],
+            )
+        return self.issued.popleft()
+
+    def push(self, op: Operation) -> None:
+        """Raises UserError if the queue is full."""
+        if self.is_full:
+            raise UserError(f"pushes into {self.title}, which is full with {self.count}", loc=location_of(op))
+        self.count += 1
+
+
+@dataclass(eq=False)
+class Touch:
+    """Elements of an operand that a command reads or writes."""
+
+    memref: MemRef
+    region: Region
+    value: SSAValue
+    """The operand, for messages."""
+
+    def part(self) -> Array:
+        """The elements, or all of the operand's where they are no box."""
+        array = array_of(self.memref)
+        if self.region is None or isinstance(self.region, np.ndarray):
+            return array
+        return array[self.region]
+
+
+class Kind(Enum):
+    """How a command goes through its unit."""
+
+    TRANSFER = "transfer"
+    """Several may be in flight."""
+    EXEC = "exec"
+    """Alone on the unit."""
+    PUSH = "push"
+    """Happens when the unit's earlier commands are complete, and holds up none."""
+    POP = "pop"
+    """Holds up the unit until its token is there."""
+
+
+@dataclass(eq=False)
+class Command:
+    """A command that has been issued."""
+
+    op: Operation
+    unit: str
+    kind: Kind
+    after: Sequence[Token] = ()
+    outstanding: int = 1
+    """How many transfers its engine can have in flight."""
+    reads: Sequence[Touch] = ()
+    writes: Sequence[Touch] = ()
+    perform: Callable[[], None] | None = None
+    """Compute the result and store it."""
+    overwrites: bool = False
+    """Whether the writes do not depend on what was there, so that it may be poisoned in the meantime."""
+    queue: TokenQueue | None = None
+    token: Token = field(default_factory=Token)
+
+    def start(self) -> None:
+        """Check what is read; what is written is in flight from now on."""
+        self._check_reads(self.reads)
+        for touch in self.writes:
+            mark(touch.memref, IN_FLIGHT, touch.region)
+            part = touch.part()
+            if self.overwrites and not isinstance(touch.region, np.ndarray) and is_float(part.dtype):
+                poison(part)
+
+    def end(self) -> None:
+        """Perform it; what it reads must be as it was at the start."""
+        updated = {touch.value for touch in self.writes}
+        self._check_reads([touch for touch in self.reads if touch.value not in updated])
+        self._finish()
+
+    def at_once(self) -> None:
+        """Start and end."""
+        self._check_reads(self.reads)
+        self._finish()
+
+    def _check_reads(self, touches: Sequence[Touch]) -> None:
+        for touch in touches:
+            readable(touch.memref, self.op, touch.region)
+
+    def _finish(self) -> None:
+        if self.perform is not None:
+            self.perform()
+        for touch in self.writes:
+            written(touch.memref, touch.region)
+        if self.queue is not None and self.kind is Kind.PUSH:
+            self.queue.push(self.op)
+        if self.queue is not None and self.kind is Kind.POP:
+            self.queue.count -= 1
+        self.token.happen()

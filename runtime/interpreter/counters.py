@@ -1,0 +1,153 @@
+"""What an execution counted: bytes across the chip's edge, and what the intrinsics did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from xdsl.dialects.builtin import MemRefType
+from xdsl.utils.hints import isa
+
+from penstock.dialects import accel, machine, mem
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.runtime.interpreter.domain import Access
+
+
+@dataclass
+class DmaCount:
+    """The work of one DMA engine. Bytes are those of the elements inside the window, on the off-chip side."""
+
+    commands: int = 0
+    bytes_in: int = 0
+    """From off chip."""
+    bytes_out: int = 0
+    """To off chip."""
+    bytes_on_chip: int = 0
+    """Between scopes."""
+
+
+@dataclass
+class ExecCount:
+    """The work of one intrinsic."""
+
+    commands: int = 0
+    issues: int = 0
+    """Applications of the intrinsic: blocks of its shape, the last ones smaller."""
+    points: int = 0
+    """Points of the iteration domains."""
+    macs: int = 0
+    """Multiply-accumulates: the points, where the intrinsic multiplies and adds."""
+
+
+@dataclass
+class Counters:
+    """Sums over an execution, by engine and by intrinsic, in the order of their first use."""
+
+    dma: dict[str, DmaCount] = field(default_factory=dict[str, DmaCount])
+    """By the name of the `machine.dma`, intrinsics that it performs on the way included."""
+    intrinsics: dict[str, ExecCount] = field(default_factory=dict[str, ExecCount])
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes read from off chip by all engines."""
+        return sum(count.bytes_in for count in self.dma.values())
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes written off chip by all engines."""
+        return sum(count.bytes_out for count in self.dma.values())
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all intrinsics."""
+        return sum(count.macs for count in self.intrinsics.values())
+
+    def add_bytes(self, engine: str, bytes_in: int, bytes_out: int, bytes_on_chip: int) -> None:
+        """Count one command of an engine."""
+        count = self.dma.setdefault(engine, DmaCount())
+        count.commands += 1
+        count.bytes_in += bytes_in
+        count.bytes_out += bytes_out
+        count.bytes_on_chip += bytes_on_chip
+
+    def add_exec(self, intrinsic: str, issues: int, points: int, multiplies: bool) -> None:
+        """Count one command of an intrinsic."""
+        count = self.intrinsics.setdefault(intrinsic, ExecCount())
+        count.commands += 1
+        count.issues += issues
+        count.points += points
+        count.macs += points if multiplies else 0
+
+
+def issues_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> int:
+    """
+    The applications of `intrinsic` in one command: the points of its domain, in blocks of the intrinsic's shape.
+
+    A dim of the intrinsic covers one dim of the domain: one that moves through the operands as it does (through
+    the same ones, along the last index where it does so), and among these the one that saves most applications.
+    The other dims of the domain are loops around it.
+
+    Raises UserError where a block, the last one included, is smaller than the intrinsic permits.
+    """
+    extents = op.extents.get_values()
+    columns = _columns(op)
+    pattern = [Access.of(attr.data) for attr in intrinsic.generic.indexing_maps]
+    taken: set[int] = set()
+    blocks = list(extents)
+    for dim in reversed(range(len(intrinsic.dims))):
+        bounds = intrinsic.shape[dim]
+        wanted = [_part(access, dim) for access in pattern]
+        candidates = [each for each in range(len(extents)) if each not in taken and _moves_alike(columns[each], wanted)]
+        if not candidates:
+            continue
+        counts = {each: 1 if bounds is None else -(-extents[each] // bounds[1]) for each in candidates}
+        best = max(candidates, key=lambda each: (extents[each] / counts[each], each))
+        if bounds is not None and (extents[best] - 1) % bounds[1] + 1 < bounds[0]:
+            raise UserError(
+                f'intrinsic "{intrinsic.sym_name.data}" takes at least {bounds[0]} in dim {intrinsic.dims[dim]}, '
+                f"but the last block of {extents[best]} is smaller",
+                loc=location_of(op),
+            )
+        taken.add(best)
+        blocks[best] = counts[best]
+    return prod(blocks)
+
+
+_ABSENT, _ROW, _LAST = "absent", "row", "last"
+
+
+def _part(access: Access, dim: int) -> str:
+    """How a dim of an intrinsic moves through an operand."""
+    assert access.forms is not None
+    found = [place for place, form in enumerate(access.forms) if form.coefficients[dim]]
+    if not found:
+        return _ABSENT
+    return _LAST if found[-1] == len(access.forms) - 1 else _ROW
+
+
+def _columns(op: accel.ExecOp) -> list[list[int]]:
+    """For each dim of the domain its stride, in elements, in each operand."""
+    extents = op.extents.get_values()
+    by_operand: list[Sequence[int]] = []
+    for buffer, attr in zip(op.buffers, op.maps, strict=True):
+        access = Access.of(attr.data)
+        if not isa(buffer.type, MemRefType) or access.forms is None:
+            by_operand.append([0] * len(extents))
+            continue
+        by_operand.append(access.strides(_strides(buffer.type), extents))
+    return [[strides[dim] for strides in by_operand] for dim in range(len(extents))]
+
+
+def _strides(type: MemRefType) -> Sequence[int]:
+    try:
+        return mem.static_strides(type)
+    except ValueError:
+        return [1] * type.get_num_dims()
+
+
+def _moves_alike(column: Sequence[int], wanted: Sequence[str]) -> bool:
+    for stride, part in zip(column, wanted, strict=True):
+        if (stride == 0) != (part == _ABSENT) or (part == _LAST and stride != 1):
+            return False
+    return True

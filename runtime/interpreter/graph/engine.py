@@ -1,0 +1,160 @@
+"""Runs a graph: op by op, in order, keeping each value until its last use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.graph import ConstantOp, FusedOp, YieldOp, tensor_of
+from penstock.dialects.weights import Array, WeightStore
+from penstock.runtime.interpreter.graph.registry import IMPLEMENTATIONS
+from penstock.runtime.interpreter.graph.shape import dense_array
+from penstock.runtime.interpreter.graph.tensor_types import dtype_of
+
+Listener = Callable[[Operation, Sequence[Array]], None]
+"""Called after each op, those in groups included, with the op and the values of its results."""
+
+
+def run_graph(
+    func_or_module: FuncOp | ModuleOp,
+    inputs: Sequence[Array],
+    weights: WeightStore,
+    *,
+    listener: Listener | None = None,
+) -> list[Array]:
+    """
+    The results of a graph-level function, of `@main` in the case of a module.
+
+    `inputs` are the arguments in order, of exactly their types; `#graph.weight` constants come from
+    `weights`. Intermediate values are dropped after their last use, so that the peak of memory is that of
+    the graph in this order. What is returned belongs to the caller.
+
+    Raises UserError if there is no `@main`, if an input has another type, and (unsupported, located) at an
+    op without reference semantics.
+    """
+    func = func_or_module if isinstance(func_or_module, FuncOp) else _main_of(func_or_module)
+    if func.body.first_block is None or len(func.body.blocks) != 1:
+        raise UserError(f"@{func.sym_name.data} has no body of one block to run", loc=func.location)
+    arguments = [np.asarray(array) for array in inputs]
+    _check_inputs(func, arguments)
+    with np.errstate(all="ignore"):  # inf and NaN are results like others
+        results = _run_block(func.body.block, arguments, weights, listener)
+    return [np.array(result, order="C") for result in results]
+
+
+def evaluate_op(op: Operation, operands: Sequence[Array], weights: WeightStore | None = None) -> list[Array]:
+    """
+    The values of the results of one op, a `graph.fused` included, possibly as views of the operands.
+
+    `weights` is needed for constants of weights only. Raises UserError (unsupported, located) for an op
+    without reference semantics.
+    """
+    with np.errstate(all="ignore"):
+        return _evaluate(op, operands, weights, None)
+
+
+def _main_of(module: ModuleOp) -> FuncOp:
+    for op in module.body.block.ops:
+        if isinstance(op, FuncOp) and op.sym_name.data == "main":
+            return op
+    raise UserError("the module has no func.func @main", loc=module.location)
+
+
+def _check_inputs(func: FuncOp, inputs: Sequence[Array]) -> None:
+    block = func.body.block
+    if len(inputs) != len(block.args):
+        raise UserError(
+            f"@{func.sym_name.data} takes {len(block.args)} inputs, {len(inputs)} are given",
+            loc=func.location,
+        )
+    for index, (argument, array) in enumerate(zip(block.args, inputs, strict=True)):
+        tensor = tensor_of(argument)
+        dtype, shape = dtype_of(tensor.element_type), tensor.get_shape()
+        if array.dtype == dtype and array.shape == shape:
+            continue
+        named = func.arg_attrs.data[index].data.get("graph.name") if func.arg_attrs else None
+        name = f' ("{named.data}")' if isinstance(named, StringAttr) else ""
+        raise UserError(
+            f"input {index}{name} must be {dtype}{list(shape)}, found {array.dtype}{list(array.shape)}",
+            loc=func.location,
+        )
+
+
+def _run_block(
+    block: Block,
+    arguments: Sequence[Array],
+    weights: WeightStore | None,
+    listener: Listener | None,
+) -> list[Array]:
+    """The values of the operands of the terminator."""
+    last_use: dict[SSAValue, Operation] = {operand: op for op in block.ops for operand in op.operands}
+    values: dict[SSAValue, Array] = dict(zip(block.args, arguments, strict=True))
+    for op in block.ops:
+        operands = [values[operand] for operand in op.operands]
+        if isinstance(op, ReturnOp | YieldOp):
+            return operands
+        for operand in op.operands:
+            if last_use[operand] is op:
+                values.pop(operand, None)  # once, if it is an operand twice
+        results = _evaluate(op, operands, weights, listener)
+        if listener is not None:
+            listener(op, results)
+        for result, array in zip(op.results, results, strict=True):
+            if result in last_use:
+                values[result] = array
+    parent = block.parent_op()
+    raise UserError("a graph ends in func.return", loc=location_of(parent) if parent else None)
+
+
+def _evaluate(
+    op: Operation,
+    operands: Sequence[Array],
+    weights: WeightStore | None,
+    listener: Listener | None,
+) -> list[Array]:
+    match op:
+        case FusedOp():
+            return _run_block(op.body.block, operands, weights, listener)
+        case ConstantOp():
+            results = (_constant(op, weights),)
+        case _:
+            implementation = IMPLEMENTATIONS.get(type(op))
+            if implementation is None:
+                raise UserError(
+                    f"{op.name} has no reference semantics at graph level",
+                    loc=location_of(op),
+                    notes=["register them with penstock.runtime.interpreter.graph.implements"],
+                    status=UNSUPPORTED,
+                )
+            found = implementation(op, operands)
+            results = found if isinstance(found, tuple) else (found,)
+    arrays = [np.asarray(result) for result in results]
+    for result, array in zip(op.results, arrays, strict=True):
+        tensor = tensor_of(result)
+        if array.shape != tensor.get_shape() or array.dtype != dtype_of(tensor.element_type):
+            raise TypeError(f"{op.name} computed {array.dtype}{list(array.shape)} as a {tensor}")
+    return arrays
+
+
+def _constant(op: ConstantOp, weights: WeightStore | None) -> Array:
+    name = op.weight
+    if name is None:
+        return dense_array(op.dense)
+    if weights is None:
+        raise UserError(f'the weight "{name}" is needed', loc=location_of(op))
+    try:
+        array = weights[name]
+    except UserError as error:
+        raise UserError(error.message, loc=location_of(op), notes=error.notes) from None
+    tensor = op.result_type
+    if array.shape != tensor.get_shape() or array.dtype != dtype_of(tensor.element_type):
+        raise UserError(
+            f'weight "{name}" is {array.dtype}{list(array.shape)} in the store, a {tensor} in the IR',
+            loc=location_of(op),
+        )
+    return array

@@ -1,0 +1,83 @@
+"""Matrix products, normalisations and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from penstock.dialects.graph.nn import (
+    BatchNormalizationOp,
+    GemmOp,
+    LogSoftmaxOp,
+    LrnOp,
+    MatmulOp,
+    SoftmaxBase,
+    SoftmaxOp,
+)
+from penstock.dialects.graph.window import channel_axis
+from penstock.dialects.weights import Array
+from penstock.runtime.interpreter.graph.registry import implements
+from penstock.runtime.interpreter.graph.shape import pad_with
+
+
+@implements(MatmulOp)
+def matmul(op: MatmulOp, operands: Sequence[Array]) -> Array:
+    """The matrix product by NumPy's rule."""
+    a, b = operands
+    return np.asarray(np.matmul(a, b)).astype(a.dtype, copy=False)
+
+
+@implements(GemmOp)
+def gemm(op: GemmOp, operands: Sequence[Array]) -> Array:
+    """alpha * A' B' + beta * C."""
+    a, b = operands[:2]
+    number = a.dtype.type
+    product = np.matmul(a.T if op.trans_a else a, b.T if op.trans_b else b)
+    result = product.astype(a.dtype, copy=False)
+    if op.alpha.value.data != 1:
+        result = result * number(op.alpha.value.data)
+    if len(operands) > 2:
+        c = operands[2]
+        result = result + (c if op.beta.value.data == 1 else c * number(op.beta.value.data))
+    return result
+
+
+@implements(BatchNormalizationOp)
+def batch_normalization(op: BatchNormalizationOp, operands: Sequence[Array]) -> Array:
+    """(x - mean) / sqrt(var + epsilon) * scale + bias along the axis."""
+    x = operands[0]
+    shape = [1] * x.ndim
+    shape[op.axis.value.data] = -1
+    scale, bias, mean, var = (vector.reshape(shape) for vector in operands[1:])
+    deviation = np.sqrt(var + var.dtype.type(op.epsilon.value.data))
+    return (x - mean) / deviation * scale + bias
+
+
+@implements(SoftmaxOp, LogSoftmaxOp)
+def softmax(op: SoftmaxBase, operands: Sequence[Array]) -> Array:
+    """Both of them, after subtracting the largest element."""
+    (x,) = operands
+    axis = op.axis.value.data
+    shifted = x - np.maximum.reduce(x, axis=axis, keepdims=True)
+    powers = np.exp(shifted)
+    total = np.add.reduce(powers, axis=axis, keepdims=True, dtype=x.dtype)
+    return shifted - np.log(total) if isinstance(op, LogSoftmaxOp) else powers / total
+
+
+@implements(LrnOp)
+def lrn(op: LrnOp, operands: Sequence[Array]) -> Array:
+    """x / (bias + alpha / size * sum of squares of neighbouring channels)^beta."""
+    (x,) = operands
+    number = x.dtype.type
+    size, axis = op.size.value.data, channel_axis(op.layout.data, x.ndim)
+    before = (size - 1) // 2
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (before, size - 1 - before)
+    squares = np.moveaxis(pad_with(x * x, widths, number(0)), axis, 0)
+    channels = x.shape[axis]
+    total = squares[:channels].copy()
+    for offset in range(1, size):
+        total += squares[offset : offset + channels]
+    base = number(op.bias.value.data) + number(op.alpha.value.data / size) * total
+    return x / np.moveaxis(np.power(base, number(op.beta.value.data)), 0, axis)

@@ -1,0 +1,86 @@
+"""Operators that move elements; most return views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
+
+from penstock.dialects.graph.shape import (
+    ConcatOp,
+    ExpandOp,
+    PadOp,
+    ReshapeOp,
+    SliceOp,
+    TransposeOp,
+)
+from penstock.dialects.weights import Array
+from penstock.runtime.interpreter.graph.registry import implements
+from penstock.runtime.interpreter.graph.tensor_types import dtype_of
+
+
+def dense_array(value: DenseIntOrFPElementsAttr[Any]) -> Array:
+    """The array of a constant in the text, read-only."""
+    element = value.get_element_type()
+    dtype = dtype_of(element)
+    data = value.data.data
+    # a truth value is stored as a byte, of which any bit may be set
+    flat = np.frombuffer(data, np.uint8) != 0 if dtype == np.bool_ else np.frombuffer(data, dtype)
+    return flat.reshape(value.get_shape())
+
+
+@implements(ReshapeOp)
+def reshape(op: ReshapeOp, operands: Sequence[Array]) -> Array:
+    """The same elements in row-major order in another shape."""
+    return operands[0].reshape(op.result_type.get_shape())
+
+
+@implements(ExpandOp)
+def expand(op: ExpandOp, operands: Sequence[Array]) -> Array:
+    """Repeated to the shape of the result."""
+    return np.broadcast_to(operands[0], op.result_type.get_shape())
+
+
+@implements(TransposeOp)
+def transpose(op: TransposeOp, operands: Sequence[Array]) -> Array:
+    """Dimensions in another order."""
+    return operands[0].transpose(op.perm.get_values())
+
+
+@implements(ConcatOp)
+def concat(op: ConcatOp, operands: Sequence[Array]) -> Array:
+    """One after the other along the axis."""
+    return np.concatenate(operands, axis=op.axis.value.data)
+
+
+@implements(PadOp)
+def pad(op: PadOp, operands: Sequence[Array]) -> Array:
+    """With a constant around it."""
+    (x,) = operands
+    pads = op.pads.get_values()
+    widths = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
+    return pad_with(x, widths, x.dtype.type(op.value.value.data))
+
+
+def pad_with(x: Array, widths: Sequence[tuple[int, int]], value: object) -> Array:
+    """`x` with `value` around it; `x` itself where nothing is to pad."""
+    if not any(before or after for before, after in widths):
+        return x
+    shape = [size + sum(width) for size, width in zip(x.shape, widths, strict=True)]
+    result = np.full(shape, value, dtype=x.dtype)
+    inside = tuple(slice(before, before + size) for size, (before, _) in zip(x.shape, widths, strict=True))
+    result[inside] = x
+    return result
+
+
+@implements(SliceOp)
+def slice_(op: SliceOp, operands: Sequence[Array]) -> Array:
+    """Every step-th element of each dimension, from its start; steps may be negative."""
+    parts: list[slice] = []
+    for start, size, step in zip(op.starts.get_values(), op.sizes.get_values(), op.steps.get_values(), strict=True):
+        stop = start + size * step
+        # a stop before the first element would count from the end
+        parts.append(slice(0, 0) if size == 0 else slice(start, None if stop < 0 else stop, step))
+    return operands[0][tuple(parts)]

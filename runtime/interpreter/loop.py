@@ -1,0 +1,263 @@
+"""Ops on memrefs: buffers, views, copies, and structured ops that work in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from xdsl.dialects import memref
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseIntOrFPElementsAttr, MemRefType
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.dialects.utils import get_dynamic_index_list
+from xdsl.ir import Operation
+
+from penstock.dialects import mem
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.weights import Array
+from penstock.runtime.interpreter.domain import Access, view_over
+from penstock.runtime.interpreter.execution import Execution
+from penstock.runtime.interpreter.generic import Evaluator, as_operand, evaluator_of, extents_of
+from penstock.runtime.interpreter.registry import interprets
+from penstock.runtime.interpreter.scalar import dense_array
+from penstock.runtime.interpreter.scopes import (
+    Buffer,
+    MemRef,
+    Region,
+    array_of,
+    readable,
+    static_memref,
+    strided,
+    written,
+)
+from penstock.runtime.interpreter.slices import SliceSpec, filled
+from penstock.runtime.interpreter.tensor import run_generic
+from penstock.runtime.interpreter.values import dtype_of, undefined
+from penstock.runtime.interpreter.windows import Transfer, check_apart, move
+
+
+@interprets(memref.AllocOp, memref.AllocaOp)
+def _alloc(execution: Execution, op: memref.AllocOp | memref.AllocaOp, args: Sequence[Any]) -> Sequence[Any]:
+    type = static_memref(op.memref)
+    if type.has_static_shape():
+        return (execution.memory.unplaced(type, op.memref, op),)
+    shape = filled(type.get_shape(), args[: len(op.dynamic_sizes)])
+    return (undefined(shape, dtype_of(type.element_type, op)),)
+
+
+@interprets(memref.DeallocOp)
+def _dealloc(execution: Execution, op: memref.DeallocOp, args: Sequence[Any]) -> Sequence[Any]:
+    return ()
+
+
+@interprets(mem.BufferOp)
+def _buffer(execution: Execution, op: mem.BufferOp, args: Sequence[Any]) -> Sequence[Any]:
+    return (execution.memory.buffer(op),)
+
+
+@interprets(mem.RingOp)
+def _ring(execution: Execution, op: mem.RingOp, args: Sequence[Any]) -> Sequence[Any]:
+    return (execution.memory.ring(op),)
+
+
+@interprets(mem.SlotOp)
+def _slot(execution: Execution, op: mem.SlotOp, args: Sequence[Any]) -> Sequence[Any]:
+    ring, index = args
+    return (ring[index % len(ring)],)
+
+
+@interprets(memref.GetGlobalOp)
+def _get_global(execution: Execution, op: memref.GetGlobalOp, args: Sequence[Any]) -> Sequence[Any]:
+    return (execution.kept(op, lambda: _constant_of(execution, op)),)
+
+
+def _constant_of(execution: Execution, op: memref.GetGlobalOp) -> Array:
+    """The array of a `memref.global constant`; raises UserError for one that is missing or may change."""
+    name = op.name_.string_value()
+    for found in execution.module.ops:
+        if isinstance(found, memref.GlobalOp) and found.sym_name.data == name:
+            if found.constant is None or not isinstance(found.initial_value, DenseIntOrFPElementsAttr):
+                raise UserError(f"@{name} is no constant: kernels have no state", loc=location_of(op))
+            array = dense_array(op, found.initial_value).reshape(static_memref(op.memref).get_shape())
+            array.flags.writeable = False
+            return array
+    raise UserError(f"the module has no memref.global @{name}", loc=location_of(op))
+
+
+# views
+
+
+def _sliced(value: MemRef, index: Any) -> MemRef:
+    return value.sliced(index) if type(value) is Buffer else value[index]  # pyright: ignore
+
+
+@interprets(memref.SubviewOp)
+def _subview(execution: Execution, op: memref.SubviewOp, args: Sequence[Any]) -> Sequence[Any]:
+    source = args[0]
+    spec, result = execution.kept(op, lambda: (SliceSpec.of(op), static_memref(op.result)))
+    view = _sliced(source, spec.box(source.shape, args[1:]))
+    if len(view.shape) == len(result.shape):
+        return (view,)
+    kept = execution.kept((op, "kept"), lambda: _kept_dims(op, result, view.shape))
+    index = tuple(slice(None) if dim in kept else 0 for dim in range(len(view.shape)))
+    return (_sliced(view, (*index, ...)),)
+
+
+def _kept_dims(op: memref.SubviewOp, result: MemRefType[Any], sizes: Sequence[int]) -> tuple[int, ...]:
+    """Which dims a rank-reducing subview keeps: of those of size 1, the strides tell."""
+    full = memref.SubviewOp.infer_result_type(
+        static_memref(op.source),
+        get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX),
+        get_dynamic_index_list(op.static_sizes.get_values(), op.sizes, DYNAMIC_INDEX),
+        get_dynamic_index_list(op.static_strides.get_values(), op.strides, DYNAMIC_INDEX),
+    )
+    strides, wanted = full.get_strides(), result.get_strides()
+    assert strides is not None
+    for kept in combinations(range(len(sizes)), result.get_num_dims()):
+        dropped = [size for dim, size in enumerate(sizes) if dim not in kept]
+        if all(size == 1 for size in dropped) and [strides[dim] for dim in kept] == list(wanted or ()):
+            return kept
+    raise UserError(f"no dims of size 1 can be dropped to get {result}", loc=location_of(op))
+
+
+@interprets(memref.ExpandShapeOp, memref.CollapseShapeOp)
+def _reshape(
+    execution: Execution, op: memref.ExpandShapeOp | memref.CollapseShapeOp, args: Sequence[Any]
+) -> Sequence[Any]:
+    source = args[0]
+    if isinstance(op, memref.ExpandShapeOp):
+        shape = filled(op.static_output_shape.get_values(), args[1:])
+    else:
+        groups = [[dim.value.data for dim in group] for group in op.reassociation]
+        shape = [int(np.prod([source.shape[dim] for dim in group], dtype=np.int64)) for group in groups]
+    if type(source) is Buffer:
+        per_element = source.tags.shape[-1]
+        tags = _reshaped(source.tags, [*shape, per_element], op)
+        return (Buffer(_reshaped(source.array, shape, op), tags, source.tag, source.scope),)
+    return (_reshaped(source, shape, op),)
+
+
+def _reshaped(array: Array, shape: Sequence[int], op: Operation) -> Array:
+    result = array.reshape(shape)
+    if array.size and not np.may_share_memory(result, array):
+        raise UserError("the elements do not lie as the result says: this would copy", loc=location_of(op))
+    return result
+
+
+@interprets(memref.CastOp, memref.MemorySpaceCastOp)
+def _cast(execution: Execution, op: memref.CastOp | memref.MemorySpaceCastOp, args: Sequence[Any]) -> Sequence[Any]:
+    if isinstance(op.dest.type, MemRefType):
+        for dim, (size, wanted) in enumerate(zip(args[0].shape, op.dest.type.get_shape(), strict=True)):
+            if wanted not in (DYNAMIC_INDEX, size):
+                raise UserError(f"dim {dim} has size {size}, cast to {wanted}", loc=location_of(op))
+    return args
+
+
+@interprets(memref.ReinterpretCastOp)
+def _reinterpret_cast(execution: Execution, op: memref.ReinterpretCastOp, args: Sequence[Any]) -> Sequence[Any]:
+    """The offset counts from the start of the allocation, so the source must begin there."""
+    source = args[0]
+    if static_memref(op.source).get_offset() != 0:
+        raise UserError("reinterpret_cast of a view at an offset is not interpreted", loc=location_of(op),
+                        status=UNSUPPORTED)  # fmt: skip
+    offset_count, size_count = len(op.offsets), len(op.sizes)
+    (offset,) = filled(op.static_offsets.get_values(), args[1 : 1 + offset_count])
+    sizes = filled(op.static_sizes.get_values(), args[1 + offset_count : 1 + offset_count + size_count])
+    strides = filled(op.static_strides.get_values(), args[1 + offset_count + size_count :])
+    array = array_of(source)
+    reach = sum((size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)) // array.itemsize
+    last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    if 0 not in sizes and (offset < 0 or last > reach or min(strides, default=0) < 0):
+        raise UserError(
+            f"the result reaches element {last} of memory that has {reach + 1}", loc=location_of(op)
+        )  # fmt: skip
+    if type(source) is Buffer:
+        return (source.viewed(sizes, strides, offset),)
+    return (strided(array, sizes, strides, offset),)
+
+
+@interprets(memref.DimOp)
+def _dim(execution: Execution, op: memref.DimOp, args: Sequence[Any]) -> Sequence[Any]:
+    source, index = args
+    if not 0 <= index < len(source.shape):
+        raise UserError(f"dim {index} of a memref of {len(source.shape)} dims", loc=location_of(op))
+    return (source.shape[index],)
+
+
+@interprets(memref.RankOp)
+def _rank(execution: Execution, op: memref.RankOp, args: Sequence[Any]) -> Sequence[Any]:
+    return (len(args[0].shape),)
+
+
+# copies
+
+
+@interprets(memref.CopyOp)
+def _memref_copy(execution: Execution, op: memref.CopyOp, args: Sequence[Any]) -> Sequence[Any]:
+    source, dest = args
+    array_of(dest)[...] = readable(source, op)
+    written(dest)
+    return ()
+
+
+@interprets(mem.CopyOp)
+def _copy(execution: Execution, op: mem.CopyOp, args: Sequence[Any]) -> Sequence[Any]:
+    transfer = execution.kept(op, lambda: Transfer.of(op))
+    source, dest, padding = args[transfer.source], args[transfer.dest], transfer.padding_of(args)
+    overlap = transfer.overlap(args)
+    elements, target = readable(source, op, overlap.source), array_of(dest)
+    check_apart(op, elements, target, overlap)
+    move(elements, target, overlap, padding)
+    written(dest, overlap.dest if padding is None else None)
+    return ()
+
+
+# structured ops
+
+
+def region_of(access: Access, extents: Sequence[int], shape: Sequence[int]) -> Region:
+    """The elements of an operand that are touched: None for all, a box, or a mask."""
+    box = access.box(extents)
+    if box is None:
+        mask = np.zeros(shape, np.bool_)
+        if access.forms is None:
+            mask[tuple(np.broadcast_arrays(*access.indices(extents)))] = True
+        else:
+            view_over(mask, access, range(len(extents)), extents)[...] = True
+        return None if mask.all() else mask
+    whole = all(len(range(*part.indices(size))) == size for part, size in zip(box, shape, strict=True))
+    return None if whole else box
+
+
+def regions_of(evaluator: Evaluator, extents: Sequence[int], shapes: Sequence[Sequence[int]]) -> list[Region]:
+    """For each operand the elements that are touched; bounds must have been checked."""
+    if 0 in extents:
+        return [tuple(slice(0, 0) for _ in shape) for shape in shapes]
+    return [region_of(access, extents, shape) for access, shape in zip(evaluator.accesses, shapes, strict=True)]
+
+
+@interprets(GenericOp)
+def _generic(execution: Execution, op: GenericOp, args: Sequence[Any]) -> Sequence[Any]:
+    if op.results:
+        return run_generic(execution, op, args)
+    evaluator = execution.kept(op, lambda: evaluator_of(op))
+    count, inputs = len(op.operands), len(op.inputs)
+    captured = [as_operand(value, outside, op) for value, outside in zip(args[count:], evaluator.captured, strict=True)]
+    memrefs = args[:count]
+    arrays = [as_operand(array_of(value), operand, op) for value, operand in zip(memrefs, op.operands, strict=True)]
+    shapes = tuple(array.shape for array in arrays)
+    extents = execution.kept((op, shapes), lambda: extents_of(op, arrays))
+    tagged = any(type(value) is Buffer for value in memrefs)
+    regions: list[Region] = []
+    if tagged:
+        evaluator.check(arrays, extents)
+        regions = execution.kept((op, shapes, "regions"), lambda: regions_of(evaluator, extents, shapes))
+        for value, region, read in zip(memrefs, regions, evaluator.reads, strict=True):
+            if read and type(value) is Buffer:
+                readable(value, op, region)
+    evaluator.run(arrays, extents, captured, ordered=execution.ordered)
+    if tagged:
+        for value, region in zip(memrefs[inputs:], regions[inputs:], strict=True):
+            written(value, region)
+    return ()

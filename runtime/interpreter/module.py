@@ -1,0 +1,163 @@
+"""Running a module at any level: the reference semantics in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument
+from xdsl.utils.hints import isa
+
+# Imported for their registrations.
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.weights import Array, WeightStore
+from penstock.runtime.interpreter import accel, addresses, control, loop, scalar, tensor
+from penstock.runtime.interpreter.counters import Counters
+from penstock.runtime.interpreter.execution import Execution
+from penstock.runtime.interpreter.graph import IMPLEMENTATIONS, run_graph
+from penstock.runtime.interpreter.scopes import static_memref, undefined_memref
+from penstock.runtime.interpreter.source import Listener
+from penstock.runtime.interpreter.values import dtype_of
+
+__all__ = ["accel", "addresses", "control", "loop", "run_function", "run_module", "scalar", "tensor"]
+
+WEIGHT = "graph.weight"
+"""Argument attribute: the name of the store's entry that the argument is."""
+OUTPUT = "graph.output"
+"""Argument attribute: the name of the output that is written through the argument."""
+NAME = "graph.name"
+"""Argument attribute: the name of the input that the argument is."""
+
+
+def run_module(
+    module: ModuleOp,
+    inputs: Sequence[Array],
+    weights: WeightStore,
+    *,
+    seed: int | None = None,
+    listener: Listener | None = None,
+    counters: Counters | None = None,
+    ordered: bool = False,
+) -> list[Array]:
+    """
+    Run `@main` of a module at any level on `inputs` and return its outputs, which belong to the caller.
+
+    Below graph level, arguments with `graph.weight` are taken from `weights`, and those with `graph.output` are
+    made, given to `@main` and returned; integers are signless there, so unsigned arrays are seen as signed.
+
+    `seed` draws an interleaving of the commands of the units, None is program order. `ordered` takes sums of floats
+    in the order of the loops, bit for bit, instead of on BLAS. `listener` is called after each op with the values
+    of its results, `counters` is filled.
+
+    Raises UserError for an input or a weight of another type, an op that is not interpreted (status 3, located),
+    and every fault of the program that shows when it runs, such as reading undefined bytes of a scope.
+    """
+    main = _function(module, "main")
+    if _is_graph(main):
+        return run_graph(module, inputs, weights, listener=listener)
+    execution = Execution(module, seed=seed, ordered=ordered, counters=counters, listener=listener)
+    arguments, outputs = _arguments(main, inputs, weights)
+    results = execution.run("main", arguments)
+    if outputs:
+        return outputs
+    return [np.array(result, order="C") for result in results]
+
+
+def run_function(
+    module: ModuleOp,
+    name: str,
+    args: Sequence[Any],
+    *,
+    seed: int | None = None,
+    listener: Listener | None = None,
+    counters: Counters | None = None,
+    ordered: bool = False,
+) -> list[Any]:
+    """
+    Call a function below graph level with arrays and Python numbers as they are, and return its results.
+
+    Memrefs are written in place. Options and faults are those of `run_module`.
+    """
+    function = _function(module, name)
+    if len(args) != len(function.body.block.args):
+        raise UserError(
+            f"@{name} takes {len(function.body.block.args)} arguments, {len(args)} are given", loc=location_of(function)
+        )
+    execution = Execution(module, seed=seed, ordered=ordered, counters=counters, listener=listener)
+    return list(execution.run(name, list(args)))
+
+
+def _function(module: ModuleOp, name: str) -> FuncOp:
+    for op in module.body.block.ops:
+        if isinstance(op, FuncOp) and op.sym_name.data == name and op.body.blocks:
+            return op
+    raise UserError(f"the module has no func.func @{name} with a body", loc=location_of(module))
+
+
+def _is_graph(function: FuncOp) -> bool:
+    """Whether the body holds graph ops, ours or a plug-in's."""
+    return any(op.name.startswith("graph.") or type(op) in IMPLEMENTATIONS for op in function.walk())
+
+
+def _attribute(function: FuncOp, index: int, key: str) -> str | None:
+    if function.arg_attrs is None:
+        return None
+    found = function.arg_attrs.data[index].data.get(key)
+    return found.data if isinstance(found, StringAttr) else None
+
+
+def _arguments(main: FuncOp, inputs: Sequence[Array], weights: WeightStore) -> tuple[list[Array], list[Array]]:
+    """The arguments of `@main`, and those among them that are its outputs."""
+    arguments: list[Array] = []
+    outputs: list[Array] = []
+    given = list(inputs)
+    wanted = [
+        argument
+        for argument in main.body.block.args
+        if _attribute(main, argument.index, WEIGHT) is None and _attribute(main, argument.index, OUTPUT) is None
+    ]
+    if len(wanted) != len(given):
+        raise UserError(f"@main takes {len(wanted)} inputs, {len(given)} are given", loc=location_of(main))
+    for argument in main.body.block.args:
+        if (weight := _attribute(main, argument.index, WEIGHT)) is not None:
+            arguments.append(_checked(main, argument, weights[weight], f'weight "{weight}"'))
+        elif _attribute(main, argument.index, OUTPUT) is not None:
+            type = static_memref(argument)
+            outputs.append(undefined_memref(type, dtype_of(type.element_type, main)))
+            arguments.append(outputs[-1])
+        else:
+            name = _attribute(main, argument.index, NAME)
+            title = f'input "{name}"' if name is not None else f"input {argument.index}"
+            arguments.append(_checked(main, argument, given.pop(0), title))
+    return arguments, outputs
+
+
+def _checked(main: FuncOp, argument: BlockArgument, array: Array, title: str) -> Array:
+    """`array` as an argument that nobody writes to."""
+    shape, element = _shape_and_element(argument)
+    dtype = dtype_of(element, main)
+    array = np.asarray(array)
+    if array.dtype.kind == "u" and dtype.kind == "i" and array.dtype.itemsize == dtype.itemsize:
+        array = array.view(dtype)
+    if array.dtype != dtype or array.shape != shape:
+        raise UserError(
+            f"{title} is {_spell(array.shape, array.dtype)}, @main takes {_spell(shape, dtype)}",
+            loc=location_of(main),
+        )
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _shape_and_element(argument: BlockArgument) -> tuple[tuple[int, ...], Attribute]:
+    if isa(argument.type, TensorType):
+        return argument.type.get_shape(), argument.type.element_type
+    type = static_memref(argument)
+    return type.get_shape(), type.element_type
+
+
+def _spell(shape: Sequence[int], dtype: np.dtype[Any]) -> str:
+    return f"{'x'.join(str(size) for size in shape) or 'a scalar'} of {dtype}"

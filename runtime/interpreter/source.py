@@ -1,0 +1,187 @@
+"""
+Functions as Python source.
+
+A `Writer` turns a `func.func` into the text of one Python function: scalar and control ops inline (see `scalar` and
+`control`), every other op as a call. `Compiled` is the result, with the op of every line, so that a fault in inline
+code is located without a check around each op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from xdsl.dialects import func, memref
+from xdsl.dialects.builtin import MemRefType
+from xdsl.ir import Operation, SSAValue
+
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.runtime.interpreter.body import captured_values
+from penstock.runtime.interpreter.ownership import Ownership
+from penstock.runtime.interpreter.registry import EMITTERS, INTERPRETERS
+from penstock.runtime.interpreter.scalar_memory import scalar_view
+
+Listener = Callable[[Operation, Sequence[Any]], None]
+"""Called after each op with the op and the values of its results."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A function ready to run."""
+
+    function: Callable[..., tuple[Any, ...]]
+    filename: str
+    """What the code calls its file; frames of a traceback are known by it."""
+    lines: Sequence[Operation | None]
+    """The op of each line of the source."""
+    source: str
+    is_kernel: bool
+    """Whether it issues commands to units."""
+
+
+class Writer:
+    """Writes one function. `execution` is what calls are given; with a `listener` it is called after each op."""
+
+    def __init__(self, execution: Any, ownership: Ownership, listener: Listener | None):
+        self.execution = execution
+        self.ownership = ownership
+        self.non_negative: set[SSAValue] = set()
+        """Index values known to be at least 0, so that indexing with them needs no check."""
+        self.constants: dict[SSAValue, int | float | bool] = {}
+        """Scalars known while compiling."""
+        self._listener = listener
+        self._names: dict[SSAValue, str] = {}
+        self._bindings: dict[str, Any] = {}
+        self._bound: dict[int, str] = {}
+        self._lines: list[str] = []
+        self._ops: list[Operation | None] = []
+        self._current: Operation | None = None
+        self._depth = 1
+        self._kernel = False
+
+    # names
+
+    def name(self, value: SSAValue) -> str:
+        """The Python variable of a value."""
+        found = self._names.get(value)
+        if found is None:
+            found = self._names[value] = f"v{len(self._names)}"
+        return found
+
+    def names(self, values: Iterable[SSAValue]) -> str:
+        """The variables of several values as the inside of a tuple."""
+        return "".join(f"{self.name(value)}, " for value in values)
+
+    def alias(self, value: SSAValue, text: str) -> None:
+        """Let an expression stand for a value: a literal."""
+        self._names[value] = text
+
+    def bind(self, thing: Any, prefix: str) -> str:
+        """A name by which the source can refer to a Python object."""
+        found = self._bound.get(id(thing))
+        if found is None:
+            found = self._bound[id(thing)] = f"{prefix}{len(self._bindings)}"
+            self._bindings[found] = thing
+        return found
+
+    def view_name(self, value: SSAValue) -> str:
+        """The variable through which the scalars of a memref are read and written."""
+        return f"{self.name(value)}_s"
+
+    # lines
+
+    def line(self, text: str) -> None:
+        """A line of source, for the op being written."""
+        self._lines.append("    " * self._depth + text)
+        self._ops.append(self._current)
+
+    def assign(self, value: SSAValue, expression: str) -> None:
+        """Define a value."""
+        self.line(f"{self.name(value)} = {expression}")
+
+    @contextmanager
+    def indented(self) -> Generator[None]:
+        """Lines one level deeper, of which there is at least one."""
+        self._depth += 1
+        before = len(self._lines)
+        yield
+        if len(self._lines) == before:
+            self.line("pass")
+        self._depth -= 1
+
+    # ops
+
+    def ops(self, ops: Iterable[Operation]) -> None:
+        """Write ops one after another."""
+        for op in ops:
+            outer, self._current = self._current, op
+            self._write(op)
+            self._current = outer
+
+    def defined(self, values: Iterable[SSAValue]) -> None:
+        """What must follow the definition of values: views of the memrefs that scalars are read through."""
+        for value in values:
+            if isinstance(value.type, MemRefType) and _is_accessed(value):
+                self.line(f"{self.view_name(value)} = {self.bind(scalar_view, 'view')}({self.name(value)})")
+
+    def _write(self, op: Operation) -> None:
+        if op.name.startswith("accel."):
+            self._kernel = True
+        emitter = EMITTERS.get(type(op))
+        if emitter is not None:
+            emitter(self, op)
+        elif (function := INTERPRETERS.get(type(op))) is not None:
+            self._call(op, function)
+        else:
+            raise UserError(f"{op.name} is not interpreted", loc=location_of(op), status=UNSUPPORTED)
+        if self._listener is not None and op.next_op is not None:
+            listener = self.bind(self._listener, "listener")
+            self.line(f"{listener}({self.bind(op, 'op')}, ({self.names(op.results)}))")
+
+    def _call(self, op: Operation, function: Callable[..., Any]) -> None:
+        operands: Sequence[SSAValue] = op.operands
+        if op.regions:
+            operands = [*operands, *captured_values(op)]
+        target = f"{self.names(op.results)} = " if op.results else ""
+        called, execution = self.bind(function, "f"), self.bind(self.execution, "execution")
+        self.line(f"{target}{called}({execution}, {self.bind(op, 'op')}, ({self.names(operands)}))")
+        self.defined(op.results)
+
+    def finish(self, function: func.FuncOp) -> Compiled:
+        """The function whose body has been written."""
+        block = function.body.block
+        filename = f"<@{function.sym_name.data}>"
+        header = f"def function({', '.join(self.name(arg) for arg in block.args)}):"
+        source = "\n".join([header, *self._lines, ""])
+        try:
+            code = compile(source, filename, "exec")
+        except SyntaxError as error:  # Python nests 20 blocks
+            raise UserError(
+                f"@{function.sym_name.data} nests its loops too deeply to be interpreted: {error.msg}",
+                loc=location_of(function),
+                status=UNSUPPORTED,
+            ) from error
+        exec(code, self._bindings)
+        return Compiled(self._bindings["function"], filename, [None, None, *self._ops], source, self._kernel)
+
+
+def _is_accessed(value: SSAValue) -> bool:
+    return any(isinstance(use.operation, memref.LoadOp | memref.StoreOp) for use in value.uses)
+
+
+def compile_function(function: func.FuncOp, execution: Any, listener: Listener | None = None) -> Compiled:
+    """Compile a function of one block; raises UserError at an op that nothing interprets."""
+    if len(function.body.blocks) != 1:
+        reason = "is declared only" if not function.body.blocks else "has several blocks"
+        raise UserError(
+            f"@{function.sym_name.data} {reason} and cannot be interpreted",
+            loc=location_of(function),
+            status=UNSUPPORTED,
+        )
+    writer = Writer(execution, Ownership(function), listener)
+    block = function.body.block
+    writer.defined(block.args)
+    writer.ops(block.ops)
+    return writer.finish(function)

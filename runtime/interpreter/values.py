@@ -1,0 +1,92 @@
+"""
+Values below graph level: what a tensor, a memref and a scalar are while a program runs.
+
+A tensor is an ndarray that nobody writes to. A memref is an ndarray too, or a `Buffer` (see `scopes`) where its
+bytes are tagged. A scalar is a Python number: a float that its type can hold exactly, an int in the signed range
+of its width, a bool for i1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import IntegerType, MemRefType, TensorType
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.utils.hints import isa
+
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.element_types import DType, numpy_dtype
+from penstock.dialects.weights import Array
+
+Value = Any
+"""A tensor, a memref, a scalar or a token."""
+
+_WIDTHS = (8, 16, 32, 64)
+
+POISON_BYTE = 0xA5
+"""What the bytes of undefined integers are; undefined floats are NaN."""
+
+
+def width_of(element: Attribute) -> int | None:
+    """The bits of an integer type; None for any other type."""
+    match element:
+        case IntegerType():
+            return element.width.data
+        case _:
+            return None
+
+
+def dtype_of(element: Attribute, op: Operation | None = None) -> DType:
+    """The NumPy type of an element type, integers of unusual width in the next larger one; located at `op`."""
+    bits = width_of(element)
+    if bits is not None and bits not in (1, *_WIDTHS) and bits < _WIDTHS[-1]:
+        return np.dtype(f"i{next(width for width in _WIDTHS if bits < width) // 8}")
+    try:
+        return numpy_dtype(element)
+    except ValueError as error:
+        loc = location_of(op) if op is not None else None
+        raise UserError(str(error), loc=loc, status=UNSUPPORTED) from None
+
+
+def element_of(value: SSAValue) -> Attribute:
+    """The element type of a tensor or memref, or the type itself of a scalar."""
+    if isa(value.type, TensorType | MemRefType):
+        return value.type.element_type
+    return value.type
+
+
+def has_own_dtype(element: Attribute) -> bool:
+    """Whether NumPy's arithmetic in `dtype_of(element)` is that of the element type: not so for i1, i4, ..."""
+    return width_of(element) in (None, *_WIDTHS)
+
+
+def is_float(dtype: DType) -> bool:
+    """Whether a dtype is a floating-point type, those of ml_dtypes included."""
+    return dtype.kind in "fV"
+
+
+def undefined(shape: Sequence[int], dtype: DType) -> Array:
+    """A fresh array that says so when it is read: NaN, or `POISON_BYTE` in every byte of an integer."""
+    array = np.empty(tuple(shape), dtype)
+    poison(array)
+    return array
+
+
+def poison(array: Array) -> None:
+    """Make the contents of an array undefined."""
+    if is_float(array.dtype):
+        array.fill(np.nan)
+    elif array.dtype.kind == "b":
+        array.fill(True)
+    else:
+        array.fill(np.frombuffer(bytes([POISON_BYTE]) * array.itemsize, array.dtype)[0])
+
+
+def scalar_of(element: Any) -> Value:
+    """The Python number of a NumPy scalar."""
+    dtype = element.dtype
+    if is_float(dtype):
+        return float(element)
+    return bool(element) if dtype.kind == "b" else int(element)
