@@ -1,0 +1,113 @@
+"""Return intermediate values, so that they can be compared node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, NameLoc, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.graph import NCHW, ConstantOp, FusedOp, GraphOp
+from penstock.passes.graph.values import LAYOUT_ATTRIBUTE
+
+NAME_ATTRIBUTE = "graph.name"
+"""The name of a result of @main."""
+
+
+def layout_of(value: SSAValue) -> StringAttr | None:
+    """The layout in which `value` holds an image, where the op that computes it, or its group, says so."""
+    op = value.owner
+    if isinstance(op, FusedOp):
+        return layout_of(op.terminator.values[op.outputs.index(value)])
+    if not isinstance(op, Operation):
+        return None
+    found = op.properties.get("layout", op.attributes.get(LAYOUT_ATTRIBUTE))
+    return found if isinstance(found, StringAttr) else None
+
+
+def name_of(op: Operation) -> str:
+    """The name in the location of `op`; empty if it has none."""
+    return op.location.desc.data if isinstance(op.location, NameLoc) else ""
+
+
+def _exposed(func: FuncOp, what: str) -> Iterator[tuple[SSAValue, dict[str, Attribute]]]:
+    """The values to return, and the attributes of the results."""
+    for index, op in enumerate(func.body.block.ops):
+        if not isinstance(op, FusedOp) and (what == "groups" or not isinstance(op, GraphOp)):
+            continue
+        if isinstance(op, ConstantOp):
+            continue
+        for value in op.results:
+            name = name_of(op) or f"{op.name}#{index}"
+            attributes: dict[str, Attribute] = {NAME_ATTRIBUTE: StringAttr(name)}
+            layout = layout_of(value)
+            if layout is not None and layout.data != NCHW:
+                attributes[LAYOUT_ATTRIBUTE] = layout
+            yield value, attributes
+
+
+def _expose(func: FuncOp, what: str) -> None:
+    last = func.body.block.last_op
+    if len(func.body.blocks) != 1 or not isinstance(last, ReturnOp):
+        raise UserError(f"@{func.sym_name.data} is no graph: it does not end in func.return", loc=func.location)
+    given = func.res_attrs.data if func.res_attrs else [DictionaryAttr({})] * len(last.operands)
+    results = list(zip(last.operands, given, strict=True))
+    for value, attributes in _exposed(func, what):
+        result = (value, DictionaryAttr(attributes))
+        if result not in results:
+            results.append(result)
+    values = [value for value, _ in results]
+    new = ReturnOp(*values)
+    new.location = last.location
+    func.body.block.insert_op_before(new, last)
+    last.detach()
+    last.erase()
+    func.function_type = FunctionType.from_lists(list(func.function_type.inputs), [value.type for value in values])
+    func.res_attrs = ArrayAttr([attributes for _, attributes in results])
+
+
+@dataclass(frozen=True)
+class ExposeValuesPass(ModulePass):
+    """
+    Append the results of groups, or of all ops, to those of @main, for a comparison node by node.
+
+    Each new result has the attribute `graph.name`, the name in the location of the op (or what op it is, and
+    its place, where it has no name), and `graph.layout = "NHWC"` where the op says that its result is an image with
+    the channels innermost. Constants are not exposed. Running the pass twice adds nothing. Requires the
+    graph level; raises UserError if @main is no graph.
+
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<2xf32>) -> (tensor<2xf32> {graph.name = "y"}) {
+      %a = graph.exp %x : tensor<2xf32> loc("exp_1")
+      %b = graph.relu %a : tensor<2xf32> loc("relu_1")
+      func.return %b : tensor<2xf32>
+    }
+    ```
+    After (`expose-values{of="ops"}`):
+    ```mlir
+    func.func @main(%x: tensor<2xf32>)
+        -> (tensor<2xf32> {graph.name = "y"}, tensor<2xf32> {graph.name = "exp_1"},
+        tensor<2xf32> {graph.name = "relu_1"}) {
+      %a = graph.exp %x : tensor<2xf32>
+      %b = graph.relu %a : tensor<2xf32>
+      func.return %b, %a, %b : tensor<2xf32>, tensor<2xf32>, tensor<2xf32>
+    }
+    ```
+    """
+
+    name = "expose-values"
+
+    of: Literal["groups", "ops"] = "groups"
+    """Every `graph.fused`, or every graph op outside of groups, and groups."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for func in list(op.ops):
+            if isinstance(func, FuncOp) and func.sym_name.data == "main" and func.body.first_block is not None:
+                _expose(func, self.of)

@@ -1,0 +1,106 @@
+"""What the graph passes share: the functions they work on, constants, and names of derived values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from xdsl.dialects.builtin import LocationAttr, ModuleOp, NameLoc, StringAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from penstock.dialects.element_types import element_type, numpy_dtype
+from penstock.dialects.graph import ConstantOp, GraphOp, Tensor, WeightAttr, dense_of, tensor_of
+from penstock.dialects.weights import Array, WeightStore
+
+INLINE_LIMIT = 16
+"""Constants of more elements go to the weight store; smaller ones stay in the text where they survive it."""
+
+LAYOUT_ATTRIBUTE = "graph.layout"
+"""On an op without a layout of its own: its result is an image in that layout."""
+
+
+def graph_blocks(module: ModuleOp) -> Iterator[Block]:
+    """The body of every function that could be a graph: that has a body, of one block."""
+    for op in list(module.ops):
+        if isinstance(op, FuncOp) and len(op.body.blocks) == 1:
+            yield op.body.block
+
+
+def constant_of(array: Array, name: str, store: WeightStore, location: LocationAttr) -> ConstantOp:
+    """A constant with the value `array`: in the text if it is small and survives there, else a weight `name`."""
+    dense = dense_of(array) if array.size <= INLINE_LIMIT else None
+    if dense is not None:
+        op = ConstantOp(dense)
+    else:
+        weight = WeightAttr(store.add(name, array))
+        op = ConstantOp(weight, Tensor(element_type(array.dtype), array.shape))
+    op.location = location
+    return op
+
+
+def is_constant(value: SSAValue) -> bool:
+    """Whether a value depends on constants only, and can therefore be computed before the program runs."""
+    seen: set[SSAValue] = set()
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        owner = current.owner
+        if not isinstance(owner, GraphOp):
+            return False
+        pending.extend(owner.operands)
+    return True
+
+
+def only_user(value: SSAValue) -> Operation | None:
+    """The one op that uses `value`, however often; None if there are several or none."""
+    users = {use.operation for use in value.uses}
+    return users.pop() if len(users) == 1 else None
+
+
+def derived(location: LocationAttr, part: str) -> LocationAttr:
+    """
+    The location of a value that is only on the way to the one at `location`: `"bn1"` becomes `"bn1/scale"`.
+
+    What compares values by name, node by node, must not take it for the result of the node.
+    """
+    if isinstance(location, NameLoc):
+        return NameLoc(StringAttr(f"{location.desc.data}/{part}"), location.location)
+    return location
+
+
+def remove_dead_constants(block: Block) -> None:
+    """Erase the constants of `block` that nothing uses."""
+    for op in list(block.ops):
+        if isinstance(op, ConstantOp) and not op.result.uses:
+            op.detach()
+            op.erase()
+
+
+class NodeBuilder:
+    """Collects the ops that take the place of one at `location`."""
+
+    def __init__(self, location: LocationAttr, store: WeightStore):
+        self.location = location
+        self.store = store
+        self.ops: list[Operation] = []
+
+    def emit(self, op: GraphOp, part: str) -> SSAValue:
+        """Append an op on the way, which computes the `part` of the node."""
+        op.result.name_hint = part
+        op.location = derived(self.location, part)
+        self.ops.append(op)
+        return op.result
+
+    def number(self, number: float, like: SSAValue, part: str) -> SSAValue:
+        """Append a constant scalar with the element type of a value."""
+        array = np.asarray(number, numpy_dtype(tensor_of(like).element_type))
+        return self.emit(constant_of(array, part, self.store, self.location), part)
+
+    def finish(self, op: GraphOp) -> None:
+        """Append the op whose result is that of the node."""
+        op.location = self.location
+        self.ops.append(op)
