@@ -1,0 +1,34 @@
+"""
+The way from the graph level to the tensor level.
+
+`GraphToTensorPass` is the pass. A plug-in that brings a graph op registers its lowering with `lowers`, or,
+if it is elementwise, its formula with `pointwise`:
+
+    @pointwise(SquareOp)
+    def square(body: Body, op: SquareOp, x: SSAValue) -> SSAValue:
+        return body.mul(x, x)
+"""
+
+from __future__ import annotations
+
+# Imported for their registrations.
+from penstock.lowering.graph_to_tensor import nn, pooling, reduction
+from penstock.lowering.graph_to_tensor.body import Body
+from penstock.lowering.graph_to_tensor.driver import GraphToTensorPass
+from penstock.lowering.graph_to_tensor.elementwise import pointwise
+from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Reduction, lowers
+from penstock.lowering.graph_to_tensor.shapes import Split, loops
+
+__all__ = [
+    "Body",
+    "GraphToTensorPass",
+    "KernelBuilder",
+    "Reduction",
+    "Split",
+    "loops",
+    "lowers",
+    "nn",
+    "pointwise",
+    "pooling",
+    "reduction",
+]

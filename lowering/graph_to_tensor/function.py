@@ -1,0 +1,232 @@
+"""Lowers the body of one function: groups become kernels and calls of them, the rest views."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseIntOrFPElementsAttr,
+    DictionaryAttr,
+    FunctionType,
+    LocationAttr,
+    StringAttr,
+    UnknownLoc,
+)
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.printer import Printer
+
+from penstock.dialects import graph
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Parameter, has_lowering
+from penstock.lowering.graph_to_tensor.reshape import emit_reshape
+from penstock.lowering.graph_to_tensor.shape import emit_concat
+from penstock.lowering.graph_to_tensor.shapes import element_of, shape_of, signless, tensor_type
+
+WEIGHT = "graph.weight"
+"""The argument attribute that names a weight."""
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.]")
+"""What names of weights may have in them and names of values may not."""
+
+
+def is_graph_op(op: Operation) -> bool:
+    """Whether `op` is one that leaves at this lowering."""
+    return isinstance(op, graph.GraphOp | graph.FusedOp) or has_lowering(op)
+
+
+@dataclass
+class Kernels:
+    """The kernel functions of a module; structurally identical ones are one function."""
+
+    taken: set[str]
+    functions: list[FuncOp] = field(default_factory=list[FuncOp])
+    _by_text: dict[str, FuncOp] = field(default_factory=dict[str, FuncOp])
+
+    def function(self, block: Block, location: LocationAttr, names: Mapping[SSAValue, str]) -> FuncOp:
+        """
+        The function with the body `block`, which is new or was there before.
+
+        A new one takes its location, and the names of its values, which play no part in the comparison.
+        """
+        region = Region(block)
+        text = StringIO()
+        Printer(text, print_generic_format=True).print_region(region)
+        if (found := self._by_text.get(text.getvalue())) is not None:
+            return found
+        last = block.last_op
+        assert isinstance(last, ReturnOp)
+        results = [value.type for value in last.arguments]
+        kernel = FuncOp(self._name(), (block.arg_types, results), region, "private")
+        kernel.location = location
+        for value, name in names.items():
+            value.name_hint = name
+        self._by_text[text.getvalue()] = kernel
+        self.functions.append(kernel)
+        return kernel
+
+    def _name(self) -> str:
+        number = len(self.functions)
+        while (name := f"fused_{number}") in self.taken:
+            number += 1
+        self.taken.add(name)
+        return name
+
+
+class FunctionLowering:
+    """Rewrites the body of one function; its weights become arguments after its own."""
+
+    def __init__(self, func: FuncOp, kernels: Kernels):
+        self._func = func
+        self._kernels = kernels
+        self._block = Block()
+        self._location: LocationAttr = UnknownLoc()
+        self._values: dict[SSAValue, SSAValue] = {}
+        self._weights: dict[str, SSAValue] = {}
+        self._views: dict[Parameter, SSAValue] = {}
+
+    def run(self) -> None:
+        """Replace the body and the type of the function."""
+        old = self._func.body.block
+        for argument in old.args:
+            self._values[argument] = self._argument(argument)
+        for op in old.ops:
+            self._location = op.location
+            self._lower(op)
+        self._func.body.detach_block(old)
+        old.erase(safe_erase=False)
+        self._func.body.add_block(self._block)
+        last = self._block.last_op
+        assert last is not None
+        results = [value.type for value in last.operands]
+        self._func.function_type = FunctionType.from_lists(self._block.arg_types, results)
+        if self._weights:
+            count = len(self._block.args) - len(self._weights)
+            own = self._func.arg_attrs
+            attributes = list(own) if own is not None else [DictionaryAttr({})] * count
+            attributes += [DictionaryAttr({WEIGHT: StringAttr(name)}) for name in self._weights]
+            self._func.arg_attrs = ArrayAttr(attributes)
+
+    def _lower(self, op: Operation) -> None:
+        match op:
+            case graph.ConstantOp():
+                # Made where it is used: a number that only kernels read is written into their bodies.
+                pass
+            case graph.FusedOp():
+                members = [member for member in op.body.block.ops if member is not op.terminator]
+                outside: dict[SSAValue, SSAValue] = dict(zip(op.body.block.args, op.inputs, strict=True))
+                self._call(members, outside, op.terminator.values, op.outputs)
+            case graph.ReshapeOp():
+                shape = shape_of(op.result)
+                self._values[op.result] = emit_reshape(self._emit, self._value(op.x), shape)
+            case graph.IdentityOp():
+                self._values[op.result] = self._value(op.x)
+            case graph.ConcatOp():
+                parts = [self._value(part) for part in op.inputs]
+                self._values[op.result] = emit_concat(self._emit, op, parts)
+            case _ if is_graph_op(op):
+                outside = {operand: operand for operand in op.operands}
+                self._call([op], outside, op.results, op.results)
+            case _:
+                self._keep(op)
+
+    def _call(
+        self,
+        members: Sequence[Operation],
+        outside: Mapping[SSAValue, SSAValue],
+        yielded: Sequence[SSAValue],
+        results: Sequence[SSAValue],
+    ) -> None:
+        """Build the kernel of a group, and let `results` be what a call of it returns for `yielded`."""
+        builder = KernelBuilder(outside)
+        for member in members:
+            builder.lower(member)
+        returned = [builder.result(value).tensor for value in yielded]
+        builder.block.add_op(ReturnOp(*returned))
+        self._location = _location_of(yielded, self._location)
+        arguments = [self._view(parameter) for parameter in builder.parameters]
+        kernel = self._kernels.function(builder.block, self._location, builder.names)
+        call = CallOp(kernel.sym_name.data, arguments, kernel.function_type.outputs.data)
+        call.location = self._location
+        self._block.add_op(call)
+        for result, value in zip(results, call.results, strict=True):
+            value.name_hint = result.name_hint
+            self._values[result] = emit_reshape(self._emit, value, shape_of(result))
+
+    def _keep(self, op: Operation) -> None:
+        """Copy an op of another dialect."""
+        for inner in op.walk():
+            if is_graph_op(inner):
+                raise UserError(
+                    f"{inner.name} stands inside {op.name}: only the body of a function is lowered",
+                    loc=location_of(inner),
+                )
+            for operand in inner.operands:
+                if isinstance(operand.owner, graph.ConstantOp):
+                    self._value(operand)
+        self._block.add_op(op.clone(self._values))
+
+    def _view(self, parameter: Parameter) -> SSAValue:
+        value, split = self._value(parameter.source), parameter.split
+        if split is None:
+            return value
+        if parameter not in self._views:
+            shape = split.shape(shape_of(value))
+            self._views[parameter] = emit_reshape(self._emit, value, shape)
+        return self._views[parameter]
+
+    def _value(self, of: SSAValue) -> SSAValue:
+        """The tensor of a graph value; constants are made when they are first asked for."""
+        if (found := self._values.get(of)) is not None:
+            return found
+        constant = of.owner
+        assert isinstance(constant, graph.ConstantOp)
+        name = constant.weight
+        value = self._dense(constant) if name is None else self._weight(name, constant)
+        self._values[of] = value
+        return value
+
+    def _weight(self, name: str, constant: graph.ConstantOp) -> SSAValue:
+        if name not in self._weights:
+            self._weights[name] = self._argument(constant.result)
+            hint = _NOT_IN_NAMES.sub("_", name)
+            self._weights[name].name_hint = hint if SSAValue.is_valid_name(hint) else "weight"
+        found = self._weights[name]
+        if shape_of(found) != shape_of(constant.result):
+            raise UserError(
+                f'the weight "{name}" is used as a {found.type} and as a {constant.result.type}',
+                loc=location_of(constant),
+            )
+        return found
+
+    def _dense(self, constant: graph.ConstantOp) -> SSAValue:
+        dense = constant.dense
+        type = tensor_type(shape_of(constant.result), signless(element_of(constant.result)))
+        made = arith.ConstantOp(DenseIntOrFPElementsAttr(type, dense.data))  # pyright: ignore[reportArgumentType]
+        made.location = constant.location
+        self._block.add_op(made)
+        return made.result
+
+    def _argument(self, of: SSAValue) -> SSAValue:
+        type = tensor_type(shape_of(of), signless(element_of(of)))
+        argument = self._block.insert_arg(type, len(self._block.args))
+        argument.name_hint = of.name_hint
+        return argument
+
+    def _emit(self, op: Operation) -> SSAValue:
+        op.location = self._location
+        self._block.add_op(op)
+        return op.results[0]
+
+
+def _location_of(yielded: Sequence[SSAValue], otherwise: LocationAttr) -> LocationAttr:
+    """The location of the op that computes the result of a group."""
+    for value in yielded:
+        if isinstance(value.owner, Operation) and not isinstance(value.owner.location, UnknownLoc):
+            return value.owner.location
+    return otherwise

@@ -1,0 +1,372 @@
+"""
+Builds the body of one kernel: the tensor ops that a group of graph ops becomes.
+
+A lowering is a function `(kernel, op) -> tensor` registered by `lowers` for one class of graph op. It asks
+`kernel.value` for the tensors of its operands and appends `tensor.empty`, `tensor.pad` and
+`linalg.generic` ops. What comes from outside the group becomes a parameter of the kernel when it is first
+asked for; small constants are never parameters, they are written where they are used.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from xdsl.dialects import arith, tensor
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    DenseArrayBase,
+    DenseIntOrFPElementsAttr,
+    IndexType,
+    LocationAttr,
+    UnknownLoc,
+    i64,
+)
+from xdsl.dialects.linalg.attrs import IteratorTypeAttr
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.irdl import IRDLOperation
+
+from penstock.dialects import graph
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError
+from penstock.dialects.graph.base import is_unsigned
+from penstock.lowering.graph_to_tensor.body import Body, Compute, constant_attribute
+from penstock.lowering.graph_to_tensor.reshape import emit_reshape
+from penstock.lowering.graph_to_tensor.shapes import (
+    Dims,
+    Split,
+    broadcast_dims,
+    element_of,
+    loops,
+    shape_of,
+    signless,
+    tensor_type,
+)
+
+OpT = TypeVar("OpT", bound=Operation)
+
+Lowering: TypeAlias = Callable[["KernelBuilder", Any], SSAValue]
+
+_LOWERINGS: dict[type[Operation], Lowering] = {}
+
+
+def lowers(
+    op_class: type[OpT],
+) -> Callable[[Callable[[KernelBuilder, OpT], SSAValue]], Callable[[KernelBuilder, OpT], SSAValue]]:
+    """Register the decorated function as the lowering of `op_class` to the tensor level."""
+
+    def register(
+        function: Callable[[KernelBuilder, OpT], SSAValue],
+    ) -> Callable[[KernelBuilder, OpT], SSAValue]:
+        _LOWERINGS[op_class] = function
+        return function
+
+    return register
+
+
+def has_lowering(op: Operation) -> bool:
+    """Whether a lowering is registered for the class of `op`."""
+    return type(op) in _LOWERINGS
+
+
+class Parameter(NamedTuple):
+    """What the caller passes: a value of the graph level, as it is or split."""
+
+    source: SSAValue
+    split: Split | None
+
+
+class Computed(NamedTuple):
+    """A tensor in the kernel that stands for a value of the graph level, as it is or split."""
+
+    tensor: SSAValue
+    split: Split | None
+
+
+class _Number(NamedTuple):
+    """An operand that is written into the body, against one that is an input of the generic."""
+
+    value: float
+    element: Attribute
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A commutative combination: where it starts, and its step `(body, accumulator, element)`."""
+
+    start: Callable[[Attribute, bool], float]
+    """From the element type and whether it is unsigned."""
+    step: Callable[[Body, SSAValue, SSAValue], SSAValue]
+
+
+class KernelBuilder:
+    """
+    The kernel under construction.
+
+    `outside` maps each value that the ops of the group read but do not define to the value that the
+    caller holds, in the order in which the parameters shall stand.
+    """
+
+    def __init__(self, outside: Mapping[SSAValue, SSAValue]):
+        self.block = Block()
+        self.parameters: list[Parameter] = []
+        self.names: dict[SSAValue, str] = {}
+        """What the text shall call values: parameters by their role in an op, others by the op they come from."""
+        self.location: LocationAttr = UnknownLoc()
+        self._member: Operation | None = None
+        self._outside = outside
+        self._rank = {value: index for index, value in enumerate(outside.values())}
+        self._order: list[int] = []
+        self._arguments: dict[Parameter, SSAValue] = {}
+        self._computed: dict[SSAValue, Computed] = {}
+
+    def lower(self, op: Operation) -> None:
+        """
+        Append what `op` becomes; every op it reads from within the group has been lowered before.
+
+        Raises UserError with status 3 for an op without a lowering.
+        """
+        if isinstance(op, graph.ConstantOp):
+            return
+        lowering = _LOWERINGS.get(type(op))
+        if lowering is None:
+            raise UserError(
+                f"{op.name} has no lowering to the tensor level",
+                loc=op.location,
+                notes=["a plug-in registers one with penstock.lowering.graph_to_tensor.lowers"],
+                status=UNSUPPORTED,
+            )
+        self.location = op.location
+        self._member = op
+        lowered = lowering(self, op)
+        found = self._computed.get(op.results[0])
+        if found is None or found.tensor is not lowered:
+            self.define(op.results[0], lowered)
+
+    def define(self, result: SSAValue, tensor: SSAValue, split: Split | None = None) -> None:
+        """Say that `tensor`, split, is the value of the graph value `result`."""
+        self._computed[result] = Computed(tensor, split)
+
+    def value(self, of: SSAValue, split: Split | None = None) -> SSAValue:
+        """The tensor of a graph value, split as asked for."""
+        shape = shape_of(of) if split is None else split.shape(shape_of(of))
+        if (found := self._computed.get(of)) is not None:
+            return emit_reshape(self.emit, found.tensor, shape)
+        if (number := self._number(of)) is not None:
+            return self.fill(shape, number.element, number.value)
+        return self._parameter(Parameter(self._outside.get(of, of), split))
+
+    def result(self, of: SSAValue) -> Computed:
+        """What the kernel returns for `of`: a tensor that it computes, and no parameter of it."""
+        found = self._computed.get(of)
+        if found is None or found.tensor in self.block.args:
+            self.pointwise([of], of, lambda body, elements: elements[0])
+        return self._computed[of]
+
+    def emit(self, op: Operation) -> SSAValue:
+        """Append `op`, which has one result, at the location of the member being lowered."""
+        op.location = self.location
+        self.block.add_op(op)
+        if self._member is not None and not isinstance(op, arith.ConstantOp):
+            self.names[op.results[0]] = self._member.name.rpartition(".")[-1]
+        return op.results[0]
+
+    def empty(self, shape: Sequence[int], element: Attribute, *, name: str | None = None) -> SSAValue:
+        """A fresh destination, or the shape of a window."""
+        made = self.emit(tensor.EmptyOp((), tensor_type(tuple(shape), element)))
+        if name is not None:
+            self.names[made] = name
+        return made
+
+    def fill(self, shape: Sequence[int], element: Attribute, number: float) -> SSAValue:
+        """A tensor of one number: a generic without inputs."""
+        return self.generic(
+            [],
+            (self.empty(shape, element), loops(len(shape))),
+            0,
+            lambda body, elements: body.constant(number, element),
+        )
+
+    def pad(self, value: SSAValue, low: Sequence[int], high: Sequence[int], number: float) -> SSAValue:
+        """`value` with `number` around it; nothing is emitted where all widths are zero."""
+        if not any((*low, *high)):
+            return value
+        sizes = zip(low, shape_of(value), high, strict=True)
+        shape = tuple(before + size + after for before, size, after in sizes)
+        element = element_of(value)
+        constant = self.emit(arith.ConstantOp(constant_attribute(number, element)))
+        block = Block([tensor.YieldOp(constant)], arg_types=[IndexType()] * len(shape))
+        padded = self.emit(
+            tensor.PadOp(
+                value,
+                (),
+                (),
+                Region(block),
+                DenseArrayBase.from_list(i64, list(low)),
+                DenseArrayBase.from_list(i64, list(high)),
+                tensor_type(shape, element),
+            )
+        )
+        self.names[padded] = f"{self.names.get(value, 'x')}_padded"
+        return padded
+
+    def pad_spatial(
+        self, value: SSAValue, first: int, low: Sequence[int], high: Sequence[int], number: float
+    ) -> SSAValue:
+        """`pad` of as many dims as there are widths, from dim `first` on."""
+        before, after = [0] * first, [0] * (len(shape_of(value)) - first - len(low))
+        return self.pad(value, [*before, *low, *after], [*before, *high, *after], number)
+
+    def generic(
+        self,
+        inputs: Sequence[tuple[SSAValue, Dims]],
+        output: tuple[SSAValue, Dims],
+        reductions: int,
+        compute: Compute,
+        *,
+        unsigned: bool = False,
+    ) -> SSAValue:
+        """
+        A `linalg.generic` whose parallel loops index `output`, followed by `reductions` reduction loops.
+
+        `compute(body, elements)` gives the element to yield; the last of the elements is that of the output.
+        """
+        operands = (*inputs, output)
+        count = len(output[1]) + reductions
+        block = Block(arg_types=[element_of(value) for value, _ in operands])
+        body = Body(block, self.location, unsigned)
+        body.end(compute(body, block.args))
+        kinds = [IteratorTypeAttr.parallel()] * len(output[1])
+        kinds += [IteratorTypeAttr.reduction()] * reductions
+        return self.emit(
+            GenericOp(
+                [value for value, _ in inputs],
+                [output[0]],
+                Region(block),
+                [AffineMapAttr(AffineMap(count, 0, tuple(dims))) for _, dims in operands],
+                kinds,
+                [output[0].type],
+            )
+        )
+
+    def pointwise(
+        self,
+        operands: Sequence[SSAValue],
+        result: SSAValue,
+        compute: Compute,
+        *,
+        along: Mapping[int, Sequence[int]] | None = None,
+    ) -> SSAValue:
+        """
+        Define the graph value `result` by an elementwise generic over graph values.
+
+        `compute(body, elements)` gives an element. The operands broadcast to the shape of the result,
+        aligned at its end, or, for the operands that `along` numbers, along the given dims of it. Inline
+        constants are written into the body; a split operand splits the result.
+        """
+        shape = shape_of(result)
+        axes = [tuple(range(len(shape) - len(shape_of(operand)), len(shape))) for operand in operands]
+        for number, dims in (along or {}).items():
+            axes[number] = tuple(dims)
+        split = self._common_split(operands, axes, shape)
+        whole = shape if split is None else split.shape(shape)
+        inputs: dict[tuple[SSAValue, tuple[AffineExpr, ...]], int] = {}
+        slots: list[_Number | int] = []
+        for operand, places in zip(operands, axes, strict=True):
+            if (number := self._number(operand)) is not None:
+                slots.append(number)
+                continue
+            own, dims = broadcast_dims(shape_of(operand), places, shape, split)
+            slots.append(inputs.setdefault((self.value(operand, own), tuple(dims)), len(inputs)))
+
+        def element(body: Body, arguments: Sequence[SSAValue]) -> SSAValue:
+            read = [body.constant(*slot) if isinstance(slot, _Number) else arguments[slot] for slot in slots]
+            return compute(body, read)
+
+        output = self.empty(whole, signless(element_of(result)))
+        unsigned = is_unsigned(element_of(operands[-1]))
+        computed = self.generic(list(inputs), (output, loops(len(whole))), 0, element, unsigned=unsigned)
+        self.define(result, computed, split)
+        return computed
+
+    def reduce(
+        self,
+        value: SSAValue,
+        axes: Sequence[int],
+        reduction: Reduction,
+        *,
+        keep: bool = False,
+        unsigned: bool = False,
+    ) -> SSAValue:
+        """Combine a tensor along `axes`, which vanish or, with `keep`, become 1."""
+        shape, element = shape_of(value), element_of(value)
+        kept = [dim for dim in range(len(shape)) if keep or dim not in axes]
+        start = self.fill(
+            [1 if dim in axes else shape[dim] for dim in kept],
+            element,
+            reduction.start(element, unsigned),
+        )
+        place = dict(zip(kept, loops(len(kept)), strict=True))
+        place |= dict(zip(axes, loops(len(axes), len(kept)), strict=True))
+        return self.generic(
+            [(value, [place[dim] for dim in range(len(shape))])],
+            (start, loops(len(kept))),
+            len(axes),
+            lambda body, elements: reduction.step(body, elements[1], elements[0]),
+            unsigned=unsigned,
+        )
+
+    def _number(self, of: SSAValue) -> _Number | None:
+        """The number that a graph value repeats, if it is an inline constant."""
+        owner = self._outside.get(of, of).owner
+        if not isinstance(owner, graph.ConstantOp):
+            return None
+        dense = owner.value
+        if not isinstance(dense, DenseIntOrFPElementsAttr) or not dense.data.data:
+            return None
+        if not dense.is_splat():
+            return None
+        value = next(iter(dense.iter_values()))
+        assert isinstance(value, int | float)
+        return _Number(value, signless(element_of(of)))
+
+    def _parameter(self, parameter: Parameter) -> SSAValue:
+        if (found := self._arguments.get(parameter)) is not None:
+            return found
+        rank = self._rank.get(parameter.source, len(self._rank))
+        index = bisect_right(self._order, rank)
+        whole = shape_of(parameter.source)
+        shape = whole if parameter.split is None else parameter.split.shape(whole)
+        type = tensor_type(shape, signless(element_of(parameter.source)))
+        argument = self.block.insert_arg(type, index)
+        self._order.insert(index, rank)
+        self.parameters.insert(index, parameter)
+        self._arguments[parameter] = argument
+        self.names[argument] = self._role(parameter.source)
+        return argument
+
+    def _role(self, source: SSAValue) -> str:
+        """The name of the operand of the member being lowered that stands for `source`."""
+        member = self._member
+        if isinstance(member, IRDLOperation):
+            for name, _ in member.get_irdl_definition().operands:
+                found: SSAValue | Sequence[SSAValue] | None = getattr(member, name)
+                values = (found,) if isinstance(found, SSAValue) else found or ()
+                if any(self._outside.get(value, value) is source for value in values):
+                    return name
+        return "x"
+
+    def _common_split(
+        self, operands: Sequence[SSAValue], axes: Sequence[Sequence[int]], shape: Sequence[int]
+    ) -> Split | None:
+        for operand, places in zip(operands, axes, strict=True):
+            found = self._computed.get(operand)
+            if found is None or found.split is None:
+                continue
+            axis = places[found.split.dim]
+            if shape[axis] == shape_of(operand)[found.split.dim]:
+                return Split(axis, found.split.groups)
+        return None

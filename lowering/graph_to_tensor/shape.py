@@ -1,0 +1,108 @@
+"""Operators that move elements: generics that copy by index, pads, slices and views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdsl.dialects import tensor
+from xdsl.dialects.builtin import DenseArrayBase, i64
+from xdsl.ir import Operation, SSAValue
+from xdsl.ir.affine import AffineExpr
+
+from penstock.dialects import graph
+from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
+from penstock.lowering.graph_to_tensor.reshape import emit_reshape
+from penstock.lowering.graph_to_tensor.shapes import (
+    Dims,
+    element_of,
+    loops,
+    shape_of,
+    signless,
+    tensor_type,
+)
+
+
+def _copy(kernel: KernelBuilder, source: SSAValue, dims: Dims, shape: Sequence[int]) -> SSAValue:
+    """A tensor of `shape` whose elements are those of `source` at `dims`."""
+    output = kernel.empty(shape, element_of(source))
+    return kernel.generic([(source, dims)], (output, loops(len(shape))), 0, lambda body, elements: elements[0])
+
+
+@lowers(graph.ReshapeOp)
+def reshape(kernel: KernelBuilder, op: graph.ReshapeOp) -> SSAValue:
+    """A view."""
+    return emit_reshape(kernel.emit, kernel.value(op.x), shape_of(op.result))
+
+
+@lowers(graph.ExpandOp)
+def expand(kernel: KernelBuilder, op: graph.ExpandOp) -> SSAValue:
+    """A copy in which the repeated dims read index 0."""
+    return kernel.pointwise([op.x], op.result, lambda body, elements: elements[0])
+
+
+@lowers(graph.TransposeOp)
+def transpose(kernel: KernelBuilder, op: graph.TransposeOp) -> SSAValue:
+    """A copy whose map permutes the loops."""
+    shape = shape_of(op.result)
+    place = dict(zip(op.perm.get_values(), loops(len(shape)), strict=True))
+    return _copy(kernel, kernel.value(op.x), [place[dim] for dim in range(len(shape))], shape)
+
+
+@lowers(graph.PadOp)
+def pad(kernel: KernelBuilder, op: graph.PadOp) -> SSAValue:
+    """A `tensor.pad`."""
+    pads, rank = op.pads.get_values(), len(shape_of(op.x))
+    return kernel.pad(kernel.value(op.x), pads[:rank], pads[rank:], op.value.value.data)
+
+
+@lowers(graph.SliceOp)
+def slice_(kernel: KernelBuilder, op: graph.SliceOp) -> SSAValue:
+    """
+    An extracted slice, and a copy of it; a dim with a negative step is extracted forwards and copied
+    backwards.
+    """
+    x, sizes = kernel.value(op.x), op.sizes.get_values()
+    offsets: list[int] = []
+    strides: list[int] = []
+    dims: list[AffineExpr] = []
+    for loop, start, size, step in zip(
+        loops(len(sizes)), op.starts.get_values(), sizes, op.steps.get_values(), strict=True
+    ):
+        backwards = step < 0 and size > 1
+        offsets.append(start + (size - 1) * step if backwards else start)
+        strides.append(abs(step) if size > 1 else 1)
+        dims.append(loop * -1 + (size - 1) if backwards else loop)
+    if 0 in sizes:
+        # Nothing is read: an empty slice may begin anywhere inside.
+        offsets = [0] * len(sizes)
+    extracted = kernel.emit(tensor.ExtractSliceOp(x, offsets, sizes, strides, tensor_type(tuple(sizes), element_of(x))))
+    return _copy(kernel, extracted, dims, sizes)
+
+
+@lowers(graph.ConcatOp)
+def concat(kernel: KernelBuilder, op: graph.ConcatOp) -> SSAValue:
+    """As `emit_concat`."""
+    return emit_concat(kernel.emit, op, [kernel.value(each) for each in op.inputs])
+
+
+def emit_concat(emit: Callable[[Operation], SSAValue], op: graph.ConcatOp, parts: Sequence[SSAValue]) -> SSAValue:
+    """A destination into which the tensors `parts` of the operands are inserted one after the other."""
+    type = tensor_type(shape_of(op.result), signless(element_of(op.result)))
+    result = emit(tensor.EmptyOp((), type))
+    axis, at = op.axis.value.data, 0
+    for part in parts:
+        sizes = shape_of(part)
+        offsets = [0] * len(sizes)
+        offsets[axis] = at
+        at += sizes[axis]
+        places = (offsets, sizes, [1] * len(sizes))
+        lists = [DenseArrayBase.from_list(i64, list(each)) for each in places]
+        names = ("static_offsets", "static_sizes", "static_strides")
+        result = emit(
+            tensor.InsertSliceOp.build(
+                operands=[part, result, [], [], []],
+                result_types=[type],
+                properties=dict(zip(names, lists, strict=True)),
+            )
+        )
+    return result
