@@ -1,0 +1,218 @@
+"""
+What matching sees of a `linalg.generic`: its domain, its body as an expression, and how it moves in its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from xdsl.dialects.builtin import MemRefType, NoneAttr, TensorType
+from xdsl.dialects.linalg.attrs import IteratorType
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+from xdsl.ir.affine import AffineMap
+from xdsl.utils.hints import isa
+
+from penstock.dialects.machine import DRAM
+from penstock.dialects.mem import scope_of, static_strides
+
+COMMUTATIVE = frozenset(
+    f"arith.{name}"
+    for name in "addf mulf maximumf minimumf maxnumf minnumf addi muli maxsi maxui minsi minui andi ori xori".split()
+)
+
+
+# bodies
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The element of an operand: a number of the generic's operands, inputs first."""
+
+    operand: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """An op of a body; constants are nodes without operands."""
+
+    name: str
+    detail: tuple[tuple[str, Attribute], ...]
+    result: Attribute
+    operands: tuple[Leaf | Node, ...]
+
+
+def expression_of(value: SSAValue, block: Block) -> Leaf | Node:
+    """The expression that computes `value` from the arguments of a body."""
+    if isinstance(value, BlockArgument) and value.block is block:
+        return Leaf(value.index)
+    op = value.owner
+    if not isinstance(op, Operation):
+        # A scalar from outside: it is no operand of an intrinsic, and equals nothing.
+        return Node("captured", (), value.type, ())
+    detail = tuple(sorted((k, v) for k, v in op.properties.items() if k != "fastmath"))
+    operands = tuple(expression_of(operand, block) for operand in op.operands)
+    return Node(op.name, detail, value.type, operands)
+
+
+def leaves(expression: Leaf | Node) -> Iterator[int]:
+    """The operands that an expression reads, from the left, repeated as they occur."""
+    if isinstance(expression, Leaf):
+        yield expression.operand
+        return
+    for operand in expression.operands:
+        yield from leaves(operand)
+
+
+def _replace_leaf(expression: Leaf | Node, old: int, new: int) -> Leaf | Node:
+    if isinstance(expression, Leaf):
+        return Leaf(new) if expression.operand == old else expression
+    return replace(expression, operands=tuple(_replace_leaf(o, old, new) for o in expression.operands))
+
+
+def untyped(expression: Leaf | Node) -> Leaf | Node:
+    """The expression with all types taken away, and the values of constants with them."""
+    if isinstance(expression, Leaf):
+        return expression
+    operands = tuple(untyped(operand) for operand in expression.operands)
+    return Node(expression.name, (), NoneAttr(), operands)
+
+
+def unify(pattern: Leaf | Node, target: Leaf | Node, binding: dict[int, int]) -> Iterator[dict[int, int]]:
+    """Every way to bind the pattern's operands, one to one, so that it becomes the target."""
+    if isinstance(pattern, Leaf) or isinstance(target, Leaf):
+        if not (isinstance(pattern, Leaf) and isinstance(target, Leaf)):
+            return
+        bound = binding.get(pattern.operand)
+        if bound is None and target.operand not in binding.values():
+            yield {**binding, pattern.operand: target.operand}
+        elif bound == target.operand:
+            yield binding
+        return
+    if (pattern.name, pattern.detail, pattern.result, len(pattern.operands)) != (
+        target.name,
+        target.detail,
+        target.result,
+        len(target.operands),
+    ):
+        return
+    orders = [target.operands]
+    if pattern.name in COMMUTATIVE:
+        orders.append(target.operands[::-1])
+    for order in orders:
+        bindings = [binding]
+        for left, right in zip(pattern.operands, order, strict=True):
+            bindings = [found for partial in bindings for found in unify(left, right, partial)]
+        yield from bindings
+
+
+# a generic, as matching sees it
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand of a generic: where it lives, its element, and how far one step of each dim moves in it."""
+
+    value: SSAValue | None
+    scope: str | None
+    """The scope's name, or DRAM; None where it is not decided yet."""
+    element: Attribute
+    steps: tuple[int, ...] | None
+    """Elements that one step of each dim moves; None where the layout is not decided yet."""
+    index_map: AffineMap
+
+    def moves(self, dim: int) -> bool:
+        return dim in self.index_map.used_dims()
+
+
+@dataclass(frozen=True)
+class Access:
+    """A `linalg.generic` with one output, freed of its op."""
+
+    extents: tuple[int, ...]
+    kinds: tuple[IteratorType, ...]
+    operands: tuple[Operand, ...]
+    """The inputs, then the output."""
+    yielded: Leaf | Node
+
+    @property
+    def output(self) -> int:
+        return len(self.operands) - 1
+
+    @property
+    def points(self) -> int:
+        return prod(self.extents)
+
+
+def linear_form(index_map: AffineMap) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """
+    The constants and the coefficients of a linear map, by evaluation at zero and at the unit vectors:
+    result r of dims d is `constants[r] + sum(coefficients[r][i] * d[i])`.
+    """
+    zero = [0] * index_map.num_dims
+    constants = tuple(index_map.eval(zero, []))
+    columns: list[tuple[int, ...]] = []
+    for dim in range(index_map.num_dims):
+        unit = list(zero)
+        unit[dim] = 1
+        columns.append(tuple(v - c for v, c in zip(index_map.eval(unit, []), constants, strict=True)))
+    return constants, tuple(tuple(column[r] for column in columns) for r in range(len(constants)))
+
+
+def _steps(index_map: AffineMap, type: MemRefType[Attribute]) -> tuple[int, ...]:
+    """Elements that one step of each dim moves in a memref of this type."""
+    strides = static_strides(type)
+    _, rows = linear_form(index_map)
+    return tuple(
+        sum(row[dim] * stride for row, stride in zip(rows, strides, strict=True)) for dim in range(index_map.num_dims)
+    )
+
+
+def access_of(generic: GenericOp, *, placed: bool = True) -> Access | None:
+    """
+    What matching sees of a generic; None if it has several outputs, a dynamic domain or index ops. Scopes and
+    strides count only if the operands are `placed`: on memrefs, once promotion has decided where they live.
+    """
+    if len(generic.outputs) != 1:
+        return None
+    extents = tuple(generic.get_static_loop_ranges())
+    body = generic.body.block
+    if any(extent < 0 for extent in extents) or any(op.name == "linalg.index" for op in body.ops):
+        return None
+    terminator = body.last_op
+    assert terminator is not None
+    operands: list[Operand] = []
+    for value, map_attr in zip(generic.operands, generic.indexing_maps, strict=True):
+        scope, steps = None, None
+        element = value.type.element_type if isa(value.type, MemRefType | TensorType) else value.type
+        if placed and isa(value.type, MemRefType):
+            scope, steps = scope_of(value.type) or DRAM, _steps(map_attr.data, value.type)
+        operands.append(Operand(value, scope, element, steps, map_attr.data))
+    return Access(
+        extents,
+        tuple(kind.data for kind in generic.iterator_types),
+        tuple(operands),
+        expression_of(terminator.operands[0], body),
+    )
+
+
+def in_place_variants(access: Access) -> Iterator[tuple[int, Access]]:
+    """
+    The access with one input as the initial value of the output, for every input for which that means the
+    same: it has the output's type and map, and the body does not read the output.
+    """
+    output = access.operands[access.output]
+    if access.output in leaves(access.yielded) or output.value is None:
+        return
+    for number, operand in enumerate(access.operands[:-1]):
+        if operand.value is None or operand.value.type != output.value.type or operand.index_map != output.index_map:
+            continue
+        # The input's place is taken by the output; the inputs behind it move up by one.
+        yielded = _replace_leaf(access.yielded, number, -1)
+        for position in range(number + 1, len(access.operands)):
+            yielded = _replace_leaf(yielded, position, position - 1)
+        yielded = _replace_leaf(yielded, -1, access.output - 1)
+        operands = (*access.operands[:number], *access.operands[number + 1 : -1], operand)
+        yield number, replace(access, operands=operands, yielded=yielded)

@@ -1,0 +1,241 @@
+"""
+Matching a `linalg.generic` against an intrinsic's declared behaviour (decision 7 of the design).
+
+A `machine.intrinsic` holds one `linalg.generic`. A generic of the program *is* that intrinsic, run over some
+domain, if
+
+1. the bodies unify, up to the order of a commutative op's operands;
+2. every dim of the intrinsic is played by a dim of the generic (or by none, then its extent is 1) of the same
+   iterator kind, so that each operand moves along that dim as the intrinsic says: not at all, by one element,
+   or by a row, whose pitch is a multiple of the scope's granule;
+3. the dims left over, which a command iterates outside the intrinsic, move each operand by whole granules.
+
+Nothing here changes the IR. Partitioning, promotion, tensorization and the lowering to commands all ask the
+same question, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from xdsl.dialects.linalg.attrs import IteratorType
+
+from penstock.dialects.machine import DRAM, IntrinsicOp, OperandSpec, TargetOp
+from penstock.passes.access import Access, Operand, expression_of, leaves, linear_form, unify, untyped
+
+# the match
+
+
+@dataclass(frozen=True)
+class Match:
+    """An intrinsic, and how a generic is an application of it."""
+
+    intrinsic: IntrinsicOp
+    operands: tuple[int, ...]
+    """For each operand of the intrinsic, the operand of the generic that plays it."""
+    dims: tuple[int | None, ...]
+    """For each dim of the intrinsic, the dim of the generic that plays it; None has extent 1."""
+
+    def scope_of_operand(self, number: int) -> str:
+        """The scope that the intrinsic wants operand `number` of the generic in."""
+        return pattern_of(self.intrinsic).specs[self.operands.index(number)].scope
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a generic is not an intrinsic; a later `stage` came further."""
+
+    intrinsic: str
+    stage: int
+    reason: str
+
+
+def match_intrinsic(access: Access, intrinsic: IntrinsicOp, target: TargetOp) -> Match | Failure:
+    """
+    Match `access` against one intrinsic. Scopes and strides that are not decided yet (on tensors) are taken to
+    become what the intrinsic wants. Where several dims could play one of the intrinsic's, the longest does.
+    """
+    name = intrinsic.sym_name.data
+    pattern, specs = pattern_of(intrinsic).access, pattern_of(intrinsic).specs
+    if any(not spec.scope for spec in specs):
+        return Failure(name, 0, "it takes an immediate, and commands carry none")
+    if len(pattern.operands) != len(access.operands):
+        return Failure(name, 0, f"it has {len(pattern.operands)} operands, the op {len(access.operands)}")
+    bindings = [
+        {**binding, pattern.output: access.output}
+        for binding in unify(pattern.yielded, access.yielded, {})
+        if binding.get(pattern.output, access.output) == access.output
+    ]
+    complete = [b for b in bindings if len(b) == len(pattern.operands)]
+    if not complete:
+        alike = any(True for _ in unify(untyped(pattern.yielded), untyped(access.yielded), {}))
+        types = f"{specs[-1].dtype}, not {access.operands[access.output].element}"
+        if alike and specs[-1].dtype != access.operands[access.output].element:
+            return Failure(name, 2, f"its body computes {types}")
+        return Failure(name, 1, "its body computes something else")
+    failures: list[Failure] = []
+    for binding in complete:
+        outcome = _match_operands(access, intrinsic, pattern, tuple(binding[i] for i in range(len(binding))), target)
+        if isinstance(outcome, Match):
+            return outcome
+        failures.append(outcome)
+    return max(failures, key=lambda failure: failure.stage)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """An intrinsic, as matching sees it: its own generic, whose dynamic extents stand as 0, and its operands."""
+
+    access: Access
+    specs: tuple[OperandSpec, ...]
+
+
+@lru_cache(maxsize=256)
+def pattern_of(intrinsic: IntrinsicOp) -> Pattern:
+    """The pattern of an intrinsic. It is asked for with every op of a program, and machines do not change."""
+    generic = intrinsic.generic
+    body = generic.body.block
+    terminator = body.last_op
+    assert terminator is not None
+    specs = intrinsic.operand_specs()
+    operands = tuple(
+        Operand(None, spec.scope, spec.dtype, None, map_attr.data)
+        for spec, map_attr in zip(specs, generic.indexing_maps, strict=True)
+    )
+    access = Access(
+        (0,) * generic.get_num_loops(),
+        tuple(kind.data for kind in generic.iterator_types),
+        operands,
+        expression_of(terminator.operands[0], body),
+    )
+    return Pattern(access, specs)
+
+
+def _match_operands(
+    access: Access, intrinsic: IntrinsicOp, pattern: Access, binding: tuple[int, ...], target: TargetOp
+) -> Match | Failure:
+    name = intrinsic.sym_name.data
+    specs = pattern_of(intrinsic).specs
+    for number, bound in enumerate(binding):
+        spec, operand = specs[number], access.operands[bound]
+        if operand.element != spec.dtype:
+            return Failure(name, 2, f"operand {spec.name} is {spec.dtype}, not {operand.element}")
+        if operand.scope is not None and operand.scope != spec.scope:
+            return Failure(name, 3, f'operand {spec.name} lives in "{spec.scope}", not in "{operand.scope}"')
+    dims: list[int | None] = []
+    unplayed: list[str] = []
+    for dim, dim_name in enumerate(intrinsic.dims):
+        candidates: list[int] = []
+        reason = "no dim is left"
+        for candidate in range(len(access.extents)):
+            if candidate in dims or access.extents[candidate] == 1:
+                continue
+            fault = _dim_fault(access, pattern, intrinsic, binding, dim, candidate, target)
+            if fault is None:
+                candidates.append(candidate)
+            else:
+                reason = fault
+        shape = intrinsic.shape[dim]
+        if not candidates:
+            unplayed.append(f"nothing can play its dim {dim_name}: {reason}")
+            if shape is not None and shape[0] > 1:
+                return Failure(name, 4, unplayed[-1])
+            dims.append(None)
+            continue
+        best = max(candidates, key=lambda c: (access.extents[c], c))
+        if shape is not None and shape[0] == shape[1] and access.extents[best] % shape[0]:
+            return Failure(name, 5, f"dim {dim_name} takes multiples of {shape[0]}, not {access.extents[best]}")
+        dims.append(best)
+    for outer in range(len(access.extents)):
+        if outer in dims or access.extents[outer] == 1:
+            continue
+        fault = _outer_fault(access, intrinsic, pattern, binding, outer, target)
+        if fault is not None:
+            # A dim that cannot stay outside should have been one of the intrinsic's own.
+            return Failure(name, 6, "; ".join([*unplayed, fault]))
+    return Match(intrinsic, binding, tuple(dims))
+
+
+def _granule(target: TargetOp, scope: str) -> int:
+    return 1 if scope == DRAM else target.scope(scope).granule_bytes
+
+
+def _dim_fault(
+    access: Access,
+    pattern: Access,
+    intrinsic: IntrinsicOp,
+    binding: tuple[int, ...],
+    dim: int,
+    candidate: int,
+    target: TargetOp,
+) -> str | None:
+    """Why dim `candidate` of the generic cannot play dim `dim` of the intrinsic; None if it can."""
+    if access.kinds[candidate] != pattern.kinds[dim]:
+        return f"d{candidate} is {access.kinds[candidate].value}"
+    specs = pattern_of(intrinsic).specs
+    for number, bound in enumerate(binding):
+        spec, wanted, operand = specs[number], pattern.operands[number].index_map, access.operands[bound]
+        moves = operand.moves(candidate)
+        last = len(wanted.results) > 0 and dim in wanted.results[-1].used_dims()
+        if dim not in wanted.used_dims():
+            if moves:
+                return f"d{candidate} moves operand {spec.name}"
+        elif last:
+            if not _is_last(operand, candidate):
+                return f"d{candidate} does not move operand {spec.name} by one element"
+        elif (pitch := _pitch_fault(operand, candidate, _granule(target, spec.scope))) is not None:
+            return f"d{candidate} moves operand {spec.name} by {pitch}"
+    return None
+
+
+def _is_last(operand: Operand, dim: int) -> bool:
+    """Whether one step of `dim` moves the operand by one element."""
+    if operand.steps is not None:
+        return operand.steps[dim] == 1
+    results = operand.index_map.results
+    if not results or dim not in results[-1].used_dims():
+        return False
+    _, rows = linear_form(operand.index_map)
+    return rows[-1][dim] == 1 and all(row[dim] == 0 for row in rows[:-1])
+
+
+def _pitch_fault(operand: Operand, dim: int, granule: int) -> str | None:
+    """The distance, if one step of `dim` moves the operand by something else than whole granules."""
+    if operand.steps is None:
+        # Not laid out yet: rows will be, and only the last index is not a row.
+        results = operand.index_map.results
+        if not results:
+            return None
+        _, rows = linear_form(operand.index_map)
+        return f"{rows[-1][dim]} elements" if rows[-1][dim] else None
+    distance = operand.steps[dim] * operand.element.compile_time_size  # pyright: ignore
+    return f"{distance} bytes, not a multiple of {granule}" if distance % granule else None
+
+
+def _outer_fault(
+    access: Access, intrinsic: IntrinsicOp, pattern: Access, binding: tuple[int, ...], outer: int, target: TargetOp
+) -> str | None:
+    """Why dim `outer` cannot be iterated around the intrinsic; None if it can."""
+    specs = pattern_of(intrinsic).specs
+    if access.kinds[outer] == IteratorType.REDUCTION and pattern.output not in leaves(pattern.yielded):
+        return f"d{outer} is a reduction, and it does not accumulate"
+    for number, bound in enumerate(binding):
+        spec = specs[number]
+        if (pitch := _pitch_fault(access.operands[bound], outer, _granule(target, spec.scope))) is not None:
+            return f"d{outer} moves operand {spec.name} by {pitch}"
+    return None
+
+
+def candidates(access: Access, target: TargetOp) -> tuple[list[Match], list[Failure]]:
+    """All matches of `access` in the order of the machine's intrinsics, and why the others are none."""
+    outcomes = [match_intrinsic(access, intrinsic, target) for intrinsic in target.intrinsics().values()]
+    return (
+        [outcome for outcome in outcomes if isinstance(outcome, Match)],
+        [outcome for outcome in outcomes if isinstance(outcome, Failure)],
+    )
+
+
+def runs_on_unit(match: Match) -> bool:
+    """Whether the intrinsic runs on a unit of its own, not on the way of a DMA."""
+    return match.intrinsic.dma_name is None

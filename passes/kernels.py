@@ -1,0 +1,123 @@
+"""The functions of a module below graph level: `@main`, which calls, and kernels, which compute on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.linalg.attrs import IteratorType
+from xdsl.dialects.linalg.ops import GenericOp
+
+from penstock.dialects.diagnostics import location_of
+from penstock.dialects.machine import TargetOp, find_target
+
+ENTRY = "main"
+"""The function that is run; the others with a body are kernels."""
+DEVICE = "device"
+"""The attribute of a kernel that says where it runs: `@host` or the machine's symbol."""
+HOST = "host"
+REMARK = "device_remark"
+"""The attribute of a kernel on the host that says which op no intrinsic covers, and why."""
+MACS = "macs"
+"""The attribute of a kernel with the multiply-accumulates of its contractions, counted before tiling."""
+TILING = "tiling"
+"""The attribute of a tiled kernel that says, for people, how each dim is cut and what that wastes."""
+
+
+def kernels(module: ModuleOp) -> Iterator[func.FuncOp]:
+    """Every function with a body that is not the entry, in order."""
+    for op in list(module.ops):
+        if isinstance(op, func.FuncOp) and not op.is_declaration and op.sym_name.data != ENTRY:
+            yield op
+
+
+def device_of(kernel: func.FuncOp) -> str | None:
+    """The device that `kernel` runs on; None before it is decided."""
+    device = kernel.attributes.get(DEVICE)
+    return device.string_value() if isinstance(device, SymbolRefAttr) else None
+
+
+def machine_of(module: ModuleOp) -> TargetOp | None:
+    """The machine in the module; None if there is none, or if it is the host itself."""
+    target = find_target(module)
+    return None if target is None or target.sym_name.data == HOST else target
+
+
+def machine_kernels(module: ModuleOp) -> tuple[TargetOp | None, list[func.FuncOp]]:
+    """The machine in the module, and the kernels that run on it."""
+    target = machine_of(module)
+    if target is None:
+        return None, []
+    name = target.sym_name.data
+    return target, [kernel for kernel in kernels(module) if device_of(kernel) == name]
+
+
+def is_contraction(generic: GenericOp) -> bool:
+    """Whether each point of the domain is one multiply-accumulate: sum over products."""
+    names = [op.name for op in generic.body.block.ops if op.name != "linalg.yield"]
+    core = [name for name in names if name in ("arith.mulf", "arith.muli", "arith.addf", "arith.addi")]
+    kinds = [kind.data for kind in generic.iterator_types]
+    return IteratorType.REDUCTION in kinds and core in (["arith.mulf", "arith.addf"], ["arith.muli", "arith.addi"])
+
+
+def has_reduction(generic: GenericOp) -> bool:
+    """Whether some dim of the domain is a reduction."""
+    return any(kind.data == IteratorType.REDUCTION for kind in generic.iterator_types)
+
+
+def multiply_accumulates(kernel: func.FuncOp) -> int:
+    """The multiply-accumulates of one call of `kernel`; its domains must be static."""
+    return sum(
+        prod(op.get_static_loop_ranges()) for op in kernel.walk() if isinstance(op, GenericOp) and is_contraction(op)
+    )
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one kernel runs, over all calls of it from the entry."""
+
+    kernel: str
+    location: str
+    device: str
+    calls: int
+    macs: int
+    """Multiply-accumulates of all calls together."""
+    remark: str
+    """Why it runs on the host; empty on the machine."""
+    tiling: str
+    """How its loops are cut; empty if one tile holds all of it."""
+
+
+def partition(module: ModuleOp) -> list[Placement]:
+    """What runs where, kernel by kernel, once `assign-devices` has run; at any level from then on."""
+    calls = [op.callee.string_value() for op in module.walk() if isinstance(op, func.CallOp)]
+    placements: list[Placement] = []
+    for kernel in kernels(module):
+        name, macs = kernel.sym_name.data, kernel.attributes.get(MACS)
+        count = calls.count(name)
+        placements.append(
+            Placement(
+                name,
+                location_of(kernel),
+                device_of(kernel) or HOST,
+                count,
+                count * (macs.value.data if isinstance(macs, IntegerAttr) else 0),
+                _text(kernel, REMARK),
+                _text(kernel, TILING),
+            )
+        )
+    return placements
+
+
+def _text(kernel: func.FuncOp, name: str) -> str:
+    found = kernel.attributes.get(name)
+    return found.data if isinstance(found, StringAttr) else ""
+
+
+def share_on_machine(placements: Sequence[Placement]) -> float:
+    """The share of all multiply-accumulates that kernels on the machine do; 0 if there are none."""
+    total = sum(placement.macs for placement in placements)
+    return sum(p.macs for p in placements if p.device != HOST) / total if total else 0.0

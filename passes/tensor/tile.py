@@ -1,0 +1,100 @@
+"""Tile the kernels of the machine so that what one tile touches fits its scopes, and fuse producers into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from penstock.passes.kernels import TILING, device_of, kernels, machine_of
+from penstock.passes.tensor.tile_nest import OpPlan, TileNest, replace_by_nest
+from penstock.passes.tensor.tile_problem import anchor, members, plan_members, root_of
+
+
+@dataclass(frozen=True)
+class TilePass(ModulePass):
+    """
+    Tile each kernel of the machine and compute its producers and epilogues inside the tile.
+
+    Requires the tensor level with devices assigned: a kernel of the machine is a tree of generics with at most one
+    reduction. The sizes and the order of the loops are those that `passes/planning/tiling` estimates to be
+    cheapest among those that fit the machine's scopes; `sizes` gives them instead, one for each dim of the op
+    that reduces (else of the last op), for every kernel on a machine or without a device. Guarantees: static
+    sizes; parallel loops outside, reduction loops inside; a parallel tile that does not divide its dim is shifted
+    inwards at the end. Reductions are only cut by tiles that divide. The cut
+    is written down for people in the attribute `tiling`.
+
+    Before:
+    ```mlir
+    #id = affine_map<(d0) -> (d0)>
+    func.func private @add(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
+      %e = tensor.empty() : tensor<8xf32>
+      %z = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel"]}
+          ins(%x, %y : tensor<8xf32>, tensor<8xf32>) outs(%e : tensor<8xf32>) {
+      ^bb0(%a: f32, %b: f32, %out: f32):
+        %s = arith.addf %a, %b : f32
+        linalg.yield %s : f32
+      } -> tensor<8xf32>
+      func.return %z : tensor<8xf32>
+    }
+    ```
+    After (`tile{sizes=3}`):
+    ```mlir
+    #id = affine_map<(d0) -> (d0)>
+    func.func private @add(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32>
+        attributes {tiling = "d0 parallel, 3 tiles of 3 in 8, the last overlaps, 12.5% is done twice"} {
+      %e = tensor.empty() : tensor<8xf32>
+      %0 = arith.constant 0 : index
+      %1 = arith.constant 8 : index
+      %2 = arith.constant 3 : index
+      %z = scf.for %3 = %0 to %1 step %2 iter_args(%4 = %e) -> (tensor<8xf32>) {
+        %5 = arith.constant 5 : index
+        %6 = arith.minsi %3, %5 : index
+        %7 = tensor.extract_slice %4[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
+        %x_1 = tensor.extract_slice %x[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
+        %y_1 = tensor.extract_slice %y[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
+        %8 = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel"]}
+            ins(%x_1, %y_1 : tensor<3xf32>, tensor<3xf32>) outs(%7 : tensor<3xf32>) {
+        ^bb0(%a: f32, %b: f32, %out: f32):
+          %s = arith.addf %a, %b : f32
+          linalg.yield %s : f32
+        } -> tensor<3xf32>
+        %9 = tensor.insert_slice %8 into %4[%6] [3] [1] : tensor<3xf32> into tensor<8xf32>
+        scf.yield %9 : tensor<8xf32>
+      }
+      func.return %z : tensor<8xf32>
+    }
+    ```
+    """
+
+    name = "tile"
+    reassociates: ClassVar[bool] = True
+    """A reduction dim that becomes a loop around others is summed in another order."""
+
+    sizes: tuple[int, ...] | None = None
+    """Tile sizes, one for each dim; a size past the end of its dim takes it whole."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target = machine_of(op)
+        machine = None if target is None else target.sym_name.data
+        for kernel in kernels(op):
+            device = device_of(kernel)
+            on_machine = machine is not None and device == machine
+            if not on_machine and (self.sizes is None or device is not None):
+                continue
+            root = root_of(kernel)
+            if root is None:
+                continue
+            ops = members(root)
+            reducing = anchor(ops)
+            plan = plan_members(kernel, ops, reducing, target if on_machine else None, self.sizes)
+            if not plan.order:
+                continue
+            nest = TileNest(root, reducing, frozenset[Operation](ops), OpPlan(plan.tile, plan.order))
+            replace_by_nest(kernel, nest, Rewriter.erase_op)
+            kernel.attributes[TILING] = StringAttr(plan.describe())
