@@ -1,0 +1,5 @@
+"""From the tensor level to the loop level: bufferization in destination-passing style."""
+
+from penstock.lowering.tensor_to_loop.lower import TensorToLoopPass
+
+__all__ = ["TensorToLoopPass"]

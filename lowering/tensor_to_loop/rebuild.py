@@ -1,0 +1,362 @@
+"""One function on tensors, whose values all have places, rebuilt op by op as a function on memrefs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from xdsl.builder import Builder
+from xdsl.dialects import arith, func, memref, scf, tensor
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    DenseIntOrFPElementsAttr,
+    IndexType,
+    IntegerAttr,
+    MemRefType,
+)
+from xdsl.dialects.linalg.attrs import IteratorType, IteratorTypeAttr
+from xdsl.dialects.linalg.ops import GenericOp, YieldOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineMap
+from xdsl.rewriter import InsertPoint
+from xdsl.utils.hints import isa
+
+from penstock.dialects import mem
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.lowering.tensor_to_loop.views import (
+    memref_like,
+    memref_of,
+    plain_view,
+    reshape_view,
+    shape_only_view,
+    slice_view,
+)
+from penstock.passes.tensor.conflicts import carried, ignores_input
+from penstock.passes.tensor.placement import (
+    Part,
+    Placement,
+    StructuredOp,
+    is_tensor,
+    is_window_pad,
+    kept_dims,
+    mixed_slice,
+    shape_of,
+    window_of,
+)
+from penstock.passes.tensor.places import OutArgument, same
+
+Calls = Callable[[str, Sequence[SSAValue], func.CallOp], None]
+"""Told of every call that is built: the callee, the buffers passed (arguments, then results), and the call."""
+
+Constants = Callable[[DenseIntOrFPElementsAttr], memref.GetGlobalOp]
+"""What reads a constant tensor from memory."""
+
+
+class Rebuild:
+    """
+    The body of a function in destination-passing style.
+
+    `arguments` and `outs` are the new values of the function's arguments and the buffers for its results.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        block: Block,
+        arguments: Sequence[SSAValue],
+        outs: Mapping[int, SSAValue],
+        calls: Calls,
+        constants: Constants,
+    ):
+        old = placement.function.body.block
+        self._placement = placement
+        self._values: dict[SSAValue, SSAValue] = dict(zip(old.args, arguments, strict=True))
+        self._outs = outs
+        self._calls = calls
+        self._constants = constants
+        self._current: Operation = placement.function
+        self._builder = Builder(InsertPoint.at_end(block), operation_insertion_handler=[self._keep_location])
+        self._ops(old)
+
+    def _keep_location(self, op: Operation) -> None:
+        op.location = self._current.location
+
+    def _ops(self, block: Block) -> None:
+        for op in block.ops:
+            self._current = op
+            self._op(op)
+
+    def _op(self, op: Operation) -> None:
+        """Build what stands for `op`, and note the memref of each tensor it defines."""
+        match op:
+            case StructuredOp() if op.res:
+                self._structured(op)
+            case tensor.EmptyOp() | tensor.FromElementsOp() | tensor.SplatOp():
+                self._fresh(op)
+            case arith.ConstantOp() if is_tensor(op.result):
+                self._constant(op)
+            case tensor.PadOp():
+                self._pad(op)
+            case tensor.ExtractSliceOp():
+                self._extract_slice(op)
+            case tensor.InsertSliceOp():
+                self._insert_slice(op)
+            case tensor.ExpandShapeOp() | tensor.CollapseShapeOp() | tensor.ReshapeOp() | tensor.CastOp():
+                source = self._values[op.operands[0]]
+                self._define(op.results[0], reshape_view(self._builder, source, shape_of(op.results[0])))
+            case tensor.InsertOp():
+                dest = self._values[op.dest]
+                indices = [self._values[index] for index in op.indices]
+                self._builder.insert(memref.StoreOp.get(self._values[op.scalar], dest, indices))
+                self._values[op.result] = dest
+            case tensor.ExtractOp():
+                indices = [self._values[index] for index in op.indices]
+                load = self._builder.insert(memref.LoadOp.get(self._values[op.tensor], indices))
+                self._define(op.result, load.res)
+            case tensor.DimOp():
+                self._dim(op)
+            case func.CallOp() if any(is_tensor(value) for value in (*op.operands, *op.results)):
+                self._call(op)
+            case func.ReturnOp():
+                self._return(op)
+            case scf.ForOp():
+                self._for(op)
+            case _:
+                self._copy_op(op)
+
+    def _define(self, old: SSAValue, new: SSAValue) -> None:
+        self._values[old] = new
+        if new.name_hint is None and old.name_hint is not None:
+            new.name_hint = old.name_hint
+
+    def _index(self, value: int) -> SSAValue:
+        return self._builder.insert(arith.ConstantOp(IntegerAttr(value, IndexType()))).result
+
+    # fresh values
+
+    def _buffer(self, value: SSAValue) -> SSAValue:
+        """The buffer of a fresh value: a new one, or a part of the one that it is assigned to."""
+        target = self._placement.assigned.get(value)
+        match target:
+            case None:
+                made = self._builder.insert(memref.AllocOp([], [], memref_like(value.type))).memref
+            case OutArgument(index=index):
+                made = reshape_view(self._builder, self._outs[index], shape_of(value))
+            case Part(insertion=insertion, anchor=anchor):
+                part = self._part(insertion, self._values[anchor])
+                made = plain_view(self._builder, reshape_view(self._builder, part, shape_of(value)))
+        self._define(value, made)
+        return made
+
+    def _part(self, insertion: tensor.InsertSliceOp, dest: SSAValue) -> SSAValue:
+        offsets, sizes, steps = mixed_slice(insertion)
+        kept = kept_dims(sizes, shape_of(insertion.source))
+        return slice_view(self._builder, dest, self._mapped(offsets), sizes, steps, kept)
+
+    def _mapped(self, offsets: Sequence[int | SSAValue]) -> list[int | SSAValue]:
+        return [at if isinstance(at, int) else self._values[at] for at in offsets]
+
+    def _fresh(self, op: tensor.EmptyOp | tensor.FromElementsOp | tensor.SplatOp) -> None:
+        value = op.results[0]
+        if _is_never_read(value):
+            return
+        buffer = self._buffer(value)
+        if isinstance(op, tensor.SplatOp):
+            self._fill(buffer, op.input)
+        elif isinstance(op, tensor.FromElementsOp):
+            numbers: dict[int, SSAValue] = {}
+            for position, element in enumerate(op.elements):
+                at: list[SSAValue] = []
+                for size in reversed(shape_of(value)):
+                    position, index = divmod(position, size)
+                    at.insert(0, numbers[index] if index in numbers else numbers.setdefault(index, self._index(index)))
+                self._builder.insert(memref.StoreOp.get(self._values[element], buffer, at))
+
+    def _fill(self, buffer: SSAValue, scalar: SSAValue) -> None:
+        rank = memref_of(buffer).get_num_dims()
+        constant = scalar.owner if isinstance(scalar.owner, arith.ConstantOp) else None
+        inputs = [] if constant is not None else [self._values[scalar]]
+        block = Block(arg_types=[scalar.type] * (1 + len(inputs)))
+        filled: SSAValue = block.args[0]
+        if constant is not None:
+            filled = constant.clone().result
+            block.add_op(filled.owner)  # pyright: ignore[reportArgumentType]
+        block.add_op(YieldOp(filled))
+        maps = [AffineMap(rank, 0, ())] * len(inputs) + [AffineMap.identity(rank)]
+        kinds = [IteratorTypeAttr(IteratorType.PARALLEL)] * rank
+        generic = GenericOp(inputs, [buffer], Region(block), [AffineMapAttr(m) for m in maps], kinds)
+        self._builder.insert(generic)
+
+    def _constant(self, op: arith.ConstantOp) -> None:
+        if not _is_never_read(op.result):
+            assert isa(op.value, DenseIntOrFPElementsAttr)
+            self._define(op.result, self._builder.insert(self._constants(op.value)).memref)
+
+    def _pad(self, op: tensor.PadOp) -> None:
+        for inner in op.region.block.ops:
+            if not isinstance(inner, tensor.YieldOp):
+                self._builder.insert(inner.clone(self._values))
+        if not is_window_pad(op.result):
+            self._window(op, [0] * len(shape_of(op.result)), self._buffer(op.result))
+
+    def _window(self, pad: tensor.PadOp, at: Sequence[int | SSAValue], dest: SSAValue) -> None:
+        """Copy the box of the shape of `dest` that begins at `at` in the padded tensor."""
+        offsets: list[int | SSAValue] = []
+        for offset, low in zip(at, pad.static_low.get_values(), strict=True):
+            if isinstance(offset, int):
+                offsets.append(offset - low)
+            elif low == 0:
+                offsets.append(self._values[offset])
+            else:
+                less = arith.SubiOp(self._values[offset], self._index(low))
+                offsets.append(self._builder.insert(less).result)
+        last = pad.region.block.last_op
+        assert isinstance(last, tensor.YieldOp)
+        padding = self._values[last.operands[0]]
+        source = self._values[pad.source]
+        self._builder.insert(mem.CopyOp(source, dest, source_offsets=offsets, padding=padding))
+
+    # slices
+
+    def _extract_slice(self, op: tensor.ExtractSliceOp) -> None:
+        offsets, sizes, steps = mixed_slice(op)
+        kept = kept_dims(sizes, shape_of(op.result))
+        pad = window_of(op.result)
+        if pad is None:
+            source = self._values[op.source]
+            self._define(op.result, slice_view(self._builder, source, self._mapped(offsets), sizes, steps, kept))
+            return
+        box = self._buffer(op.result)
+        if len(kept) != len(sizes):
+            self._window(pad, offsets, reshape_view(self._builder, box, sizes))
+        else:
+            self._window(pad, offsets, box)
+
+    def _insert_slice(self, op: tensor.InsertSliceOp) -> None:
+        source, dest = self._values[op.source], self._values[op.dest]
+        self._values[op.result] = dest
+        if self._placement.is_in_place(op):
+            return
+        offsets, sizes, steps = mixed_slice(op)
+        whole = tuple(sizes) == shape_of(op.dest) and tuple(sizes) == shape_of(op.source)
+        if whole:
+            self._builder.insert(mem.CopyOp(source, dest))
+        elif len(sizes) == len(shape_of(op.source)) and all(step == 1 for step in steps):
+            self._builder.insert(mem.CopyOp(source, dest, dest_offsets=self._mapped(offsets)))
+        else:
+            self._builder.insert(mem.CopyOp(source, self._part(op, dest)))
+
+    # structured ops, calls and control flow
+
+    def _structured(self, op: StructuredOp) -> None:
+        operands: list[SSAValue] = []
+        for index, value in enumerate(op.operands):
+            if value in self._values:
+                operands.append(self._values[value])
+            else:
+                assert index < len(op.inputs)
+                operands.append(self._shape_only(op, value))
+        region = Region()
+        op.body.clone_into(region, value_mapper=self._values)
+        built = type(op).create(
+            operands=operands,
+            properties=op.properties,
+            attributes=op.attributes,
+            regions=[region],
+        )
+        self._builder.insert(built)
+        for result, output in zip(op.res, op.outputs, strict=True):
+            self._values[result] = self._values[output]
+
+    def _shape_only(self, op: StructuredOp, value: SSAValue) -> SSAValue:
+        wanted = memref_like(value.type)
+        for other in op.operands:
+            found = self._values.get(other)
+            if found is not None and isa(found.type, MemRefType) and found.type.get_offset() == 0:
+                # the offset of a reinterpretation counts from the start of the allocation
+                if found.type.element_type == wanted.element_type:
+                    return shape_only_view(self._builder, found, wanted.get_shape())
+        one = memref.AllocOp([], [], MemRefType(wanted.element_type, [1]))
+        return shape_only_view(self._builder, self._builder.insert(one).memref, wanted.get_shape())
+
+    def _dim(self, op: tensor.DimOp) -> None:
+        index = op.index.owner
+        if not isinstance(index, arith.ConstantOp) or not isinstance(index.value, IntegerAttr):
+            raise UserError("the number of the dim must be a constant", loc=location_of(op))
+        self._define(op.result, self._index(shape_of(op.source)[index.value.value.data]))
+
+    def _call(self, op: func.CallOp) -> None:
+        buffers = [self._buffer(value) for value in op.results if is_tensor(value)]
+        passed = [*(self._values[value] for value in op.operands), *buffers]
+        operands = [
+            plain_view(self._builder, value) if isinstance(value.type, MemRefType) else value for value in passed
+        ]
+        scalars = [value for value in op.results if not is_tensor(value)]
+        call = func.CallOp(op.callee, operands, [value.type for value in scalars])
+        call.attributes.update(op.attributes)
+        self._builder.insert(call)
+        self._calls(op.callee.string_value(), operands, call)
+        for old, new in zip(scalars, call.results, strict=True):
+            self._define(old, new)
+
+    def _return(self, op: func.ReturnOp) -> None:
+        for index, value in enumerate(op.arguments):
+            if is_tensor(value) and not same(self._placement.place(value), self._placement.result(index)):
+                self._builder.insert(mem.CopyOp(self._values[value], self._outs[index]))
+        scalars = [self._values[value] for value in op.arguments if not is_tensor(value)]
+        self._builder.insert(func.ReturnOp(*scalars))
+
+    def _for(self, op: scf.ForOp) -> None:
+        old = op.body.block
+        kept = [number for number, value in enumerate(op.iter_args) if not is_tensor(value)]
+        block = Block(arg_types=[old.args[0].type, *(op.iter_args[number].type for number in kept)])
+        lower, upper, step = (self._values[value] for value in (op.lb, op.ub, op.step))
+        loop = scf.ForOp(lower, upper, step, [self._values[op.iter_args[n]] for n in kept], Region(block))
+        loop.attributes.update(op.attributes)
+        self._builder.insert(loop)
+        for number, value in enumerate(op.iter_args):
+            if is_tensor(value):
+                self._values[old.args[1 + number]] = self._values[op.results[number]] = self._values[value]
+        self._define(old.args[0], block.args[0])
+        for position, number in enumerate(kept):
+            self._define(old.args[1 + number], block.args[1 + position])
+            self._define(op.results[number], loop.results[position])
+        outer, self._builder.insertion_point = self._builder.insertion_point, InsertPoint.at_end(block)
+        self._ops(old)
+        last = old.last_op
+        assert isinstance(last, scf.YieldOp)
+        for _, value, argument in carried(last):
+            if not same(self._placement.place(value), self._placement.place(argument)):
+                self._builder.insert(mem.CopyOp(self._values[value], self._values[argument]))
+        self._builder.insert(scf.YieldOp(*(self._values[last.arguments[number]] for number in kept)))
+        self._builder.insertion_point = outer
+
+    def _copy_op(self, op: Operation) -> None:
+        """An op without tensors, whose regions may have some."""
+        if isinstance(op, scf.YieldOp) and isinstance(op.parent_op(), scf.ForOp):
+            return
+        copied = op.clone_without_regions(self._values)
+        self._builder.insert(copied)
+        outer = self._builder.insertion_point
+        for region, new in zip(op.regions, copied.regions, strict=True):
+            for block in region.blocks:
+                built = Block(arg_types=block.arg_types)
+                new.add_block(built)
+                for old_arg, new_arg in zip(block.args, built.args, strict=True):
+                    self._define(old_arg, new_arg)
+                self._builder.insertion_point = InsertPoint.at_end(built)
+                self._ops(block)
+        self._builder.insertion_point = outer
+
+
+def _is_never_read(value: SSAValue) -> bool:
+    """Whether nothing but the shape of a fresh value is used, so that it needs no storage."""
+    return all(
+        isinstance(use.operation, tensor.DimOp)
+        or (isinstance(use.operation, tensor.ReshapeOp) and use.index == 1)
+        or (
+            isinstance(use.operation, StructuredOp)
+            and use.index < len(use.operation.inputs)
+            and ignores_input(use.operation, use.index)
+        )
+        for use in value.uses
+    )

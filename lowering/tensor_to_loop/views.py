@@ -1,0 +1,151 @@
+"""Views of memrefs: slices, reshapes, and a shape that nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.builder import Builder
+from xdsl.dialects import memref
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    IntegerAttr,
+    MemRefType,
+    NoneAttr,
+    StridedLayoutAttr,
+    TensorType,
+    i64,
+)
+from xdsl.ir import Attribute, SSAValue
+from xdsl.utils.hints import isa
+
+from penstock.dialects.mem import static_strides
+from penstock.passes.tensor.places import collapsed_strides, contiguous_strides, expanded_strides, reassociation
+
+
+def memref_of(value: SSAValue) -> MemRefType[Attribute]:
+    """The type of a memref value."""
+    assert isa(value.type, MemRefType)
+    return value.type
+
+
+def memref_like(type: Attribute) -> MemRefType[Attribute]:
+    """The contiguous off-chip memref of a tensor type."""
+    assert isa(type, TensorType)
+    return MemRefType(type.element_type, type.shape)
+
+
+def memref_types(types: Sequence[Attribute]) -> list[Attribute]:
+    """The types with every tensor as a contiguous off-chip memref."""
+    return [memref_like(type) if isa(type, TensorType) else type for type in types]
+
+
+def slice_view(
+    builder: Builder,
+    source: SSAValue,
+    offsets: Sequence[int | SSAValue],
+    sizes: Sequence[int],
+    steps: Sequence[int],
+    kept: Sequence[int],
+) -> SSAValue:
+    """The slice of a memref, without the dims that are not `kept`; the memref itself if that is all of it."""
+    type = memref_of(source)
+    is_whole = tuple(sizes) == type.get_shape() and len(kept) == len(sizes)
+    if is_whole and all(isinstance(at, int) and at == 0 for at in offsets):
+        return source
+    full = memref.SubviewOp.infer_result_type(type, offsets, sizes, steps)
+    layout = full.layout
+    assert isinstance(layout, StridedLayoutAttr)
+    reduced = MemRefType(
+        full.element_type,
+        [sizes[dim] for dim in kept],
+        StridedLayoutAttr([layout.strides.data[dim] for dim in kept], layout.offset),
+        full.memory_space,
+    )
+    return builder.insert(memref.SubviewOp.get(source, offsets, sizes, steps, reduced)).result
+
+
+def reshape_view(builder: Builder, source: SSAValue, shape: Sequence[int]) -> SSAValue:
+    """
+    The elements of a memref in another shape, through `memref.collapse_shape` and `memref.expand_shape`.
+
+    Raises ValueError where its strides cannot express that.
+    """
+    type = memref_of(source)
+    if type.get_shape() == tuple(shape):
+        return source
+    strides = static_strides(type)
+    groups = reassociation(type.get_shape(), shape)
+    collapsed = collapsed_strides(type.get_shape(), strides, [ours for ours, _ in groups])
+    if collapsed is None:
+        raise ValueError(f"{type} has no view of the shape {list(shape)}")
+    if len(collapsed) != len(strides):
+        middle = _middle_shape(type, groups)
+        collapse = memref.CollapseShapeOp(
+            operands=[source],
+            result_types=[_retyped(type, middle, collapsed)],
+            properties={"reassociation": _attribute([ours for ours, _ in groups])},
+        )
+        source = builder.insert(collapse).result
+    if len(collapsed) != len(shape):
+        expanded = expanded_strides(collapsed, shape, [theirs for _, theirs in groups])
+        expand = memref.ExpandShapeOp(
+            operands=[source, []],
+            result_types=[_retyped(type, shape, expanded)],
+            properties={
+                "reassociation": _attribute([theirs for _, theirs in groups]),
+                "static_output_shape": DenseArrayBase.from_list(i64, shape),
+            },
+        )
+        source = builder.insert(expand).result
+    return source
+
+
+def _middle_shape(type: MemRefType[Attribute], groups: Sequence[tuple[list[int], list[int]]]) -> list[int]:
+    middle: list[int] = []
+    for ours, _ in groups:
+        size = 1
+        for dim in ours:
+            size *= type.get_shape()[dim]
+        middle.append(size)
+    return middle
+
+
+def _retyped(type: MemRefType[Attribute], shape: Sequence[int], strides: Sequence[int]) -> MemRefType[Attribute]:
+    layout = type.layout if isinstance(type.layout, NoneAttr) else StridedLayoutAttr(strides, type.get_offset())
+    return MemRefType(type.element_type, shape, layout, type.memory_space)
+
+
+def _attribute(groups: Sequence[Sequence[int]]) -> ArrayAttr[ArrayAttr[IntegerAttr]]:
+    return ArrayAttr([ArrayAttr([IntegerAttr(dim, i64) for dim in group]) for group in groups])
+
+
+def plain_view(builder: Builder, source: SSAValue) -> SSAValue:
+    """
+    The same memref with the strides of its dims of size 1 as they would be if it were contiguous from there on.
+
+    They do not matter, but they are part of the type: without them a slice that is contiguous looks so.
+    """
+    type = memref_of(source)
+    shape, strides = type.get_shape(), static_strides(type)
+    if 0 in shape:
+        # No element has a place, so no stride says anything.
+        return source
+    squeezed = [size for size in shape if size != 1]
+    moving = [stride for size, stride in zip(shape, strides, strict=True) if size != 1]
+    groups = [theirs for _, theirs in reassociation(squeezed, shape)]
+    plain = expanded_strides(moving, shape, groups) if groups else contiguous_strides(shape)
+    if plain == strides:
+        return source
+    return reshape_view(builder, reshape_view(builder, source, squeezed), shape)
+
+
+def shape_only_view(builder: Builder, source: SSAValue, shape: Sequence[int]) -> SSAValue:
+    """
+    A memref of `shape` with strides 0 on the first element of `source`: the window of a pooling, whose elements
+    are never read, so that it needs no storage of its own.
+    """
+    type = memref_of(source)
+    view = MemRefType(type.element_type, shape, StridedLayoutAttr([0] * len(shape)), type.memory_space)
+    cast = memref.ReinterpretCastOp.from_dynamic(source, [0], list(shape), [0] * len(shape), view)
+    return builder.insert(cast).result
