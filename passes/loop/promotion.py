@@ -1,0 +1,217 @@
+"""What promotion does to one kernel: it chooses scopes, makes buffers, and puts in the copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xdsl.dialects import func, memref
+from xdsl.dialects.builtin import MemRefType, StridedLayoutAttr, StringAttr
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.hints import isa
+
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, scope_of
+from penstock.passes.access import access_of
+from penstock.passes.intrinsics import Match, candidates, runs_on_unit
+
+
+def storage_of(value: SSAValue) -> SSAValue:
+    """The allocation or argument whose bytes `value` is a view of."""
+    while isinstance(value.owner, memref.SubviewOp | memref.CastOp):
+        value = value.owner.source
+    return value
+
+
+def in_scope(type: MemRefType[Attribute], target: TargetOp, scope: str) -> MemRefType[Attribute]:
+    """The type of a buffer of this shape in `scope`, with rows rounded up to its granule."""
+    shape = type.get_shape()
+    element = element_bytes(type)
+    granule = target.scope(scope).granule_bytes
+    if len(shape) < 2 or shape[-1] * element % granule == 0 or granule % element:
+        return MemRefType(type.element_type, shape, memory_space=StringAttr(scope))
+    strides = [1]
+    pitch = -(-shape[-1] * element // granule) * granule // element
+    for size in [pitch, *shape[-2:0:-1]]:
+        strides.insert(0, strides[0] * size)
+    return MemRefType(type.element_type, shape, StridedLayoutAttr(strides), StringAttr(scope))
+
+
+def _retype(value: SSAValue, type: MemRefType[Attribute]) -> None:
+    """Give `value` a new layout and scope, and the views of it those that follow."""
+    new = Rewriter.replace_value_with_new_type(value, type)
+    for use in list(new.uses):
+        view = use.operation
+        if isinstance(view, memref.SubviewOp):
+            rank = type.get_num_dims()
+            offsets, sizes, strides = (
+                list(a.get_values()) for a in (view.static_offsets, view.static_sizes, view.static_strides)
+            )
+            # A dynamic offset stays one: any value that is no integer says so.
+            mixed = [new if offset < -(2**62) else offset for offset in offsets]
+            inferred = memref.SubviewOp.infer_result_type(type, mixed, sizes[:rank], strides[:rank])
+            _retype(view.result, inferred)
+
+
+@dataclass
+class Promotion:
+    """The promotion of one kernel to the scopes of `target`."""
+
+    function: func.FuncOp
+    target: TargetOp
+    matches: dict[GenericOp, Match] = field(default_factory=dict[GenericOp, Match])
+
+    def run(self) -> None:
+        """Rewrite the kernel."""
+        generics = [op for op in self.function.walk() if isinstance(op, GenericOp)]
+        scopes = self._choose(generics)
+        for allocation, scope in scopes.items():
+            self._place(allocation, scope)
+        done: dict[tuple[SSAValue, str], SSAValue] = {}
+        for generic in generics:
+            for number, operand in enumerate(generic.operands):
+                wanted = self.matches[generic].scope_of_operand(number)
+                assert isa(operand.type, MemRefType)
+                if wanted != (scope_of(operand.type) or DRAM):
+                    self._bring(generic, number, operand, wanted, done)
+
+    def _choose(self, generics: list[GenericOp]) -> dict[SSAValue, str]:
+        """An intrinsic for every generic, and a scope for every allocation. Units choose; DMA engines follow."""
+        scopes: dict[SSAValue, str] = {}
+        options = {generic: self._options(generic) for generic in generics}
+        for generic in sorted(generics, key=lambda g: not runs_on_unit(options[g][0])):
+            match = next((m for m in options[generic] if self._agrees(generic, m, scopes)), options[generic][0])
+            self.matches[generic] = match
+            for number, operand in enumerate(generic.operands):
+                root = storage_of(operand)
+                if isinstance(root.owner, memref.AllocOp):
+                    scopes.setdefault(root, match.scope_of_operand(number))
+        return {root: scope for root, scope in scopes.items() if scope != DRAM}
+
+    def _options(self, generic: GenericOp) -> list[Match]:
+        access = access_of(generic, placed=False)
+        matches, failures = candidates(access, self.target) if access is not None else ([], [])
+        if not matches:
+            raise UserError(
+                f"no intrinsic of @{self.target.sym_name.data} computes this op of @{self.function.sym_name.data}",
+                loc=location_of(generic),
+                notes=[f"@{failure.intrinsic}: {failure.reason}" for failure in failures],
+            )
+        return matches
+
+    def _agrees(self, generic: GenericOp, match: Match, scopes: dict[SSAValue, str]) -> bool:
+        return all(
+            scopes.get(storage_of(operand), match.scope_of_operand(number)) == match.scope_of_operand(number)
+            for number, operand in enumerate(generic.operands)
+        )
+
+    def _place(self, allocation: SSAValue, scope: str) -> None:
+        op = allocation.owner
+        assert isinstance(op, memref.AllocOp)
+        assert isa(allocation.type, MemRefType)
+        _retype(allocation, in_scope(allocation.type, self.target, scope))
+        placed = op.results[0]
+        assert isa(placed.type, MemRefType)
+        buffer = BufferOp(placed.type)
+        buffer.location = op.location
+        buffer.memref.name_hint = placed.name_hint
+        Rewriter.replace_op(op, buffer)
+
+    def _bring(
+        self, generic: GenericOp, number: int, operand: SSAValue, scope: str, done: dict[tuple[SSAValue, str], SSAValue]
+    ) -> None:
+        """Make operand `number` of `generic` a buffer in `scope`, filled and emptied as its uses demand."""
+        if (known := done.get((operand, scope))) is not None:
+            generic.operands[number] = known
+            return
+        storage = storage_of(operand)
+        accesses = self._accesses(storage)
+        if not any(is_written(op, storage) for op in accesses):
+            buffer = self._buffer(operand, scope, _after(operand), generic)
+            Rewriter.insert_op(self._copy(operand, buffer, generic), _after(buffer))
+            done[(operand, scope)] = buffer
+            generic.operands[number] = buffer
+            return
+        users = [op for op in accesses if operand in op.operands]
+        block = _after(operand).block
+        if len(users) < len(accesses):
+            # Other views reach the same bytes: the buffer may only stand for them during this one op.
+            assert generic.parent is not None
+            users, block = [generic], generic.parent
+        spots = sorted({_ancestor_in(op, block) for op in users}, key=_position)
+        buffer = self._buffer(operand, scope, InsertPoint.before(spots[0]), generic)
+        if not overwrites(spots[0], operand):
+            Rewriter.insert_op(self._copy(operand, buffer, generic), InsertPoint.before(spots[0]))
+        for op in users:
+            for position, value in enumerate(op.operands):
+                if value is operand:
+                    op.operands[position] = buffer
+        Rewriter.insert_op(self._copy(buffer, operand, generic), InsertPoint.after(spots[-1]))
+
+    def _accesses(self, storage: SSAValue) -> list[Operation]:
+        """Every op of the kernel that reads or writes the bytes of `storage`."""
+        return [
+            op
+            for op in self.function.walk()
+            if isinstance(op, GenericOp | CopyOp) and any(storage_of(v) is storage for v in op.operands)
+        ]
+
+    def _buffer(self, operand: SSAValue, scope: str, place: InsertPoint, op: Operation) -> SSAValue:
+        assert isa(operand.type, MemRefType)
+        buffer = BufferOp(in_scope(operand.type, self.target, scope))
+        buffer.location = op.location
+        buffer.memref.name_hint = operand.name_hint
+        Rewriter.insert_op(buffer, place)
+        return buffer.memref
+
+    def _copy(self, source: SSAValue, dest: SSAValue, op: Operation) -> CopyOp:
+        assert isa(source.type, MemRefType)
+        assert isa(dest.type, MemRefType)
+        start, end = scope_of(source.type) or DRAM, scope_of(dest.type) or DRAM
+        if self.target.dma_between(start, end) is None:
+            raise UserError(
+                f'no DMA of @{self.target.sym_name.data} goes from "{start}" to "{end}"',
+                loc=location_of(op),
+                notes=["the intrinsic wants its operand there; add a DMA to the machine file"],
+            )
+        copy = CopyOp(source, dest)
+        copy.location = op.location
+        return copy
+
+
+def is_written(op: Operation, storage: SSAValue) -> bool:
+    """Whether `op` writes bytes of `storage`."""
+    if isinstance(op, GenericOp):
+        return any(storage_of(value) is storage for value in op.outputs)
+    return isinstance(op, CopyOp) and storage_of(op.dest) is storage
+
+
+def overwrites(op: Operation, value: SSAValue) -> bool:
+    """Whether `op` certainly writes every element of `value` before anything in it reads one."""
+    if isinstance(op, CopyOp):
+        return op.dest is value and op.window_side != "dest" and op.source is not value
+    if not isinstance(op, GenericOp) or value in op.inputs or value not in op.outputs:
+        return False
+    number = list(op.operands).index(value)
+    assert isa(value.type, MemRefType)
+    written = list(op.indexing_maps)[number].data
+    covered = written.is_projected_permutation() and len(written.results) == value.type.get_num_dims()
+    return covered and not op.body.block.args[number].uses
+
+
+def _after(value: SSAValue) -> InsertPoint:
+    owner = value.owner
+    return InsertPoint.at_start(owner) if isinstance(owner, Block) else InsertPoint.after(owner)
+
+
+def _ancestor_in(op: Operation, block: Block) -> Operation:
+    found = block.find_ancestor_op_in_block(op)
+    assert found is not None
+    return found
+
+
+def _position(op: Operation) -> int:
+    assert op.parent is not None
+    return op.parent.get_operation_index(op)

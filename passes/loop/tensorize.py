@@ -1,0 +1,98 @@
+"""Tensorization: prove which intrinsic each op of the machine's kernels is, and write it down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.passes import ModulePass
+
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.machine import TargetOp
+from penstock.passes.access import access_of
+from penstock.passes.intrinsics import Match, candidates
+from penstock.passes.kernels import machine_kernels
+
+
+def prove(generic: GenericOp, target: TargetOp) -> Match:
+    """
+    The first intrinsic that `generic` is, with its operands where they are.
+
+    Raises UserError with the reason of every intrinsic that it is not, the one that came furthest first.
+    """
+    access = access_of(generic)
+    matches, failures = candidates(access, target) if access is not None else ([], [])
+    if matches:
+        return matches[0]
+    failures.sort(key=lambda failure: -failure.stage)
+    reasons = [f"@{failure.intrinsic}: {failure.reason}" for failure in failures]
+    raise UserError(
+        f"this op runs on @{target.sym_name.data}, but is none of its intrinsics",
+        loc=location_of(generic),
+        notes=reasons or ["it has several outputs, a dynamic domain, or needs its own index"],
+    )
+
+
+@dataclass(frozen=True)
+class TensorizePass(ModulePass):
+    """
+    Name the intrinsic that each `linalg.generic` of the machine's kernels is, in its `library_call`.
+
+    Requires the loop level with operands promoted. The op stays what it is: its body says what it computes, and
+    the lowering to commands proves the match again. Guarantees: every generic of a kernel on the machine has a
+    `library_call` that names an intrinsic it matches in body, iterator kinds, scopes and strides. Raises UserError
+    for an op that is no intrinsic; it is never moved to the host behind the user's back.
+
+    Before:
+    ```mlir
+    #mk = affine_map<(m, n, k) -> (m, k)>
+    #kn = affine_map<(m, n, k) -> (k, n)>
+    #mn = affine_map<(m, n, k) -> (m, n)>
+    func.func private @k() attributes {device = @gemmini_fp32} {
+      %a = mem.buffer : memref<8x3xf32, strided<[4, 1]>, "spad">
+      %b = mem.buffer : memref<3x4xf32, "spad">
+      %c = mem.buffer : memref<8x4xf32, "acc">
+      linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"]}
+          ins(%a, %b : memref<8x3xf32, strided<[4, 1]>, "spad">, memref<3x4xf32, "spad">)
+          outs(%c : memref<8x4xf32, "acc">) {
+      ^bb0(%x: f32, %y: f32, %z: f32):
+        %p = arith.mulf %y, %x : f32
+        %s = arith.addf %p, %z : f32
+        linalg.yield %s : f32
+      }
+      func.return
+    }
+    ```
+    After (`tensorize` on `gemmini-fp32`):
+    ```mlir
+    #mk = affine_map<(m, n, k) -> (m, k)>
+    #kn = affine_map<(m, n, k) -> (k, n)>
+    #mn = affine_map<(m, n, k) -> (m, n)>
+    func.func private @k() attributes {device = @gemmini_fp32} {
+      %a = mem.buffer : memref<8x3xf32, strided<[4, 1]>, "spad">
+      %b = mem.buffer : memref<3x4xf32, "spad">
+      %c = mem.buffer : memref<8x4xf32, "acc">
+      linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"],
+          library_call = "gemm"}
+          ins(%a, %b : memref<8x3xf32, strided<[4, 1]>, "spad">, memref<3x4xf32, "spad">)
+          outs(%c : memref<8x4xf32, "acc">) {
+      ^bb0(%x: f32, %y: f32, %z: f32):
+        %p = arith.mulf %y, %x : f32
+        %s = arith.addf %p, %z : f32
+        linalg.yield %s : f32
+      }
+      func.return
+    }
+    ```
+    """
+
+    name = "tensorize"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target, functions = machine_kernels(op)
+        for function in functions:
+            assert target is not None
+            for generic in [o for o in function.walk() if isinstance(o, GenericOp)]:
+                generic.library_call = StringAttr(prove(generic, target).intrinsic.sym_name.data)
