@@ -1,0 +1,185 @@
+"""From the loop level to the accelerator: copies and tensorized ops become asynchronous commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.builder import Builder
+from xdsl.context import Context
+from xdsl.dialects import arith, func, memref, scf
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Block, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from penstock.dialects.accel import BarrierOp, TokenType
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import BufferOp, CopyOp, scope_of
+from penstock.lowering.loop_to_accel.commands import join, lower_copy, lower_generic
+from penstock.lowering.loop_to_accel.dependences import (
+    History,
+    Tracker,
+    accesses_of,
+    accesses_within,
+    overlapping,
+)
+from penstock.passes.kernels import machine_kernels
+
+KEPT = (memref.SubviewOp, memref.CastOp, arith.ConstantOp, scf.YieldOp)
+"""Ops that a kernel keeps beside its commands, as it does all index arithmetic."""
+
+
+@dataclass
+class _Lowering:
+    """The lowering of one kernel."""
+
+    target: TargetOp
+
+    def run(self, kernel: func.FuncOp) -> None:
+        written = frozenset(accesses_within(kernel).writes)
+        self._block(kernel.body.block, Tracker(written, overlapping(kernel)))
+        terminator = kernel.body.block.last_op
+        assert terminator is not None
+        Rewriter.insert_op(BarrierOp(), InsertPoint.before(terminator))
+
+    def _block(self, block: Block, tracker: Tracker) -> None:
+        for op in list(block.ops):
+            match op:
+                case scf.ForOp():
+                    self._for(op, tracker)
+                case CopyOp() | GenericOp():
+                    self._command(op, tracker)
+                case BufferOp() if op.byte_offset is None:
+                    raise UserError(
+                        f'this buffer in "{scope_of(op.type) or "dram"}" has no place',
+                        loc=location_of(op),
+                        notes=["run `plan-scopes` first, or write `mem.buffer at N`"],
+                    )
+                case _ if isinstance(op, (*KEPT, BufferOp, func.ReturnOp)) or op.name.startswith("arith."):
+                    continue
+                case _:
+                    raise UserError(
+                        f"{op.name} cannot run on @{self.target.sym_name.data}",
+                        loc=location_of(op),
+                        status=UNSUPPORTED,
+                    )
+
+    def _command(self, op: CopyOp | GenericOp, tracker: Tracker) -> None:
+        accesses = accesses_of(op)
+        assert accesses is not None
+        builder = Builder(InsertPoint.before(op))
+        after = tracker.dependencies(accesses)
+        lower = lower_copy if isinstance(op, CopyOp) else lower_generic
+        tracker.record(accesses, lower(builder, op, self.target, after))  # pyright: ignore[reportArgumentType]
+        Rewriter.erase_op(op)
+
+    def _for(self, loop: scf.ForOp, tracker: Tracker) -> None:
+        """A loop carries one token for every storage it accesses: of all accesses, or of the reads if only those."""
+        within = accesses_within(loop)
+        written = tracker.tracked(within.writes)
+        read = [storage for storage in tracker.tracked(within.reads) if storage not in written]
+        before = Builder(InsertPoint.before(loop))
+        carried = [*written, *read]
+        inits = [self._entry(before, tracker, storage, storage in written) for storage in carried]
+        body = loop.body.block
+        args = [body.insert_arg(TokenType(), len(body.args)) for _ in carried]
+        inner = tracker.copy()
+        for storage, arg in zip(carried, args, strict=True):
+            outside = tracker.history(storage)
+            inner.histories[storage] = History((arg,)) if storage in written else History(outside.written, (arg,))
+        self._block(body, inner)
+        self._yield(body, [self._exit(inner, storage, storage in written) for storage in carried])
+        results = self._with_tokens(loop, inits)
+        for storage, token in zip(carried, results, strict=True):
+            outside = tracker.history(storage)
+            tracker.histories[storage] = History((token,)) if storage in written else History(outside.written, (token,))
+
+    def _entry(self, builder: Builder, tracker: Tracker, storage: SSAValue, is_written: bool) -> SSAValue:
+        history = tracker.history(storage)
+        return join(builder, (*history.written, *history.read) if is_written else history.read)
+
+    def _exit(self, tracker: Tracker, storage: SSAValue, is_written: bool) -> tuple[SSAValue, ...]:
+        history = tracker.history(storage)
+        return (*history.written, *history.read) if is_written else history.read
+
+    def _yield(self, body: Block, tokens: list[tuple[SSAValue, ...]]) -> None:
+        terminator = body.last_op
+        assert isinstance(terminator, scf.YieldOp)
+        builder = Builder(InsertPoint.before(terminator))
+        values = [join(builder, list(dict.fromkeys(joined))) for joined in tokens]
+        Rewriter.replace_op(terminator, scf.YieldOp(*terminator.operands, *values))
+
+    def _with_tokens(self, loop: scf.ForOp, inits: list[SSAValue]) -> list[SSAValue]:
+        new = scf.ForOp(loop.lb, loop.ub, loop.step, [*loop.iter_args, *inits], loop.detach_region(loop.body))
+        new.location = loop.location
+        Rewriter.replace_op(loop, new, new.results[: len(loop.results)])
+        return list(new.results[len(new.results) - len(inits) :])
+
+
+@dataclass(frozen=True)
+class LoopToAccelPass(ModulePass):
+    """
+    Turn the kernels of the machine into asynchronous commands, ordered by tokens.
+
+    Requires the loop level, tensorized and with every scope planned. A `mem.copy` becomes transfers of the DMA
+    engine between its two scopes, a loop of them where the box has more dims than a descriptor; a window that
+    hangs over the edge is padded by the engine, or filled by an intrinsic first where the engine cannot. A
+    tensorized op becomes `accel.exec`, whose match is proved again. Each command comes after what it depends on
+    (see `dependences`), and loops carry the tokens, so nothing else is assumed about the order of units.
+    Guarantees: kernels of the machine hold commands, loops, views and index arithmetic only, and end in
+    `accel.barrier`. Depth is 1: a buffer is filled again when its last reader is done.
+
+    Before:
+    ```mlir
+    #mk = affine_map<(m, n, k) -> (m, k)>
+    #kn = affine_map<(m, n, k) -> (k, n)>
+    #mn = affine_map<(m, n, k) -> (m, n)>
+    func.func private @k(%x: memref<8x3xf32>, %y: memref<8x4xf32>) attributes {device = @gemmini_fp32} {
+      %a = mem.buffer at 0 : memref<8x3xf32, strided<[4, 1]>, "spad">
+      %b = mem.buffer at 128 : memref<3x4xf32, "spad">
+      %c = mem.buffer at 0 : memref<8x4xf32, "acc">
+      mem.copy %x to %a : memref<8x3xf32> to memref<8x3xf32, strided<[4, 1]>, "spad">
+      linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"],
+          library_call = "gemm"} ins(%a, %b : memref<8x3xf32, strided<[4, 1]>, "spad">, memref<3x4xf32, "spad">)
+          outs(%c : memref<8x4xf32, "acc">) {
+      ^bb0(%p: f32, %q: f32, %r: f32):
+        %s = arith.mulf %p, %q : f32
+        %t = arith.addf %r, %s : f32
+        linalg.yield %t : f32
+      }
+      mem.copy %c to %y : memref<8x4xf32, "acc"> to memref<8x4xf32>
+      func.return
+    }
+    ```
+    After (`loop-to-accel` on `gemmini-fp32`):
+    ```mlir
+    #mk = affine_map<(m, n, k) -> (m, k)>
+    #kn = affine_map<(m, n, k) -> (k, n)>
+    #mn = affine_map<(m, n, k) -> (m, n)>
+    func.func private @k(%x: memref<8x3xf32>, %y: memref<8x4xf32>) attributes {device = @gemmini_fp32} {
+      %a = mem.buffer at 0 : memref<8x3xf32, strided<[4, 1]>, "spad">
+      %b = mem.buffer at 128 : memref<3x4xf32, "spad">
+      %c = mem.buffer at 0 : memref<8x4xf32, "acc">
+      %0 = accel.dma %x to %a on "mvin" : memref<8x3xf32> to memref<8x3xf32, strided<[4, 1]>, "spad">
+      %1 = accel.exec @gemm extents [8, 4, 3]
+          maps [#mk, #kn, #mn](%a, %b, %c) after(%0)
+          : memref<8x3xf32, strided<[4, 1]>, "spad">, memref<3x4xf32, "spad">, memref<8x4xf32, "acc">
+      %2 = accel.dma %c to %y on "mvout" after(%1) : memref<8x4xf32, "acc"> to memref<8x4xf32>
+      accel.barrier
+      func.return
+    }
+    ```
+    """
+
+    name = "loop-to-accel"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target, functions = machine_kernels(op)
+        for function in functions:
+            assert target is not None
+            _Lowering(target).run(function)
+
+
+__all__ = ["LoopToAccelPass"]
