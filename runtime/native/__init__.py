@@ -1,0 +1,19 @@
+"""Generated C as machine code: found compiler, cached build, loaded library."""
+
+from __future__ import annotations
+
+from penstock.runtime.native.compiler import Compiler, find_compiler
+from penstock.runtime.native.library import CompilerFault, build, cache_directory
+from penstock.runtime.native.module import NativeContext, NativeCounters, NativeModule, load_native
+
+__all__ = [
+    "Compiler",
+    "CompilerFault",
+    "NativeContext",
+    "NativeCounters",
+    "NativeModule",
+    "build",
+    "cache_directory",
+    "find_compiler",
+    "load_native",
+]

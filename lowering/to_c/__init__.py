@@ -1,0 +1,14 @@
+"""
+The way out of the IR as C: a program at loop or accel level as readable C11 that any C compiler builds.
+
+`emit_c` is the door. A plug-in that brings an op adds its C to `EMITTERS`, or, for a pure scalar op, to `RULES`.
+"""
+
+from __future__ import annotations
+
+from penstock.lowering.to_c.control import EMITTERS
+from penstock.lowering.to_c.module import CTarget, emit_c
+from penstock.lowering.to_c.scalar import RULES
+from penstock.lowering.to_c.source import CFunction, CSource, Parameter
+
+__all__ = ["EMITTERS", "RULES", "CFunction", "CSource", "CTarget", "Parameter", "emit_c"]

@@ -1,0 +1,240 @@
+"""Memrefs in C: buffers of the context, views as pointers and strides, loads and stores, constants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+from xdsl.dialects import memref
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, MemRefType
+from xdsl.ir import Attribute, SSAValue
+from xdsl.utils.hints import isa
+
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.mem import BufferOp, RingOp, SlotOp, element_bytes, scope_of, span_in_bytes
+from penstock.lowering.to_c.emitter import FunctionEmitter, memref_type, refuse, view_of_type
+from penstock.lowering.to_c.text import Expr, Size, identifier, sum_of, times
+from penstock.lowering.to_c.types import CType, c_type, literal
+
+
+def refuse_alloc(emitter: FunctionEmitter, op: memref.AllocOp | memref.AllocaOp | memref.DeallocOp) -> None:
+    """Generated C allocates nothing: every buffer has a place before."""
+    raise UserError(
+        f"{op.name} cannot be lowered to C: there is no allocation inside generated code",
+        loc=location_of(op),
+        notes=["run `plan-arena` first: it gives every buffer a place in the arena"],
+    )
+
+
+def emit_buffer(emitter: FunctionEmitter, op: BufferOp) -> None:
+    """A pointer into a byte array of the context."""
+    pointer = _place(emitter, op, op.memref, op.type, op.byte_offset)
+    emitter.values[op.memref] = replace(view_of_type(emitter, op.memref, ""), pointer=pointer, base=pointer)
+
+
+def emit_ring(emitter: FunctionEmitter, op: RingOp) -> None:
+    """A pointer to the first slot; `mem.slot` advances it."""
+    _place(emitter, op, op.ring, op.slot_type, op.byte_offset, op.slot_count)
+
+
+def emit_slot(emitter: FunctionEmitter, op: SlotOp) -> None:
+    """A pointer to the slot whose turn it is."""
+    ring = op.ring.owner
+    if not isinstance(ring, RingOp):
+        raise refuse(op, "the ring of this slot is not made in this function")
+    pitch = span_in_bytes(ring.slot_type) // element_bytes(ring.slot_type)
+    view = view_of_type(emitter, op.memref, emitter.scalar(op.ring).text)
+    turn = emitter.size(op.index)
+    number = str(turn % ring.slot_count) if isinstance(turn, int) else f"{turn} % {ring.slot_count}"
+    emitter.values[op.memref] = replace(
+        emitter.declare_pointer(op.memref, view, f"{number} * {pitch}"), base=view.pointer
+    )
+
+
+def _place(
+    emitter: FunctionEmitter,
+    op: BufferOp | RingOp,
+    value: SSAValue,
+    type: MemRefType[Attribute],
+    offset: int | None,
+    count: int = 1,
+) -> str:
+    """Declare a pointer to `count` buffers in a row in a byte array of the context, and return its name."""
+    scope = scope_of(type)
+    if offset is None:
+        planner = "plan-arena" if scope is None else "plan-scopes"
+        raise UserError(
+            f'this buffer in "{scope or "dram"}" has no place',
+            loc=location_of(op),
+            notes=[f"run `{planner}` first, or write it `at N`"],
+        )
+    end = offset + count * span_in_bytes(type)
+    _check_place(emitter, op, type, offset, end)
+    ends = emitter.program.scope_ends
+    ends[scope or ""] = max(ends.get(scope or "", 0), end)
+    ctype = c_type(type.element_type, op)
+    array = f"ctx->{scope_field(scope)}"
+    start = array if offset == 0 else f"({array} + {offset})"
+    name = emitter.name(value)
+    emitter.writer.line(f"{ctype.storage} *const {name} = ({ctype.storage} *){start};")
+    emitter.values[value] = Expr(name, is_atom=True)
+    return name
+
+
+def scope_field(scope: str | None) -> str:
+    """The member of the context that holds a scope, or the arena."""
+    return "arena" if scope is None else f"scope_{identifier(scope)}"
+
+
+def _check_place(
+    emitter: FunctionEmitter, op: BufferOp | RingOp, type: MemRefType[Attribute], offset: int, end: int
+) -> None:
+    scope, size = scope_of(type), c_type(type.element_type, op).size
+    if offset % size:
+        raise UserError(
+            f"byte {offset} is no place for a {type.element_type}: it must be a multiple of {size}",
+            loc=location_of(op),
+        )
+    target = emitter.program.target
+    if scope is None or target is None:
+        return
+    capacity = target.scope(scope).size_bytes
+    if end > capacity:
+        raise UserError(
+            f'this buffer ends at byte {end} of "{scope}", which has {capacity}',
+            loc=location_of(op),
+            notes=["run `plan-scopes` again, or tile smaller"],
+        )
+
+
+# views
+
+
+def emit_subview(emitter: FunctionEmitter, op: memref.SubviewOp) -> None:
+    """A pointer to the first element of a part; a dim that the result lacks has size 1."""
+    view = emitter.view(op.source)
+    offsets = emitter.sizes(op.static_offsets, op.offsets)
+    sizes = emitter.sizes(op.static_sizes, op.sizes)
+    steps = emitter.sizes(op.static_strides, op.strides)
+    strides = [times(stride, step) for stride, step in zip(view.strides, steps, strict=True)]
+    kept = _kept_dims(op, sizes, strides)
+    part = replace(view, shape=tuple(sizes[dim] for dim in kept), strides=tuple(strides[dim] for dim in kept))
+    offset = sum_of(list(zip(offsets, view.strides, strict=True)))
+    emitter.declare_pointer(op.result, part, offset)
+
+
+def _kept_dims(op: memref.SubviewOp, sizes: list[Size], strides: list[Size]) -> list[int]:
+    """The dims of the source that the result of a subview has, told apart by size and stride."""
+    result = memref_type(op.result)
+    shape, wanted = result.get_shape(), result.get_strides()
+    kept: list[int] = []
+    for dim, size in enumerate(sizes):
+        place, left = len(kept), len(sizes) - dim - 1
+        if place == len(shape):
+            break
+        fits = size == shape[place] or not isinstance(size, int)
+        if fits and wanted is not None and isinstance(wanted[place], int) and isinstance(strides[dim], int):
+            fits = wanted[place] == strides[dim]
+        if fits or size != 1 or left < len(shape) - place:
+            kept.append(dim)
+    return kept
+
+
+def emit_retyped(emitter: FunctionEmitter, op: memref.ExpandShapeOp | memref.CollapseShapeOp) -> None:
+    """The same elements in another shape: the type of the result says how they lie."""
+    source, result = op.operands[0], op.results[0]
+    view = emitter.view(source)
+    found = view_of_type(emitter, result, view.pointer, is_const=view.is_const)
+    emitter.values[result] = replace(found, base=view.base)
+
+
+def emit_cast(emitter: FunctionEmitter, op: memref.CastOp | memref.MemorySpaceCastOp) -> None:
+    """The view of the source: a cast only says more or less about it."""
+    emitter.values[op.results[0]] = emitter.view(op.operands[0])
+
+
+def emit_reinterpret_cast(emitter: FunctionEmitter, op: memref.ReinterpretCastOp) -> None:
+    """Any view of the allocation that the source belongs to."""
+    view = emitter.view(op.source)
+    (offset,) = emitter.sizes(op.static_offsets, op.offsets)
+    sizes = emitter.sizes(op.static_sizes, op.sizes)
+    strides = emitter.sizes(op.static_strides, op.strides)
+    whole = replace(view, pointer=view.base, shape=tuple(sizes), strides=tuple(strides))
+    if offset == 0:
+        emitter.values[op.result] = whole
+    else:
+        emitter.declare_pointer(op.result, whole, str(offset))
+
+
+def emit_dim(emitter: FunctionEmitter, op: memref.DimOp) -> None:
+    """The size of a dim."""
+    dim = emitter.size(op.index)
+    if not isinstance(dim, int):
+        raise refuse(op, "memref.dim needs a constant dim to be lowered to C")
+    emitter.values[op.result] = _size_expr(emitter.view(op.source).shape[dim])
+
+
+def emit_rank(emitter: FunctionEmitter, op: memref.RankOp) -> None:
+    """The number of dims."""
+    emitter.values[op.rank] = _size_expr(len(emitter.view(op.source).shape))
+
+
+def _size_expr(size: Size) -> Expr:
+    return Expr(str(size), is_atom=True)
+
+
+# elements
+
+
+def emit_load(emitter: FunctionEmitter, op: memref.LoadOp) -> None:
+    """A variable with the value of an element: what comes later may change the element."""
+    view = emitter.view(op.memref)
+    lvalue = view.at([emitter.size(index) for index in op.indices])
+    emitter.declare(op.res, emitter.load(view.ctype, lvalue))
+
+
+def emit_store(emitter: FunctionEmitter, op: memref.StoreOp) -> None:
+    """An assignment of an element."""
+    view = emitter.view(op.memref)
+    lvalue = view.at([emitter.size(index) for index in op.indices])
+    emitter.store(view.ctype, lvalue, emitter.scalar(op.value))
+
+
+# constants
+
+
+def emit_get_global(emitter: FunctionEmitter, op: memref.GetGlobalOp) -> None:
+    """A pointer to a constant."""
+    name = op.name_.string_value()
+    if name not in emitter.program.globals:
+        raise UserError(f"the module has no memref.global @{name}", loc=location_of(op))
+    symbol = emitter.program.symbols[name]
+    emitter.values[op.memref] = view_of_type(emitter, op.memref, symbol, is_const=True)
+
+
+def global_definition(op: memref.GlobalOp, symbol: str) -> str:
+    """
+    The definition of a constant array.
+
+    Raises UserError for a global that is no constant: generated code has no mutable state of its own.
+    """
+    if op.constant is None or not isa(op.initial_value, DenseIntOrFPElementsAttr):
+        raise UserError(
+            f"@{op.sym_name.data} is no constant: generated C has no state outside its context",
+            loc=location_of(op),
+            notes=["mark it `constant` and give it a value"],
+        )
+    ctype = c_type(op.type.element_type, op)
+    values = [value for value in op.initial_value.get_values() if not isinstance(value, tuple)]
+    count = prod(op.type.get_shape())
+    texts = [_element(ctype, value) for value in values]
+    texts = texts * count if len(texts) == 1 else texts
+    rows = [f"  {', '.join(texts[start : start + 12])}," for start in range(0, len(texts), 12)]
+    return "\n".join([f"static const {ctype.storage} {symbol}[{max(1, count)}] = {{", *rows, "};\n"])
+
+
+def _element(ctype: CType, value: float) -> str:
+    if ctype.is_half:
+        return f"0x{int(np.asarray(value).astype(ctype.dtype()).view(np.uint16)):04x}"
+    return literal(ctype, value).text

@@ -1,0 +1,239 @@
+"""
+The order of the loops of a structured op in C: plain data in, plain data out.
+
+Sums keep their order: the sequential dims (reductions) stay nested as they are, and nothing is split among
+accumulators. Parallel dims may go anywhere, so one of them, along which the output is contiguous, becomes the
+innermost: the C compiler vectorises it although it must not reassociate. A contraction is computed in blocks of
+`rows` x `lanes` outputs that stay in registers, so that a lane of one operand is used for several rows; where that
+operand is reused often, the part of it that a block needs is packed first, and a long reduction is cut, its outputs
+resting in memory from one piece to the next. Adjacent dims that every operand walks alike are merged.
+
+The scheme is that of Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+LANES = (32, 64, 48, 40, 56, 24, 16)
+"""Widths of a block, best first: multiples of a vector, wide enough to be worth one."""
+
+ROWS = (7, 8, 6, 5, 4)
+"""Heights of a block, best first."""
+
+ACCUMULATORS = 256
+"""The most outputs of a block: 32 vectors of 8."""
+
+PANEL = 1 << 14
+"""The most elements of a packed panel: 64 KiB of f32 on the stack."""
+
+REUSE = 4
+"""How often a panel is used at least, for packing it to pay."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """An iteration domain whose operands are walked with constant strides."""
+
+    extents: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+    """For each operand how far, in elements, a step of each dim moves."""
+    outputs: int
+    """How many operands at the end are written."""
+    indexed: frozenset[int] = frozenset()
+    """The dims whose index the body asks for: they are not merged."""
+
+    @property
+    def inputs(self) -> int:
+        return len(self.strides) - self.outputs
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One loop: a dim, or several merged ones, outermost first."""
+
+    dims: tuple[int, ...]
+    extent: int
+    strides: tuple[int, ...]
+    """For each operand."""
+
+    @property
+    def suffix(self) -> str:
+        """What tells the loop's counter from others."""
+        return "_".join(str(dim) for dim in self.dims)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A loop in steps of `size`; the last step is smaller where that does not divide."""
+
+    loop: Loop
+    size: int = 1
+
+    @property
+    def tail(self) -> int:
+        return self.loop.extent % self.size
+
+
+@dataclass(frozen=True)
+class Plan:
+    """
+    The loops of one structured op, outermost first: those of `outer`; the packing of operand `packed`; those of
+    `inner`; then a block of outputs, with `sequential` around its `rows` and its `lanes`.
+
+    `rows`, `lanes`, and the first of `sequential` where the reduction is cut, are steps of `outer` or `inner` too.
+    """
+
+    outer: tuple[Step, ...]
+    inner: tuple[Step, ...]
+    sequential: tuple[Loop, ...]
+    rows: Step | None
+    lanes: Step | None
+    packed: int | None = None
+
+
+def is_injective(strides: Sequence[int], extents: Sequence[int]) -> bool:
+    """Whether no two points of a domain without empty dims are the same element."""
+    reach = 0
+    for stride, extent in sorted((abs(stride), extent) for stride, extent in zip(strides, extents, strict=True)):
+        if extent == 1:
+            continue
+        if stride <= reach:
+            return False
+        reach += stride * (extent - 1)
+    return True
+
+
+def parallel_dims(domain: Domain) -> frozenset[int] | None:
+    """
+    The dims along which every output moves; None if two of their points are the same output, or an output stands
+    still where another moves, so that the order of the domain matters.
+    """
+    outputs = domain.strides[domain.inputs :]
+    moving = [frozenset(dim for dim, stride in enumerate(strides) if stride) for strides in outputs]
+    if any(dims != moving[0] for dims in moving):
+        return None
+    dims = sorted(moving[0])
+    extents = [domain.extents[dim] for dim in dims]
+    if not all(is_injective([strides[dim] for dim in dims], extents) for strides in outputs):
+        return None
+    return moving[0]
+
+
+def plan(domain: Domain) -> Plan | None:
+    """The loops of a domain without empty dims; None where only the order of the dims themselves is right."""
+    domain = _without_single_dims(domain)
+    parallel = parallel_dims(domain)
+    if parallel is None:
+        return None
+    loops = [
+        Loop((dim,), extent, tuple(strides[dim] for strides in domain.strides))
+        for dim, extent in enumerate(domain.extents)
+        if extent > 1
+    ]
+    free = sorted((loop for loop in loops if loop.dims[0] in parallel), key=lambda loop: -abs(loop.strides[-1]))
+    free = _merged(free, domain.indexed)
+    sequential = _merged([loop for loop in loops if loop.dims[0] not in parallel], domain.indexed)
+    lanes = _lanes(free, domain.inputs)
+    if not sequential or lanes is None:
+        outer = tuple(Step(loop) for loop in free if loop is not lanes)
+        return Plan(outer, (), tuple(sequential), None, None if lanes is None else Step(lanes, lanes.extent))
+    width = Step(lanes, _width(lanes.extent))
+    rows = _rows(free, width, domain.inputs)
+    if rows is None:
+        return Plan(tuple(width if loop is lanes else Step(loop) for loop in free), (), tuple(sequential), None, width)
+    return _contraction(free, sequential, rows, width, domain.inputs)
+
+
+def _without_single_dims(domain: Domain) -> Domain:
+    """The domain with strides 0 along dims of extent 1, which do not move."""
+    strides = tuple(
+        tuple(stride if extent > 1 else 0 for stride, extent in zip(each, domain.extents, strict=True))
+        for each in domain.strides
+    )
+    return Domain(domain.extents, strides, domain.outputs, domain.indexed)
+
+
+def _merged(loops: list[Loop], indexed: frozenset[int]) -> list[Loop]:
+    """The loops with neighbours merged where every operand walks the two as one."""
+    merged: list[Loop] = []
+    for loop in loops:
+        last = merged[-1] if merged else None
+        if (
+            last is not None
+            and not indexed & {*last.dims, *loop.dims}
+            and all(outer == inner * loop.extent for outer, inner in zip(last.strides, loop.strides, strict=True))
+        ):
+            merged[-1] = Loop((*last.dims, *loop.dims), last.extent * loop.extent, loop.strides)
+        else:
+            merged.append(loop)
+    return merged
+
+
+def _lanes(free: Sequence[Loop], inputs: int) -> Loop | None:
+    """The parallel loop that becomes the innermost: contiguous in the output, then in most inputs."""
+
+    def cost(loop: Loop) -> tuple[int, int, int]:
+        scattered = sum(stride not in (0, 1) for stride in loop.strides[:inputs])
+        return (int(abs(loop.strides[-1]) != 1), scattered, -loop.extent)
+
+    return min(free, key=cost, default=None)
+
+
+def _width(extent: int) -> int:
+    """The width of a block along lanes of that extent."""
+    for width in LANES:
+        if extent % width == 0:
+            return width
+    return extent if extent <= max(LANES) else LANES[0]
+
+
+def _rows(free: Sequence[Loop], lanes: Step, inputs: int) -> Step | None:
+    """The parallel loop that shares a block with the lanes: an input that the lanes read does not move along it."""
+    limit = max(1, ACCUMULATORS // lanes.size)
+    fitting = [rows for rows in ROWS if rows <= limit] or [1]
+
+    def height(extent: int) -> int:
+        if extent <= min(limit, max(ROWS)):
+            return extent
+        return next((rows for rows in fitting if extent % rows == 0), fitting[0])
+
+    def reuses(loop: Loop) -> bool:
+        pairs = zip(loop.strides[:inputs], lanes.loop.strides[:inputs], strict=True)
+        return any(along == 0 and across != 0 for along, across in pairs)
+
+    steps = [Step(loop, height(loop.extent)) for loop in free if loop is not lanes.loop and reuses(loop)]
+    steps = [step for step in steps if step.size > 1]
+    # The innermost of the best.
+    return max(reversed(steps), key=lambda step: (min(step.size, 4), -step.tail), default=None)
+
+
+def _contraction(free: Sequence[Loop], sequential: Sequence[Loop], rows: Step, lanes: Step, inputs: int) -> Plan:
+    """A block of rows and lanes; what is reused along the rows moves as seldom as possible."""
+    reused = [n for n in range(inputs) if rows.loop.strides[n] == 0 and lanes.loop.strides[n] != 0]
+    steps = [rows if loop is rows.loop else lanes if loop is lanes.loop else Step(loop) for loop in free]
+    outer = [step for step in steps if any(step.loop.strides[n] for n in reused)]
+    inner = [step for step in steps if step not in outer]
+    blocks = prod(-(-step.loop.extent // step.size) for step in inner)
+    if len(reused) != 1 or blocks < REUSE:
+        return Plan(tuple(outer), tuple(inner), tuple(sequential), rows, lanes)
+    outside, inside = _cut(sequential, PANEL // lanes.size)
+    return Plan((*outer, *outside), tuple(inner), tuple(inside), rows, lanes, reused[0])
+
+
+def _cut(sequential: Sequence[Loop], limit: int) -> tuple[list[Step], list[Loop]]:
+    """The steps around a panel of at most `limit` points, and the loops in it, which end in the innermost."""
+    inside: list[Loop] = []
+    remaining = list(sequential)
+    while remaining and prod(loop.extent for loop in inside) * remaining[-1].extent <= limit:
+        inside.insert(0, remaining.pop())
+    outside = [Step(loop) for loop in remaining]
+    if not inside:
+        # Even the innermost is too long: it is cut, where possible without a rest.
+        pieces = -(-remaining[-1].extent // limit)
+        whole = next((n for n in range(pieces, 2 * pieces + 1) if remaining[-1].extent % n == 0), pieces)
+        outside[-1] = Step(remaining[-1], -(-remaining[-1].extent // whole))
+        inside = [remaining[-1]]
+    return outside, inside

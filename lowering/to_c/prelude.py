@@ -1,0 +1,248 @@
+"""
+The few helper functions that generated C may call. A program gets those that it uses, as `static inline`.
+
+A helper is asked for as `minimum_f32`: what it does, and the type it does it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+HEADER = """\
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* INDEPENDENT: iterations of the loop that follows do not depend on each other. UNROLL: it is short; unroll it. */
+#if defined(__clang__)
+#define PENSTOCK_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define PENSTOCK_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define PENSTOCK_INDEPENDENT _Pragma("GCC ivdep")
+#define PENSTOCK_UNROLL _Pragma("GCC unroll 8")
+#else
+#define PENSTOCK_INDEPENDENT
+#define PENSTOCK_UNROLL
+#endif
+"""
+
+_TEMPLATES: dict[str, str] = {
+    # 16-bit floats: memory to float and back, to nearest even.
+    "bits_f16": """\
+static inline float pen_load_f16(uint16_t bits) {
+#if defined(__FLT16_MANT_DIG__)
+  _Float16 half;
+  memcpy(&half, &bits, 2);
+  return (float)half;
+#else
+  const uint32_t magnitude = bits & 0x7fffu, sign = (uint32_t)(bits & 0x8000u) << 16;
+  uint32_t whole = sign | ((magnitude << 13) + 0x38000000u);
+  float value;
+  if (magnitude >= 0x7c00u) whole += 0x38000000u;
+  memcpy(&value, &whole, 4);
+  return magnitude < 0x0400u ? copysignf((float)magnitude * 0x1p-24f, value) : value;
+#endif
+}
+static inline uint16_t pen_store_f16(float value) {
+#if defined(__FLT16_MANT_DIG__)
+  const _Float16 half = (_Float16)value;
+  uint16_t bits;
+  memcpy(&bits, &half, 2);
+  return bits;
+#else
+  uint32_t whole;
+  memcpy(&whole, &value, 4);
+  const uint16_t sign = (uint16_t)((whole >> 16) & 0x8000u);
+  whole &= 0x7fffffffu;
+  if (whole > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((whole >> 13) & 0x3ffu));
+  if (whole >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
+  if (whole < 0x38800000u) return (uint16_t)(sign | (uint16_t)rintf(fabsf(value) * 0x1p24f));
+  return (uint16_t)(sign | (uint16_t)((whole - 0x38000000u + 0xfffu + ((whole >> 13) & 1u)) >> 13));
+#endif
+}
+static inline float pen_round_f16(float value) { return pen_load_f16(pen_store_f16(value)); }
+""",
+    "bits_bf16": """\
+static inline float pen_load_bf16(uint16_t bits) {
+  const uint32_t whole = (uint32_t)bits << 16;
+  float value;
+  memcpy(&value, &whole, 4);
+  return value;
+}
+static inline uint16_t pen_store_bf16(float value) {
+  uint32_t whole;
+  memcpy(&whole, &value, 4);
+  if ((whole & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((whole >> 16) | 0x40u);
+  return (uint16_t)((whole + 0x7fffu + ((whole >> 16) & 1u)) >> 16);
+}
+static inline float pen_round_bf16(float value) { return pen_load_bf16(pen_store_bf16(value)); }
+""",
+    # A double as a float that rounds to a 16-bit float as the double would: to odd if it is not exact.
+    "odd_f16": """\
+static inline float pen_odd_f16(double value) {
+  float narrow = (float)value;
+  uint32_t bits;
+  memcpy(&bits, &narrow, 4);
+  if ((double)narrow != value && isfinite(narrow) && !(bits & 1u)) bits += fabs(narrow) < fabs(value) ? 1u : -1u;
+  memcpy(&narrow, &bits, 4);
+  return narrow;
+}
+""",
+    # The larger and the smaller number. NaN if one is NaN; -0 is below +0.
+    "maximum": """\
+static inline {T} pen_maximum_{N}({T} a, {T} b) {{
+  return (a > b) | (a != a) | ((a == b) & !signbit(a)) ? a : b;
+}}
+""",
+    "minimum": """\
+static inline {T} pen_minimum_{N}({T} a, {T} b) {{
+  return (a < b) | (a != a) | ((a == b) & !!signbit(a)) ? a : b;
+}}
+""",
+    # The same where `b` is a constant that decides between two zeros.
+    "max": """\
+static inline {T} pen_max_{N}({T} a, {T} b) {{ return (a > b) | (a != a) ? a : b; }}
+""",
+    "min": """\
+static inline {T} pen_min_{N}({T} a, {T} b) {{ return (a < b) | (a != a) ? a : b; }}
+""",
+    # The larger and the smaller number; a number if one is NaN.
+    "maxnum": """\
+static inline {T} pen_maxnum_{N}({T} a, {T} b) {{ return (a >= b) | (b != b) ? a : b; }}
+""",
+    "minnum": """\
+static inline {T} pen_minnum_{N}({T} a, {T} b) {{ return (a <= b) | (b != b) ? a : b; }}
+""",
+    "one": """\
+static inline int pen_one_{N}({T} a, {T} b) {{ return (a < b) | (a > b); }}
+""",
+    "ordered": """\
+static inline int pen_ordered_{N}({T} a, {T} b) {{ return (a == a) & (b == b); }}
+""",
+    "power_integer": """\
+static inline {T} pen_power_integer_{N}({T} a, {T} b) {{
+  if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;
+  {U} result = 1, base = ({U})a;
+  for ({U} left = ({U})b; left; left >>= 1) {{
+    if (left & 1) result = ({U})((uint64_t)result * base);
+    base = ({U})((uint64_t)base * base);
+  }}
+  return ({T})result;
+}}
+""",
+    "mins": "static inline {T} pen_mins_{N}({T} a, {T} b) {{ return a < b ? a : b; }}\n",
+    "maxs": "static inline {T} pen_maxs_{N}({T} a, {T} b) {{ return a > b ? a : b; }}\n",
+    "minu": "static inline {T} pen_minu_{N}({T} a, {T} b) {{ return ({U})a < ({U})b ? a : b; }}\n",
+    "maxu": "static inline {T} pen_maxu_{N}({T} a, {T} b) {{ return ({U})a > ({U})b ? a : b; }}\n",
+    # Division, which tells of a divisor of zero instead of trapping.
+    "divs": """\
+static inline {T} pen_divs_{N}({T} a, {T} b, int32_t *fault) {{
+  if (b == 0) *fault = 1;
+  return b == 0 ? 0 : b == -1 ? ({T})(0 - ({U})a) : ({T})(a / b);
+}}
+""",
+    "rems": """\
+static inline {T} pen_rems_{N}({T} a, {T} b, int32_t *fault) {{
+  if (b == 0) *fault = 1;
+  return b == 0 || b == -1 ? 0 : ({T})(a % b);
+}}
+""",
+    "divu": """\
+static inline {T} pen_divu_{N}({T} a, {T} b, int32_t *fault) {{
+  if (b == 0) *fault = 1;
+  return b == 0 ? 0 : ({T})(({U})a / ({U})b);
+}}
+""",
+    "remu": """\
+static inline {T} pen_remu_{N}({T} a, {T} b, int32_t *fault) {{
+  if (b == 0) *fault = 1;
+  return b == 0 ? 0 : ({T})(({U})a % ({U})b);
+}}
+""",
+    "floordivs": """\
+static inline {T} pen_floordivs_{N}({T} a, {T} b, int32_t *fault) {{
+  if (b == 0) *fault = 1;
+  if (b == 0 || b == -1) return b == 0 ? 0 : ({T})(0 - ({U})a);
+  return ({T})(a / b - (a % b != 0 && (a < 0) != (b < 0)));
+}}
+""",
+    "ceildivs": """\
+static inline {T} pen_ceildivs_{N}({T} a, {T} b, int32_t *fault) {{
+  if (b == 0) *fault = 1;
+  if (b == 0 || b == -1) return b == 0 ? 0 : ({T})(0 - ({U})a);
+  return ({T})(a / b + (a % b != 0 && (a < 0) == (b < 0)));
+}}
+""",
+    "ceildivu": """\
+static inline {T} pen_ceildivu_{N}({T} a, {T} b, int32_t *fault) {{
+  if (b == 0) *fault = 1;
+  return b == 0 ? 0 : ({T})(({U})a / ({U})b + (({U})a % ({U})b != 0));
+}}
+""",
+    # Shifts; all bits may be shifted out.
+    "shl": """\
+static inline {T} pen_shl_{N}({T} a, {T} b) {{ return ({U})b < {B} ? ({T})(({U})a << b) : 0; }}
+""",
+    "shrs": """\
+static inline {T} pen_shrs_{N}({T} a, {T} b) {{ return ({T})(a >> (({U})b < {B} ? b : {B} - 1)); }}
+""",
+    "shru": """\
+static inline {T} pen_shru_{N}({T} a, {T} b) {{ return ({U})b < {B} ? ({T})(({U})a >> b) : 0; }}
+""",
+    "ones": """\
+static inline {T} pen_ones_{N}({T} a) {{
+  {T} count = 0;
+  for ({U} left = ({U})a; left; left &= ({U})(left - 1)) ++count;
+  return count;
+}}
+""",
+    "leading_zeros": """\
+static inline {T} pen_leading_zeros_{N}({T} a) {{
+  {T} count = {B};
+  for ({U} left = ({U})a; left; left >>= 1) --count;
+  return count;
+}}
+""",
+    "trailing_zeros": """\
+static inline {T} pen_trailing_zeros_{N}({T} a) {{
+  {T} count = 0;
+  for ({U} left = ({U})a; count < {B} && !(left & 1); left >>= 1) ++count;
+  return count;
+}}
+""",
+    # Reading the bits of one type as another.
+    "bitcast": """\
+static inline {T} pen_bitcast_{N}({F} a) {{
+  {T} b;
+  memcpy(&b, &a, sizeof b);
+  return b;
+}}
+""",
+}
+
+_ROUND_TYPES = {"f32": ("float", "uint32_t", 32, "int32_t"), "f64": ("double", "uint64_t", 64, "int64_t")}
+_INT_TYPES = {
+    f"i{bits}": (f"int{bits}_t", f"uint{bits}_t", bits, {32: "float", 64: "double"}.get(bits, f"int{bits}_t"))
+    for bits in (8, 16, 32, 64)
+}
+_TYPES = {**_ROUND_TYPES, **_INT_TYPES}
+
+
+def helper_name(what: str, type_name: str) -> str:
+    """The key of a helper on a type; index counts as i64."""
+    return f"{what}_{'i64' if type_name == 'index' else type_name}"
+
+
+def prelude(helpers: Iterable[str]) -> str:
+    """The definitions of the helpers asked for, in the order of this file."""
+    wanted = set(helpers)
+    parts: list[str] = []
+    for what, template in _TEMPLATES.items():
+        if what in wanted:
+            parts.append(template)
+            continue
+        for type_name, (value, unsigned, bits, other) in _TYPES.items():
+            if f"{what}_{type_name}" in wanted:
+                parts.append(template.format(T=value, N=type_name, U=unsigned, B=bits, F=other))
+    return "\n".join(parts)

@@ -1,0 +1,300 @@
+"""The ops of `arith` and `math` on scalars as C expressions, with the meaning that the interpreter gives them."""
+
+from __future__ import annotations
+
+from xdsl.dialects import affine, arith
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Operation, SSAValue
+
+from penstock.lowering.to_c.affine_text import affine_expression
+from penstock.lowering.to_c.emitter import FunctionEmitter, refuse
+from penstock.lowering.to_c.expressions import (
+    Rule,
+    call,
+    cast,
+    integer_helper,
+    operands_of,
+    result_type,
+    type_of,
+    unsigned_of,
+)
+from penstock.lowering.to_c.math_functions import MATH_RULES
+from penstock.lowering.to_c.text import Expr
+from penstock.lowering.to_c.types import attribute_number, literal
+
+
+def constant(emitter: FunctionEmitter, op: arith.ConstantOp) -> Expr:
+    """The literal of a scalar constant."""
+    number = attribute_number(op.value)
+    if number is None:
+        raise refuse(op, f"{op.value} is no scalar constant", "a constant tensor is a memref.global at this level")
+    return literal(result_type(emitter, op), number)
+
+
+# floats
+
+
+def _float_infix(symbol: str) -> Rule:
+    def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
+        left, right = operands_of(emitter, op)
+        return emitter.rounded(result_type(emitter, op), f"{left.atom} {symbol} {right.atom}")
+
+    return rule
+
+
+def _negate(emitter: FunctionEmitter, op: arith.NegfOp) -> Expr:
+    return Expr(f"-{emitter.scalar(op.operand).atom}")
+
+
+def _extremum(general: str, simple: str) -> Rule:
+    """A maximum or minimum; next to a constant that decides between two zeros, a simpler one."""
+
+    def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
+        ctype = result_type(emitter, op)
+        left, right = operands_of(emitter, op)
+        for this, other, value in ((left, right, op.operands[1]), (right, left, op.operands[0])):
+            number = attribute_number(value.owner.value) if isinstance(value.owner, arith.ConstantOp) else None
+            if number is not None and (number != 0 or str(float(number)) == ("0.0" if simple == "max" else "-0.0")):
+                return call(emitter.helper(simple, ctype), this, other)
+        return call(emitter.helper(general, ctype), left, right)
+
+    return rule
+
+
+_COMPARISONS = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<=", 13: "!="}
+_NEGATED = {9: "<=", 10: "<", 11: ">=", 12: ">"}
+"""`ugt` is "not `ole`": true where one is NaN."""
+
+
+def _cmpf(emitter: FunctionEmitter, op: arith.CmpfOp) -> Expr:
+    predicate = op.predicate.value.data
+    left, right = operands_of(emitter, op)
+    if predicate in (0, 15):
+        return Expr("1" if predicate else "0", is_atom=True)
+    if predicate in _COMPARISONS:
+        return Expr(f"{left.atom} {_COMPARISONS[predicate]} {right.atom}")
+    if predicate in _NEGATED:
+        return Expr(f"!({left.atom} {_NEGATED[predicate]} {right.atom})")
+    ctype = type_of(emitter, op.lhs)
+    called = call(emitter.helper("one" if predicate in (6, 8) else "ordered", ctype), left, right)
+    return called if predicate in (6, 7) else Expr(f"!{called.text}")
+
+
+# integers
+
+
+def _integer_infix(symbol: str, on_bool: str) -> Rule:
+    """An operation that wraps: on unsigned numbers where C's signed one must not overflow."""
+
+    def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
+        ctype = result_type(emitter, op)
+        left, right = operands_of(emitter, op)
+        if ctype.is_bool:
+            return Expr(f"{left.atom} {on_bool} {right.atom}")
+        if isinstance(op.results[0].type, IndexType):
+            # Indices are sizes and places: they do not overflow.
+            return Expr(f"{left.atom} {symbol} {right.atom}")
+        if ctype.bits < 32:
+            return Expr(f"({ctype.value})({left.atom} {symbol} {right.atom})")
+        if symbol == "*" and all(_comes_from_16_bits(operand) for operand in op.operands):
+            return Expr(f"{left.atom} * {right.atom}")
+        unsigned = unsigned_of(ctype)
+        return Expr(f"({ctype.value})(({unsigned}){left.atom} {symbol} ({unsigned}){right.atom})")
+
+    return rule
+
+
+def _comes_from_16_bits(value: SSAValue) -> bool:
+    """Whether an i32 or i64 is an extended i8 or i16, so that a product of two does not overflow."""
+    owner = value.owner
+    if not isinstance(owner, arith.ExtSIOp):
+        return False
+    return str(owner.input.type) in ("i1", "i8", "i16")
+
+
+def _bitwise(symbol: str) -> Rule:
+    def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
+        ctype = result_type(emitter, op)
+        left, right = operands_of(emitter, op)
+        text = f"{left.atom} {symbol} {right.atom}"
+        return Expr(f"({ctype.value})({text})") if ctype.bits < 32 else Expr(text)
+
+    return rule
+
+
+def _division(what: str, symbol: str) -> Rule:
+    """A division, a plain one where the divisor is a constant that cannot fault."""
+    general = integer_helper(what, may_fault=True)
+
+    def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
+        left, right = operands_of(emitter, op)
+        if (right.number or 0) > 0 and not result_type(emitter, op).is_bool:
+            value = result_type(emitter, op).value
+            text = f"{left.atom} {symbol} {right.atom}"
+            return Expr(text) if result_type(emitter, op).bits >= 32 else Expr(f"({value})({text})")
+        return general(emitter, op)
+
+    return rule
+
+
+_CMPI = ("==", "!=", "<", "<=", ">", ">=", "<", "<=", ">", ">=")
+
+
+def _cmpi(emitter: FunctionEmitter, op: arith.CmpiOp) -> Expr:
+    predicate = op.predicate.value.data
+    left, right = operands_of(emitter, op)
+    ctype = type_of(emitter, op.lhs)
+    symbol = _CMPI[predicate]
+    if ctype.is_bool and 2 <= predicate < 6:
+        left, right = right, left  # a true i1 is -1
+    elif predicate >= 6 and not ctype.is_bool:
+        left, right = cast(unsigned_of(ctype), left), cast(unsigned_of(ctype), right)
+    return Expr(f"{left.atom} {symbol} {right.atom}")
+
+
+def _select(emitter: FunctionEmitter, op: arith.SelectOp) -> Expr:
+    condition, left, right = operands_of(emitter, op)
+    return Expr(f"{condition.atom} ? {left.atom} : {right.atom}")
+
+
+# conversions
+
+
+def _convert_integer(emitter: FunctionEmitter, op: Operation) -> Expr:
+    """Sign extension, truncation, and between index and integers."""
+    source, ctype = type_of(emitter, op.operands[0]), result_type(emitter, op)
+    operand = emitter.scalar(op.operands[0])
+    if ctype.is_bool:
+        return operand if source.is_bool else Expr(f"{operand.atom} & 1")
+    if source.is_bool:
+        return Expr(f"({ctype.value})-{operand.atom}")
+    return operand if source.value == ctype.value else cast(ctype.value, operand)
+
+
+def _extend_unsigned(emitter: FunctionEmitter, op: arith.ExtUIOp) -> Expr:
+    source, ctype = type_of(emitter, op.input), result_type(emitter, op)
+    return Expr(f"({ctype.value})({unsigned_of(source)}){emitter.scalar(op.input).atom}")
+
+
+def _integer_to_float(emitter: FunctionEmitter, op: arith.SIToFPOp | arith.UIToFPOp) -> Expr:
+    source, ctype = type_of(emitter, op.input), result_type(emitter, op)
+    operand = emitter.scalar(op.input)
+    if isinstance(op, arith.UIToFPOp):
+        operand = cast(unsigned_of(source), operand)
+    elif source.is_bool:
+        operand = Expr(f"-{operand.atom}")
+    return emitter.rounded(ctype, f"({ctype.value}){operand.atom}")
+
+
+def _float_to_integer(emitter: FunctionEmitter, op: arith.FPToSIOp | arith.FPToUIOp) -> Expr:
+    """Towards zero; by way of 64 bits, so that what does not fit wraps."""
+    ctype = result_type(emitter, op)
+    operand = emitter.scalar(op.input)
+    if isinstance(op, arith.FPToUIOp) and ctype.bits == 64:
+        return Expr(f"(int64_t)(uint64_t){operand.atom}")
+    whole = cast("int64_t", operand)
+    if ctype.is_bool:
+        return Expr(f"{whole.atom} & 1")
+    return whole if ctype.bits == 64 else cast(ctype.value, whole)
+
+
+def _convert_float(emitter: FunctionEmitter, op: arith.ExtFOp | arith.TruncFOp) -> Expr:
+    source, ctype = type_of(emitter, op.input), result_type(emitter, op)
+    operand = emitter.scalar(op.input)
+    if source.bits == 64 and ctype.name == "f16":
+        emitter.program.helpers.add("odd_f16")
+        return emitter.rounded(ctype, f"pen_odd_f16({operand.text})")
+    if ctype.is_half:
+        return emitter.rounded(ctype, f"(float){operand.atom}")
+    return operand if source.value == ctype.value else cast(ctype.value, operand)
+
+
+def _bitcast(emitter: FunctionEmitter, op: arith.BitcastOp) -> Expr:
+    source, ctype = type_of(emitter, op.input), result_type(emitter, op)
+    operand = emitter.scalar(op.input)
+    if source.is_float == ctype.is_float and source.bits == ctype.bits and not source.is_half:
+        return operand
+    if source.bits != ctype.bits or source.is_bool:
+        raise refuse(op, f"a bitcast of {op.input.type} to {op.result.type} cannot be lowered to C")
+    if source.bits != 16:
+        return call(emitter.helper("bitcast", ctype), operand)
+    bits = cast("uint16_t", operand)
+    if source.is_half:
+        emitter.program.helpers.update(source.helpers)
+        bits = Expr(source.store(operand.text), is_atom=True)
+    return emitter.load(ctype, bits.text) if ctype.is_half else cast(ctype.value, bits)
+
+
+def _affine(emitter: FunctionEmitter, op: affine.ApplyOp) -> Expr:
+    operands = [emitter.scalar(operand) for operand in op.mapOperands]
+    return affine_expression(op.map.data.results[0], operands[: op.map.data.num_dims], operands[op.map.data.num_dims :])
+
+
+def _affine_minimum(emitter: FunctionEmitter, op: affine.MinOp) -> Expr:
+    operands = [emitter.scalar(operand) for operand in op.operands]
+    dims, symbols = operands[: op.map.data.num_dims], operands[op.map.data.num_dims :]
+    found = [affine_expression(result, dims, symbols) for result in op.map.data.results]
+    least = found[0]
+    for other in found[1:]:
+        least = call(emitter.helper("mins", result_type(emitter, op)), least, other)
+    return least
+
+
+RULES: dict[type[Operation], Rule] = {
+    arith.ConstantOp: constant,
+    arith.AddfOp: _float_infix("+"),
+    arith.SubfOp: _float_infix("-"),
+    arith.MulfOp: _float_infix("*"),
+    arith.DivfOp: _float_infix("/"),
+    arith.NegfOp: _negate,
+    arith.MaximumfOp: _extremum("maximum", "max"),
+    arith.MinimumfOp: _extremum("minimum", "min"),
+    arith.MaxnumfOp: lambda e, op: call(e.helper("maxnum", result_type(e, op)), *operands_of(e, op)),
+    arith.MinnumfOp: lambda e, op: call(e.helper("minnum", result_type(e, op)), *operands_of(e, op)),
+    arith.CmpfOp: _cmpf,
+    arith.AddiOp: _integer_infix("+", "^"),
+    arith.SubiOp: _integer_infix("-", "^"),
+    arith.MuliOp: _integer_infix("*", "&"),
+    arith.AndIOp: _bitwise("&"),
+    arith.OrIOp: _bitwise("|"),
+    arith.XOrIOp: _bitwise("^"),
+    arith.DivSIOp: _division("divs", "/"),
+    arith.RemSIOp: _division("rems", "%"),
+    arith.DivUIOp: integer_helper("divu", may_fault=True),
+    arith.RemUIOp: integer_helper("remu", may_fault=True),
+    arith.FloorDivSIOp: integer_helper("floordivs", may_fault=True),
+    arith.CeilDivSIOp: integer_helper("ceildivs", may_fault=True),
+    arith.CeilDivUIOp: integer_helper("ceildivu", may_fault=True),
+    arith.MinSIOp: integer_helper("mins", "|"),
+    arith.MaxSIOp: integer_helper("maxs", "&"),
+    arith.MinUIOp: integer_helper("minu", "&"),
+    arith.MaxUIOp: integer_helper("maxu", "|"),
+    arith.ShLIOp: integer_helper("shl"),
+    arith.ShRSIOp: integer_helper("shrs"),
+    arith.ShRUIOp: integer_helper("shru"),
+    arith.CmpiOp: _cmpi,
+    arith.SelectOp: _select,
+    arith.IndexCastOp: _convert_integer,
+    arith.ExtSIOp: _convert_integer,
+    arith.TruncIOp: _convert_integer,
+    arith.ExtUIOp: _extend_unsigned,
+    arith.SIToFPOp: _integer_to_float,
+    arith.UIToFPOp: _integer_to_float,
+    arith.FPToSIOp: _float_to_integer,
+    arith.FPToUIOp: _float_to_integer,
+    arith.ExtFOp: _convert_float,
+    arith.TruncFOp: _convert_float,
+    arith.BitcastOp: _bitcast,
+    affine.ApplyOp: _affine,
+    affine.MinOp: _affine_minimum,
+    **MATH_RULES,
+}
+"""Class of a pure op with one result -> its expression. A plug-in may add its own."""
+
+
+def emit_scalar(emitter: FunctionEmitter, op: Operation) -> None:
+    """Bind the result of a scalar op; raises UserError (unsupported) for one without a rule."""
+    rule = RULES.get(type(op))
+    if rule is None:
+        raise refuse(op, f"{op.name} cannot be lowered to C")
+    emitter.bind(op, rule(emitter, op))

@@ -1,0 +1,171 @@
+"""Element types in C: how a value is kept in memory, what it is in an expression, and its literals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    FloatAttr,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+)
+from xdsl.ir import Attribute, Operation
+
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.element_types import DType, numpy_dtype
+from penstock.lowering.to_c.text import Expr
+
+
+@dataclass(frozen=True)
+class CType:
+    """
+    An element type in C.
+
+    16-bit floats are `uint16_t` in memory and `float` in expressions, rounded after every operation; i1 is a byte
+    that holds 0 or 1. Integers are signless: an operation that reads them as unsigned casts.
+    """
+
+    name: str
+    """As in MLIR: `f32`, `i8`, `index`."""
+    storage: str
+    """The type of an element in memory."""
+    value: str
+    """The type of a variable that holds one."""
+    bits: int
+    is_float: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element in memory."""
+        return max(1, self.bits // 8)
+
+    @property
+    def value_size(self) -> int:
+        """Bytes of a variable."""
+        return 4 if self.is_half else self.size
+
+    @property
+    def is_half(self) -> bool:
+        """Whether memory and expressions differ."""
+        return self.is_float and self.bits == 16
+
+    @property
+    def is_bool(self) -> bool:
+        return self.name == "i1"
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """The helpers that loads, stores and rounding of this type call."""
+        return (f"bits_{self.name}",) if self.is_half else ()
+
+    def load(self, lvalue: str) -> Expr:
+        """The value of an element in memory."""
+        return Expr(f"pen_load_{self.name}({lvalue})" if self.is_half else lvalue, is_atom=True)
+
+    def store(self, value: str) -> str:
+        """What an element in memory becomes, so that it holds `value`."""
+        return f"pen_store_{self.name}({value})" if self.is_half else value
+
+    def rounded(self, text: str) -> Expr:
+        """The result of an operation that was computed as the C expression `text`."""
+        return Expr(f"pen_round_{self.name}({text})", is_atom=True) if self.is_half else Expr(text)
+
+    def dtype(self) -> DType:
+        """The NumPy type of an element in memory."""
+        return numpy_dtype(_ATTRIBUTES[self.name])
+
+
+_F32 = CType("f32", "float", "float", 32, is_float=True)
+_F64 = CType("f64", "double", "double", 64, is_float=True)
+_F16 = CType("f16", "uint16_t", "float", 16, is_float=True)
+_BF16 = CType("bf16", "uint16_t", "float", 16, is_float=True)
+_I1 = CType("i1", "uint8_t", "uint8_t", 1)
+_INDEX = CType("index", "int64_t", "int64_t", 64)
+_INTEGERS = {bits: CType(f"i{bits}", f"int{bits}_t", f"int{bits}_t", bits) for bits in (8, 16, 32, 64)}
+
+_FLOATS: dict[type[Attribute], CType] = {
+    Float32Type: _F32,
+    Float64Type: _F64,
+    Float16Type: _F16,
+    BFloat16Type: _BF16,
+}
+
+_ATTRIBUTES: dict[str, Attribute] = {
+    "f32": Float32Type(),
+    "f64": Float64Type(),
+    "f16": Float16Type(),
+    "bf16": BFloat16Type(),
+    "i1": IntegerType(1),
+    "index": IndexType(),
+    **{f"i{bits}": IntegerType(bits) for bits in (8, 16, 32, 64)},
+}
+
+
+def c_type(type: Attribute, op: Operation) -> CType:
+    """The C type of an element type; raises UserError, located at `op`, where C has none."""
+    found = _FLOATS.get(type.__class__)
+    if found is not None:
+        return found
+    match type:
+        case IndexType():
+            return _INDEX
+        case IntegerType() if type.width.data == 1:
+            return _I1
+        case IntegerType() if type.width.data in _INTEGERS:
+            return _INTEGERS[type.width.data]
+        case _:
+            raise UserError(
+                f"elements of type {type} cannot be lowered to C",
+                loc=location_of(op),
+                notes=["C has f16, bf16, f32, f64, i1, i8, i16, i32, i64 and index"],
+                status=UNSUPPORTED,
+            )
+
+
+def literal(ctype: CType, number: Any) -> Expr:
+    """A number of a type as a C expression that denotes exactly it."""
+    if ctype.is_float:
+        return Expr(_float_literal(ctype, float(number)), is_atom=True)
+    if ctype.is_bool:
+        return Expr("1" if number else "0", is_atom=True)
+    bits = ctype.bits
+    value = int(number) & ((1 << bits) - 1)
+    value -= (1 << bits) if value >> (bits - 1) else 0
+    if value == -(1 << (bits - 1)):
+        return Expr(f"INT{bits}_MIN", is_atom=True)
+    if abs(value) >= 1 << 31:
+        return Expr(f"INT64_C({value})", is_atom=True)
+    return Expr(str(value), is_atom=value >= 0)
+
+
+def _float_literal(ctype: CType, number: float) -> str:
+    """The shortest decimal number that reads back as `number`, rounded to the type first."""
+    suffix = "" if ctype.bits == 64 else "f"
+    rounded = float(np.asarray(number).astype(ctype.dtype()))
+    if math.isnan(rounded):
+        return "(-NAN)" if math.copysign(1, number) < 0 else "NAN"
+    if math.isinf(rounded):
+        return "(-INFINITY)" if rounded < 0 else "INFINITY"
+    text = repr(np.float64(rounded) if ctype.bits == 64 else np.float32(rounded))
+    text = text[text.index("(") + 1 : -1] if "(" in text else text
+    if "." not in text and "e" not in text:
+        text += ".0"
+    text += suffix
+    return f"({text})" if text.startswith("-") else text
+
+
+def attribute_number(attribute: Attribute) -> float | int | None:
+    """The number that a scalar attribute holds, or None if it is no scalar."""
+    match attribute:
+        case FloatAttr() | IntegerAttr():
+            return attribute.value.data
+        case _:
+            return None

@@ -1,0 +1,140 @@
+"""Generated C, loaded: arrays in, arrays out."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.weights import Array
+from penstock.lowering.to_c import CSource, Parameter, emit_c
+from penstock.runtime.native.library import build
+
+ALIGNMENT = 64
+"""Bytes that a context is aligned to."""
+
+FAULTS = {1: "division by zero"}
+"""What the entry returns, in words."""
+
+
+@dataclass(frozen=True)
+class NativeCounters:
+    """What the last run of a context did; bytes are those inside the windows of transfers."""
+
+    transfers: int
+    bytes_in: int
+    """From off chip."""
+    bytes_out: int
+    """To off chip."""
+    bytes_on_chip: int
+    commands: int
+    """Of intrinsics."""
+    macs: int
+    """Multiply-accumulates of intrinsics."""
+    host_macs: int
+    """Multiply-accumulates of structured ops on the host."""
+
+
+_COUNTERS = tuple(NativeCounters.__dataclass_fields__)
+
+
+class NativeContext:
+    """The memory of one run at a time: arena and scopes. Contexts of one module may run at the same time."""
+
+    def __init__(self, module: NativeModule):
+        self._module = module
+        size = module.context_bytes
+        self._memory = np.empty(size + ALIGNMENT, np.uint8)
+        start = -self._memory.ctypes.data % ALIGNMENT
+        self._context = self._memory[start : start + size]
+        self._context[: 8 * len(_COUNTERS)] = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, inputs: Sequence[Array], weights: Sequence[Array] = ()) -> list[Array]:
+        """
+        Run once. Arrays come in the order of the program's arguments; the outputs are new arrays.
+
+        A second thread waits until the first is done. Raises UserError for arrays of another number, shape or
+        element type, and for a fault of the program.
+        """
+        source = self._module.source
+        given = [_checked("input", source.inputs, inputs), _checked("weight", source.weights, weights)]
+        outputs = [np.empty(spec.shape, spec.dtype) for spec in source.outputs]
+        pointers = [_pointers(arrays) for arrays in (given[1], given[0], outputs)]
+        with self._lock:
+            fault = self._module.entry(self._context.ctypes.data, *pointers)
+        if fault:
+            raise UserError(f"the program stopped: {FAULTS.get(fault, f'fault {fault}')}")
+        return outputs
+
+    @property
+    def counters(self) -> NativeCounters:
+        """What the last run did."""
+        values = self._context[: 8 * len(_COUNTERS)].view(np.int64)
+        return NativeCounters(*(int(value) for value in values))
+
+
+class NativeModule:
+    """A program as machine code. `source` is the C that it was built from, `path` the library."""
+
+    def __init__(self, source: CSource, path: Path):
+        self.source = source
+        self.path = path
+        library = ctypes.CDLL(str(path))
+        size = library[source.size_symbol]
+        size.restype, size.argtypes = ctypes.c_size_t, []
+        self.context_bytes = int(size())
+        self.entry: Any = library[source.run_symbol]
+        self.entry.restype = ctypes.c_int
+        self.entry.argtypes = [ctypes.c_void_p] * 4
+        self._own: NativeContext | None = None
+
+    def new_context(self) -> NativeContext:
+        """Memory for runs of its own; make one per thread."""
+        return NativeContext(self)
+
+    def run(self, inputs: Sequence[Array], weights: Sequence[Array] = ()) -> list[Array]:
+        """Run once in a context that the module keeps."""
+        if self._own is None:
+            self._own = self.new_context()
+        return self._own(inputs, weights)
+
+
+def load_native(module: ModuleOp) -> NativeModule:
+    """
+    Emit, build and load the C of a module at loop or accel level.
+
+    Raises UserError for what C cannot hold and without a C compiler.
+    """
+    source = emit_c(module)
+    return NativeModule(source, build(source))
+
+
+def _checked(what: str, specs: Sequence[Parameter], arrays: Sequence[Array]) -> list[Array]:
+    if len(arrays) != len(specs):
+        raise UserError(f"the program takes {len(specs)} {what}s, and {len(arrays)} were given")
+    checked: list[Array] = []
+    for spec, array in zip(specs, arrays, strict=True):
+        array = np.asarray(array)
+        # Integers are signless: unsigned arrays are taken as they are.
+        same = array.dtype == spec.dtype or (
+            array.dtype.kind in "iu" and spec.dtype.kind in "iu" and array.dtype.itemsize == spec.dtype.itemsize
+        )
+        if not same or not array.dtype.isnative or array.shape != spec.shape:
+            raise UserError(
+                f'the {what} "{spec.name}" has the shape {array.shape} and elements of type {array.dtype}, and the '
+                f"program takes {spec.shape} and {spec.dtype}"
+            )
+        checked.append(np.ascontiguousarray(array).reshape(spec.shape))
+    return checked
+
+
+def _pointers(arrays: Sequence[Array]) -> Any:
+    return (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
