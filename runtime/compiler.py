@@ -1,0 +1,238 @@
+"""
+The compiler as a whole: what the levels are, which passes lead from one to the next, and running them.
+
+The pipeline is data. `penstock compile`, `penstock check` and `penstock.compile` run it; penstock-opt runs any
+other, and `",".join(pipeline("loop", "gemmini-fp32"))` is this one for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.hints import isa
+
+from penstock.dialects.context import PenstockContext, make_context
+from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.machine import find_target
+from penstock.lowering.from_machine_toml import load_machine
+from penstock.lowering.from_text import ParsedText, parse_text, read_text
+from penstock.runtime.pass_manager import Observer, PassTimer, read_pipeline, run_passes
+from penstock.runtime.weights import open_weights
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+LEVELS = ("graph", "tensor", "loop", "accel")
+"""The levels of the IR, from the highest."""
+
+_LEVEL_OF_DIALECT = {
+    "accel": "accel",
+    "affine": "loop",
+    "linalg": "tensor",
+    "mem": "loop",
+    "memref": "loop",
+    "scf": "tensor",
+    "tensor": "tensor",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A pass of the pipeline; `for_machine` ones have nothing to do without a machine and are left out."""
+
+    spec: str
+    for_machine: bool = False
+
+
+PIPELINE: dict[str, tuple[Step, ...]] = {
+    "graph": (
+        Step("fold-batch-norm"),
+        Step("transpose-operands"),
+        Step("layout"),
+        Step("fold-constants"),
+        Step("graph-fuse"),
+    ),
+    "tensor": (
+        Step("graph-to-tensor"),
+        Step("assign-devices", for_machine=True),
+        Step("tile", for_machine=True),
+        Step("licm", for_machine=True),
+        Step("cse", for_machine=True),
+        Step("dce", for_machine=True),
+    ),
+    "loop": (
+        Step("tensor-to-loop"),
+        Step("promote", for_machine=True),
+        Step("tensorize", for_machine=True),
+        Step("plan-scopes", for_machine=True),
+        Step("plan-arena"),
+    ),
+    "accel": (
+        Step("loop-to-accel", for_machine=True),
+        Step("cse", for_machine=True),
+    ),
+}
+"""The passes of each level; the first of a lower level lead into it."""
+
+
+def pipeline(until: str, machine: str | None, *, start: str = "graph") -> tuple[str, ...]:
+    """
+    The passes that take a program at level `start` to the end of level `until`, for a machine or for the host.
+
+    A start below graph level enters at the passes of its own level, without the one that leads into it.
+    Raises UserError for a level that does not exist and for one above `start`.
+    """
+    for level in (until, start):
+        if level not in LEVELS:
+            near = did_you_mean(level, LEVELS)
+            raise UserError(f'there is no level "{level}"', notes=[near or f"levels: {', '.join(LEVELS)}"])
+    first, last = LEVELS.index(start), LEVELS.index(until)
+    if last < first:
+        raise UserError(f"the program is at {start} level; it cannot be raised to {until} level")
+    specs: list[str] = []
+    for index in range(first, last + 1):
+        steps = PIPELINE[LEVELS[index]]
+        if index == first and index > 0:
+            steps = steps[1:]
+        specs += [step.spec for step in steps if machine is not None or not step.for_machine]
+    return tuple(specs)
+
+
+def level_of(module: ModuleOp) -> str:
+    """The lowest level whose operations the functions of a module contain."""
+    found = "graph"
+    for function in module.body.block.ops:
+        if isinstance(function, FuncOp):
+            for op in function.walk():
+                found = max(found, _level_of_op(op), key=LEVELS.index)
+    return found
+
+
+def _level_of_op(op: Operation) -> str:
+    if isinstance(op, FuncOp):
+        types = (*op.function_type.inputs, *op.function_type.outputs)
+        return "loop" if any(isa(type, MemRefType) for type in types) else "graph"
+    return _LEVEL_OF_DIALECT.get(op.name.split(".")[0], "graph")
+
+
+def attach_machine(module: ModuleOp, machine: str) -> None:
+    """
+    Put a machine, by name or by the path of its file, in front of a module that has none.
+
+    Raises UserError for an unknown machine and for a module that is made for another one.
+    """
+    target = load_machine(machine)
+    present = find_target(module)
+    if present is None:
+        Rewriter.insert_op(target, InsertPoint.at_start(module.body.block))
+    elif present.machine_name != target.machine_name:
+        raise UserError(f'the module is made for the machine "{present.machine_name}", not for "{target.machine_name}"')
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module with the context it lives in, and where it came from."""
+
+    module: ModuleOp
+    ctx: PenstockContext
+    path: Path
+    parsed: ParsedText | None = None
+    """For text: where its operations stand."""
+    weights_opened: frozenset[str] = frozenset()
+    """For text: the names of the weights in its file."""
+
+    @property
+    def level(self) -> str:
+        return level_of(self.module)
+
+
+def load_input(path: str | Path, *, dims: Mapping[str, int] | None = None) -> Program:
+    """
+    Load an ONNX model, whose symbolic dimensions `dims` gives sizes, or a file of IR with its weights.
+
+    Raises UserError for what cannot be read.
+    """
+    path = Path(path)
+    if path.suffix == ".onnx":
+        return import_program(path, dims or {})
+    if path.suffix != ".mlir":
+        raise UserError(
+            "the kind of this file is not known",
+            loc=str(path),
+            notes=["a model ends in .onnx, a file of IR in .mlir"],
+        )
+    if dims:
+        raise UserError("sizes of dimensions are for ONNX models; those of IR are fixed", loc=str(path))
+    ctx = make_context()
+    parsed = parse_text(ctx, read_text(path))
+    opened = open_weights(ctx, parsed, str(path))
+    return Program(parsed.module, ctx, path, parsed, opened)
+
+
+def import_program(model: Path | ModelProto, dims: Mapping[str, int], *, name: str | None = None) -> Program:
+    """
+    Import an ONNX model, from a file or already loaded; `name` stands for the file of a loaded one in messages.
+
+    Raises UserError for what is no model, with status 3 for one with operators that are not supported.
+    """
+    from penstock.lowering.from_onnx import import_model
+
+    ctx = make_context()
+    module, ctx.weights = import_model(model, dims=dims, name=name)
+    # The name served the messages. The module has none, as if it had come from the file.
+    module.properties.pop("sym_name", None)
+    return Program(module, ctx, model if isinstance(model, Path) else Path(name or "model.onnx"))
+
+
+Progress = Callable[[int, int, ModulePass], None]
+"""Called before each pass with its number from 0, the number of passes, and the pass."""
+
+
+@dataclass
+class _Announcer:
+    """Tells the caller of `compile_module` which pass comes next."""
+
+    total: int
+    progress: Progress
+    _done: int = 0
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self.progress(self._done, self.total, module_pass)
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self._done += 1
+
+
+def compile_module(
+    module: ModuleOp,
+    ctx: PenstockContext,
+    machine: str | None = None,
+    until: str = "accel",
+    callback: Progress | None = None,
+    *,
+    parsed: ParsedText | None = None,
+    observers: Sequence[Observer] = (),
+) -> list[tuple[str, float]]:
+    """
+    Lower `module` in place to the end of level `until`, for `machine`, or for the machine that it holds, or
+    for the host alone.
+
+    Returns name and seconds of every pass. Raises UserError for what is the fault of the input.
+    """
+    if machine is not None:
+        attach_machine(module, machine)
+    target = find_target(module)
+    specs = pipeline(until, target.machine_name if target else None, start=level_of(module))
+    passes = read_pipeline(",".join(specs))
+    timer = PassTimer()
+    announcers = [_Announcer(len(passes), callback)] if callback else []
+    run_passes(ctx, module, passes, observers=[*announcers, *observers, timer], parsed=parsed)
+    return timer.seconds

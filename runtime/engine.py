@@ -1,0 +1,156 @@
+"""
+What executes: a compiled program and the memory it runs in.
+
+An `Engine` is a program that is ready to run: code and weights, both read-only. An `ExecutionContext` owns what a run
+writes to, its arena and scratchpads; contexts of one engine may run at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import ModuleOp
+
+from penstock.dialects.context import PenstockContext
+from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.runtime.compiler import Program, Progress, compile_module, import_program, load_input
+from penstock.runtime.signature import Signature, signature_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Array = NDArray[Any]
+Backend = Literal["native", "interpreter"]
+BACKENDS: tuple[Backend, ...] = ("native", "interpreter")
+
+Runner = Callable[[Sequence[Array]], list[Array]]
+"""Runs a program once on its checked inputs."""
+
+
+class ExecutionContext:
+    """The memory of one run at a time of an engine; make one per thread."""
+
+    def __init__(self, signature: Signature, runner: Runner):
+        self._signature = signature
+        self._runner = runner
+
+    def __call__(self, *arrays: Any, **named: Any) -> list[Array]:
+        """
+        Run once. Inputs are given in order, by name, or both; the outputs come in the model's order.
+
+        Raises UserError for a missing or unknown input, a wrong shape or a wrong element type.
+        """
+        return self.run(arrays, named)
+
+    def run(self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> list[Array]:
+        """As calling it, for names that are no Python identifiers or clash with parameters."""
+        inputs = self._signature.bind(arrays, named or {})
+        outputs = self._runner(inputs)
+        # Below graph level integers are signless: the caller gets the types of the model.
+        return [
+            np.asarray(array).astype(spec.dtype, copy=False)
+            for spec, array in zip(self._signature.outputs, outputs, strict=True)
+        ]
+
+
+class Engine:
+    """
+    A compiled program, ready to run.
+
+    `signature` is the model's, whatever level the program was lowered to; `backend` is `native` (generated C) or
+    `interpreter`.
+    """
+
+    def __init__(
+        self,
+        module: ModuleOp,
+        ctx: PenstockContext,
+        signature: Signature | None = None,
+        backend: Backend = "native",
+    ):
+        """
+        Make `module` ready to run; it may be at any level for the interpreter, at loop or accel level for C.
+
+        Raises UserError where the backend is not there: no C compiler for `native`.
+        """
+        if backend not in BACKENDS:
+            near = did_you_mean(backend, BACKENDS)
+            raise UserError(f'there is no backend "{backend}"', notes=[near or f"backends: {', '.join(BACKENDS)}"])
+        self.module = module
+        self.ctx = ctx
+        self.signature = signature or signature_of(module)
+        self.backend: Backend = backend
+        self._make_runner = self._native() if backend == "native" else self._interpreted
+        self._own_context: ExecutionContext | None = None
+
+    def context(self) -> ExecutionContext:
+        """A new context, with memory of its own."""
+        return ExecutionContext(self.signature, self._make_runner())
+
+    def __call__(self, *arrays: Any, **named: Any) -> list[Array]:
+        """Run once in the engine's own context; see `ExecutionContext`. Not to be called from several threads."""
+        return self.run(arrays, named)
+
+    def run(self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> list[Array]:
+        """As calling it, for names that are no Python identifiers."""
+        if self._own_context is None:
+            self._own_context = self.context()
+        return self._own_context.run(arrays, named)
+
+    def _interpreted(self) -> Runner:
+        from penstock.runtime.interpreter import run_module
+
+        return lambda inputs: run_module(self.module, inputs, self.ctx.weights)
+
+    def _native(self) -> Callable[[], Runner]:
+        from penstock.runtime.native import load_native
+
+        native = load_native(self.module)
+        weights = [self.ctx.weights[name] for name in signature_of(self.module).weights]
+
+        def make() -> Runner:
+            context = native.new_context()
+            return lambda inputs: context(inputs, weights)
+
+        return make
+
+
+def compile_program(
+    program: Program,
+    *,
+    machine: str | None = None,
+    until: str | None = None,
+    backend: Backend = "native",
+    progress: Progress | None = None,
+) -> Engine:
+    """
+    Lower a program in place and make it ready to run.
+
+    `until` is the level to stop at; by default the lowest: accel for a machine, loop for the host.
+    """
+    signature = signature_of(program.module)
+    compile_module(program.module, program.ctx, machine, until or "accel", progress, parsed=program.parsed)
+    return Engine(program.module, program.ctx, signature, backend)
+
+
+def compile(
+    model: str | Path | ModelProto,
+    machine: str | None = None,
+    backend: Backend = "native",
+    *,
+    dims: Mapping[str, int] | None = None,
+) -> Engine:
+    """
+    Compile an ONNX model (a file or a loaded one) or a file of IR for a machine, or without one for the host.
+
+    `dims` gives sizes to symbolic dimensions. Raises UserError for what is wrong with the model or the names.
+    """
+    if isinstance(model, str | Path):
+        program = load_input(model, dims=dims)
+    else:
+        program = import_program(model, dims or {})
+    return compile_program(program, machine=machine, backend=backend)

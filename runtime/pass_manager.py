@@ -1,0 +1,214 @@
+"""Running passes: a pipeline read from text, verification around every pass, observers, and faults with names."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass, get_pass_option_infos
+from xdsl.universe import Universe
+from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
+from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, VerifyException
+
+from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.verification import FaultyOp, verify_module
+from penstock.lowering.from_text import ParsedText, place_in
+
+PIPELINE_NAME = "pass-pipeline"
+"""The file name under which places in a pipeline's text are reported."""
+
+
+class PassFault(Exception):
+    """A pass that crashed, or that left IR which does not verify: a fault of the pass and not of its input."""
+
+    def __init__(self, pipeline: Sequence[ModulePass], message: str):
+        super().__init__(message)
+        self.pipeline = tuple(pipeline)
+        """The passes up to and with the faulty one: running them on the same input repeats the fault."""
+
+
+class Observer(Protocol):
+    """Someone who watches the passes go by; the IR has been verified when `after` is called."""
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None: ...
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None: ...
+
+
+@dataclass
+class PassTimer:
+    """Wall-clock time of every pass, verification included, in the order in which they ran."""
+
+    seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    _started: float = field(default=0.0, init=False)
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self._started = time.perf_counter()
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self.seconds.append((module_pass.name, time.perf_counter() - self._started))
+
+
+def available_passes() -> dict[str, Callable[[], type[ModulePass]]]:
+    """All passes by name: ours, xDSL's and those of installed plug-ins, each imported when called for."""
+    return dict(sorted(Universe.get_multiverse().all_passes.items()))
+
+
+def read_pipeline(text: str) -> tuple[ModulePass, ...]:
+    """
+    The passes of `pass{option=1 other=2,3},pass2`; MLIR's `builtin.module(...)` around it is dropped.
+
+    Raises UserError, placed in the text, for an unknown pass or option and for a value of the wrong type.
+    """
+    if (wrapped := re.fullmatch(r"\s*builtin\.module\((.*)\)\s*", text, re.DOTALL)) is not None:
+        text = wrapped.group(1)
+    available = available_passes()
+    searched_from = 0
+    passes: list[ModulePass] = []
+    for spec in _specs(text):
+        position = max(text.find(spec.name, searched_from), 0)
+        searched_from = position + len(spec.name)
+        passes.append(_make_pass(available, spec, f"{PIPELINE_NAME}:1:{position + 1}"))
+    return tuple(passes)
+
+
+def load_pass(name: str, place: str | None = None) -> type[ModulePass]:
+    """The class of the pass `name`; raises UserError, with the nearest name, if there is none."""
+    return _load(available_passes(), name, place)
+
+
+def pipeline_text(passes: Sequence[ModulePass]) -> str:
+    """The text that `read_pipeline` reads back as the same passes."""
+    return ",".join(str(module_pass.pipeline_pass_spec()) for module_pass in passes)
+
+
+def verify(module: ModuleOp, parsed: ParsedText | None = None) -> None:
+    """
+    Verify a module by xDSL's rules and ours; the UserError that it raises names the offending operation's place.
+    """
+    if (found := _find_invalid(module)) is not None:
+        op, message = found
+        raise UserError(message, loc=place_in(parsed, op))
+
+
+def run_passes(
+    ctx: Context,
+    module: ModuleOp,
+    passes: Sequence[ModulePass],
+    *,
+    observers: Sequence[Observer] = (),
+    verify_each: bool = True,
+    parsed: ParsedText | None = None,
+) -> None:
+    """
+    Run `passes` on `module`, which is verified before the first and after each of them.
+
+    Raises UserError for what is the fault of the input, PassFault for a pass that crashes or breaks the IR.
+    """
+    if verify_each:
+        verify(module, parsed)
+    for index, module_pass in enumerate(passes):
+        for observer in observers:
+            observer.before(module_pass, module)
+        _apply(ctx, module, module_pass, passes[: index + 1])
+        if verify_each and (found := _find_invalid(module)) is not None:
+            op, message = found
+            place = place_in(None, op)
+            raise PassFault(
+                passes[: index + 1],
+                f'the pass "{module_pass.name}" left invalid IR: {place}: {message}',
+            )
+        for observer in observers:
+            observer.after(module_pass, module)
+
+
+def _apply(ctx: Context, module: ModuleOp, module_pass: ModulePass, done: Sequence[ModulePass]) -> None:
+    try:
+        module_pass.apply(ctx, module)
+    except UserError as error:
+        # xDSL's pattern driver attaches the whole module to whatever passes through it.
+        error.__notes__ = []
+        raise
+    except DiagnosticException as error:
+        if isinstance(error, VerifyException):
+            raise PassFault(done, f'the pass "{module_pass.name}" built invalid IR') from error
+        raise UserError(str(error), notes=[f'the pass "{module_pass.name}" gave up here']) from error
+    except Exception as error:
+        raise PassFault(done, f'the pass "{module_pass.name}" crashed') from error
+
+
+def _find_invalid(module: ModuleOp) -> tuple[Operation | None, str] | None:
+    """The first operation that does not verify, innermost first, and why; None for a valid module."""
+    try:
+        module.verify()
+    except VerifyException as error:
+        return _find_culprit(module) or (None, str(error))
+    except ValueError as error:
+        return None, str(error)
+    try:
+        verify_module(module)
+    except FaultyOp as error:
+        return error.op, str(error)
+    return None
+
+
+def _find_culprit(module: ModuleOp) -> tuple[Operation, str] | None:
+    # The exception does not say which operation raised it, so the operations are asked one by one.
+    for op in module.walk(region_first=True):
+        try:
+            op.verify(verify_nested_ops=False)
+            for block in (block for region in op.regions for block in region.blocks):
+                if not block.ops:
+                    block.verify()
+        except VerifyException as error:
+            return op, f"'{op.name}' does not verify: {error}"
+        except ValueError as error:
+            return op, str(error)
+    return None
+
+
+def _specs(text: str) -> Iterator[ArgSpec]:
+    try:
+        yield from parse_pipeline(text)
+    except ArgSpecParseError as error:
+        # The message is: a title, file:line:col, the line, the caret, the reason.
+        lines = str(error).rstrip("\n").split("\n")
+        raise UserError(lines[-1].strip(), loc=lines[1].strip()) from None
+
+
+def _load(available: dict[str, Callable[[], type[ModulePass]]], name: str, place: str | None) -> type[ModulePass]:
+    if (factory := available.get(name)) is None:
+        near = did_you_mean(name, available)
+        hint = near or "penstock-opt --list-passes names all passes"
+        raise UserError(f'there is no pass "{name}"', loc=place, notes=[hint])
+    return factory()
+
+
+def _make_pass(available: dict[str, Callable[[], type[ModulePass]]], spec: ArgSpec, place: str) -> ModulePass:
+    pass_type = _load(available, spec.name, place)
+    options = [field.name for field in dataclasses.fields(pass_type) if field.init]
+    for given in spec.normalize_parameter_names().parameters:
+        if given not in options:
+            near = did_you_mean(given, options)
+            has = f"its options: {', '.join(options)}" if options else "it has no options"
+            raise UserError(
+                f'the pass "{spec.name}" has no option "{given}"',
+                loc=place,
+                notes=[near or has],
+            )
+    try:
+        return pass_type.from_pass_spec(spec)
+    except ValueError as error:
+        described = ", ".join(f"{o.name}: {o.expected_type}" for o in get_pass_option_infos(pass_type))
+        raise UserError(
+            f'the options of the pass "{spec.name}" do not fit: {error}',
+            loc=place,
+            notes=[f"its options: {described}"],
+        ) from None

@@ -1,0 +1,136 @@
+"""
+A compiled plan as a folder, `NAME.plan`, that `penstock run` and `load_plan` read again:
+
+- `plan.json`: the schema version, the machine, the level, and the model's inputs and outputs;
+- `module.mlir`: the lowered program, with every decision as text: edit an offset and run again;
+- `weights.safetensors`: the weights it takes, in the layouts that the passes chose;
+- `*.c`, `*.h`: the generated C, for reading and for building elsewhere. Running the plan generates it anew from
+  the text, so that an edited text is what runs.
+
+Schema 1. A plan is replaced as a whole, and read only if its schema is known.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.dialects.context import make_context
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.machine import find_target
+from penstock.lowering.from_text import parse_text, read_text
+from penstock.lowering.to_text import located_text
+from penstock.runtime.compiler import level_of
+from penstock.runtime.engine import Backend, Engine
+from penstock.runtime.signature import Signature, TensorSpec, signature_of
+from penstock.runtime.weights import open_weights, save_weights
+
+SCHEMA = 1
+"""The version of the folder's layout; another one is refused."""
+
+PLAN_FILE = "plan.json"
+MODULE_FILE = "module.mlir"
+WEIGHTS_FILE = "weights.safetensors"
+
+
+def is_plan(path: str | Path) -> bool:
+    """Whether a path is a folder that holds a plan."""
+    return (Path(path) / PLAN_FILE).is_file()
+
+
+def save_plan(engine: Engine, path: str | Path, sources: Mapping[str, str]) -> None:
+    """
+    Write the plan of an engine to the folder `path`, which is replaced as a whole if it is a plan already.
+
+    `sources` are the generated C files by name. Raises UserError if `path` is something else or cannot be written.
+    """
+    path = Path(path)
+    if path.exists() and not is_plan(path):
+        raise UserError("exists and is no plan, so it is not replaced", loc=str(path))
+    try:
+        fresh = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    except OSError as error:
+        raise UserError(f"cannot write the plan: {error.strerror}", loc=str(path)) from None
+    try:
+        _fill(engine, fresh, sources)
+        _exchange(fresh, path)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+
+
+def load_plan(path: str | Path, backend: Backend = "native") -> Engine:
+    """
+    The engine of a plan, from its text and weights.
+
+    Raises UserError for a folder that is no plan, an unknown schema, and text or weights that do not fit.
+    """
+    path = Path(path)
+    place = str(path / PLAN_FILE)
+    try:
+        description = json.loads((path / PLAN_FILE).read_text(encoding="utf-8"))
+        schema = description["schema"]
+        if schema != SCHEMA:
+            raise UserError(f"the plan has schema {schema}, and this version reads {SCHEMA}", loc=place)
+        signature = _read_signature(description)
+    except OSError as error:
+        raise UserError(f"cannot read the plan: {error.strerror}", loc=place) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"not the description of a plan: {error!r}", loc=place) from None
+    ctx = make_context()
+    text = read_text(path / MODULE_FILE)
+    parsed = parse_text(ctx, text)
+    open_weights(ctx, parsed, text.name)
+    return Engine(parsed.module, ctx, signature, backend)
+
+
+def _fill(engine: Engine, folder: Path, sources: Mapping[str, str]) -> None:
+    folder.chmod(0o755)  # mkdtemp makes folders that only their owner may read
+    if signature_of(engine.module).weights:
+        save_weights(engine.ctx.weights, engine.module, folder / WEIGHTS_FILE)
+    (folder / MODULE_FILE).write_text(located_text(engine.ctx, engine.module), encoding="utf-8")
+    for name, source in sources.items():
+        (folder / name).write_text(source, encoding="utf-8")
+    target = find_target(engine.module)
+    description = {
+        "schema": SCHEMA,
+        "penstock": version("penstock"),
+        "machine": target.machine_name if target else None,
+        "level": level_of(engine.module),
+        "inputs": [_spec_to_json(spec) for spec in engine.signature.inputs],
+        "outputs": [_spec_to_json(spec) for spec in engine.signature.outputs],
+    }
+    (folder / PLAN_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+
+def _exchange(fresh: Path, path: Path) -> None:
+    """Put `fresh` in the place of `path`; a folder cannot be renamed onto one that is not empty."""
+    if not path.exists():
+        fresh.rename(path)
+        return
+    old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    path.rename(old / "old")
+    fresh.rename(path)
+    shutil.rmtree(old)
+
+
+def _spec_to_json(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype.name}
+
+
+def _spec_from_json(entry: Mapping[str, Any]) -> TensorSpec:
+    return TensorSpec(str(entry["name"]), tuple(map(int, entry["shape"])), np.dtype(entry["dtype"]))
+
+
+def _read_signature(description: Mapping[str, Any]) -> Signature:
+    return Signature(
+        tuple(_spec_from_json(entry) for entry in description["inputs"]),
+        tuple(_spec_from_json(entry) for entry in description["outputs"]),
+    )

@@ -1,0 +1,119 @@
+"""The weights of a module on its way through a command: found, checked, and written beside the output."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    ModuleOp,
+    ShapedType,
+    StringAttr,
+)
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation
+from xdsl.utils.hints import isa
+
+from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext, bind_weights
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.graph.base import WeightAttr
+from penstock.dialects.weights import WeightStore
+from penstock.lowering.from_text import ParsedText
+
+WEIGHT_ARGUMENT = "graph.weight"
+"""The attribute of an argument of @main that names the entry it takes."""
+
+
+def weight_uses(module: ModuleOp) -> Iterator[tuple[str, Attribute, Operation]]:
+    """Every use of a weight, in the order of the text: its name, the type it is used with, the operation."""
+    for op in module.walk():
+        for attribute in (*op.properties.values(), *op.attributes.values()):
+            if isinstance(attribute, WeightAttr):
+                yield attribute.key.data, op.results[0].type, op
+        if isinstance(op, FuncOp) and isa(op.arg_attrs, ArrayAttr[DictionaryAttr]):
+            for attributes, type in zip(op.arg_attrs, op.function_type.inputs, strict=True):
+                name = attributes.data.get(WEIGHT_ARGUMENT)
+                if isinstance(name, StringAttr):
+                    yield name.data, type, op
+
+
+def open_weights(ctx: PenstockContext, parsed: ParsedText, source: str) -> frozenset[str]:
+    """
+    Bind the weights file that the module parsed from the file `source` names, check what the module says of it, and
+    return the names of its entries.
+
+    A module that names no file may refer to weights all the same: text is worth reading without them.
+    Raises UserError for a missing file, a missing entry and an entry of another shape or type.
+    """
+    bind_weights(ctx, parsed.module, Path(source).parent)
+    if WEIGHTS_ATTRIBUTE in parsed.module.attributes:
+        for name, type, op in weight_uses(parsed.module):
+            _check_entry(ctx.weights, name, type, parsed.place_of(op))
+    return frozenset(ctx.weights.names())
+
+
+def _check_entry(store: WeightStore, name: str, type: Attribute, place: str) -> None:
+    try:
+        shape, dtype = store.shape_dtype(name)
+    except UserError as error:
+        # The store knows the file; the place of the use is what the reader can mend.
+        notes = [*([f"the weights file is {error.loc}"] if error.loc else []), *error.notes]
+        raise UserError(error.message, loc=place, notes=notes) from None
+    if not isinstance(type, ShapedType):
+        return
+    expected = numpy_dtype(type.get_element_type())  # pyright: ignore
+    # Below graph level integers are signless, so an unsigned entry stands for bits of the same width.
+    same_bits = expected.kind in "iu" and dtype.kind in "iu" and expected.itemsize == dtype.itemsize
+    if shape != tuple(type.get_shape()) or (expected != dtype and not same_bits):
+        raise UserError(
+            f'the weight "{name}" is used as {type}, but the weights file has shape {_spell(shape)} and type {dtype}',
+            loc=place,
+            notes=["the text and its .safetensors file are written together; keep them together"],
+        )
+
+
+def carry_weights(
+    ctx: PenstockContext,
+    module: ModuleOp,
+    source: str,
+    output: str | None,
+    opened: frozenset[str],
+) -> list[str]:
+    """
+    Make the weights that the module refers to reachable from the file `output`: written beside it as
+    `<stem>.safetensors` where passes added some to those `opened`, else by the path to the file they are in.
+
+    Returns warnings: what could not be carried because the output is no file.
+    """
+    used = tuple(dict.fromkeys(name for name, _, _ in weight_uses(module)))
+    added = [name for name in used if name in ctx.weights and name not in opened]
+    named = module.attributes.get(WEIGHTS_ATTRIBUTE)
+    if output is None or output == "-":
+        if added:
+            return [f"{len(added)} new weights are lost on stdout; give -o FILE to keep them"]
+        return []
+    if added:
+        save_weights(ctx.weights, module, Path(output).with_suffix(".safetensors"))
+    elif isinstance(named, StringAttr):
+        file = Path(source).parent / named.data
+        path = os.path.relpath(file, Path(output).parent)
+        module.attributes[WEIGHTS_ATTRIBUTE] = StringAttr(Path(path).as_posix())
+    return []
+
+
+def save_weights(store: WeightStore, module: ModuleOp, path: Path) -> None:
+    """Write the entries that `module` uses to `path`, and name that file in the module."""
+    used = tuple(dict.fromkeys(name for name, _, _ in weight_uses(module)))
+    try:
+        store.save(path, used)
+    except OSError as error:
+        raise UserError(f"cannot write the weights: {error.strerror}", loc=str(path)) from None
+    module.attributes[WEIGHTS_ATTRIBUTE] = StringAttr(path.name)
+
+
+def _spell(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
