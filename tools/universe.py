@@ -38,6 +38,7 @@ PASSES: dict[str, str] = {
     "fold-constants": "penstock.passes.graph.fold_constants:FoldConstantsPass",
     "graph-fuse": "penstock.passes.graph.fuse:GraphFusePass",
     "graph-to-tensor": "penstock.lowering.graph_to_tensor:GraphToTensorPass",
+    "insert-copies": "penstock.passes.tensor.insert_copies:InsertCopiesPass",
     "layout": "penstock.passes.graph.layout:LayoutPass",
     "loop-to-accel": "penstock.lowering.loop_to_accel:LoopToAccelPass",
     "plan-arena": "penstock.passes.loop.plan_arena:PlanArenaPass",
@@ -45,6 +46,7 @@ PASSES: dict[str, str] = {
     "promote": "penstock.passes.loop.promote:PromotePass",
     "tensor-to-loop": "penstock.lowering.tensor_to_loop:TensorToLoopPass",
     "tensorize": "penstock.passes.loop.tensorize:TensorizePass",
+    "transpose-operands": "penstock.passes.graph.transpose_operands:TransposeOperandsPass",
     "tile": "penstock.passes.tensor.tile:TilePass",
 }
 """Name of each pass -> where its class is, as `module:class`."""

@@ -1,0 +1,64 @@
+"""Arguments that several commands of `penstock` share, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from penstock.dialects.diagnostics import USAGE, UserError
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """How much a command says while it works."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("-v", "--verbose", action="store_true", help="say what is being done, and how long it took")
+    group.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The model or IR to work on, and the sizes of its symbolic dimensions."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX model (.onnx) or a file of IR (.mlir)")
+    parser.add_argument(
+        "--dim",
+        metavar="NAME=SIZE",
+        action="append",
+        default=[],
+        help="the size of a symbolic dimension of an ONNX model, such as batch=1",
+    )
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """The machine to compile for."""
+    parser.add_argument(
+        "--machine",
+        metavar="NAME",
+        help="a machine of `penstock machines`, or a machine file; without one, code for the host",
+    )
+
+
+def add_until(parser: argparse.ArgumentParser) -> None:
+    """The level to stop after."""
+    parser.add_argument(
+        "--until",
+        metavar="LEVEL",
+        default="accel",
+        help="the last level to lower to: graph, tensor, loop or accel (default)",
+    )
+
+
+def read_dims(words: Sequence[str]) -> dict[str, int]:
+    """The sizes in `NAME=SIZE` words; raises UserError for a word of another form and a size below 1."""
+    dims: dict[str, int] = {}
+    for word in words:
+        name, _, size = word.rpartition("=")
+        if not name or not size.isdecimal() or int(size) < 1:
+            raise UserError(f'"{word}" is no size of a dimension', notes=["write --dim batch=1"], status=USAGE)
+        dims[name] = int(size)
+    return dims
+
+
+def say(args: argparse.Namespace, text: str) -> None:
+    """Print to stderr what a person wants to know, unless they asked for quiet."""
+    if not args.quiet:
+        print(text, file=sys.stderr)

@@ -1,0 +1,60 @@
+"""`penstock check`: the pipeline in lockstep, so that the first pass that breaks a program is named."""
+
+from __future__ import annotations
+
+import argparse
+
+from penstock.tools.arguments import add_common, add_machine, add_model, add_until
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add the command to the parser of `penstock`."""
+    parser = subparsers.add_parser(
+        "check",
+        help="run a program around every pass and compare",
+        description=(
+            "Run a program before and after every pass on the same inputs, and name the first pass that changed"
+            " a value. The inputs are small integers, whose sums are exact; with --real, normal floats."
+        ),
+        allow_abbrev=False,
+    )
+    add_model(parser)
+    add_machine(parser)
+    add_until(parser)
+    parser.add_argument("-p", "--passes", metavar="PIPELINE", help="these passes in place of the compiler's")
+    parser.add_argument("--input", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="inputs")
+    parser.add_argument("--real", action="store_true", help="draw floats that are no integers")
+    parser.add_argument("--seed", type=int, default=0, help="what the inputs are drawn with; default 0")
+    add_common(parser)
+    parser.set_defaults(run=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from penstock.dialects.machine import find_target
+    from penstock.runtime.compiler import attach_machine, pipeline
+    from penstock.runtime.pass_manager import read_pipeline, verify
+    from penstock.runtime.signature import signature_of
+    from penstock.tools.lockstep import ValueChanged, default_inputs, lockstep
+    from penstock.tools.programs import load_for_inputs
+    from penstock.tools.tensors import read_given
+
+    given = read_given(args.input)
+    program = load_for_inputs(args, given)
+    verify(program.module, program.parsed)
+    if args.machine is not None:
+        attach_machine(program.module, args.machine)
+    target = find_target(program.module)
+    specs = args.passes
+    if specs is None:
+        specs = ",".join(pipeline(args.until, target.machine_name if target else None, start=program.level))
+    signature = signature_of(program.module)
+    if args.input:
+        inputs = signature.bind(given.ordered, given.named)
+    else:
+        inputs = default_inputs(signature, seed=args.seed, real=args.real)
+    report = lockstep(program.module, program.ctx, read_pipeline(specs), inputs, parsed=program.parsed)
+    if not args.quiet:
+        print(report)
+    if (culprit := report.culprit) is not None:
+        raise ValueChanged(report, culprit)
+    return 0

@@ -1,0 +1,82 @@
+"""`penstock compile`: a model or IR, lowered as far as asked, as text, as C, or as a plan that runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from penstock.tools.arguments import add_common, add_machine, add_model, read_dims, say
+
+LEVEL_EMITS = ("graph", "tensor", "loop", "accel")
+EMITS = (*LEVEL_EMITS, "c", "plan")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add the command to the parser of `penstock`."""
+    parser = subparsers.add_parser(
+        "compile",
+        help="lower a model or IR to a level, to C, or to a plan",
+        description=(
+            "Lower a model or a file of IR. --emit says what -o is: a file of IR at the end of a level, with its"
+            " weights beside it; a folder with C; or a plan, a folder that `penstock run` runs."
+        ),
+        allow_abbrev=False,
+    )
+    add_model(parser)
+    add_machine(parser)
+    parser.add_argument("--emit", choices=EMITS, default="plan", help="default: plan")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="default: MODEL.plan, MODEL.c or, for a level, MODEL.LEVEL.mlir"
+    )
+    parser.add_argument("--print-debuginfo", action="store_true", help="with a level: say where operations come from")
+    add_common(parser)
+    parser.set_defaults(run=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from penstock.runtime.compiler import compile_module, load_input
+    from penstock.runtime.signature import signature_of
+    from penstock.tools.instruments import timing_table
+    from penstock.tools.programs import write_program, write_sources
+    from penstock.tools.progress import pass_progress
+    from penstock.tools.report import compile_report
+
+    program = load_input(args.model, dims=read_dims(args.dim))
+    signature = signature_of(program.module)
+    until = args.emit if args.emit in LEVEL_EMITS else "accel"
+    with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
+        seconds = compile_module(program.module, program.ctx, args.machine, until, progress, parsed=program.parsed)
+    if args.verbose:
+        print(timing_table(seconds), file=sys.stderr)
+        print(compile_report(program.module, until), file=sys.stderr)
+    output = Path(args.output or _default_output(program.path, args.emit))
+    if args.emit in LEVEL_EMITS:
+        write_program(program, output, locations=args.print_debuginfo)
+        say(args, f"{output}: {args.emit} level")
+        return 0
+    from penstock.lowering.to_c import emit_c
+
+    emitted = emit_c(program.module, name=program.path.stem)
+    sources = {emitted.header_name: emitted.header, f"{emitted.name}.c": emitted.source}
+    if args.emit == "c":
+        write_sources(output, sources)
+        say(args, f"{output}: {', '.join(sources)}")
+        return 0
+    from penstock.runtime.engine import Engine
+    from penstock.runtime.plan import save_plan
+
+    engine = Engine(program.module, program.ctx, signature, backend="interpreter")
+    save_plan(engine, output, sources)
+    say(args, f"{output}: run it with: penstock run {output} --input ...")
+    return 0
+
+
+def _default_output(path: Path, emit: str) -> str:
+    match emit:
+        case "plan":
+            return f"{path.stem}.plan"
+        case "c":
+            return f"{path.stem}.c"
+        case level:
+            return f"{path.stem}.{level}.mlir"

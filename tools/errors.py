@@ -1,0 +1,137 @@
+"""The outermost handler of every command: what a fault looks like on stderr, and the exit status it has.
+
+A fault of the user is `place: error: message`, the line it speaks of with a caret, and notes. A fault of ours
+is a traceback and a reproducer, a file that repeats it with one command.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from penstock.dialects.diagnostics import INTERNAL, UserError
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as a shell reports it."""
+BROKEN_PIPE = 141
+"""Exit status when the reader of stdout has gone away, as a shell reports it."""
+
+_PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+):(?P<column>\d+)")
+
+
+def split_place(place: str) -> tuple[str, int, int] | None:
+    """File, line and column of a place `file:line:col`, the first if there are several; None for other places."""
+    if (match := _PLACE.match(place)) is None:
+        return None
+    return match["file"], int(match["line"]), int(match["column"])
+
+
+def snippet(place: str, texts: Mapping[str, str] | None = None) -> str:
+    """
+    The line that `place` speaks of and a caret under its column, or nothing when the line cannot be had.
+
+    `texts` holds what is no file: stdin, a pipeline.
+    """
+    if (found := split_place(place)) is None:
+        return ""
+    name, line, column = found
+    text = (texts or {}).get(name)
+    if text is None:
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
+    lines = text.splitlines()
+    if not 1 <= line <= len(lines):
+        return ""
+    shown = lines[line - 1]
+    # A tab before the caret must stay a tab, or the caret stands elsewhere.
+    indent = "".join("\t" if letter == "\t" else " " for letter in shown[: column - 1])
+    return f"{shown}\n{indent}^"
+
+
+def render(error: UserError, texts: Mapping[str, str] | None = None) -> str:
+    """The text of a fault of the user: place and message, the line with a caret, notes."""
+    place = f"{error.loc}: " if error.loc else ""
+    parts = [f"{place}error: {error.message}"]
+    if error.loc and (shown := snippet(error.loc, texts)):
+        parts.append(shown)
+    parts += [f"note: {note}" for note in error.notes]
+    return "\n".join(parts)
+
+
+def write_reproducer(text: str, command: Callable[[str], str], what: str) -> Path | None:
+    """
+    Write the input of a faulty run to a new file `penstock-reproducer.N.mlir`, headed by the command that repeats it.
+
+    `command` makes it from the file's name. Returns None where the folder cannot be written to.
+    """
+    for count in range(1, 1000):
+        path = Path(f"penstock-reproducer.{count}.mlir")
+        headed = (
+            f"// {command(str(path))}\n"
+            f"// {what}\n"
+            f"// penstock {version('penstock')}, xdsl {version('xdsl')}, Python {sys.version.split()[0]}\n"
+        )
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(headed + text)
+        except FileExistsError:
+            continue
+        except OSError:
+            return None
+        return path
+    return None
+
+
+def guarded(
+    body: Callable[[], int],
+    *,
+    texts: Mapping[str, str] | None = None,
+    reproduce: Callable[[Exception], str | None] | None = None,
+) -> int:
+    """
+    Run the body of a command and return its exit status, whatever happens in it.
+
+    `reproduce` turns a fault of ours into the command line that repeats it, writing a file if it needs one.
+    """
+    try:
+        status = body()
+        sys.stdout.flush()
+        return status
+    except UserError as error:
+        print(render(error, texts), file=sys.stderr)
+        return error.status
+    except BrokenPipeError:
+        # Python flushes stdout once more when it leaves; without this it complains there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        return _internal_fault(error, reproduce)
+
+
+def _internal_fault(error: Exception, reproduce: Callable[[Exception], str | None] | None) -> int:
+    # The whole module hangs on an exception as a note: it belongs into the reproducer, not on the terminal.
+    cause: BaseException | None = error
+    while cause is not None:
+        cause.__notes__ = []
+        cause = cause.__cause__ or cause.__context__
+    traceback.print_exception(error, file=sys.stderr)
+    print(f"error: this is a fault of Penstock or of a plug-in, not of the input: {error}", file=sys.stderr)
+    command: str | None = None
+    if reproduce is not None:
+        try:
+            command = reproduce(error)
+        except Exception as failure:  # the first fault matters more than that it cannot be repeated
+            print(f"note: no reproducer could be written: {failure}", file=sys.stderr)
+    if command:
+        print(f"note: repeat it with: {command}", file=sys.stderr)
+    return INTERNAL

@@ -1,0 +1,181 @@
+"""`penstock machines list|show|validate`: the machines that ship, a machine as IR or as a table, machine files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    DictionaryAttr,
+    IntegerAttr,
+    StringAttr,
+    SymbolRefAttr,
+)
+from xdsl.ir import Attribute
+
+from penstock.dialects.diagnostics import USER_FAULT, UserError
+from penstock.dialects.machine import IntrinsicOp, MachinePart, TargetOp, numbers_of
+from penstock.lowering.from_machine_toml import (
+    load_machine,
+    machine_text,
+    read_machine,
+    shipped_machines,
+)
+from penstock.tools.errors import render
+
+_NAMING = ("sym_name", "origin")
+_BEHAVIOUR = ("operand_names", "strides", "dims", "shape")
+"""The properties that the first lines about an intrinsic tell."""
+_UNITS = ((1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add the subcommand `machines` to those of `penstock`; its arguments go to `run`."""
+    parser = subparsers.add_parser("machines", help="list, show or validate machines")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("list", help="the machines that come with Penstock")
+    show = actions.add_parser("show", help="a machine as IR, or as a table")
+    show.add_argument("machine", help="a name, or the path of a machine file")
+    show.add_argument("--table", action="store_true", help="a table, with the origin of each number")
+    validate = actions.add_parser("validate", help="check machine files")
+    validate.add_argument("files", nargs="+", metavar="FILE", help="a machine file, or a name")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what `penstock machines` was asked to; returns the exit status. Raises UserError for list and show."""
+    match args.action:
+        case "list":
+            print("\n".join(machine_table()))
+            return 0
+        case "show":
+            target = load_machine(args.machine)
+            print("\n".join(describe(target)) if args.table else target)
+            return 0
+        case _:
+            return validate_files(args.files)
+
+
+def machine_table() -> list[str]:
+    """One line for each shipped machine, below a heading."""
+    rows = [("name", "frequency", "peak MAC/cycle", "scopes")]
+    for name in shipped_machines():
+        target = load_machine(name)
+        scopes = [f"{scope} {size_text(op.size_bytes)}" for scope, op in target.scopes().items()]
+        rows.append(
+            (
+                name,
+                f"{target.frequency_mhz} MHz",
+                str(target.peak_macs_per_cycle()),
+                ", ".join(scopes) or "-",
+            )
+        )
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as text, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def size_text(size: int) -> str:
+    """A size in the largest unit that it is a whole number of."""
+    for unit, name in _UNITS:
+        if size % unit == 0:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def describe(target: TargetOp) -> Iterator[str]:
+    """The machine as a table: each number of each part with its origin, and what the sources are."""
+    yield f"machine {target.machine_name}"
+    yield from aligned(_rows({"frequency": target.frequency}, target.origin))
+    yield f"  peak {target.peak_macs_per_cycle()} MAC/cycle"
+    for part in target.parts(MachinePart):
+        yield ""
+        yield part.title
+        rows: list[tuple[str, str, str]] = []
+        apart = _NAMING
+        if isinstance(part, IntrinsicOp):
+            yield from _behaviour(part)
+            rows += _shape_rows(part)
+            apart += _BEHAVIOUR
+        rows += _rows({key: attr for key, attr in part.properties.items() if key not in apart}, part.origin)
+        yield from aligned(rows) if rows else ()
+    if target.sources is not None:
+        yield ""
+        yield "sources"
+        yield from (f"  {key}: {text_of(text)}" for key, text in target.sources.data.items())
+
+
+def _behaviour(part: IntrinsicOp) -> Iterator[str]:
+    if part.generic.doc is not None:
+        yield f"  {part.generic.doc.data}"
+    for spec in part.operand_specs():
+        place = f"in {spec.scope}, {spec.strides}" if spec.scope else "in the instruction"
+        yield f"  {spec.role} {spec.name}: {spec.dtype} {place}"
+
+
+def _shape_rows(part: IntrinsicOp) -> Iterator[tuple[str, str, str]]:
+    for dim, extent in zip(part.dims, part.shape, strict=True):
+        if extent is not None:
+            least, most = extent
+            text = str(most) if least == most else f"{least} to {most}"
+            yield f"  {dim}", text, _origin_of(f"shape.{dim}", part.origin)
+
+
+def _rows(properties: Mapping[str, Attribute], origin: DictionaryAttr | None) -> list[tuple[str, str, str]]:
+    """A row for each property, with where it comes from if it is a number."""
+    return [
+        (f"  {key}", text_of(attr), _origin_of(key, origin) if numbers_of(attr) else "")
+        for key, attr in properties.items()
+    ]
+
+
+def _origin_of(key: str, origin: DictionaryAttr | None) -> str:
+    if origin is None:
+        return ""
+    source = origin.data.get(key) or origin.data.get("all")
+    return "" if source is None else text_of(source)
+
+
+def text_of(attr: Attribute) -> str:
+    """A property as a person would write it."""
+    match attr:
+        case StringAttr():
+            return attr.data
+        case SymbolRefAttr():
+            return attr.string_value()
+        case IntegerAttr():
+            return str(attr.value.data)
+        case DenseArrayBase():
+            return ", ".join(str(value) for value in numbers_of(attr))
+        case ArrayAttr():
+            return ", ".join(text_of(each) for each in attr)
+        case DictionaryAttr():
+            return ", ".join(f"{key} {text_of(each)}" for key, each in attr.data.items())
+        case _:
+            return str(attr)
+
+
+def validate_files(names: Sequence[str]) -> int:
+    """Print every fault of every file to stderr, with the line it is in; the status is 1 if there is one."""
+    status = 0
+    for name in names:
+        file, text = name, ""
+        try:
+            file, text = machine_text(name)
+            faults = read_machine(file, text)[1]
+        except UserError as fault:
+            faults = (fault,)
+        for fault in faults:
+            print(render(fault, {file: text}), file=sys.stderr)
+        if faults:
+            status = USER_FAULT
+        else:
+            print(f"{name}: valid")
+    return status

@@ -1,0 +1,42 @@
+"""Progress of long commands: a bar on a terminal, lines with -v, nothing otherwise; always on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from xdsl.passes import ModulePass
+
+from penstock.runtime.compiler import Progress
+
+
+@contextmanager
+def pass_progress(*, quiet: bool, verbose: bool) -> Generator[Progress | None, None, None]:
+    """What to call before every pass, or None if nothing is to be shown."""
+    if verbose:
+        yield _print_line
+    elif quiet or not sys.stderr.isatty():
+        yield None
+    else:
+        with _bar() as update:
+            yield update
+
+
+def _print_line(index: int, total: int, module_pass: ModulePass) -> None:
+    print(f"[{index + 1}/{total}] {module_pass.name}", file=sys.stderr)
+
+
+@contextmanager
+def _bar() -> Generator[Progress, None, None]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def update(index: int, total: int, module_pass: ModulePass) -> None:
+            bar.update(task, completed=index, total=total, description=module_pass.name)
+
+        yield update

@@ -1,0 +1,117 @@
+"""`penstock run`: a model, a file of IR or a compiled plan, on tensors in files."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from penstock.dialects.diagnostics import USAGE, UserError
+from penstock.runtime.compiler import level_of
+from penstock.runtime.engine import Engine, compile_program
+from penstock.runtime.native import find_compiler
+from penstock.runtime.pass_manager import verify
+from penstock.runtime.plan import is_plan, load_plan
+from penstock.runtime.signature import signature_of
+from penstock.tools.arguments import add_common, add_machine, add_model, say
+from penstock.tools.programs import load_for_inputs
+from penstock.tools.progress import pass_progress
+from penstock.tools.tensors import FORMATS, GivenTensors, read_given, write_tensor
+
+RUN_LEVELS = ("graph", "tensor", "loop", "accel", "c")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add the command to the parser of `penstock`."""
+    parser = subparsers.add_parser(
+        "run",
+        help="run a model, IR or a plan on tensors in files",
+        description=(
+            "Run a model, a file of IR or a plan. Inputs are .npy, .npz or ONNX .pb files, in the order of the"
+            " model's inputs or as NAME=FILE; outputs are written as output_0.npy and so on."
+        ),
+        allow_abbrev=False,
+    )
+    add_model(parser)
+    parser.add_argument(
+        "--input", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="one or more tensors"
+    )
+    parser.add_argument("--output-dir", metavar="DIR", default=".", help="where the outputs go; default: here")
+    parser.add_argument("--output-format", choices=FORMATS, default="npy", help="default: npy")
+    parser.add_argument(
+        "--level",
+        choices=RUN_LEVELS,
+        help=(
+            "what executes: the interpreter at a level, or compiled C;"
+            " default: c for models and plans, the level it is at for IR"
+        ),
+    )
+    add_machine(parser)
+    add_common(parser)
+    parser.set_defaults(run=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    given = read_given(args.input)
+    engine = _engine(args, given)
+    started = time.perf_counter()
+    outputs = engine.run(given.ordered, given.named)
+    seconds = time.perf_counter() - started
+    folder = Path(args.output_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder: {error.strerror}", loc=str(folder)) from None
+    for index, (spec, array) in enumerate(zip(engine.signature.outputs, outputs, strict=True)):
+        path = folder / f"output_{index}.{args.output_format}"
+        write_tensor(path, array, spec.name)
+        say(args, f"{path}: {spec}")
+    if args.verbose:
+        say(args, f"ran in {seconds:.4f} s ({engine.backend})")
+    return 0
+
+
+def _engine(args: argparse.Namespace, given: GivenTensors) -> Engine:
+    """The engine that the arguments ask for; inputs that do not fit are refused before anything is compiled."""
+    level = args.level
+    if is_plan(args.model):
+        return _engine_of_plan(args)
+    program = load_for_inputs(args, given)
+    signature = signature_of(program.module)
+    signature.bind(given.ordered, given.named)
+    if level is None and program.parsed is not None and args.machine is None:
+        # A file of IR is run as it stands: it may be what someone edited.
+        verify(program.module, program.parsed)
+        return Engine(program.module, program.ctx, signature, "interpreter")
+    backend = "native" if level in (None, "c") else "interpreter"
+    if backend == "native":
+        _require_compiler()
+    until = "accel" if backend == "native" else level
+    with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
+        return compile_program(program, machine=args.machine, until=until, backend=backend, progress=progress)
+
+
+def _require_compiler() -> None:
+    """Look for a C compiler before anything is compiled; raises UserError, with the way to do without."""
+    try:
+        find_compiler()
+    except UserError as error:
+        notes = [*error.notes, "without one, --level loop or --level accel runs the program in the interpreter"]
+        raise UserError(error.message, loc=error.loc, notes=notes) from None
+
+
+def _engine_of_plan(args: argparse.Namespace) -> Engine:
+    if args.machine is not None or args.dim:
+        raise UserError("a plan is compiled already: --machine and --dim are for compiling", status=USAGE)
+    level = args.level
+    if level in (None, "c"):
+        _require_compiler()
+        return load_plan(args.model, "native")
+    engine = load_plan(args.model, "interpreter")
+    if level != level_of(engine.module):
+        raise UserError(
+            f"the plan is at {level_of(engine.module)} level, not at {level} level",
+            notes=["run the model itself at that level, or leave --level out"],
+            status=USAGE,
+        )
+    return engine
