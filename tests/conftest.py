@@ -1,0 +1,108 @@
+"""What tests share: the commands run in this process, and settings that make every run the same."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+# Before NumPy is imported: the suite runs a process a core, and BLAS threads of one spin against those of another.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, database=None, print_blob=False)
+hypothesis.settings.load_profile("suite")
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes more than about ten seconds")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished command: its exit status and what it wrote."""
+
+    status: int
+    out: str
+    err: str
+
+
+class _Stdin(io.TextIOWrapper):
+    def __init__(self, text: str) -> None:
+        super().__init__(io.BytesIO(text.encode("utf-8")), encoding="utf-8")
+
+
+class Command(Protocol):
+    """A command: words in, what it did out."""
+
+    def __call__(self, *argv: str | Path, stdin: str = "") -> Finished: ...
+
+
+def run_here(run: Callable[[Sequence[str]], int], argv: Sequence[str], stdin: str = "") -> Finished:
+    """Run a command's `run(argv)` in this process, as a shell would: streams captured, exits turned to a status."""
+    out, err = io.StringIO(), io.StringIO()
+    before = sys.stdin
+    sys.stdin = _Stdin(stdin)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                status = run(argv)
+            except SystemExit as leaving:
+                status = leaving.code if isinstance(leaving.code, int) else 1
+    finally:
+        sys.stdin = before
+    return Finished(status, out.getvalue(), err.getvalue())
+
+
+def _command(run: Callable[[Sequence[str]], int]) -> Command:
+    def call(*argv: str | Path, stdin: str = "") -> Finished:
+        return run_here(run, [str(word) for word in argv], stdin)
+
+    return call
+
+
+@pytest.fixture
+def penstock_opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`penstock_opt("-p", "cse", stdin=text)` in an empty folder of its own."""
+    from penstock.tools import opt
+
+    monkeypatch.chdir(tmp_path)
+    return _command(opt.run)
+
+
+@pytest.fixture
+def penstock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`penstock("run", "model.onnx")` in an empty folder of its own."""
+    from penstock.tools import main
+
+    monkeypatch.chdir(tmp_path)
+    return _command(main.run)
+
+
+@pytest.fixture
+def repository() -> Path:
+    """The root of the source tree."""
+    return REPOSITORY
+
+
+@pytest.fixture
+def script() -> Callable[[str], str]:
+    """The path of an installed command, for the few tests that start a real process."""
+
+    def find(name: str) -> str:
+        beside = Path(sys.executable).parent / name
+        found = str(beside) if beside.exists() else shutil.which(name)
+        assert found is not None, f"{name} is not installed"
+        return found
+
+    return find

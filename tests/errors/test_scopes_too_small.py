@@ -1,0 +1,62 @@
+"""A tensor that fits no scope is named, with its size and what the scope has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Protocol
+
+MODEL = """
+func.func @main(%x: tensor<1x8x8x4xf32>, %w: tensor<3x3x4x8xf32>) -> tensor<1x8x8x8xf32> {
+  %c = graph.conv %x, %w strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1] layout "NHWC"
+      : (tensor<1x8x8x4xf32>, tensor<3x3x4x8xf32>) -> tensor<1x8x8x8xf32>
+  func.return %c : tensor<1x8x8x8xf32>
+}
+"""
+
+
+class Finished(Protocol):
+    status: int
+    out: str
+    err: str
+
+
+class Command(Protocol):
+    def __call__(self, *argv: object, stdin: str = "") -> Finished: ...
+
+
+def machine_with(repository: Path, spad: int, acc: int) -> str:
+    """gemmini-fp32 with other sizes."""
+    text = (repository / "machines" / "gemmini-fp32.toml").read_text()
+    assert "size = 262144" in text
+    return text.replace("size = 262144", f"size = {spad}").replace("size = 65536", f"size = {acc}")
+
+
+def test_a_window_that_fits_no_scope_is_refused_with_sizes(penstock: Command, repository: Path) -> None:
+    Path("small.toml").write_text(machine_with(repository, 128, 65536))
+    Path("conv.mlir").write_text(MODEL)
+    done = penstock("compile", "conv.mlir", "--machine", "small.toml", "--emit=accel", "-o", "out.mlir")
+    assert (done.status, done.out) == (1, "")
+    message = done.err.splitlines()[0]
+    assert re.match(r"conv\.mlir:3:\d+: error: no tile of kernel @fused_0 fits scope \"spad\"", message)
+    assert "the smallest one needs 288 bytes of its 128" in message
+    assert re.search(r"note: held there at once: %\w+ 144 bytes, %\w+ 144 bytes", done.err)
+    assert not Path("out.mlir").exists()
+
+
+def test_the_least_accumulator_of_one_row_is_enough(penstock: Command, repository: Path) -> None:
+    Path("small.toml").write_text(machine_with(repository, 262144, 16))
+    Path("conv.mlir").write_text(MODEL)
+    assert penstock("compile", "conv.mlir", "--machine", "small.toml", "--emit=accel", "-o", "out.mlir").status == 0
+
+
+def test_tiles_given_by_hand_that_do_not_fit_are_refused_by_the_planner(
+    penstock_opt: Command, repository: Path
+) -> None:
+    Path("conv.mlir").write_text(MODEL)
+    Path("small.toml").write_text(machine_with(repository, 2048, 65536))
+    passes = "graph-fuse,graph-to-tensor,assign-devices,tile{sizes=1,8,8,8,3,3,4}"
+    done = penstock_opt("conv.mlir", "--machine", "small.toml", "-p", passes)
+    assert (done.status, done.out) == (1, "")
+    assert re.search(r"conv\.mlir:3:\d+: error: the tile 1x8x8x8x3x3x4 of kernel @fused_0 does not fit", done.err)
+    assert "note: choose smaller sizes" in done.err

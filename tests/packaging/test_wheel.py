@@ -1,0 +1,96 @@
+"""The wheel, built through an sdist, installs into a clean environment and works there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+FLOORS = ("dialects", "passes", "lowering", "runtime", "tools")
+
+PROGRAM = """\
+func.func @f(%x: i32) -> i32 {
+  %y = arith.addi %x, %x : i32
+  %z = arith.addi %x, %x : i32
+  %s = arith.muli %y, %z : i32
+  func.return %s : i32
+}
+"""
+
+
+def run(*words: str | Path, cwd: Path, stdin: str = "") -> str:
+    """Run a command, which must succeed; returns its stdout."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    finished = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=environment,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+def copy_sources(repository: Path, to: Path) -> None:
+    """Copy what a checkout holds: building leaves files behind, and stale ones would hide missing ones."""
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=repository)
+    for name in sorted(filter(None, listed.split("\0"))):
+        source, copy = repository / name, to / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink():
+            copy.symlink_to(os.readlink(source))
+        elif source.exists():
+            shutil.copy(source, copy)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repository = Path(__file__).parent.parent.parent
+    sources = tmp_path_factory.mktemp("sources")
+    copy_sources(repository, sources)
+    # Without arguments `build` makes the sdist, and the wheel from what the sdist holds.
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist", cwd=sources)
+    (built,) = (sources / "dist").glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_module_and_data_file_of_the_source_tree(wheel: Path, repository: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    expected = {
+        f"penstock/{path.relative_to(repository)}" for floor in FLOORS for path in (repository / floor).rglob("*.py")
+    }
+    expected |= {f"penstock/machines/{path.name}" for path in (repository / "machines").glob("*.toml")}
+    expected |= {f"penstock/{path.relative_to(repository)}" for path in (repository / "runtime").rglob("*.h")}
+    expected |= {"penstock/__init__.py", "penstock/py.typed"}
+    assert "penstock/machines/gemmini-fp32.toml" in expected
+    assert expected <= names, f"missing: {sorted(expected - names)}"
+
+
+def test_the_wheel_installs_and_runs_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "env"
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)
+    python = environment / "bin" / "python"
+    (site,) = (environment / "lib").glob("python*/site-packages")
+    # The dependencies come from the environment of the suite. A .pth file adds the folder without reading the .pth
+    # files in it, so an editable Penstock there stays unseen.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    run(sys.executable, "-m", "pip", f"--python={python}", "install", "--no-deps", "--quiet", wheel, cwd=tmp_path)
+    where = run(python, "-c", "import penstock.tools.opt as opt; print(opt.__file__)", cwd=tmp_path).strip()
+    assert Path(where).is_relative_to(environment.resolve()), "the installed package is the one that is tested"
+
+    tools = environment / "bin"
+    assert run(tools / "penstock", "--version", cwd=tmp_path).startswith("penstock ")
+    assert "gemmini-fp32" in run(tools / "penstock", "machines", "list", cwd=tmp_path)
+    merged = run(tools / "penstock-opt", "-p", "cse", cwd=tmp_path, stdin=PROGRAM)
+    assert "arith.muli %y, %y" in merged
+    assert "graph-to-tensor" in run(tools / "penstock-opt", "--list-passes", cwd=tmp_path)
+    run(python, "-c", "import penstock; penstock.compile", cwd=tmp_path)

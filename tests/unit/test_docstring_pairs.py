@@ -1,0 +1,114 @@
+"""
+Every pair of IR in a docstring runs: the text under `Before:`, after the pipeline that `After (...)` names, is the
+text under it. ``After (`pass` on `machine`):`` runs it with that machine in front of the module.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+from penstock.dialects.context import make_context
+from penstock.dialects.machine import TargetOp
+from penstock.lowering.from_text import SourceText, parse_text
+from penstock.lowering.to_text import module_text
+from penstock.runtime.compiler import attach_machine
+from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+from penstock.tools.universe import PASSES
+
+REPOSITORY = Path(__file__).parent.parent.parent
+PAIR = re.compile(
+    r"^(?P<indent> *)Before:\s*\n\s*```mlir\n(?P<before>.*?)\n\s*```\s*\n"
+    r"\s*After \(`(?P<pipeline>[^`]+)`(?: on `(?P<machine>[^`]+)`)?\):\s*\n\s*```mlir\n(?P<after>.*?)\n\s*```",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    path: Path
+    line: int
+    before: str
+    after: str
+    pipeline: str
+    machine: str | None
+
+    @property
+    def label(self) -> str:
+        return f"{self.path.relative_to(REPOSITORY)}:{self.line}"
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        text = ast.get_docstring(node, clean=False)
+        if text is not None:
+            yield node.body[0].lineno, inspect.cleandoc(text)
+
+
+def pairs_in(path: Path) -> Iterator[Pair]:
+    for line, text in docstrings(path):
+        for match in PAIR.finditer(text):
+            yield Pair(
+                path,
+                line + text.count("\n", 0, match.start()),
+                match["before"],
+                match["after"],
+                match["pipeline"],
+                match["machine"],
+            )
+
+
+PAIRS = [
+    pair
+    for folder in ("passes", "lowering")
+    for path in sorted((REPOSITORY / folder).rglob("*.py"))
+    for pair in pairs_in(path)
+]
+
+
+def printed(text: str, pair: Pair, *, run: bool) -> str:
+    ctx = make_context()
+    module = parse_text(ctx, SourceText(pair.label, text)).module
+    if run:
+        if pair.machine is not None:
+            attach_machine(module, pair.machine)
+        run_passes(ctx, module, read_pipeline(pair.pipeline))
+        without_machine(module, pair)
+    else:
+        verify(module)
+    return module_text(ctx, module)
+
+
+def without_machine(module: ModuleOp, pair: Pair) -> None:
+    if pair.machine is None:
+        return
+    for op in list(module.body.block.ops):
+        if isinstance(op, TargetOp):
+            op.detach()
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=[pair.label for pair in PAIRS])
+def test_the_pipeline_turns_before_into_after(pair: Pair) -> None:
+    assert printed(pair.before, pair, run=True) == printed(pair.after, pair, run=False)
+
+
+@pytest.mark.parametrize("name", sorted(PASSES))
+def test_the_docstring_of_every_pass_has_a_pair_that_runs_it(name: str) -> None:
+    pipelines = [re.split(r"[,{]", pair.pipeline) for pair in PAIRS]
+    assert any(name in words for words in pipelines), f'no docstring shows what "{name}" does'
+
+
+def test_every_before_is_recognised_as_part_of_a_pair() -> None:
+    for folder in ("passes", "lowering"):
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+            written = sum(len(re.findall(r"^\s*Before:\s*$", text, re.MULTILINE)) for _, text in docstrings(path))
+            assert written == len(list(pairs_in(path))), f"{path}: a pair is not written as the others are"

@@ -1,0 +1,106 @@
+"""`penstock machines` on machines without a fault; those with one are in tests/errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.lowering.from_machine_toml import load_machine, shipped_machines
+from penstock.tools.machines import describe, size_text
+
+if TYPE_CHECKING:
+    from tests.conftest import Command
+
+OWN = """\
+[machine]
+name = "own"
+freq_mhz = { value = 50, assumed = true }
+
+[sources]
+sheet = "the data sheet"
+
+[[scope]]
+name = "buf"
+size = { value = 1000, source = "sheet", derived = "500 entries" }
+granule = { value = 2, assumed = true }
+dtypes = ["i8"]
+
+[[unit]]
+name = "mac"
+
+[[intrinsic]]
+name = "dot"
+unit = "mac"
+behaviour = "s[n] += a[k] * b[k,n]"
+operands = [
+  { name = "a", scope = "buf", dtype = "i8", role = "in" },
+  { name = "b", scope = "buf", dtype = "i8", role = "in", strides = "granule" },
+  { name = "s", scope = "buf", dtype = "i8", role = "inout" },
+]
+shape = { n = 2, k = { value = [1, 8], source = "sheet" } }
+ii = 3
+depth = 0
+assumed = true
+"""
+
+
+def test_the_list_has_a_line_for_each_machine_with_its_scopes_and_peak(penstock: Command) -> None:
+    finished = penstock("machines", "list")
+    heading, *lines = finished.out.splitlines()
+    assert finished.status == 0
+    assert heading.split() == ["name", "frequency", "peak", "MAC/cycle", "scopes"]
+    assert [line.split()[0] for line in lines] == shipped_machines()
+    assert lines[0].split() == ["gemmini-fp32", "1000", "MHz", "16", "spad", "256", "KiB,", "acc", "64", "KiB"]
+    column = heading.index("scopes")
+    assert lines[1][column:] == "-"
+
+
+def test_show_prints_the_target(penstock: Command) -> None:
+    finished = penstock("machines", "show", "gemmini-fp32")
+    assert finished.status == 0
+    assert finished.out == str(load_machine("gemmini-fp32")) + "\n"
+
+
+def test_the_table_shows_each_number_with_its_origin(penstock: Command, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(OWN, encoding="utf-8")
+    assert penstock("machines", "validate", path).out == f"{path}: valid\n"
+    finished = penstock("machines", "show", path, "--table")
+    assert finished.status == 0
+    assert (
+        finished.out
+        == """\
+machine own
+  frequency  50  assumed
+  peak 16/3 MAC/cycle
+
+scope "buf"
+  size     1000  sheet, 500 entries
+  granule  2     assumed
+  dtypes   i8
+
+unit "mac"
+
+intrinsic "dot"
+  s[n] += a[k] * b[k,n]
+  in a: i8 in buf, dense
+  in b: i8 in buf, granule
+  inout s: i8 in buf, dense
+  n      2       assumed
+  k      1 to 8  sheet
+  unit   mac
+  ii     3       assumed
+  depth  0       assumed
+
+sources
+  sheet: the data sheet
+"""
+    )
+
+
+def test_the_table_of_an_intrinsic_with_an_immediate_says_where_it_travels() -> None:
+    assert "  imm imm: i32 in the instruction" in list(describe(load_machine("vta-pynq")))
+
+
+def test_sizes_are_told_in_the_largest_unit_that_divides_them() -> None:
+    assert [size_text(size) for size in (1 << 21, 3 << 10, 1 << 10, 1000)] == ["2 MiB", "3 KiB", "1 KiB", "1000 B"]
