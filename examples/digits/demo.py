@@ -38,6 +38,7 @@ from penstock.passes.loop.plan_report import PlacedBuffer, ScopePlan, plan_repor
 from penstock.runtime.compiler import LEVELS, Program, compile_module, load_input
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import Counters, run_module
+from penstock.runtime.native import find_compiler
 from penstock.tools.programs import write_program, write_sources
 
 Array = NDArray[Any]
@@ -330,6 +331,16 @@ def onnxruntime_result(model: Path, images: Array) -> Result | None:
     return run_all("model", "onnxruntime", lambda image: session.run(None, {"image": image})[0], images)
 
 
+def as_c(level: str, program: Program, images: Array) -> list[Result]:
+    """The result of the generated C; nothing, and the reason on stderr, where there is no C compiler."""
+    try:
+        find_compiler()
+    except UserError as error:
+        print(f"{level} level is not run as C: {error}", file=sys.stderr)
+        return []
+    return [run_all(level, "as C", native(program), images)]
+
+
 def demonstrate(machine: str, folder: Path, count: int | None, interpreted_count: int) -> bool:
     """
     Run the demonstration on `count` images, `interpreted_count` of them on the interpreter below graph level.
@@ -347,9 +358,9 @@ def demonstrate(machine: str, folder: Path, count: int | None, interpreted_count
         run_all("graph", "interpreted", interpreted(graph), images),
         run_all("tensor", "interpreted", interpreted(tensor), few),
         run_all("loop", "interpreted", interpreted(loop), few),
-        run_all("loop", "as C", native(loop), images),
+        *as_c("loop", loop, images),
         run_all("accel", "interpreted", interpreted(accel, counters), few),
-        run_all("accel", "as C", native(accel), images),
+        *as_c("accel", accel, images),
     ]
     if (witness := onnxruntime_result(model, images)) is not None:
         results.append(witness)

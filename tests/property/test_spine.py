@@ -165,7 +165,7 @@ def test_a_convolution_in_tiles_is_the_same_at_every_level(
 
 
 def test_every_token_is_needed() -> None:
-    """Delete one dependency at a time: some order of the commands must show it, or the program needs no order."""
+    """Delete one dependency at a time: some order of the commands must show it."""
     program = convolution(9, 8, 4, 8, 3, 1, 1, True)
     reference = check(program, "tile{sizes=1,4,4,8,3,3,2}")
     commands = [op for op in reference.walk() if isinstance(op, DmaOp | ExecOp) and op.dependencies]
@@ -177,7 +177,9 @@ def test_every_token_is_needed() -> None:
         if not _is_noticed(mutant, program):
             survived.append(str(command))
     summary = f"{len(survived)} of {len(commands)} mutants pass:\n" + "\n".join(survived)
-    assert len(survived) <= len(commands) // 8, summary
+    # One token says what is so anyway: the load unit starts its transfers in order, and the one in front of this one
+    # waits for the same command.
+    assert len(survived) <= 1, summary
 
 
 def without_dependencies(op: DmaOp | ExecOp) -> DmaOp | ExecOp:

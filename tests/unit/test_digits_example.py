@@ -72,3 +72,15 @@ def test_a_level_that_disagrees_is_reported(demo: ModuleType, capsys: pytest.Cap
     wrong = demo.Result("graph", "interpreted", right[::-1], 0.1)
     assert not demo.print_agreement([wrong], labels)
     assert "1.00e-02" in capsys.readouterr().out
+
+
+def test_without_a_c_compiler_the_demonstration_says_so_and_interprets(
+    demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", str(tmp_path / "no-such-compiler"))
+    assert demo.demonstrate("gemmini-fp32", tmp_path / "out", 20, 2)
+    printed = capsys.readouterr()
+    assert "accel level is not run as C" in printed.err
+    assert "install a C compiler" in printed.err
+    assert "accel, interpreted" in printed.out
+    assert "as C" not in printed.out
