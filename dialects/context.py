@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.universe import Universe
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.weights import WeightStore
+
+if TYPE_CHECKING:
+    from penstock.dialects.weights import WeightStore
 
 WEIGHTS_ATTRIBUTE = "graph.weights"
 """The attribute of a module that names its weights file, relative to the file of the IR."""
@@ -20,7 +23,26 @@ WEIGHTS_ATTRIBUTE = "graph.weights"
 class PenstockContext(Context):
     """A `Context` that also holds the weight store of the module it compiles."""
 
-    weights: WeightStore = field(default_factory=WeightStore)
+    _weights: WeightStore | None = field(default=None, init=False)
+
+    @property
+    def weights(self) -> WeightStore:
+        """The weights of the module; an empty store until one is bound."""
+        if self._weights is None:
+            # Most runs of penstock-opt see no weights, and importing NumPy is a quarter of their start-up.
+            from penstock.dialects.weights import WeightStore
+
+            self._weights = WeightStore()
+        return self._weights
+
+    @weights.setter
+    def weights(self, store: WeightStore) -> None:
+        self._weights = store
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether anybody has asked for the weights, or bound them."""
+        return self._weights is not None
 
 
 def make_context(*, allow_unregistered: bool = False) -> PenstockContext:
@@ -43,8 +65,7 @@ def store_of(ctx: Context) -> WeightStore:
 
 def bind_weights(ctx: PenstockContext, module: ModuleOp, directory: Path) -> None:
     """Open the weights file that `module` names, relative to `directory`; without one the store is empty."""
+    from penstock.dialects.weights import WeightStore
+
     named = module.attributes.get(WEIGHTS_ATTRIBUTE)
-    if isinstance(named, StringAttr):
-        ctx.weights = WeightStore.open(directory / named.data)
-    else:
-        ctx.weights = WeightStore()
+    ctx.weights = WeightStore.open(directory / named.data) if isinstance(named, StringAttr) else WeightStore()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from xdsl.passes import ModulePass
 from xdsl.targets.mlir import MLIRTarget
 
-from penstock.dialects.context import PenstockContext, make_context
+from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext, make_context
 from penstock.dialects.diagnostics import USER_FAULT, UserError
 from penstock.lowering.from_text import ParsedText, SourceText, parse_text, split_text
 from penstock.lowering.to_text import module_text
@@ -30,8 +30,6 @@ from penstock.runtime.pass_manager import (
     read_pipeline,
     run_passes,
 )
-from penstock.runtime.signature import signature_of
-from penstock.runtime.weights import carry_weights, open_weights
 from penstock.tools.errors import guarded, render, write_reproducer
 from penstock.tools.expectations import read_expectations, unmet
 from penstock.tools.instruments import IrDumper, timing_table
@@ -106,10 +104,17 @@ class OptRun:
             from penstock.runtime.compiler import attach_machine
 
             attach_machine(module, args.machine)
-        opened = open_weights(ctx, parsed, source.name)
+        opened = frozenset[str]()
+        if WEIGHTS_ATTRIBUTE in module.attributes:
+            from penstock.runtime.weights import open_weights
+
+            opened = open_weights(ctx, parsed, source.name)
         self._run(ctx, parsed, passes)
-        for note in carry_weights(ctx, module, source.name, args.output, opened):
-            print(f"warning: {note}", file=sys.stderr)
+        if ctx.has_weights:
+            from penstock.runtime.weights import carry_weights
+
+            for note in carry_weights(ctx, module, source.name, args.output, opened):
+                print(f"warning: {note}", file=sys.stderr)
         return module_text(ctx, module, self._style())
 
     def _run(self, ctx: PenstockContext, parsed: ParsedText, passes: Sequence[ModulePass]) -> None:
@@ -143,6 +148,7 @@ class OptRun:
                 print(watch.report, file=sys.stderr)
 
     def _lockstep(self, ctx: PenstockContext, parsed: ParsedText) -> Lockstep:
+        from penstock.runtime.signature import signature_of
         from penstock.tools.lockstep import Lockstep, default_inputs
 
         return Lockstep(ctx, default_inputs(signature_of(parsed.module)))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.dialects.weights import write_whole
+from penstock.dialects.files import write_whole
 
 Array = NDArray[Any]
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.weights import write_whole
+from penstock.dialects.files import write_whole
 from penstock.lowering.from_text import SourceText, decode_text, read_text
 
 STDIN = "-"
