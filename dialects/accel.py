@@ -8,6 +8,7 @@ different units, and a kernel ends quiescent, in `accel.barrier`.
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import (
@@ -279,8 +280,20 @@ class BarrierOp(IRDLOperation):
         super().__init__()
 
 
+class QueueAccess(IRDLOperation, ABC):
+    """A unit's access to a queue between it and `peer`."""
+
+    unit = prop_def(StringAttr)
+    peer = prop_def(StringAttr)
+
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+
+    def __init__(self, unit: str, peer: str):
+        super().__init__(properties={"unit": StringAttr(unit), "peer": StringAttr(peer)})
+
+
 @irdl_op_definition
-class PushOp(IRDLOperation):
+class PushOp(QueueAccess):
     """
     Issued to `unit`: when its earlier commands are complete, it pushes a token to the queue towards `peer`.
 
@@ -293,22 +306,14 @@ class PushOp(IRDLOperation):
     """
 
     name = "accel.push"
-
-    unit = prop_def(StringAttr)
-    peer = prop_def(StringAttr)
-
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$unit `to` $peer attr-dict"
-
-    def __init__(self, unit: str, peer: str):
-        super().__init__(properties={"unit": StringAttr(unit), "peer": StringAttr(peer)})
 
     def verify_(self) -> None:
         _verify_queue(self, self.unit.data, self.peer.data)
 
 
 @irdl_op_definition
-class PopOp(IRDLOperation):
+class PopOp(QueueAccess):
     """
     Issued to `unit`: its later commands start when a token has come through the queue from `peer`.
 
@@ -318,15 +323,7 @@ class PopOp(IRDLOperation):
     """
 
     name = "accel.pop"
-
-    unit = prop_def(StringAttr)
-    peer = prop_def(StringAttr)
-
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$unit `from` $peer attr-dict"
-
-    def __init__(self, unit: str, peer: str):
-        super().__init__(properties={"unit": StringAttr(unit), "peer": StringAttr(peer)})
 
     def verify_(self) -> None:
         _verify_queue(self, self.peer.data, self.unit.data)
