@@ -1,10 +1,11 @@
-"""What Penstock registers with xDSL: every dialect and every pass, each imported when first used."""
+"""What Penstock registers with xDSL: every dialect, every pass and the target `c`, each imported when first used."""
 
 from __future__ import annotations
 
 from xdsl.ir import Dialect
 from xdsl.passes import ModulePass
 from xdsl.universe import Universe
+from xdsl.utils.target import Target
 
 
 def get_accel() -> Dialect:
@@ -29,6 +30,12 @@ def get_mem() -> Dialect:
     from penstock.dialects.mem import Mem
 
     return Mem
+
+
+def get_c() -> type[Target]:
+    from penstock.lowering.to_c import CTarget
+
+    return CTarget
 
 
 PASSES: dict[str, str] = {
@@ -69,4 +76,5 @@ PENSTOCK = Universe(
         "mem": get_mem,
     },
     all_passes={name: _pass_factory(where) for name, where in PASSES.items()},
+    all_targets={"c": get_c},
 )
