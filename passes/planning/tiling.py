@@ -35,6 +35,8 @@ class Dim:
     parallel: bool
     step: int = 1
     """The intrinsic's own extent in this dim: sizes that are multiples of it waste nothing."""
+    runs_past_end: bool = False
+    """A reduction whose last tile may read zeros behind its end."""
     whole: bool = False
     """Never cut: the window of a convolution, or a dim that a user wants whole."""
 
@@ -89,8 +91,8 @@ class TilePlan:
     A tile for every dim, the order of the loops, and what it is estimated to cost.
 
     `order` lists the dims that become loops, outermost first: parallel ones, then reductions. `edges` says what
-    happens where a tile does not divide its dim: "divides", "whole" or "overlap" (the last tile is shifted
-    inwards and computes some elements again).
+    happens where a tile does not divide its dim: "divides", "whole", "overlap" (the last tile is shifted inwards and
+    computes some elements again) or "zeros" (the last tile of a reduction reads zeros behind the end).
     """
 
     dims: tuple[Dim, ...]
@@ -110,6 +112,8 @@ class TilePlan:
             text = f"d{number} {kind}, {pieces} tiles of {size} in {extent}"
             if self.edges[number] == "overlap":
                 text += f", the last overlaps, {pieces * size / extent - 1:.1%} is done twice"
+            if self.edges[number] == "zeros":
+                text += f", the last reads zeros, {pieces * size / extent - 1:.1%} is added in vain"
             parts.append(text)
         return "; ".join(parts)
 
@@ -128,14 +132,14 @@ class DoesNotFit(Exception):
 
 def tile_sizes(dim: Dim) -> list[int]:
     """
-    The sizes worth trying, ascending. A reduction is only cut where the tile divides it; a parallel dim also
-    where the tiles come out nearly equal, since its last tile may overlap.
+    The sizes worth trying, ascending. A dim is cut where the tiles come out nearly equal, since the last one may
+    overlap, or read zeros; a reduction that may not run past its end only where the tile divides it.
     """
     extent = dim.extent
     if dim.whole or extent == 1:
         return [extent]
     divisors = {size for size in range(1, extent + 1) if extent % size == 0}
-    if not dim.parallel:
+    if not dim.parallel and not dim.runs_past_end:
         return _thin(sorted(divisors))
     even = {ceil(extent / pieces) for pieces in range(1, extent + 1)}
     stepped = {min(extent, ceil(size / dim.step) * dim.step) for size in even | divisors}
@@ -173,7 +177,7 @@ def plan_tile(problem: TileProblem, *, given: Sequence[int] | None = None) -> Ti
         for number, (size, dim) in enumerate(zip(given, dims, strict=True)):
             if size < 1:
                 raise ValueError(f"tile size {size} of dim {number} is not positive")
-            if not dim.parallel and dim.extent % min(size, dim.extent):
+            if not dim.parallel and not dim.runs_past_end and dim.extent % min(size, dim.extent):
                 raise ValueError(f"tile size {size} does not divide the reduction dim {number} of {dim.extent}")
         choices = [[min(size, dim.extent)] for size, dim in zip(given, dims, strict=True)]
     else:
@@ -226,7 +230,7 @@ def _cheapest(problem: TileProblem, grid: Ints) -> TilePlan:
         dims=dims,
         tile=chosen,
         order=tuple(number for number in loops if chosen[number] < dims[number].extent),
-        edges=tuple(_edge(dim.extent, size) for dim, size in zip(dims, chosen, strict=True)),
+        edges=tuple(_edge(dim, size) for dim, size in zip(dims, chosen, strict=True)),
         bytes_moved=moved,
         issues=issued,
         footprint={scope: int(_held_in(problem, scope, chosen)) for scope in problem.capacity},
@@ -254,11 +258,18 @@ def _traffic(
         size = prod(part) * operand.element_bytes
         passes = int(operand.reads) + int(operand.writes)
         moved = moved + count * size * passes
-        transfers = transfers + count * passes
+        # A part that may hang over the end is filled with zeros before each transfer.
+        fills = np.zeros_like(count)
+        for number, dim in enumerate(problem.dims):
+            if dim.runs_past_end and operand.depends_on(number):
+                fills = np.maximum(fills, dim.extent % tile[number] != 0)
+        transfers = transfers + count * (passes + fills)
     return moved, transfers
 
 
-def _edge(extent: int, size: int) -> str:
-    if size == extent:
+def _edge(dim: Dim, size: int) -> str:
+    if size == dim.extent:
         return "whole"
-    return "divides" if extent % size == 0 else "overlap"
+    if dim.extent % size == 0:
+        return "divides"
+    return "overlap" if dim.parallel else "zeros"

@@ -26,8 +26,8 @@ class TilePass(ModulePass):
     cheapest among those that fit the machine's scopes; `sizes` gives them instead, one for each dim of the op
     that reduces (else of the last op), for every kernel on a machine or without a device. Guarantees: static
     sizes; parallel loops outside, reduction loops inside; a parallel tile that does not divide its dim is shifted
-    inwards at the end. Reductions are only cut by tiles that divide. The cut
-    is written down for people in the attribute `tiling`.
+    inwards at the end. A tile of a reduction that does not divide reads zeros behind the end, where products of what
+    comes from outside are summed, and is refused elsewhere. The cut is written down for people in `tiling`.
 
     Before:
     ```mlir

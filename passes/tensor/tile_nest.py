@@ -25,6 +25,7 @@ from xdsl.utils.hints import isa
 
 from penstock.passes.access import linear_form
 from penstock.passes.indices import Index, add, materialize, scale
+from penstock.passes.tensor.zero_pads import pad_with_zeros
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ class TileNest:
     destination: SSAValue | None = None
     """The empty tensor that the root's output starts from: a tile of it is a tile of what the loops carry."""
     _tiles: dict[Operation, SSAValue] = field(default_factory=dict[Operation, SSAValue])
+    _padded: dict[int, SSAValue] = field(default_factory=dict[int, SSAValue])
+    """The inputs of the anchor that are padded, for a reduction whose tiles run past its end."""
 
     def build(self, builder: Builder) -> SSAValue:
         """Insert the nest and return the value that replaces the root's result."""
@@ -122,6 +125,7 @@ class TileNest:
         to_root = dict(zip(anchor_dims, root_dims, strict=True))
         extents = self.anchor.get_static_loop_ranges()
         parallel = [dim for dim in self.plan.order if dim in to_root]
+        self._pad_reductions(builder, extents)
         result = self._carrier(builder)
         loops: list[scf.ForOp] = []
         offsets: dict[int, Index] = {}
@@ -157,6 +161,14 @@ class TileNest:
             return value
         return builder.insert(tensor.EmptyOp([], value.type)).results[0]
 
+    def _pad_reductions(self, builder: Builder, extents: Sequence[int]) -> None:
+        """Give the operands of the anchor the zeros that the last tiles of its reductions read."""
+        past = {d: -extents[d] % self.plan.tile[d] for d in self.plan.order if d not in result_dims(self.anchor)}
+        for number, map_attr in enumerate(list(self.anchor.indexing_maps)[: len(self.anchor.inputs)]):
+            more = {d: zeros for d, zeros in past.items() if zeros and d in map_attr.data.used_dims()}
+            if more:
+                self._padded[number] = pad_with_zeros(builder, self.anchor, number, more)
+
     def _tile(self, builder: Builder, op: GenericOp, box: Sequence[Span], result: SSAValue) -> SSAValue:
         """The part of the result of `op` that `box` computes."""
         if (known := self._tiles.get(op)) is not None:
@@ -180,9 +192,10 @@ class TileNest:
     ) -> SSAValue:
         """`op` over `box`, with a loop for each dim of `loops`, which carries the accumulator."""
         if not loops:
+            values = [self._padded.get(n, v) if op is self.anchor else v for n, v in enumerate(op.inputs)]
             inputs = [
                 self._operand(builder, value, map_attr.data, box, result)
-                for value, map_attr in zip(op.inputs, op.indexing_maps, strict=False)
+                for value, map_attr in zip(values, op.indexing_maps, strict=False)
             ]
             tiled = GenericOp(
                 inputs, [initial], op.body.clone(), op.indexing_maps, op.iterator_types, [initial.type], op.doc

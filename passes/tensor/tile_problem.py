@@ -18,6 +18,7 @@ from penstock.passes.intrinsics import Match, candidates
 from penstock.passes.kernels import has_reduction
 from penstock.passes.planning.tiling import Costs, Dim, DoesNotFit, Operand, TilePlan, TileProblem, plan_tile
 from penstock.passes.tensor.tile_nest import result_dims
+from penstock.passes.tensor.zero_pads import may_run_past_its_end
 
 
 def members(root: GenericOp) -> list[GenericOp]:
@@ -74,6 +75,7 @@ def _problem(members: list[GenericOp], anchor: GenericOp, target: TargetOp | Non
             extent,
             kind.data == IteratorType.PARALLEL,
             steps.get(number, 1),
+            kind.data == IteratorType.REDUCTION and may_run_past_its_end(anchor, number),
             # The window of a convolution stays whole: its tiles would share most of their halo.
             kind.data == IteratorType.REDUCTION and number in windowed,
         )

@@ -24,6 +24,7 @@ from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
+from penstock.passes.kernels import partition
 from penstock.runtime.compiler import attach_machine, compile_module, pipeline
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes
@@ -215,3 +216,16 @@ def test_what_no_intrinsic_covers_stays_on_the_host_and_still_runs() -> None:
     got = run_module(module, program.inputs, WeightStore())[0]
     assert got == pytest.approx(np.tanh(program.expected), abs=1e-6)
     assert any(isinstance(op, ExecOp) for op in module.walk())
+
+
+@settings(max_examples=8)
+@given(st.integers(5, 23), st.integers(2, 7), st.integers(3, 12))
+def test_a_reduction_may_run_past_its_end_into_zeros(k: int, cut: int, n: int) -> None:
+    check(matmul(7, n, k, True, True), f"tile{{sizes=4,{n},{cut}}}")
+
+
+@pytest.mark.parametrize("tic", [3, 4, 7])
+def test_the_channels_of_a_padded_convolution_may_run_past_their_end(tic: int) -> None:
+    module = check(convolution(6, 5, 10, 8, 3, 1, 1, False), f"tile{{sizes=1,3,5,8,3,3,{tic}}}")
+    tilings = [placement.tiling for placement in partition(module) if placement.tiling]
+    assert any("reads zeros" in tiling for tiling in tilings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations, product
 from math import ceil, prod
 
@@ -53,6 +54,18 @@ def test_reductions_are_only_cut_by_divisors() -> None:
     assert tile_sizes(Dim(12, False)) == [1, 2, 3, 4, 6, 12]
     assert tile_sizes(Dim(7, False)) == [1, 7]
     assert tile_sizes(Dim(7, False, whole=True)) == [7]
+
+
+def test_a_reduction_that_may_read_zeros_is_cut_as_a_parallel_dim() -> None:
+    assert tile_sizes(Dim(7, False, runs_past_end=True)) == tile_sizes(Dim(7, True))
+    problem = matmul(8, 8, 101, 512, 1024, 4)
+    dims = (*problem.dims[:2], Dim(101, False, 4, runs_past_end=True))
+    cut = plan_tile(replace(problem, dims=dims))
+    whole_or_one = plan_tile(problem)
+    assert whole_or_one.tile[2] == 1
+    assert cut.edges[2] == "zeros"
+    assert cut.issues < whole_or_one.issues / 3
+    assert "reads zeros" in cut.describe()
 
 
 def test_parallel_sizes_are_multiples_of_the_intrinsic_or_the_whole() -> None:
