@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects import func
+from xdsl.dialects import arith, func
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import SSAValue
 
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.machine import TargetOp, find_target
@@ -55,12 +56,27 @@ def machine_kernels(module: ModuleOp) -> tuple[TargetOp | None, list[func.FuncOp
     return target, [kernel for kernel in kernels(module) if device_of(kernel) == name]
 
 
+_SUMS_AND_PRODUCTS = ((arith.AddfOp, arith.MulfOp), (arith.AddiOp, arith.MuliOp))
+_WIDENING = (arith.ExtFOp, arith.ExtSIOp, arith.ExtUIOp)
+
+
 def is_contraction(generic: GenericOp) -> bool:
-    """Whether each point of the domain is one multiply-accumulate: sum over products."""
-    names = [op.name for op in generic.body.block.ops if op.name != "linalg.yield"]
-    core = [name for name in names if name in ("arith.mulf", "arith.muli", "arith.addf", "arith.addi")]
-    kinds = [kind.data for kind in generic.iterator_types]
-    return IteratorType.REDUCTION in kinds and core in (["arith.mulf", "arith.addf"], ["arith.muli", "arith.addi"])
+    """Whether each point of the domain adds to the output one product of two inputs, widened or not."""
+    yielded = generic.body.block.last_op
+    if not has_reduction(generic) or yielded is None or len(yielded.operands) != 1:
+        return False
+    arguments = generic.body.block.args
+    inputs, output = arguments[: len(generic.inputs)], arguments[-1]
+    total = yielded.operands[0].owner
+    for sum_op, product_op in _SUMS_AND_PRODUCTS:
+        if isinstance(total, sum_op) and output in total.operands:
+            term = next((value.owner for value in total.operands if value is not output), None)
+            return isinstance(term, product_op) and all(_widened(factor) in inputs for factor in term.operands)
+    return False
+
+
+def _widened(value: SSAValue) -> SSAValue:
+    return value.owner.operands[0] if isinstance(value.owner, _WIDENING) else value
 
 
 def has_reduction(generic: GenericOp) -> bool:

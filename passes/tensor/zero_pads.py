@@ -23,12 +23,10 @@ from penstock.passes.kernels import is_contraction
 
 def may_run_past_its_end(generic: GenericOp, dim: int) -> bool:
     """Whether zeros behind the end of reduction `dim` change nothing, and its operands can be given them."""
-    if not is_contraction(generic):
-        return False
-    return all(
+    # Both factors must be zero there: one that stood still could be infinite, and its product with zero no number.
+    return is_contraction(generic) and all(
         _position(generic, number, dim) is not None and _is_paddable(value)
         for number, value in enumerate(generic.inputs)
-        if dim in list(generic.indexing_maps)[number].data.used_dims()
     )
 
 
