@@ -16,6 +16,8 @@ from xdsl.dialects.builtin import (
     AffineMapAttr,
     ArrayAttr,
     DenseArrayBase,
+    FloatAttr,
+    IntegerAttr,
     MemRefType,
     ModuleOp,
     StringAttr,
@@ -24,7 +26,7 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.dialects.utils import split_dynamic_index_list
-from xdsl.ir import Dialect, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
@@ -41,7 +43,7 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
-from penstock.dialects.machine import DRAM, TargetOp, find_target
+from penstock.dialects.machine import DRAM, IMMEDIATE, IntrinsicOp, OperandSpec, TargetOp, find_target
 from penstock.dialects.mem import scope_of
 from penstock.dialects.window import IntegerList, Window, WindowedTransfer
 
@@ -156,23 +158,29 @@ class ExecOp(IRDLOperation):
 
     The meaning is that of the intrinsic's own `linalg.generic`, whose body is executed at every point of the
     domain `extents`, in the order of its dims, with the operands indexed by `maps`. A unit runs it in blocks of
-    the intrinsic's shape; n blocks cost n * ii + depth cycles.
+    the intrinsic's shape; n blocks cost n * ii + depth cycles. The scalars that the intrinsic takes beside memory
+    travel in the command, as `imm`. The written operand may be one that is read, if both are indexed alike.
 
     ```mlir
     %t = accel.exec @gemm extents [16, 32, 64] maps [
            affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (k, n)>, affine_map<(m, n, k) -> (m, n)>]
            (%a, %b, %acc) after (%t0)
            : memref<16x64xf32, "spad">, memref<64x32xf32, "spad">, memref<16x32xf32, "acc">
+    %u = accel.exec @max_imm imm [0.000000e+00 : f32] extents [512] maps [
+           affine_map<(n) -> (n)>, affine_map<(n) -> (n)>] (%x, %y) after (%t)
+           : memref<512xf32, "spm">, memref<512xf32, "spm">
     ```
     """
 
     name = "accel.exec"
 
     intrinsic = prop_def(SymbolRefAttr)
+    immediates = opt_prop_def(ArrayAttr[IntegerAttr | FloatAttr])
+    """The intrinsic's immediates, in its order; absent if it takes none."""
     extents = prop_def(DenseArrayBase.constr(i64))
     maps = prop_def(ArrayAttr[AffineMapAttr])
     buffers = var_operand_def(MemRefType)
-    """One memref for each operand of the intrinsic, in its order."""
+    """One memref for each operand of the intrinsic that is no immediate, in its order."""
     dependencies = var_operand_def(TokenType)
     token = result_def(TokenType)
 
@@ -180,7 +188,7 @@ class ExecOp(IRDLOperation):
     irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
 
     assembly_format = (
-        "$intrinsic `extents` custom<IntegerList>($extents) `maps` $maps `(` $buffers `)`"
+        "$intrinsic (`imm` $immediates^)? `extents` custom<IntegerList>($extents) `maps` $maps `(` $buffers `)`"
         " (`after` `(` $dependencies^ `)`)? attr-dict `:` type($buffers)"
     )
     custom_directives = (IntegerList,)
@@ -192,12 +200,14 @@ class ExecOp(IRDLOperation):
         maps: Sequence[AffineMapAttr],
         buffers: Sequence[SSAValue],
         *,
+        immediates: Sequence[Attribute] = (),
         dependencies: Sequence[SSAValue] = (),
     ):
         super().__init__(
             operands=[buffers, dependencies],
             properties={
                 "intrinsic": SymbolRefAttr(intrinsic),
+                "immediates": ArrayAttr(immediates) if immediates else None,
                 "extents": DenseArrayBase.from_list(i64, extents),
                 "maps": ArrayAttr(maps),
             },
@@ -207,6 +217,10 @@ class ExecOp(IRDLOperation):
     @property
     def intrinsic_name(self) -> str:
         return self.intrinsic.string_value()
+
+    @property
+    def immediate_values(self) -> tuple[IntegerAttr | FloatAttr, ...]:
+        return () if self.immediates is None else self.immediates.data
 
     def verify_(self) -> None:
         extents = self.extents.get_values()
@@ -239,7 +253,9 @@ class ExecOp(IRDLOperation):
         intrinsic = target.intrinsics().get(self.intrinsic_name)
         if intrinsic is None:
             raise VerifyException(f"@{target.sym_name.data} has no intrinsic @{self.intrinsic_name}")
-        specs = intrinsic.operand_specs()
+        every = intrinsic.operand_specs()
+        self._verify_immediates(intrinsic, [spec for spec in every if spec.role == IMMEDIATE])
+        specs = [spec for spec in every if spec.role != IMMEDIATE]
         if len(specs) != len(self.buffers):
             raise VerifyException(f"@{self.intrinsic_name} takes {len(specs)} operands, not {len(self.buffers)}")
         for spec, buffer in zip(specs, self.buffers, strict=True):
@@ -250,6 +266,16 @@ class ExecOp(IRDLOperation):
                     f'operand {spec.name} of @{self.intrinsic_name} is {spec.dtype} in "{spec.scope}", '
                     f'not {buffer.type.element_type} in "{scope}"'
                 )
+
+    def _verify_immediates(self, intrinsic: IntrinsicOp, specs: Sequence[OperandSpec]) -> None:
+        values = self.immediate_values
+        if len(values) != len(specs):
+            raise VerifyException(f"@{self.intrinsic_name} takes {len(specs)} immediates, not {len(values)}")
+        for spec, value in zip(specs, values, strict=True):
+            if value.type != spec.dtype:
+                raise VerifyException(f"the immediate of @{self.intrinsic_name} is {spec.dtype}, not {value.type}")
+            if (fault := intrinsic.immediate_fault(value)) is not None:
+                raise VerifyException(f"@{self.intrinsic_name}: {fault}")
 
 
 @irdl_op_definition

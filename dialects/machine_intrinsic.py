@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
@@ -15,6 +16,7 @@ from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseArrayBase,
     FlatSymbolRefAttrConstr,
+    FloatAttr,
     IntegerAttr,
     IntegerType,
     MemRefType,
@@ -26,8 +28,9 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Region, SSAValue
 from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def, region_def, traits_def
+from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.hints import isa
 
@@ -162,6 +165,41 @@ class IntrinsicOp(MachinePart):
             specs.append(OperandSpec(name, scope_of(arg) or "", dtype, role, strides))
         return tuple(specs)
 
+    def body_with(self, immediates: Sequence[Attribute]) -> Region:
+        """
+        The behaviour's body with its immediates bound to these constants: its arguments are the elements of the
+        operands in memory. Not to be changed.
+        """
+        if not immediates:
+            return self.generic.body
+        body = self.generic.body.clone()
+        # The copy belongs to an op, where faults in it are located.
+        GenericOp((), (), body, (), ()).location = self.location
+        specs, values = self.operand_specs(), list(immediates)
+        for spec, arg in reversed(list(zip(specs, body.block.args, strict=True))):
+            if spec.role == IMMEDIATE:
+                constant = arith.ConstantOp(values.pop())  # pyright: ignore[reportArgumentType]
+                Rewriter.insert_op(constant, InsertPoint.at_start(body.block))
+                arg.replace_all_uses_with(constant.result)
+                body.block.erase_arg(arg)
+        return body
+
+    def immediate_fault(self, value: Attribute) -> str | None:
+        """Why the constant `value` cannot be an immediate of this intrinsic; None if it can."""
+        bits = int_of(self.imm_bits)
+        match value:
+            case IntegerAttr(type=IntegerType()):
+                number = value.value.data
+                if -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+                    return None
+                return f"its immediate has {bits} bits, too few for {number}"
+            case FloatAttr():
+                if bits >= value.type.bitwidth or (bits == _HALF and _is_half(value.value.data)):
+                    return None
+                return f"its immediate has {bits} bits, too few for {value.value.data} : {value.type}"
+            case _:
+                return "its immediate is a number"
+
     def macs_per_issue(self) -> int:
         """Multiply-accumulates of one application at its largest shape; 0 for what does not multiply and add."""
         terminator = self.generic.body.block.last_op
@@ -259,6 +297,17 @@ class IntrinsicOp(MachinePart):
         for dim, extents in zip(dims, self.extents, strict=True):
             if (fault := _extent_fault(ints_of(extents), bounded=self.unit is not None)) is not None:
                 yield Fault("shape", f'dim "{dim}" {fault}', (), (dim,))
+
+
+_HALF = 16
+
+
+def _is_half(value: float) -> bool:
+    """Whether a number is exactly one of IEEE's with 16 bits."""
+    try:
+        return value != value or struct.unpack("<e", struct.pack("<e", value))[0] == value
+    except OverflowError:
+        return False
 
 
 def _extent_fault(extents: tuple[int, ...], *, bounded: bool) -> str | None:

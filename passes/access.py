@@ -4,8 +4,9 @@ What matching sees of a `linalg.generic`: its domain, its body as an expression,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from xdsl.dialects.builtin import MemRefType, NoneAttr, TensorType
@@ -35,16 +36,34 @@ class Leaf:
 
 
 @dataclass(frozen=True)
+class Hole:
+    """The immediate of an intrinsic: a number of its operands, and the type of the constant that it takes."""
+
+    operand: int
+    type: Attribute
+
+
+@dataclass(frozen=True)
 class Node:
     """An op of a body; constants are nodes without operands."""
 
     name: str
     detail: tuple[tuple[str, Attribute], ...]
     result: Attribute
-    operands: tuple[Leaf | Node, ...]
+    operands: tuple[Expression, ...]
+
+    @property
+    def constant(self) -> Attribute | None:
+        """The number that it is; None if it is computed."""
+        return dict(self.detail).get("value") if self.name == "arith.constant" else None
 
 
-def expression_of(value: SSAValue, block: Block) -> Leaf | Node:
+Expression = Leaf | Hole | Node
+Binding = dict[int, int | Attribute]
+"""For operands of a pattern what plays them: an operand of the target, or a constant in it for an immediate."""
+
+
+def expression_of(value: SSAValue, block: Block) -> Expression:
     """The expression that computes `value` from the arguments of a body."""
     if isinstance(value, BlockArgument) and value.block is block:
         return Leaf(value.index)
@@ -57,31 +76,44 @@ def expression_of(value: SSAValue, block: Block) -> Leaf | Node:
     return Node(op.name, detail, value.type, operands)
 
 
-def leaves(expression: Leaf | Node) -> Iterator[int]:
+def leaves(expression: Expression) -> Iterator[int]:
     """The operands that an expression reads, from the left, repeated as they occur."""
     if isinstance(expression, Leaf):
         yield expression.operand
-        return
-    for operand in expression.operands:
-        yield from leaves(operand)
+    if isinstance(expression, Node):
+        for operand in expression.operands:
+            yield from leaves(operand)
 
 
-def _replace_leaf(expression: Leaf | Node, old: int, new: int) -> Leaf | Node:
+def map_leaves(expression: Expression, change: Callable[[int], Expression]) -> Expression:
+    """The expression with what `change` says in the place of each operand."""
     if isinstance(expression, Leaf):
-        return Leaf(new) if expression.operand == old else expression
-    return replace(expression, operands=tuple(_replace_leaf(o, old, new) for o in expression.operands))
+        return change(expression.operand)
+    if isinstance(expression, Hole):
+        return expression
+    return replace(expression, operands=tuple(map_leaves(operand, change) for operand in expression.operands))
 
 
-def untyped(expression: Leaf | Node) -> Leaf | Node:
+def untyped(expression: Expression) -> Expression:
     """The expression with all types taken away, and the values of constants with them."""
     if isinstance(expression, Leaf):
         return expression
+    if isinstance(expression, Hole):
+        return Hole(expression.operand, NoneAttr())
     operands = tuple(untyped(operand) for operand in expression.operands)
     return Node(expression.name, (), NoneAttr(), operands)
 
 
-def unify(pattern: Leaf | Node, target: Leaf | Node, binding: dict[int, int]) -> Iterator[dict[int, int]]:
-    """Every way to bind the pattern's operands, one to one, so that it becomes the target."""
+def unify(pattern: Expression, target: Expression, binding: Binding) -> Iterator[Binding]:
+    """Every way to bind the pattern's operands, one to one, and its immediates, so that it becomes the target."""
+    if isinstance(pattern, Hole):
+        if not isinstance(target, Node) or target.name != "arith.constant" or target.result != pattern.type:
+            return
+        # Without its value, as everything is untyped, it may still be one.
+        constant = NoneAttr() if target.constant is None else target.constant
+        if binding.get(pattern.operand, constant) == constant:
+            yield {**binding, pattern.operand: constant}
+        return
     if isinstance(pattern, Leaf) or isinstance(target, Leaf):
         if not (isinstance(pattern, Leaf) and isinstance(target, Leaf)):
             return
@@ -91,7 +123,7 @@ def unify(pattern: Leaf | Node, target: Leaf | Node, binding: dict[int, int]) ->
         elif bound == target.operand:
             yield binding
         return
-    if (pattern.name, pattern.detail, pattern.result, len(pattern.operands)) != (
+    if isinstance(target, Hole) or (pattern.name, pattern.detail, pattern.result, len(pattern.operands)) != (
         target.name,
         target.detail,
         target.result,
@@ -135,7 +167,7 @@ class Access:
     kinds: tuple[IteratorType, ...]
     operands: tuple[Operand, ...]
     """The inputs, then the output."""
-    yielded: Leaf | Node
+    yielded: Expression
 
     @property
     def output(self) -> int:
@@ -145,7 +177,13 @@ class Access:
     def points(self) -> int:
         return prod(self.extents)
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether its operands are laid out, and its extents thus those of a command."""
+        return all(operand.steps is not None for operand in self.operands)
 
+
+@lru_cache(maxsize=4096)
 def linear_form(index_map: AffineMap) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """
     The constants and the coefficients of a linear map, by evaluation at zero and at the unit vectors:
@@ -210,9 +248,9 @@ def in_place_variants(access: Access) -> Iterator[tuple[int, Access]]:
         if operand.value is None or operand.value.type != output.value.type or operand.index_map != output.index_map:
             continue
         # The input's place is taken by the output; the inputs behind it move up by one.
-        yielded = _replace_leaf(access.yielded, number, -1)
-        for position in range(number + 1, len(access.operands)):
-            yielded = _replace_leaf(yielded, position, position - 1)
-        yielded = _replace_leaf(yielded, -1, access.output - 1)
+        last = access.output - 1
+        yielded = map_leaves(
+            access.yielded, lambda leaf, n=number: Leaf(last if leaf == n else leaf - 1 if leaf > n else leaf)
+        )
         operands = (*access.operands[:number], *access.operands[number + 1 : -1], operand)
         yield number, replace(access, operands=operands, yielded=yielded)

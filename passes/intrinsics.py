@@ -4,25 +4,58 @@ Matching a `linalg.generic` against an intrinsic's declared behaviour (decision 
 A `machine.intrinsic` holds one `linalg.generic`. A generic of the program *is* that intrinsic, run over some
 domain, if
 
-1. the bodies unify, up to the order of a commutative op's operands;
+1. the bodies unify, up to the order of a commutative op's operands; an immediate is played by a constant that the
+   instruction can carry;
 2. every dim of the intrinsic is played by a dim of the generic (or by none, then its extent is 1) of the same
    iterator kind, so that each operand moves along that dim as the intrinsic says: not at all, by one element,
    or by a row, whose pitch is a multiple of the scope's granule;
-3. the dims left over, which a command iterates outside the intrinsic, move each operand by whole granules.
+3. the blocks that a dim is cut into, the last one included, have extents that the intrinsic permits;
+4. the dims left over, which a command iterates outside the intrinsic, move each operand by whole granules.
 
-Nothing here changes the IR. Partitioning, promotion, tensorization and the lowering to commands all ask the
+What is not decided yet, on tensors, is taken to become what the intrinsic wants: scopes, strides, and extents, which
+tiling cuts, shifts and pads to whole blocks.
+
+Nothing here changes the IR. Partitioning, tiling, promotion, tensorization and the lowering to commands all ask the
 same question, so that they cannot disagree.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from xdsl.dialects.linalg.attrs import IteratorType
+from xdsl.ir import Attribute
 
-from penstock.dialects.machine import DRAM, IntrinsicOp, OperandSpec, TargetOp
-from penstock.passes.access import Access, Operand, expression_of, leaves, linear_form, unify, untyped
+from penstock.dialects.machine import DRAM, IMMEDIATE, STRIDES, IntrinsicOp, OperandSpec, TargetOp
+from penstock.passes.access import (
+    Access,
+    Binding,
+    Hole,
+    Leaf,
+    Operand,
+    expression_of,
+    leaves,
+    linear_form,
+    map_leaves,
+    unify,
+    untyped,
+)
+
+Extents = tuple[int, int]
+"""The least and the largest extent of one application in a dim."""
+
+
+DENSE = STRIDES[0]
+NOTHING_LEFT = "no dim is left"
+
+
+def is_whole(extent: int, block: Extents) -> bool:
+    """Whether `extent` is cut into blocks that are all permitted, the last one being what is left."""
+    return (extent - 1) % block[1] + 1 >= block[0]
+
 
 # the match
 
@@ -32,10 +65,28 @@ class Match:
     """An intrinsic, and how a generic is an application of it."""
 
     intrinsic: IntrinsicOp
-    operands: tuple[int, ...]
-    """For each operand of the intrinsic, the operand of the generic that plays it."""
+    operands: tuple[int | None, ...]
+    """For each operand of the intrinsic, the operand of the generic that plays it; None for an immediate."""
     dims: tuple[int | None, ...]
     """For each dim of the intrinsic, the dim of the generic that plays it; None has extent 1."""
+    immediates: tuple[Attribute, ...] = ()
+    """The constants that the command carries, in the order of the intrinsic's immediates."""
+
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """The operands of the generic in the order of the intrinsic's, immediates left out."""
+        return tuple(number for number in self.operands if number is not None)
+
+    @property
+    def blocks(self) -> dict[int, Extents]:
+        """The extents of one application, for each dim of the generic that plays a bounded dim."""
+        pairs = zip(self.dims, self.intrinsic.shape, strict=True)
+        return {dim: shape for dim, shape in pairs if dim is not None and shape is not None}
+
+    def issues(self, extents: Sequence[int]) -> int:
+        """The applications that the domain of these extents takes."""
+        blocks = self.blocks
+        return prod(-(-extent // blocks[dim][1]) if dim in blocks else extent for dim, extent in enumerate(extents))
 
     def scope_of_operand(self, number: int) -> str:
         """The scope that the intrinsic wants operand `number` of the generic in."""
@@ -53,15 +104,13 @@ class Failure:
 
 def match_intrinsic(access: Access, intrinsic: IntrinsicOp, target: TargetOp) -> Match | Failure:
     """
-    Match `access` against one intrinsic. Scopes and strides that are not decided yet (on tensors) are taken to
-    become what the intrinsic wants. Where several dims could play one of the intrinsic's, the longest does.
+    Match `access` against one intrinsic. Where several dims could play one of the intrinsic's, the longest does.
     """
     name = intrinsic.sym_name.data
     pattern, specs = pattern_of(intrinsic).access, pattern_of(intrinsic).specs
-    if any(not spec.scope for spec in specs):
-        return Failure(name, 0, "it takes an immediate, and commands carry none")
-    if len(pattern.operands) != len(access.operands):
-        return Failure(name, 0, f"it has {len(pattern.operands)} operands, the op {len(access.operands)}")
+    buffers = sum(spec.role != IMMEDIATE for spec in specs)
+    if buffers != len(access.operands):
+        return Failure(name, 0, f"it has {buffers} operands, the op {len(access.operands)}")
     bindings = [
         {**binding, pattern.output: access.output}
         for binding in unify(pattern.yielded, access.yielded, {})
@@ -76,7 +125,7 @@ def match_intrinsic(access: Access, intrinsic: IntrinsicOp, target: TargetOp) ->
         return Failure(name, 1, "its body computes something else")
     failures: list[Failure] = []
     for binding in complete:
-        outcome = _match_operands(access, intrinsic, pattern, tuple(binding[i] for i in range(len(binding))), target)
+        outcome = _match_operands(access, intrinsic, pattern, binding, target)
         if isinstance(outcome, Match):
             return outcome
         failures.append(outcome)
@@ -103,58 +152,93 @@ def pattern_of(intrinsic: IntrinsicOp) -> Pattern:
         Operand(None, spec.scope, spec.dtype, None, map_attr.data)
         for spec, map_attr in zip(specs, generic.indexing_maps, strict=True)
     )
+
+    def hole(number: int) -> Leaf | Hole:
+        return Hole(number, specs[number].dtype) if specs[number].role == IMMEDIATE else Leaf(number)
+
     access = Access(
         (0,) * generic.get_num_loops(),
         tuple(kind.data for kind in generic.iterator_types),
         operands,
-        expression_of(terminator.operands[0], body),
+        map_leaves(expression_of(terminator.operands[0], body), hole),
     )
     return Pattern(access, specs)
 
 
 def _match_operands(
-    access: Access, intrinsic: IntrinsicOp, pattern: Access, binding: tuple[int, ...], target: TargetOp
+    access: Access, intrinsic: IntrinsicOp, pattern: Access, binding: Binding, target: TargetOp
 ) -> Match | Failure:
     name = intrinsic.sym_name.data
     specs = pattern_of(intrinsic).specs
-    for number, bound in enumerate(binding):
-        spec, operand = specs[number], access.operands[bound]
+    played: list[int | None] = []
+    immediates: list[Attribute] = []
+    for number, spec in enumerate(specs):
+        bound = binding[number]
+        if isinstance(bound, Attribute):
+            if (fault := intrinsic.immediate_fault(bound)) is not None:
+                return Failure(name, 2, fault)
+            immediates.append(bound)
+            played.append(None)
+            continue
+        played.append(bound)
+        operand = access.operands[bound]
         if operand.element != spec.dtype:
             return Failure(name, 2, f"operand {spec.name} is {spec.dtype}, not {operand.element}")
         if operand.scope is not None and operand.scope != spec.scope:
             return Failure(name, 3, f'operand {spec.name} lives in "{spec.scope}", not in "{operand.scope}"')
+    dims = _match_dims(access, intrinsic, pattern, played, target)
+    for number in range(len(access.operands)):
+        if number not in played and not isinstance(dims, Failure):
+            return Failure(name, 6, f"nothing in it plays operand {number} of the op")
+    return dims if isinstance(dims, Failure) else Match(intrinsic, tuple(played), tuple(dims), tuple(immediates))
+
+
+def _match_dims(
+    access: Access, intrinsic: IntrinsicOp, pattern: Access, played: Sequence[int | None], target: TargetOp
+) -> list[int | None] | Failure:
+    """For each dim of the intrinsic the dim of the generic that plays it."""
+    name = intrinsic.sym_name.data
     dims: list[int | None] = []
     unplayed: list[str] = []
     for dim, dim_name in enumerate(intrinsic.dims):
+        block = intrinsic.shape[dim] or (1, 1)
         candidates: list[int] = []
-        reason = "no dim is left"
-        for candidate in range(len(access.extents)):
-            if candidate in dims or access.extents[candidate] == 1:
+        reason, stage = NOTHING_LEFT, 4
+        for candidate, extent in enumerate(access.extents):
+            if candidate in dims or (extent == 1 and block[0] == 1):
                 continue
-            fault = _dim_fault(access, pattern, intrinsic, binding, dim, candidate, target)
-            if fault is None:
-                candidates.append(candidate)
+            fault = _dim_fault(access, pattern, intrinsic, played, dim, candidate, target)
+            if fault is not None:
+                # That a dim is of the other kind says the least.
+                is_close = access.kinds[candidate] == pattern.kinds[dim]
+                reason = fault if stage == 4 and (is_close or reason == NOTHING_LEFT) else reason
+            elif access.is_placed and not is_whole(extent, block):
+                reason, stage = _extent_fault(block, extent), 5
             else:
-                reason = fault
-        shape = intrinsic.shape[dim]
-        if not candidates:
-            unplayed.append(f"nothing can play its dim {dim_name}: {reason}")
-            if shape is not None and shape[0] > 1:
-                return Failure(name, 4, unplayed[-1])
-            dims.append(None)
+                candidates.append(candidate)
+        if candidates:
+            dims.append(max(candidates, key=lambda c: (access.extents[c], c)))
             continue
-        best = max(candidates, key=lambda c: (access.extents[c], c))
-        if shape is not None and shape[0] == shape[1] and access.extents[best] % shape[0]:
-            return Failure(name, 5, f"dim {dim_name} takes multiples of {shape[0]}, not {access.extents[best]}")
-        dims.append(best)
+        if stage == 5:
+            return Failure(name, stage, f"dim {dim_name} {reason}")
+        unplayed.append(f"nothing can play its dim {dim_name}: {reason}")
+        if block[0] > 1:
+            return Failure(name, stage, unplayed[-1])
+        dims.append(None)
     for outer in range(len(access.extents)):
         if outer in dims or access.extents[outer] == 1:
             continue
-        fault = _outer_fault(access, intrinsic, pattern, binding, outer, target)
+        fault = _outer_fault(access, intrinsic, pattern, played, outer, target)
         if fault is not None:
             # A dim that cannot stay outside should have been one of the intrinsic's own.
             return Failure(name, 6, "; ".join([*unplayed, fault]))
-    return Match(intrinsic, binding, tuple(dims))
+    return dims
+
+
+def _extent_fault(block: Extents, extent: int) -> str:
+    if block[0] == block[1]:
+        return f"takes multiples of {block[0]}, not {extent}"
+    return f"takes blocks of {block[0]} to {block[1]}, and the last of {extent} is smaller"
 
 
 def _granule(target: TargetOp, scope: str) -> int:
@@ -165,7 +249,7 @@ def _dim_fault(
     access: Access,
     pattern: Access,
     intrinsic: IntrinsicOp,
-    binding: tuple[int, ...],
+    played: Sequence[int | None],
     dim: int,
     candidate: int,
     target: TargetOp,
@@ -174,7 +258,9 @@ def _dim_fault(
     if access.kinds[candidate] != pattern.kinds[dim]:
         return f"d{candidate} is {access.kinds[candidate].value}"
     specs = pattern_of(intrinsic).specs
-    for number, bound in enumerate(binding):
+    for number, bound in enumerate(played):
+        if bound is None:
+            continue
         spec, wanted, operand = specs[number], pattern.operands[number].index_map, access.operands[bound]
         moves = operand.moves(candidate)
         last = len(wanted.results) > 0 and dim in wanted.results[-1].used_dims()
@@ -184,6 +270,8 @@ def _dim_fault(
         elif last:
             if not _is_last(operand, candidate):
                 return f"d{candidate} does not move operand {spec.name} by one element"
+        elif spec.strides == DENSE and (intrinsic.shape[dim] or (1, 1))[1] > 1:
+            return f"operand {spec.name} is dense: the rows of a block adjoin, and no layout makes them so"
         elif (pitch := _pitch_fault(operand, candidate, _granule(target, spec.scope))) is not None:
             return f"d{candidate} moves operand {spec.name} by {pitch}"
     return None
@@ -214,13 +302,15 @@ def _pitch_fault(operand: Operand, dim: int, granule: int) -> str | None:
 
 
 def _outer_fault(
-    access: Access, intrinsic: IntrinsicOp, pattern: Access, binding: tuple[int, ...], outer: int, target: TargetOp
+    access: Access, intrinsic: IntrinsicOp, pattern: Access, played: Sequence[int | None], outer: int, target: TargetOp
 ) -> str | None:
     """Why dim `outer` cannot be iterated around the intrinsic; None if it can."""
     specs = pattern_of(intrinsic).specs
     if access.kinds[outer] == IteratorType.REDUCTION and pattern.output not in leaves(pattern.yielded):
         return f"d{outer} is a reduction, and it does not accumulate"
-    for number, bound in enumerate(binding):
+    for number, bound in enumerate(played):
+        if bound is None:
+            continue
         spec = specs[number]
         if (pitch := _pitch_fault(access.operands[bound], outer, _granule(target, spec.scope))) is not None:
             return f"d{outer} moves operand {spec.name} by {pitch}"
@@ -228,12 +318,16 @@ def _outer_fault(
 
 
 def candidates(access: Access, target: TargetOp) -> tuple[list[Match], list[Failure]]:
-    """All matches of `access` in the order of the machine's intrinsics, and why the others are none."""
+    """
+    All matches of `access`, and why the machine's other intrinsics are none.
+
+    What is cheapest comes first: what a DMA engine does on the way, then the least cycles of a unit; among equals
+    the order is that of the machine.
+    """
     outcomes = [match_intrinsic(access, intrinsic, target) for intrinsic in target.intrinsics().values()]
-    return (
-        [outcome for outcome in outcomes if isinstance(outcome, Match)],
-        [outcome for outcome in outcomes if isinstance(outcome, Failure)],
-    )
+    matches = [outcome for outcome in outcomes if isinstance(outcome, Match)]
+    matches.sort(key=lambda match: match.intrinsic.initiation_interval * match.issues(access.extents))
+    return matches, [outcome for outcome in outcomes if isinstance(outcome, Failure)]
 
 
 def runs_on_unit(match: Match) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, memref, scf
@@ -113,18 +114,26 @@ def _fill(builder: Builder, copy: CopyOp, target: TargetOp, after: Sequence[SSAV
     )
 
 
-def _descriptor_dims(box: Sequence[int], strides: Sequence[Sequence[int]], hangs: bool) -> list[int]:
-    """The dims of a transfer that a descriptor has to spell: no dim of size 1, contiguous neighbours merged."""
-    dims = [dim for dim, size in enumerate(box) if size > 1]
-    kept: list[int] = []
-    for position, dim in enumerate(dims):
-        following = dims[position + 1] if position + 1 < len(dims) else None
-        merges = following is not None and not hangs
-        if merges and following is not None:
-            merges = all(s[dim] == box[following] * s[following] for s in strides)
-        if not merges:
-            kept.append(dim)
-    return kept
+def _descriptor_dims(
+    engine: EngineOp, box: Sequence[int], strides: Sequence[Sequence[int]], hangs: bool
+) -> list[list[int]]:
+    """
+    The dims of `box` that each dim of a descriptor spells, innermost first; none of size 1 needs one.
+
+    Neighbours that are contiguous on both sides share one, as far as it counts.
+    """
+    spelled: list[list[int]] = []
+    limits = engine.max_counts[::-1]
+    for dim in reversed([dim for dim, size in enumerate(box) if size > 1]):
+        if spelled and not hangs:
+            shared = spelled[-1]
+            follows = all(s[dim] == box[shared[-1]] * s[shared[-1]] for s in strides)
+            count = prod(box[each] for each in shared) * box[dim]
+            if follows and all(count <= limit for limit in limits[len(spelled) - 1 : len(spelled)]):
+                shared.append(dim)
+                continue
+        spelled.append([dim])
+    return spelled
 
 
 def _transfer(
@@ -139,23 +148,25 @@ def _transfer(
     hangs: bool,
     after: Sequence[SSAValue],
 ) -> SSAValue:
-    """One transfer, or a loop of them where the box has more dims than a descriptor of the engine."""
+    """One transfer, or a loop of them where the box has more dims, or a longer one, than a descriptor of the engine."""
     types = [side.type for side in sides]
     strides = [_strides(type) for type in types]
-    needed = _descriptor_dims(box, strides, hangs)
-    if len(needed) > engine.dim_count:
-        # A descriptor's dims end in the innermost: the outermost that it would have to spell is iterated.
-        dim = next(number for number, size in enumerate(box) if size > 1)
+    cut = _cut(engine, box, _descriptor_dims(engine, box, strides, hangs))
+    if cut is not None:
+        dim, size = cut
         start = join(builder, after)
 
-        def piece(inner: Builder, counter: SSAValue, done: SSAValue) -> SSAValue:
-            smaller = [1 if number == dim else size for number, size in enumerate(box)]
-            moved, new_sides = _step(inner, copy, sides, offsets, smaller, dim, counter)
-            token = _transfer(inner, engine, new_sides, moved, copy, smaller, padding, clipped, hangs, [start])
-            return join(inner, [done, token])
+        def piece(inner: Builder, at: Index, size: int) -> SSAValue:
+            smaller = [size if number == dim else extent for number, extent in enumerate(box)]
+            moved, new_sides = _step(inner, copy, sides, offsets, smaller, dim, at)
+            return _transfer(inner, engine, new_sides, moved, copy, smaller, padding, clipped, hangs, [start])
 
-        return _loop(builder, box[dim], start, piece)
-    _check_counts(engine, box, needed, copy)
+        def whole(inner: Builder, counter: SSAValue, done: SSAValue) -> SSAValue:
+            return join(inner, [done, piece(inner, scale(inner, counter, size), size)])
+
+        pieces, rest = divmod(box[dim], size)
+        done = _loop(builder, pieces, start, whole)
+        return join(builder, [done, piece(builder, pieces * size, rest)]) if rest else done
     op = DmaOp(
         sides[0],
         sides[1],
@@ -177,17 +188,17 @@ def _step(
     offsets: Sequence[Sequence[Index]],
     box: Sequence[int],
     dim: int,
-    counter: SSAValue,
+    start: Index,
 ) -> tuple[list[Sequence[Index]], list[SSAValue]]:
-    """Both sides of the piece at `counter` of dim `dim`: a window moves, a whole side is sliced."""
+    """Both sides of the piece that begins at `start` of dim `dim`: a window moves, a whole side is sliced."""
     moved: list[Sequence[Index]] = []
     pieces: list[SSAValue] = []
     for name, side, at in zip(("source", "dest"), sides, offsets, strict=True):
         if copy.window_side == name:
             pieces.append(side)
-            moved.append([add(builder, o, counter) if number == dim else o for number, o in enumerate(at)])
+            moved.append([add(builder, o, start) if number == dim else o for number, o in enumerate(at)])
         else:
-            begin: list[Index] = [counter if number == dim else 0 for number in range(len(box))]
+            begin: list[Index] = [start if number == dim else 0 for number in range(len(box))]
             pieces.append(_subview(builder, side, begin, box))
             moved.append(at)
     return moved, pieces
@@ -198,15 +209,16 @@ def _strides(type: Attribute) -> tuple[int, ...]:
     return static_strides(type)
 
 
-def _check_counts(engine: EngineOp, box: Sequence[int], dims: Sequence[int], copy: Operation) -> None:
-    limits = engine.max_counts[len(engine.max_counts) - len(dims) :] if dims else ()
-    for dim, limit in zip(dims, limits, strict=False):
+def _cut(engine: EngineOp, box: Sequence[int], spelled: Sequence[Sequence[int]]) -> tuple[int, int] | None:
+    """The dim in which `box` is cut for a descriptor to hold it, and the size of a piece; None if one holds it all."""
+    if len(spelled) > engine.dim_count:
+        # A descriptor's dims end in the innermost: the outermost that it would have to spell is iterated.
+        return spelled[-1][-1], 1
+    for (dim, *_), limit in zip(spelled, engine.max_counts[::-1], strict=False):
         if box[dim] > limit:
-            raise UserError(
-                f"a transfer of {box[dim]} entries exceeds the {limit} of a descriptor of @{engine.sym_name.data}",
-                loc=location_of(copy),
-                notes=["tile this dim smaller"],
-            )
+            pieces = -(-box[dim] // limit)
+            return dim, -(-box[dim] // pieces)
+    return None
 
 
 # commands
@@ -231,7 +243,7 @@ def lower_generic(builder: Builder, generic: GenericOp, target: TargetOp, after:
         ),
         Node("", (), generic.operands[0].type, ()),
     )
-    buffers = [generic.operands[number] for number in match.operands]
+    buffers = [generic.operands[number] for number in match.buffers]
     return _exec(builder, match, access, buffers, target, after, generic)
 
 
@@ -245,7 +257,7 @@ def _exec(
     op: Operation,
 ) -> SSAValue:
     """One command, or loops around it for the dims that a command cannot iterate."""
-    maps = [access.operands[number].index_map for number in match.operands]
+    maps = [access.operands[number].index_map for number in match.buffers]
     dims = [dim for dim, extent in enumerate(access.extents) if extent > 1]
     return _exec_over(builder, match, dims, access.extents, maps, list(buffers), target, after, op)
 
@@ -261,25 +273,36 @@ def _exec_over(
     after: Sequence[SSAValue],
     op: Operation,
 ) -> SSAValue:
+    blocks = match.blocks
+    loops = [dim for dim in dims if dim not in blocks or extents[dim] > blocks[dim][1]]
     limit = _most_dims(match, target)
-    if limit is not None and len(dims) > limit:
+    if limit is not None and len(loops) > limit:
         # Outer dims first: what stays keeps the order of the domain, and so the order of every sum.
-        dim = next(d for d in dims if d not in match.dims)
-        rest = [d for d in dims if d != dim]
+        dim = next((d for d in loops if d not in match.dims), loops[0])
+        size = blocks[dim][1] if dim in blocks else 1
+        start = join(builder, after)
 
-        def piece(inner: Builder, counter: SSAValue, done: SSAValue) -> SSAValue:
+        def piece(inner: Builder, at: Index, size: int, done: SSAValue) -> SSAValue:
+            smaller = [size if number == dim else extent for number, extent in enumerate(extents)]
+            rest = [d for d in dims if d != dim or size > 1]
             slices = [
-                _advance(inner, buffer, index_map, dim, counter, rest, extents)
+                _advance(inner, buffer, index_map, dim, at, rest, smaller)
                 for buffer, index_map in zip(buffers, maps, strict=True)
             ]
-            return _exec_over(inner, match, rest, extents, maps, slices, target, [done], op)
+            return _exec_over(inner, match, rest, smaller, maps, slices, target, [done], op)
 
-        return _loop(builder, extents[dim], join(builder, after), piece)
+        def whole(inner: Builder, counter: SSAValue, done: SSAValue) -> SSAValue:
+            return piece(inner, scale(inner, counter, size), size, done)
+
+        pieces, left = divmod(extents[dim], size)
+        done = _loop(builder, pieces, start, whole)
+        return piece(builder, pieces * size, left, done) if left else done
     command = ExecOp(
         match.intrinsic.sym_name.data,
         [extents[dim] for dim in dims] or [1],
         [AffineMapAttr(_restrict(index_map, dims)) for index_map in maps],
         buffers,
+        immediates=match.immediates,
         dependencies=after,
     )
     command.location = op.location
@@ -287,7 +310,7 @@ def _exec_over(
 
 
 def _most_dims(match: Match, target: TargetOp) -> int | None:
-    """How many dims one command iterates; None if there is no limit."""
+    """How many dims one command iterates, over the blocks of the intrinsic's own; None if there is no limit."""
     if match.intrinsic.dma_name is not None:
         return target.dmas()[match.intrinsic.dma_name].dim_count
     return len(match.intrinsic.max_iterations) or None
@@ -317,15 +340,15 @@ def _advance(
     buffer: SSAValue,
     index_map: AffineMap,
     dim: int,
-    counter: SSAValue,
+    start: Index,
     rest: Sequence[int],
     extents: Sequence[int],
 ) -> SSAValue:
-    """The part of an operand that the dims `rest` touch when dim `dim` stands at `counter`."""
+    """The part of an operand that the dims `rest` touch when dim `dim` begins at `start`."""
     constants, rows = linear_form(index_map)
     if all(row[dim] == 0 for row in rows):
         return buffer
-    offsets: list[Index] = [scale(builder, counter, row[dim]) if row[dim] else 0 for row in rows]
+    offsets: list[Index] = [scale(builder, start, row[dim]) if row[dim] else 0 for row in rows]
     sizes = [
         1 + constant + sum(row[d] * (extents[d] - 1) for d in rest if row[d])
         for constant, row in zip(constants, rows, strict=True)

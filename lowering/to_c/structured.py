@@ -39,15 +39,16 @@ def emit_exec(emitter: FunctionEmitter, op: ExecOp) -> None:
     """The loop nest of an intrinsic over the extents of a command."""
     intrinsic = _intrinsic(emitter, op)
     generic = intrinsic.generic
-    if len(generic.operands) != len(op.buffers):
+    body = intrinsic.body_with(op.immediate_values).block
+    if len(body.args) != len(op.buffers):
         raise UserError(
-            f'intrinsic "{op.intrinsic_name}" takes {len(generic.operands)} operands, {len(op.buffers)} are given',
+            f'intrinsic "{op.intrinsic_name}" takes {len(body.args)} operands, {len(op.buffers)} are given',
             loc=location_of(op),
         )
     maps = [attr.data for attr in op.maps]
     extents = op.extents.get_values()
     outputs = len(generic.outputs)
-    structured = _structured(emitter, generic.body.block, op.buffers, maps, outputs, extents, op)
+    structured = _structured(emitter, body, op.buffers, maps, outputs, extents, op)
     emitter.describe(op, f"accel.exec @{op.intrinsic_name} over {' x '.join(map(str, extents))}")
     emitter.count("commands", 1)
     _count_work(emitter, structured, "macs")
@@ -130,13 +131,16 @@ def _count_work(emitter: FunctionEmitter, structured: Structured, counter: str) 
 
 
 def _count_transfer(emitter: FunctionEmitter, structured: Structured, extents: Sequence[int]) -> None:
-    """The bytes that an intrinsic of a DMA engine moves: those of its operands off chip."""
+    """The bytes that an intrinsic of a DMA engine moves: what it writes off chip, or else what it reads elsewhere."""
     emitter.count("transfers", 1)
-    for number, operand in enumerate(structured.operands):
-        view = operand.source
-        if isinstance(view, Expr) or view.scope is not None:
+    views = [(number, operand.source) for number, operand in enumerate(structured.operands)]
+    placed = [(number, view) for number, view in views if not isinstance(view, Expr)]
+    end = placed[-1][1].scope
+    for number, view in placed:
+        is_output = number >= structured.inputs
+        if is_output != (end is None) or (not is_output and view.scope == end):
             continue
-        used = {dim for result in operand.index_map.results for dim in result.used_dims()}
+        used = {dim for result in structured.operands[number].index_map.results for dim in result.used_dims()}
         elements = prod(extents[dim] for dim in used)
-        side = "bytes_out" if number >= structured.inputs else "bytes_in"
-        emitter.count(side, elements * view.ctype.size)
+        counter = "bytes_out" if is_output else "bytes_in" if view.scope is None else "bytes_on_chip"
+        emitter.count(counter, elements * view.ctype.size)

@@ -14,31 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import permutations, product
-from math import ceil, log, prod
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.passes.planning.tile_sizes import Dim, given_size, tile_sizes
+
 Ints = NDArray[Any]
-
-MAX_SIZES_PER_DIM = 14
-"""How many tile sizes of one dim are tried: enough that the best of them is near the best of all."""
-
-
-@dataclass(frozen=True)
-class Dim:
-    """A dim of the domain that is tiled."""
-
-    extent: int
-    parallel: bool
-    step: int = 1
-    """The intrinsic's own extent in this dim: sizes that are multiples of it waste nothing."""
-    runs_past_end: bool = False
-    """A reduction whose last tile may read zeros behind its end."""
-    whole: bool = False
-    """Never cut: the window of a convolution, or a dim that a user wants whole."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +78,8 @@ class TilePlan:
 
     `order` lists the dims that become loops, outermost first: parallel ones, then reductions. `edges` says what
     happens where a tile does not divide its dim: "divides", "whole", "overlap" (the last tile is shifted inwards and
-    computes some elements again) or "zeros" (the last tile of a reduction reads zeros behind the end).
+    computes some elements again), "zeros" (the last tile of a reduction reads zeros behind the end) or "padded" (the
+    one tile is longer than the dim, and what lies behind the end is computed in vain).
     """
 
     dims: tuple[Dim, ...]
@@ -103,9 +90,19 @@ class TilePlan:
     issues: int
     footprint: Mapping[str, int]
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is anything to do: a tile that is not the whole domain."""
+        return self.tile != tuple(dim.extent for dim in self.dims)
+
     def describe(self) -> str:
-        """The plan for people: how each dim that is cut is cut, outermost first, and the work done twice."""
+        """The plan for people: how each dim that is cut is cut, outermost first, and the work done in vain."""
         parts: list[str] = []
+        for number, dim in enumerate(self.dims):
+            if self.tile[number] > dim.extent:
+                how = "padded" if dim.parallel else "filled with zeros"
+                wasted = self.tile[number] / dim.extent - 1
+                parts.append(f"d{number} of {dim.extent} is {how} to {self.tile[number]}, {wasted:.1%} is done in vain")
         for number in self.order:
             extent, size = self.dims[number].extent, self.tile[number]
             pieces, kind = -(-extent // size), "parallel" if self.dims[number].parallel else "reduction"
@@ -130,31 +127,6 @@ class DoesNotFit(Exception):
         """The operands held in the scope and the bytes that each needs."""
 
 
-def tile_sizes(dim: Dim) -> list[int]:
-    """
-    The sizes worth trying, ascending. A dim is cut where the tiles come out nearly equal, since the last one may
-    overlap, or read zeros; a reduction that may not run past its end only where the tile divides it.
-    """
-    extent = dim.extent
-    if dim.whole or extent == 1:
-        return [extent]
-    divisors = {size for size in range(1, extent + 1) if extent % size == 0}
-    if not dim.parallel and not dim.runs_past_end:
-        return _thin(sorted(divisors))
-    even = {ceil(extent / pieces) for pieces in range(1, extent + 1)}
-    stepped = {min(extent, ceil(size / dim.step) * dim.step) for size in even | divisors}
-    return _thin(sorted(stepped | {1, extent}))
-
-
-def _thin(sizes: list[int]) -> list[int]:
-    """At most MAX_SIZES_PER_DIM of the sizes, spread evenly over their logarithms, both ends kept."""
-    if len(sizes) <= MAX_SIZES_PER_DIM:
-        return sizes
-    ratio = (sizes[-1] / sizes[0]) ** (1 / (MAX_SIZES_PER_DIM - 1))
-    wanted = [sizes[0] * ratio**step for step in range(MAX_SIZES_PER_DIM)]
-    return sorted({min(sizes, key=lambda size, w=w: abs(log(size / w))) for w in wanted})
-
-
 def held_bytes(operand: Operand, tile: Sequence[int | Ints]) -> int | Ints:
     """The bytes of its scope that the part of one tile takes, row pitch included."""
     part = operand.part(tile)
@@ -168,20 +140,28 @@ def plan_tile(problem: TileProblem, *, given: Sequence[int] | None = None) -> Ti
     """
     The best plan found, or the plan with the sizes `given` (one for each dim) and the best order.
 
-    Raises DoesNotFit, and ValueError for sizes that are no tile.
+    Raises DoesNotFit, NoTile where a dim is not cut into the blocks of the machine, and ValueError for given sizes
+    that are no tile.
     """
     dims = problem.dims
-    if given is not None:
-        if len(given) != len(dims):
-            raise ValueError(f"{len(given)} tile sizes for {len(dims)} dims")
-        for number, (size, dim) in enumerate(zip(given, dims, strict=True)):
-            if size < 1:
-                raise ValueError(f"tile size {size} of dim {number} is not positive")
-            if not dim.parallel and not dim.runs_past_end and dim.extent % min(size, dim.extent):
-                raise ValueError(f"tile size {size} does not divide the reduction dim {number} of {dim.extent}")
-        choices = [[min(size, dim.extent)] for size, dim in zip(given, dims, strict=True)]
-    else:
-        choices = [tile_sizes(dim) for dim in dims]
+    if given is None:
+        return _best_plan(dims, problem.operands, tuple(problem.capacity.items()), problem.costs)
+    if len(given) != len(dims):
+        raise ValueError(f"{len(given)} tile sizes for {len(dims)} dims")
+    return _plan(problem, [[given_size(dim, size, n)] for n, (size, dim) in enumerate(zip(given, dims, strict=True))])
+
+
+@lru_cache(maxsize=1024)
+def _best_plan(
+    dims: tuple[Dim, ...], operands: tuple[Operand, ...], capacity: tuple[tuple[str, int], ...], costs: Costs
+) -> TilePlan:
+    """The plan is asked for when a kernel gets its device and again when it is tiled."""
+    problem = TileProblem(dims, operands, dict(capacity), costs)
+    return _plan(problem, [tile_sizes(dim, number) for number, dim in enumerate(dims)])
+
+
+def _plan(problem: TileProblem, choices: Sequence[Sequence[int]]) -> TilePlan:
+    """The best plan whose tile has one of the `choices` in each dim."""
     grid = np.array(list(product(*choices)), dtype=np.int64).T
     fits = np.ones(grid.shape[1], dtype=bool)
     for scope, capacity in problem.capacity.items():
@@ -212,13 +192,13 @@ def _cheapest(problem: TileProblem, grid: Ints) -> TilePlan:
     trips = [-(-dim.extent // size) for dim, size in zip(dims, tile, strict=True)]
     parallel = [number for number, dim in enumerate(dims) if dim.parallel and not dim.whole and dim.extent > 1]
     reductions = [number for number, dim in enumerate(dims) if not dim.parallel and not dim.whole and dim.extent > 1]
-    issues: Ints = np.ones_like(grid[0]) * prod(
-        t * -(-size // dim.step) for t, size, dim in zip(trips, tile, dims, strict=True)
-    )
+    # A kernel of scalars has no dims, and still one tile.
+    ones = np.ones(grid.shape[1], dtype=np.int64)
+    issues: Ints = ones * prod(t * -(-size // dim.step) for t, size, dim in zip(trips, tile, dims, strict=True))
     best: tuple[float, tuple[int, ...], int, int, int] | None = None
     for order in permutations(parallel):
         loops = (*order, *reductions)
-        moved, transfers = _traffic(problem, tile, trips, loops, reductions)
+        moved, transfers = _traffic(problem, tile, trips, loops, ones)
         time = moved * costs.cycles_per_byte + transfers * costs.cycles_per_transfer + issues * costs.cycles_per_issue
         winner = int(np.argmin(time))
         if best is None or time[winner] < best[0]:
@@ -238,16 +218,15 @@ def _cheapest(problem: TileProblem, grid: Ints) -> TilePlan:
 
 
 def _traffic(
-    problem: TileProblem, tile: list[Ints], trips: list[Ints], loops: Sequence[int], reductions: Sequence[int]
+    problem: TileProblem, tile: list[Ints], trips: list[Ints], loops: Sequence[int], ones: Ints
 ) -> tuple[Ints, Ints]:
     """Bytes over the bus and the number of transfers, for each tile of the grid, under one loop order."""
-    moved = np.zeros_like(tile[0])
-    transfers = np.zeros_like(tile[0])
+    moved = np.zeros_like(ones)
+    transfers = np.zeros_like(ones)
     for operand in problem.operands:
         # A written part stays in its scope while reductions advance; every part stays while loops inside the
         # innermost one that it depends on do. A loop of one trip does not count.
-        count = np.ones_like(tile[0])
-        running = np.ones_like(tile[0])
+        count, running = ones, ones
         for loop in loops:
             running = running * trips[loop]
             if operand.depends_on(loop):
@@ -257,11 +236,16 @@ def _traffic(
             part = [np.minimum(extent, bound) for extent, bound in zip(part, operand.bounds, strict=True)]
         size = prod(part) * operand.element_bytes
         passes = int(operand.reads) + int(operand.writes)
+        if passes == 0:
+            continue
         moved = moved + count * size * passes
         # A part that may hang over the end is filled with zeros before each transfer.
         fills = np.zeros_like(count)
         for number, dim in enumerate(problem.dims):
-            if dim.runs_past_end and operand.depends_on(number):
+            if not operand.depends_on(number):
+                continue
+            fills = np.maximum(fills, tile[number] > dim.extent)
+            if dim.runs_past_end:
                 fills = np.maximum(fills, dim.extent % tile[number] != 0)
         transfers = transfers + count * (passes + fills)
     return moved, transfers
@@ -270,6 +254,8 @@ def _traffic(
 def _edge(dim: Dim, size: int) -> str:
     if size == dim.extent:
         return "whole"
+    if size > dim.extent:
+        return "padded" if dim.parallel else "zeros"
     if dim.extent % size == 0:
         return "divides"
     return "overlap" if dim.parallel else "zeros"

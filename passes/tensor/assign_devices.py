@@ -5,25 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects import func
+from xdsl.dialects import func, scf, tensor
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr, i64
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from penstock.dialects.machine import TargetOp
+from penstock.dialects.machine import DRAM, TargetOp
 from penstock.passes.kernels import (
     DEVICE,
     HOST,
     MACS,
     REMARK,
     device_of,
+    has_reduction,
     kernels,
     machine_of,
     multiply_accumulates,
 )
 from penstock.passes.tensor.outline import outline
-from penstock.passes.tensor.segments import Choice, Segment, choose, segments_of
+from penstock.passes.tensor.segments import Choice, Segment, choose, is_fill, runs_on_a_unit, segments_of
+from penstock.passes.tensor.split_bodies import split_bodies
+from penstock.passes.tensor.tile_plan import refusal
 
 
 def _accumulate_in_place(generic: GenericOp, number: int) -> None:
@@ -48,17 +51,51 @@ def _mark(kernel: func.FuncOp, segment: Segment, machine: str) -> None:
         kernel.attributes[REMARK] = StringAttr(segment.remark)
 
 
+def accumulate(kernel: func.FuncOp, target: TargetOp) -> None:
+    """Rewrite the generics of a kernel of the machine to the form that their intrinsics have."""
+    for generic in [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]:
+        choice = choose(generic, target)
+        if isinstance(choice, Choice) and choice.in_place is not None:
+            _accumulate_in_place(generic, choice.in_place)
+        elif isinstance(choice, Choice) and (number := _dying_operand(generic, choice)) is not None:
+            # A tile then needs one buffer where it would need two.
+            generic.operands[len(generic.inputs)] = generic.inputs[number]
+
+
+def _dying_operand(generic: GenericOp, choice: Choice) -> int | None:
+    """An input whose bytes the result may take: computed for this op alone, element for element, in the same scope."""
+    maps, output = list(generic.indexing_maps), len(generic.inputs)
+    scope = choice.match.scope_of_operand(output)
+    if generic.body.block.args[-1].uses or not isinstance(generic.outputs[0].owner, tensor.EmptyOp) or scope == DRAM:
+        return None
+    for number, value in enumerate(generic.inputs):
+        computed = isinstance(value.owner, GenericOp) and not is_fill(value.owner) and len(list(value.uses)) == 1
+        alike = value.type == generic.outputs[0].type and maps[number] == maps[output]
+        if computed and alike and choice.match.scope_of_operand(number) == scope:
+            return number
+    return None
+
+
+def _refusal(kernel: func.FuncOp, target: TargetOp) -> str | None:
+    """Why no tile of `kernel`, which is left as it is, runs on the machine."""
+    trial = kernel.clone()
+    accumulate(trial, target)
+    return refusal(trial, target)
+
+
 @dataclass(frozen=True)
 class AssignDevicesPass(ModulePass):
     """
     Give every kernel a `device`: the machine in the module where its intrinsics cover the kernel, else `@host`.
 
-    Requires the tensor level. A kernel whose ops differ is cut into kernels that do not; so is one that a single
-    tile cannot hold (two reductions, a stored value read again, a padded result). Where an intrinsic updates its
+    Requires the tensor level. A pointwise op that no intrinsic covers is split into ops that are covered. A kernel
+    whose ops differ is cut into kernels that do not; so is one that a single tile cannot hold (two reductions, a
+    stored value read again, a padded result). Where an intrinsic updates its
     output, the generic is rewritten to start from one of its inputs. A kernel stays on the host if only DMA
-    intrinsics cover it. Guarantees: every kernel has a device; a kernel on the machine has one result, at most
-    one reduction, and every generic in it matches an intrinsic. The reason for the
-    host is in `device_remark`, and the multiply-accumulates of each kernel in `macs`.
+    intrinsics cover it, or if no tile of it fits the machine's scopes and the blocks of its intrinsics; a contraction
+    that only fits without what is fused to it goes alone. Guarantees: every kernel has a device; a kernel on the
+    machine has one result, at most one reduction, some tile that fits, and every generic in it matches an intrinsic.
+    The reason for the host is in `device_remark`, and the multiply-accumulates of each kernel in `macs`.
 
     Before:
     ```mlir
@@ -101,27 +138,46 @@ class AssignDevicesPass(ModulePass):
         for kernel in kernels(op):
             if device_of(kernel) is not None:
                 continue
-            generics = [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]
+            loops = any(isinstance(o, scf.ForOp) for o in kernel.body.block.ops)
+            # Loops before tiling are those of indices in memory, which no machine follows.
+            generics = [] if loops else [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]
+            if target is not None:
+                generics = split_bodies(generics, target)
             choices: dict[GenericOp, Choice | str] = {
                 generic: "there is no machine but the host" if target is None else choose(generic, target)
                 for generic in generics
             }
-            segments = segments_of(kernel, choices) or [Segment(False)]
-            if len(segments) == 1:
-                _mark(kernel, segments[0], machine)
-            else:
-                parts = outline(kernel, [segment.generics for segment in segments])
-                for part, segment in zip(parts, segments, strict=True):
-                    _mark(part, segment, machine)
+            segments = segments_of(kernel, choices) or [
+                Segment(False, remark="it computes nothing, and only moves elements")
+            ]
+            self._place(kernel, segments, target, machine)
         if target is not None:
-            self._accumulate(op, target, machine)
+            for kernel in kernels(op):
+                if device_of(kernel) == machine:
+                    accumulate(kernel, target)
 
-    def _accumulate(self, module: ModuleOp, target: TargetOp, machine: str) -> None:
-        """Rewrite the generics of the machine's kernels to the form that their intrinsic has."""
-        for kernel in kernels(module):
-            if device_of(kernel) != machine:
+    def _place(
+        self,
+        kernel: func.FuncOp,
+        segments: list[Segment],
+        target: TargetOp | None,
+        machine: str,
+    ) -> None:
+        """Cut `kernel` into its segments, mark them, and bring back to the host what no tile of the machine holds."""
+        parts = [kernel]
+        if len(segments) > 1:
+            parts = outline(kernel, [segment.generics for segment in segments])
+        for part, segment in zip(parts, segments, strict=True):
+            fault = _refusal(part, target) if segment.on_machine and target is not None else None
+            if fault is None:
+                _mark(part, segment, machine)
                 continue
-            for generic in [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]:
-                choice = choose(generic, target)
-                if isinstance(choice, Choice) and choice.in_place is not None:
-                    _accumulate_in_place(generic, choice.in_place)
+            inside = [op for op in part.body.block.ops if isinstance(op, GenericOp) and not is_fill(op)]
+            alone = [op for op in inside if has_reduction(op)]
+            if alone and len(inside) > 1:
+                # Perhaps the contraction fits without what is fused to it.
+                rest = [op for op in inside if op not in alone]
+                halves = [Segment(True, alone), Segment(runs_on_a_unit(rest, target), rest, fault)]
+                self._place(part, halves, target, machine)
+            else:
+                _mark(part, Segment(False, inside, fault), machine)

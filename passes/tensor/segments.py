@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from xdsl.dialects import func, tensor
+from xdsl.dialects import func
 from xdsl.dialects.builtin import NameLoc
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import SSAValue
@@ -61,36 +61,50 @@ def _is_computed(value: SSAValue) -> bool:
     return isinstance(value.owner, GenericOp)
 
 
-def _is_fill(generic: GenericOp) -> bool:
+def is_fill(generic: GenericOp) -> bool:
+    """Whether `generic` only gives every element of its output the same value."""
     return not generic.inputs and not has_reduction(generic)
 
 
+def runs_on_a_unit(generics: list[GenericOp], target: TargetOp | None) -> bool:
+    """Whether some unit of the machine computes one of the generics; a transfer alone is no reason to go there."""
+    found = [choose(generic, target) for generic in generics] if target is not None else []
+    return any(isinstance(choice, Choice) and runs_on_unit(choice.match) for choice in found)
+
+
 def segments_of(kernel: func.FuncOp, choices: dict[GenericOp, Choice | str]) -> list[Segment]:
-    """Cut the generics of a kernel where the device changes, and where one tile cannot hold the neighbours."""
-    segments: list[Segment] = []
+    """
+    Cut the generics of a kernel where the device changes, and where one tile cannot hold the neighbours.
+
+    A segment on the machine is a tree: every result in it but the last is used once, by the next op towards the root.
+    """
+    trees: dict[GenericOp, Segment] = {}
     for generic, choice in choices.items():
-        if _is_fill(generic):
+        if is_fill(generic):
             continue
-        on_machine = isinstance(choice, Choice) and _inits_are_covered(generic, choices)
-        last = segments[-1] if segments else None
-        if last is None or last.on_machine != on_machine or (on_machine and _must_cut(last, generic, choices)):
-            last = Segment(on_machine)
-            segments.append(last)
-        last.generics.append(generic)
-        if not on_machine and not last.remark:
-            why = choice if isinstance(choice, str) else "its initial value is not covered"
-            last.remark = _remark(generic, why)
-    merged: list[Segment] = []
-    for segment in segments:
+        covered = isinstance(choice, Choice) and _inits_are_covered(generic, choices)
+        tree = trees[generic] = Segment(covered, [generic])
+        if not covered:
+            tree.remark = _remark(generic, choice if isinstance(choice, str) else "its initial value is not covered")
+            continue
+        for operand in dict.fromkeys(generic.operands):
+            producer = operand.owner
+            if not isinstance(producer, GenericOp) or (below := trees.get(producer)) is None:
+                continue
+            if below.on_machine and not _must_cut(below, tree, generic, choices):
+                tree.generics[:0] = below.generics
+                del trees[producer]
+    segments: list[Segment] = []
+    for segment in trees.values():
         found = [choices[generic] for generic in segment.generics]
         if segment.on_machine and not any(isinstance(c, Choice) and runs_on_unit(c.match) for c in found):
             segment.on_machine = False
             segment.remark = _remark(segment.generics[0], "only a transfer computes it, and nothing is transferred")
-        if merged and not merged[-1].on_machine and not segment.on_machine:
-            merged[-1].generics += segment.generics
+        if segments and not segments[-1].on_machine and not segment.on_machine:
+            segments[-1].generics += segment.generics
         else:
-            merged.append(segment)
-    return merged
+            segments.append(segment)
+    return segments
 
 
 def _remark(generic: GenericOp, why: str) -> str:
@@ -101,28 +115,23 @@ def _remark(generic: GenericOp, why: str) -> str:
 def _inits_are_covered(generic: GenericOp, choices: dict[GenericOp, Choice | str]) -> bool:
     """Whether every fill that this generic starts from is covered too."""
     owners = [operand.owner for operand in generic.operands]
-    fills = [owner for owner in owners if isinstance(owner, GenericOp) and _is_fill(owner)]
+    fills = [owner for owner in owners if isinstance(owner, GenericOp) and is_fill(owner)]
     return all(isinstance(choices[fill], Choice) for fill in fills)
 
 
-def _must_cut(segment: Segment, generic: GenericOp, choices: dict[GenericOp, Choice | str]) -> bool:
-    """Whether `generic` cannot share a tile with the segment before it."""
-    previous = segment.generics[-1]
-    before = choices[previous]
+def _must_cut(below: Segment, tree: Segment, generic: GenericOp, choices: dict[GenericOp, Choice | str]) -> bool:
+    """Whether `generic`, the root of `tree`, cannot share a tile with the segment that computes one of its operands."""
+    producer = below.generics[-1]
+    before = choices[producer]
     assert isinstance(before, Choice)
-    stored = before.match.scope_of_operand(before.match.operands[_output_spec(before.match)]) == DRAM
-    escapes = any(use.operation is not generic for use in previous.results[0].uses)
-    unused = not any(operand is previous.results[0] for operand in generic.operands)
-    two_reductions = has_reduction(generic) and any(has_reduction(g) for g in segment.generics)
-    reshaped = generic.results[0].type != previous.results[0].type
-    return stored or escapes or unused or two_reductions or reshaped or _pads_a_result(generic, segment)
+    stored = pattern_of(before.match.intrinsic).specs[-1].scope == DRAM
+    escapes = any(use.operation is not generic for use in producer.results[0].uses)
+    two_reductions = all(any(has_reduction(g) for g in segment.generics) for segment in (below, tree))
+    return stored or escapes or two_reductions or not _reads_where_it_writes(generic, producer)
 
 
-def _output_spec(match: Match) -> int:
-    roles = [spec.role for spec in pattern_of(match.intrinsic).specs]
-    return next(number for number, role in enumerate(roles) if role != "in")
-
-
-def _pads_a_result(generic: GenericOp, segment: Segment) -> bool:
-    owners = [operand.owner for operand in generic.operands]
-    return any(isinstance(o, tensor.PadOp) and o.source.owner in segment.generics for o in owners)
+def _reads_where_it_writes(generic: GenericOp, producer: GenericOp) -> bool:
+    """Whether a point of `generic` needs just the element of the producer's result that it writes of its own."""
+    maps = [attr.data for attr in generic.indexing_maps]
+    read = [m for operand, m in zip(generic.operands, maps, strict=True) if operand is producer.results[0]]
+    return not has_reduction(generic) and all(m == maps[-1] for m in read)

@@ -13,7 +13,8 @@ from xdsl.rewriter import Rewriter
 
 from penstock.passes.kernels import TILING, device_of, kernels, machine_of
 from penstock.passes.tensor.tile_nest import OpPlan, TileNest, replace_by_nest
-from penstock.passes.tensor.tile_problem import anchor, members, plan_members, root_of
+from penstock.passes.tensor.tile_plan import plan_members
+from penstock.passes.tensor.tile_problem import anchor, members, root_of, streamed
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,9 @@ class TilePass(ModulePass):
     that reduces (else of the last op), for every kernel on a machine or without a device. Guarantees: static
     sizes; parallel loops outside, reduction loops inside; a parallel tile that does not divide its dim is shifted
     inwards at the end. A tile of a reduction that does not divide reads zeros behind the end, where products of what
-    comes from outside are summed, and is refused elsewhere. The cut is written down for people in `tiling`.
+    comes from outside are summed, and is refused elsewhere. For an intrinsic of fixed shape a tile is a multiple of
+    its block, and a parallel dim that is shorter is computed on padded operands, of whose result the valid part is
+    kept. The cut is written down for people in `tiling`.
 
     Before:
     ```mlir
@@ -93,8 +96,9 @@ class TilePass(ModulePass):
             ops = members(root)
             reducing = anchor(ops)
             plan = plan_members(kernel, ops, reducing, target if on_machine else None, self.sizes)
-            if not plan.order:
+            if not plan.is_cut:
                 continue
-            nest = TileNest(root, reducing, frozenset[Operation](ops), OpPlan(plan.tile, plan.order))
+            on_the_way = streamed(ops, target if on_machine else None)
+            nest = TileNest(root, reducing, frozenset[Operation](ops), OpPlan(plan.tile, plan.order), on_the_way)
             replace_by_nest(kernel, nest, Rewriter.erase_op)
             kernel.attributes[TILING] = StringAttr(plan.describe())

@@ -5,7 +5,8 @@ This is tile-and-fuse as in MLIR: the box of the root op's domain becomes a slic
 operand that another `linalg.generic` produces is replaced by that producer, computed for the slice only; what
 comes from outside is sliced. The reductions of the anchor become loops inside, which carry the accumulator.
 Every size is static; only offsets are dynamic. A parallel tile that does not divide is shifted inwards at the
-end, `min(iv, N - T)`, so that it computes some elements twice.
+end, `min(iv, N - T)`, so that it computes some elements twice. One that is longer than its dim is computed whole on
+padded operands, and what lies within the dim is cut out of it at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from xdsl.utils.hints import isa
 
 from penstock.passes.access import linear_form
 from penstock.passes.indices import Index, add, materialize, scale
-from penstock.passes.tensor.zero_pads import pad_with_zeros
+from penstock.passes.tensor.zero_pads import extend
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Span:
 class OpPlan:
     """
     How one op is tiled: a size for each of its dims, and the dims that become loops, outermost first, parallel
-    ones before reductions.
+    ones before reductions. A size may exceed its dim, which is then no loop.
     """
 
     tile: tuple[int, ...]
@@ -113,11 +114,13 @@ class TileNest:
     members: frozenset[Operation]
     plan: OpPlan
     """Of the anchor, in its dims."""
+    streamed: frozenset[Operation] = frozenset()
+    """The members that a DMA engine performs on the way off chip: they see no padding."""
     destination: SSAValue | None = None
     """The empty tensor that the root's output starts from: a tile of it is a tile of what the loops carry."""
     _tiles: dict[Operation, SSAValue] = field(default_factory=dict[Operation, SSAValue])
-    _padded: dict[int, SSAValue] = field(default_factory=dict[int, SSAValue])
-    """The inputs of the anchor that are padded, for a reduction whose tiles run past its end."""
+    _extended: dict[tuple[Operation, int], SSAValue] = field(default_factory=dict[tuple[Operation, int], SSAValue])
+    """Operands from outside that are padded, for dims that run past their end."""
 
     def build(self, builder: Builder) -> SSAValue:
         """Insert the nest and return the value that replaces the root's result."""
@@ -125,7 +128,7 @@ class TileNest:
         to_root = dict(zip(anchor_dims, root_dims, strict=True))
         extents = self.anchor.get_static_loop_ranges()
         parallel = [dim for dim in self.plan.order if dim in to_root]
-        self._pad_reductions(builder, extents)
+        self._extend_operands(builder)
         result = self._carrier(builder)
         loops: list[scf.ForOp] = []
         offsets: dict[int, Index] = {}
@@ -139,16 +142,37 @@ class TileNest:
         ranges = self.root.get_static_loop_ranges()
         to_anchor = {root: anchor for anchor, root in to_root.items()}
         box = [
-            Span(offsets.get(dim, 0), self.plan.tile[to_anchor[dim]] if dim in to_anchor else ranges[dim])
-            for dim in range(len(ranges))
+            Span(offsets.get(dim, 0), min(self.plan.tile[to_anchor[dim]], size) if dim in to_anchor else size)
+            for dim, size in enumerate(ranges)
         ]
-        value = self._tile(inner, self.root, box, result)
         spans = [box[dim] for dim in root_dims]
+        value = _trimmed(inner, self._tile(inner, self.root, box, result), spans)
         value = insert_slice(inner, value, result, spans)
         for loop in reversed(loops):
             Builder(InsertPoint.at_end(loop.body.block)).insert(scf.YieldOp(value))
             value = loop.results[0]
         return value
+
+    def _excess(self, op: GenericOp) -> dict[int, int]:
+        """How far the tiles of `op` run past the ends of its dims."""
+        extents, anchor_dims = self.anchor.get_static_loop_ranges(), result_dims(self.anchor)
+        past: dict[int, int] = {}
+        if op not in self.streamed:
+            for dim, own in zip(anchor_dims, result_dims(op), strict=True):
+                past[own] = max(0, self.plan.tile[dim] - extents[dim])
+        if op is self.anchor:
+            reductions = [dim for dim in range(len(extents)) if dim not in anchor_dims]
+            past.update((dim, -extents[dim] % self.plan.tile[dim]) for dim in reductions)
+        return {dim: count for dim, count in past.items() if count}
+
+    def _extend_operands(self, builder: Builder) -> None:
+        """Give what comes from outside the elements that tiles read past its ends."""
+        for op in self.root.parent.ops if self.root.parent is not None else ():
+            if not isinstance(op, GenericOp) or op not in self.members or not (more := self._excess(op)):
+                continue
+            for number, value in enumerate(op.operands):
+                if isa(value.type, TensorType) and not isinstance(value.owner, tensor.EmptyOp | GenericOp):
+                    self._extended[(op, number)] = extend(builder, op, number, more)
 
     def _carrier(self, builder: Builder) -> SSAValue:
         """The tensor that the loops carry. One that the root reads is sliced instead: tiles may overlap."""
@@ -161,22 +185,22 @@ class TileNest:
             return value
         return builder.insert(tensor.EmptyOp([], value.type)).results[0]
 
-    def _pad_reductions(self, builder: Builder, extents: Sequence[int]) -> None:
-        """Give the operands of the anchor the zeros that the last tiles of its reductions read."""
-        past = {d: -extents[d] % self.plan.tile[d] for d in self.plan.order if d not in result_dims(self.anchor)}
-        for number, map_attr in enumerate(list(self.anchor.indexing_maps)[: len(self.anchor.inputs)]):
-            more = {d: zeros for d, zeros in past.items() if zeros and d in map_attr.data.used_dims()}
-            if more:
-                self._padded[number] = pad_with_zeros(builder, self.anchor, number, more)
-
     def _tile(self, builder: Builder, op: GenericOp, box: Sequence[Span], result: SSAValue) -> SSAValue:
-        """The part of the result of `op` that `box` computes."""
+        """The part of the result of `op` that `box` computes, and what lies behind the end of padded dims."""
         if (known := self._tiles.get(op)) is not None:
             return known
-        maps = [map_attr.data for map_attr in op.indexing_maps]
-        output_map = maps[len(op.inputs)]
-        initial = self._operand(builder, op.outputs[0], output_map, box, result)
-        loops = [dim for dim in self.plan.order if dim not in result_dims(op)] if op is self.anchor else []
+        excess = self._excess(op)
+        anchor_reductions = set(range(op.get_num_loops())) - set(result_dims(op))
+        box = [
+            Span(span.offset, span.size + excess.get(dim, 0)) if dim not in anchor_reductions else span
+            for dim, span in enumerate(box)
+        ]
+        initial = self._operand(builder, op, len(op.inputs), box, result)
+        loops: list[int] = []
+        if op is self.anchor:
+            loops = [dim for dim in self.plan.order if dim in anchor_reductions]
+            whole = [dim for dim in anchor_reductions if dim not in loops]
+            box = [Span(0, self.plan.tile[dim]) if dim in whole else span for dim, span in enumerate(box)]
         value = self._reduce(builder, op, list(box), loops, initial, result)
         self._tiles[op] = value
         return value
@@ -192,11 +216,7 @@ class TileNest:
     ) -> SSAValue:
         """`op` over `box`, with a loop for each dim of `loops`, which carries the accumulator."""
         if not loops:
-            values = [self._padded.get(n, v) if op is self.anchor else v for n, v in enumerate(op.inputs)]
-            inputs = [
-                self._operand(builder, value, map_attr.data, box, result)
-                for value, map_attr in zip(values, op.indexing_maps, strict=False)
-            ]
+            inputs = [self._operand(builder, op, number, box, result) for number in range(len(op.inputs))]
             tiled = GenericOp(
                 inputs, [initial], op.body.clone(), op.indexing_maps, op.iterator_types, [initial.type], op.doc
             )
@@ -209,29 +229,33 @@ class TileNest:
         Builder(InsertPoint.at_end(loop.body.block)).insert(scf.YieldOp(value))
         return loop.results[0]
 
-    def _operand(
-        self, builder: Builder, value: SSAValue, index_map: AffineMap, box: Sequence[Span], result: SSAValue
-    ) -> SSAValue:
-        """The slice of an operand: computed here if a member produces it."""
+    def _operand(self, builder: Builder, op: GenericOp, number: int, box: Sequence[Span], result: SSAValue) -> SSAValue:
+        """The slice of an operand that `box` touches: computed here if a member produces it."""
+        value = self._extended.get((op, number), op.operands[number])
         if not isa(value.type, TensorType):
             return value
-        spans = spans_of_map(builder, index_map, box)
+        spans = spans_of_map(builder, list(op.indexing_maps)[number].data, box)
         producer = value.owner
         if isinstance(producer, GenericOp) and producer in self.members:
             dims = result_dims(producer)
             ranges = producer.get_static_loop_ranges()
             inner = [Span(0, extent) for extent in ranges]
             for dim, span in zip(dims, spans, strict=True):
-                inner[dim] = span
-            return self._tile(builder, producer, inner, result)
-        if value is self.destination:
-            return slice_of(builder, result, spans)
+                inner[dim] = Span(span.offset, min(span.size, ranges[dim]))
+            return _trimmed(builder, self._tile(builder, producer, inner, result), spans)
         if isinstance(producer, tensor.EmptyOp):
+            if value is self.destination and not self._excess(op):
+                return slice_of(builder, result, spans)
             shape = [span.size for span in spans]
             empty = builder.insert(tensor.EmptyOp([], TensorType(value.type.element_type, shape)))
             empty.tensor.name_hint = value.name_hint
             return empty.tensor
         return slice_of(builder, value, spans)
+
+
+def _trimmed(builder: Builder, tile: SSAValue, spans: Sequence[Span]) -> SSAValue:
+    """The beginning of a tile, as long as `spans`: without what was computed behind the ends."""
+    return slice_of(builder, tile, [Span(0, span.size) for span in spans])
 
 
 def _loop(builder: Builder, extent: int, step: int, carried: Sequence[SSAValue]) -> tuple[scf.ForOp, SSAValue, Builder]:

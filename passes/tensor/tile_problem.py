@@ -1,22 +1,26 @@
-"""What the planner of tiles has to know of a kernel, and the plan it makes for it."""
+"""What the planner of tiles has to know of a kernel."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
 
 from xdsl.dialects import func, tensor
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import element_bytes
 from penstock.passes.access import access_of, linear_form
-from penstock.passes.intrinsics import Match, candidates
+from penstock.passes.intrinsics import Match, candidates, runs_on_unit
 from penstock.passes.kernels import has_reduction
-from penstock.passes.planning.tiling import Costs, Dim, DoesNotFit, Operand, TilePlan, TileProblem, plan_tile
+from penstock.passes.paths import intermediates
+from penstock.passes.planning.tile_sizes import Dim
+from penstock.passes.planning.tiling import Costs, Operand, TileProblem
 from penstock.passes.tensor.tile_nest import result_dims
 from penstock.passes.tensor.zero_pads import may_run_past_its_end
 
@@ -51,14 +55,14 @@ def _tied_root(value: SSAValue) -> SSAValue:
     return value
 
 
-def _dims_in_anchor(generic: GenericOp, anchor: GenericOp) -> dict[int, int]:
+def dims_in_anchor(generic: GenericOp, anchor: GenericOp) -> dict[int, int]:
     """For each dim of `generic`, the dim of the anchor it coincides with, through their common result."""
     if generic is anchor:
         return {dim: dim for dim in range(generic.get_num_loops())}
     return dict(zip(result_dims(generic), result_dims(anchor), strict=True))
 
 
-def _problem(members: list[GenericOp], anchor: GenericOp, target: TargetOp | None) -> TileProblem:
+def problem_of(members: list[GenericOp], anchor: GenericOp, target: TargetOp | None) -> TileProblem:
     """What the planner needs to know: the anchor's domain, and every operand in terms of it."""
     extents = anchor.get_static_loop_ranges()
     windowed = {
@@ -68,8 +72,14 @@ def _problem(members: list[GenericOp], anchor: GenericOp, target: TargetOp | Non
         if not isinstance(expr, AffineDimExpr)
         for dim in expr.used_dims()
     }
-    matches = {g: _match(g, target) for g in members}
-    steps = _steps(matches[anchor])
+    matches = matches_of(members, target)
+    steps = {dim: most for dim, (_, most) in blocks_of(matches[anchor]).items()}
+    blocks: dict[int, dict[tuple[int, int], None]] = {}
+    for generic, match in matches.items():
+        own = dims_in_anchor(generic, anchor)
+        for dim, block in blocks_of(match).items():
+            if block[0] > 1:
+                blocks.setdefault(own[dim], {})[block] = None
     dims = [
         Dim(
             extent,
@@ -78,38 +88,61 @@ def _problem(members: list[GenericOp], anchor: GenericOp, target: TargetOp | Non
             kind.data == IteratorType.REDUCTION and may_run_past_its_end(anchor, number),
             # The window of a convolution stays whole: its tiles would share most of their halo.
             kind.data == IteratorType.REDUCTION and number in windowed,
+            tuple(blocks.get(number, ())),
         )
         for number, (extent, kind) in enumerate(zip(extents, anchor.iterator_types, strict=True))
     ]
     returned = _tied_root(members[-1].results[0])
-    operands: dict[SSAValue, Operand] = {}
+    operands: dict[tuple[SSAValue, tuple[tuple[int, ...], ...]], Operand] = {}
     for generic in members:
         match = matches[generic]
-        own = _dims_in_anchor(generic, anchor)
+        own = dims_in_anchor(generic, anchor)
         for number, (value, map_attr) in enumerate(zip(generic.operands, generic.indexing_maps, strict=True)):
             if not isa(value.type, TensorType):
                 continue
-            key = _tied_root(value)
+            root = _tied_root(value)
+            _, rows = linear_form(map_attr.data)
+            indices = tuple(tuple(_remap(row, own, len(extents))) for row in rows)
+            # What two ops read in different places is held twice.
+            key = (root, indices)
             scope = match.scope_of_operand(number) if match is not None else DRAM
             held = None if scope == DRAM or target is None else scope
-            fresh = isinstance(key.owner, tensor.EmptyOp)
+            fresh = isinstance(root.owner, tensor.EmptyOp)
             known = operands.get(key)
             if known is not None and (known.scope is not None or held is None):
                 continue
-            _, rows = linear_form(map_attr.data)
-            indices = tuple(tuple(_remap(row, own, len(extents))) for row in rows)
             operands[key] = Operand(
-                name=key.name_hint or f"operand {len(operands)}",
+                name=root.name_hint or f"operand {len(operands)}",
                 scope=held,
                 element_bytes=element_bytes(value.type),
                 indices=indices,
                 granule=1 if held is None or target is None else target.scope(held).granule_bytes,
                 reads=not fresh,
-                writes=key is returned,
+                writes=root is returned,
                 bounds=tuple(value.type.get_shape()),
             )
     capacity = {} if target is None else {name: scope.size_bytes for name, scope in target.scopes().items()}
-    return TileProblem(tuple(dims), tuple(operands.values()), capacity, _costs(target, matches[anchor]))
+    held = tuple(operands.values())
+    return TileProblem(tuple(dims), (*held, *_on_the_way(held, target)), capacity, _costs(target, matches[anchor]))
+
+
+def _on_the_way(operands: Iterable[Operand], target: TargetOp | None) -> list[Operand]:
+    """
+    The room that operands need in the scopes between theirs and off chip: there, too, for one tile.
+
+    They move nothing of their own. How often a scope between is filled is decided when the tile is known
+    (`promote-levels`), so the traffic is estimated as if every tile came from off chip.
+    """
+    found: list[Operand] = []
+    for operand in operands:
+        if operand.scope is None or target is None:
+            continue
+        inwards = intermediates(target, DRAM, operand.scope) if operand.reads else ()
+        outwards = intermediates(target, operand.scope, DRAM) if operand.writes else ()
+        for scope in dict.fromkeys((*inwards, *outwards)):
+            granule = target.scope(scope).granule_bytes
+            found.append(replace(operand, scope=scope, granule=granule, reads=False, writes=False))
+    return found
 
 
 def _remap(row: tuple[int, ...], own: dict[int, int], count: int) -> list[int]:
@@ -120,7 +153,8 @@ def _remap(row: tuple[int, ...], own: dict[int, int], count: int) -> list[int]:
     return remapped
 
 
-def _match(generic: GenericOp, target: TargetOp | None) -> Match | None:
+def match_of(generic: GenericOp, target: TargetOp | None) -> Match | None:
+    """The intrinsic that computes `generic`; None without a machine."""
     access = access_of(generic) if target is not None else None
     if access is None or target is None:
         return None
@@ -128,12 +162,48 @@ def _match(generic: GenericOp, target: TargetOp | None) -> Match | None:
     return matches[0] if matches else None
 
 
-def _steps(match: Match | None) -> dict[int, int]:
-    """The intrinsic's own extent in each dim of the generic that it covers."""
-    if match is None:
-        return {}
-    pairs = zip(match.dims, match.intrinsic.shape, strict=True)
-    return {dim: shape[1] for dim, shape in pairs if dim is not None and shape is not None}
+def matches_of(members: list[GenericOp], target: TargetOp | None) -> dict[GenericOp, Match | None]:
+    """
+    The intrinsic of each op, such that what one leaves in a scope the next finds there.
+
+    Units choose, what DMA engines do follows, and what only fills a buffer goes where the others want it.
+    """
+    options: dict[GenericOp, list[Match]] = {}
+    for generic in members:
+        access = access_of(generic) if target is not None else None
+        options[generic] = [] if access is None or target is None else candidates(access, target)[0]
+    scopes: dict[SSAValue, str] = {}
+    chosen: dict[GenericOp, Match | None] = dict.fromkeys(members)
+    order = {g: (not g.inputs, not any(map(runs_on_unit, options[g][:1]))) for g in members}
+    for generic in sorted(members, key=lambda g: order[g]):
+        roots = [_tied_root(value) for value in generic.operands]
+        agreeing = [
+            match
+            for match in options[generic]
+            if all(scopes.get(r, s) == s for r, s in ((r, match.scope_of_operand(n)) for n, r in enumerate(roots)))
+        ]
+        match = next(iter([*agreeing, *options[generic]]), None)
+        chosen[generic] = match
+        for number, root in enumerate(roots):
+            if match is not None and isinstance(root.owner, tensor.EmptyOp):
+                scopes.setdefault(root, match.scope_of_operand(number))
+    return chosen
+
+
+def blocks_of(match: Match | None) -> dict[int, tuple[int, int]]:
+    """The least and the largest extent of one application, in each dim of the generic that the intrinsic bounds."""
+    return {} if match is None else match.blocks
+
+
+def streamed(members: list[GenericOp], target: TargetOp | None) -> frozenset[Operation]:
+    """The members that read or write off chip, on the way of a DMA engine, and those that go on with what they made."""
+    found: set[Operation] = set()
+    for generic in members:
+        match = match_of(generic, target)
+        off_chip = match is not None and any(spec.scope == DRAM for spec in match.intrinsic.operand_specs())
+        if off_chip or any(operand.owner in found for operand in generic.operands):
+            found.add(generic)
+    return frozenset(found)
 
 
 def _costs(target: TargetOp | None, match: Match | None) -> Costs:
@@ -147,34 +217,6 @@ def _costs(target: TargetOp | None, match: Match | None) -> Costs:
         cycles_per_transfer=max((dma.latency_cycles for dma in target.dmas().values()), default=0),
         cycles_per_issue=match.intrinsic.initiation_interval,
     )
-
-
-def plan_members(
-    kernel: func.FuncOp,
-    members: list[GenericOp],
-    anchor: GenericOp,
-    target: TargetOp | None,
-    sizes: tuple[int, ...] | None,
-) -> TilePlan:
-    """The plan for a kernel of these `members`; raises UserError where nothing fits, or for wrong `sizes`."""
-    problem = _problem(members, anchor, target)
-    try:
-        return plan_tile(problem, given=sizes)
-    except DoesNotFit as fault:
-        parts = ", ".join(f"%{name} {size} bytes" for name, size in fault.parts)
-        which, fits, needs = "no tile", "fits", "the smallest one needs"
-        remedy = "choose a machine with a larger scope, or run this op on the host"
-        if sizes is not None:
-            which, fits, needs = f"the tile {'x'.join(map(str, sizes))}", "does not fit", "it needs"
-            remedy = "choose smaller sizes"
-        raise UserError(
-            f'{which} of kernel @{kernel.sym_name.data} {fits} scope "{fault.scope}": {needs} '
-            f"{fault.needed} bytes of its {fault.capacity}",
-            loc=location_of(anchor),
-            notes=[f"held there at once: {parts}", remedy],
-        ) from None
-    except ValueError as fault:
-        raise UserError(f"kernel @{kernel.sym_name.data}: {fault}", loc=location_of(anchor)) from None
 
 
 def anchor(members: list[GenericOp]) -> GenericOp:

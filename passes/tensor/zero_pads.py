@@ -1,8 +1,9 @@
 """
-Running a reduction past its end, into zeros.
+Running a dim past its end, into zeros.
 
 A tile that does not divide a reduction reads a window that hangs over the end of its operands. Where every point of
-the domain adds a product, zeros there change nothing; so the operands are padded up to whole tiles. As with every
+the domain adds a product, zeros there change nothing; so the operands are padded up to whole tiles. A parallel dim
+shorter than a block of the machine is padded too, and what is computed behind its end is never stored. As with every
 pad, only slices of it are ever made: windows that read zero outside.
 """
 
@@ -12,12 +13,13 @@ from collections.abc import Mapping
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, tensor
-from xdsl.dialects.builtin import FloatAttr, IndexType, TensorType
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, IndexType, IntegerAttr, IntegerType, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
+from penstock.passes.access import linear_form
 from penstock.passes.kernels import is_contraction
 
 
@@ -40,44 +42,58 @@ def _position(generic: GenericOp, number: int, dim: int) -> int | None:
 
 def _is_paddable(value: SSAValue) -> bool:
     """What comes from outside, itself or padded with zeros; padding what was just computed would need it whole."""
-    if not isa(value.type, TensorType) or not isinstance(_zero(value.type), FloatAttr):
+    if not isa(value.type, TensorType) or (zero := _zero(value.type)) is None or padding_of(value) != zero:
         return False
+    return isinstance(value.owner.source if isinstance(value.owner, tensor.PadOp) else value, BlockArgument)
+
+
+def padding_of(value: SSAValue) -> Attribute | None:
+    """What stands outside of `value` where it is padded: its own padding, else zero; None if that is no constant."""
+    assert isa(value.type, TensorType)
     if not isinstance(value.owner, tensor.PadOp):
-        return isinstance(value, BlockArgument)
+        return _zero(value.type)
     yielded = value.owner.region.block.last_op
-    if not isinstance(yielded, tensor.YieldOp) or not isinstance(
-        constant := yielded.operands[0].owner, arith.ConstantOp
-    ):
-        return False
-    return constant.value == _zero(value.type) and isinstance(value.owner.source, BlockArgument)
+    constant = yielded.operands[0].owner if isinstance(yielded, tensor.YieldOp) else None
+    return constant.value if isinstance(constant, arith.ConstantOp) else None
 
 
-def _zero(type: TensorType[Attribute]) -> Attribute | None:
-    try:
-        return FloatAttr(0.0, type.element_type)  # pyright: ignore
-    except (TypeError, ValueError):
-        return None
+def _zero(type: TensorType[Attribute]) -> FloatAttr | IntegerAttr | None:
+    element = type.element_type
+    if isinstance(element, AnyFloat):
+        return FloatAttr(0.0, element)
+    return IntegerAttr(0, element) if isa(element, IntegerType) else None
 
 
-def pad_with_zeros(builder: Builder, generic: GenericOp, number: int, more: Mapping[int, int]) -> SSAValue:
-    """Operand `number` of `generic` with zeros behind the end of dims, as many as `more` says; its own pad grows."""
-    value = generic.inputs[number]
+def extend(builder: Builder, generic: GenericOp, number: int, more: Mapping[int, int]) -> SSAValue:
+    """
+    Operand `number` of `generic`, long enough for a domain that is longer by what `more` says of its dims.
+
+    Behind the end are zeros, or what the operand is padded with already; its own pad grows.
+    """
+    value = generic.operands[number]
     type = value.type
     assert isa(type, TensorType)
     source, low, high = value, [0] * type.get_num_dims(), [0] * type.get_num_dims()
-    if isinstance(value.owner, tensor.PadOp):
-        source = value.owner.source
-        low, high = list(value.owner.static_low.get_values()), list(value.owner.static_high.get_values())
-    shape = list(type.get_shape())
-    for dim, zeros in more.items():
-        at = _position(generic, number, dim)
-        assert at is not None
-        high[at] += zeros
-        shape[at] += zeros
-    zero = builder.insert(arith.ConstantOp(_zero(type)))  # pyright: ignore[reportArgumentType]
-    block = Block([tensor.YieldOp(zero)], arg_types=[IndexType()] * len(shape))
-    result = TensorType(type.element_type, shape)
-    pad = builder.insert(tensor.PadOp(source, [], [], Region(block), low, high, result))
-    pad.location = generic.location
-    pad.result.name_hint = value.name_hint
-    return pad.result
+    pad = value.owner if isinstance(value.owner, tensor.PadOp) else None
+    if pad is not None:
+        source = pad.source
+        low, high = list(pad.static_low.get_values()), list(pad.static_high.get_values())
+    _, rows = linear_form(list(generic.indexing_maps)[number].data)
+    added = [sum(row[dim] * count for dim, count in more.items()) for row in rows]
+    if not any(added):
+        return value
+    high = [each + count for each, count in zip(high, added, strict=True)]
+    result = TensorType(type.element_type, [size + count for size, count in zip(type.get_shape(), added, strict=True)])
+    region = pad.region.clone() if pad is not None else _zeros(builder, type)
+    new = builder.insert(tensor.PadOp(source, [], [], region, low, high, result))
+    new.location = generic.location
+    new.result.name_hint = value.name_hint
+    return new.result
+
+
+def _zeros(builder: Builder, type: TensorType[Attribute]) -> Region:
+    """The region of a pad that yields zero."""
+    constant = _zero(type)
+    assert constant is not None
+    zero = builder.insert(arith.ConstantOp(constant))
+    return Region(Block([tensor.YieldOp(zero)], arg_types=[IndexType()] * type.get_num_dims()))

@@ -1,4 +1,4 @@
-"""A tensor that fits no scope is named, with its size and what the scope has."""
+"""A kernel that fits no scope runs on the host, and says with its sizes why; a tile given by hand is refused."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ def machine_with(repository: Path, spad: int, acc: int) -> str:
     return text.replace("size = 262144", f"size = {spad}").replace("size = 65536", f"size = {acc}")
 
 
-def test_a_window_that_fits_no_scope_is_refused_with_sizes(penstock: Command, repository: Path) -> None:
-    Path("small.toml").write_text(machine_with(repository, 128, 65536))
+def test_a_kernel_whose_window_fits_no_scope_runs_on_the_host_and_says_why(penstock: Command, repository: Path) -> None:
+    # Even with one output element and one channel of each, the windows of image and weights exceed every scope.
+    Path("small.toml").write_text(machine_with(repository, 128, 16))
     Path("conv.mlir").write_text(MODEL)
     done = penstock("compile", "conv.mlir", "--machine", "small.toml", "--emit=accel", "-o", "out.mlir")
-    assert (done.status, done.out) == (1, "")
-    message = done.err.splitlines()[0]
-    assert re.match(r"conv\.mlir:3:\d+: error: no tile of kernel @fused_0 fits scope \"spad\"", message)
-    assert "the smallest one needs 288 bytes of its 128" in message
-    assert re.search(r"note: held there at once: %\w+ 144 bytes, %\w+ 144 bytes", done.err)
-    assert not Path("out.mlir").exists()
+    assert done.status == 0
+    text = Path("out.mlir").read_text()
+    assert "device = @host" in text
+    remark = r"no tile of it fits scope \\22spad\\22: the smallest needs 288 bytes of its 128 \(%\w+ 144, %\w+ 144\)"
+    assert re.search(remark, text)
+    assert "accel.exec" not in text
 
 
 def test_the_least_accumulator_of_one_row_is_enough(penstock: Command, repository: Path) -> None:

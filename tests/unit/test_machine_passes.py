@@ -142,10 +142,67 @@ def test_a_window_that_hangs_over_is_filled_by_an_intrinsic_first() -> None:
     assert len([op for op in module.walk() if isinstance(op, BarrierOp)]) == 1
 
 
-def test_a_window_that_nobody_can_pad_is_refused() -> None:
+def test_a_kernel_with_a_window_that_nobody_can_pad_stays_on_the_host() -> None:
+    module = lower(PADDED, TO_DEVICES, without("zero_spad"))
+    (placement,) = partition(module)
+    assert placement.device == HOST
+    assert placement.remark == (
+        'a window of %x_padded hangs over the edge by up to 1, @mvin pads 0, and no intrinsic fills "spad" with the '
+        "padding"
+    )
+
+
+def test_a_window_that_nobody_can_pad_is_refused_when_commands_are_made() -> None:
+    module = lower(PADDED, f"{TO_LOOP},promote,tensorize,plan-scopes")
+    without("zero_spad")(next(op for op in module.ops if isinstance(op, TargetOp)))
     with pytest.raises(UserError, match='no intrinsic fills "spad" with the padding') as refusal:
-        lower(PADDED, f"{TO_LOOP},promote,tensorize,plan-scopes,loop-to-accel", without("zero_spad"))
+        run_passes(make_context(), module, read_pipeline("loop-to-accel"))
     assert "pad_max" in refusal.value.notes[0]
+
+
+TREE = """
+#id = affine_map<(m, n) -> (m, n)>
+#swapped = affine_map<(m, n) -> (n, m)>
+func.func private @k(%x: tensor<8x8xf16>, %y: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %e = tensor.empty() : tensor<8x8xf32>
+  %w = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%x : tensor<8x8xf16>) outs(%e : tensor<8x8xf32>) {
+  ^bb0(%a: f16, %out: f32):
+    %r = arith.extf %a : f16 to f32
+    linalg.yield %r : f32
+  } -> tensor<8x8xf32>
+  %v = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%y, %y : tensor<8x8xf32>, tensor<8x8xf32>) outs(%e : tensor<8x8xf32>) {
+  ^bb0(%a: f32, %b: f32, %out: f32):
+    %r = arith.subf %a, %b : f32
+    linalg.yield %r : f32
+  } -> tensor<8x8xf32>
+  %s = linalg.generic {indexing_maps = [#id, READ, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%v, %w : tensor<8x8xf32>, tensor<8x8xf32>) outs(%e : tensor<8x8xf32>) {
+  ^bb0(%a: f32, %b: f32, %out: f32):
+    %r = arith.subf %a, %b : f32
+    linalg.yield %r : f32
+  } -> tensor<8x8xf32>
+  func.return %s : tensor<8x8xf32>
+}
+func.func @main(%x: tensor<8x8xf16>, %y: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %s = func.call @k(%x, %y) : (tensor<8x8xf16>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  func.return %s : tensor<8x8xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(("read", "host"), [("#id", False), ("#swapped", True)])
+def test_one_tile_holds_a_tree_of_ops_that_read_where_they_write(read: str, host: bool) -> None:
+    ctx = make_context()
+    module = Parser(ctx, TREE.replace("READ", read)).parse_module()
+    attach_machine(module, "rapid-core-like")
+    run_passes(ctx, module, read_pipeline("assign-devices,tile{sizes=4,8}"))
+    assert devices(module) == (["rapid_core_like", "rapid_core_like", HOST] if host else ["rapid_core_like"])
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(-4, 5, (8, 8)).astype(np.float16), rng.integers(-4, 5, (8, 8)).astype(np.float32)
+    result = -x.astype(np.float32)
+    np.testing.assert_array_equal(run_module(module, [x, y], WeightStore())[0], result.T if host else result)
 
 
 def test_an_op_that_is_no_command_is_refused_by_name() -> None:
@@ -216,3 +273,23 @@ def test_the_machine_called_host_is_the_host() -> None:
     rng = np.random.default_rng(0)
     x, w = (rng.integers(-4, 5, (8, 8)).astype(np.float32) for _ in range(2))
     np.testing.assert_array_equal(run_module(module, [x, w], WeightStore())[0], np.maximum(x @ w, 0))
+
+
+@pytest.mark.parametrize("relu", [True, False])
+def test_a_fill_goes_where_the_accumulator_is_whichever_intrinsic_is_declared_first(relu: bool) -> None:
+    def swap(target: TargetOp) -> None:
+        first = target.intrinsics()["zero_acc"]
+        first.detach()
+        target.body.block.add_op(first)
+        assert list(target.intrinsics())[-2:] != ["zero_acc", "zero_spad"]
+
+    text = (
+        LAYER if relu else LAYER.replace("%y = graph.relu %p : tensor<8x8xf32>", "").replace("return %y", "return %p")
+    )
+    module = lower(text, f"{TO_LOOP},promote,tensorize,plan-scopes,loop-to-accel", swap)
+    assert devices(module) == ["gemmini_fp32"]
+    assert "zero_acc" in [op.intrinsic_name for op in module.walk() if isinstance(op, ExecOp)]
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-4, 5, (8, 8)).astype(np.float32) for _ in range(2))
+    expected = np.maximum(x @ w, 0) if relu else x @ w
+    np.testing.assert_array_equal(run_module(module, [x, w], WeightStore())[0], expected)

@@ -56,6 +56,34 @@ def test_reductions_are_only_cut_by_divisors() -> None:
     assert tile_sizes(Dim(7, False, whole=True)) == [7]
 
 
+def test_a_dim_of_billions_is_cut_at_once() -> None:
+    # Its sizes are found from its root: to go through all numbers of pieces would take minutes.
+    for parallel in (True, False):
+        sizes = tile_sizes(Dim(4 * 1_000_000_007, parallel, 4))
+        assert (sizes[0], sizes[-1]) == (1, 4 * 1_000_000_007)
+    assert plan_tile(matmul(2**31 - 1, 8, 8, 1 << 18, 1 << 16, 4)).is_cut
+
+
+@pytest.mark.parametrize("extent", [1, 2, 3, 12, 16, 49, 97, 360])
+def test_sizes_from_the_root_are_those_of_every_number_of_pieces(extent: int) -> None:
+    even = {ceil(extent / pieces) for pieces in range(1, extent + 1)}
+    divisors = {size for size in range(1, extent + 1) if extent % size == 0}
+    found = tile_sizes(Dim(extent, True))
+    assert set(found) <= even | divisors
+    assert len(found) == min(len(even | divisors), 14) or len(even | divisors) > 14
+    reduction = tile_sizes(Dim(extent, False))
+    assert set(reduction) <= divisors
+    assert len(divisors) > 14 or set(reduction) == divisors
+
+
+def test_a_kernel_of_scalars_is_one_tile() -> None:
+    number = Operand("x", "spad", 4, (), 16)
+    plan = plan_tile(TileProblem((), (number, replace(number, name="y", reads=False, writes=True)), {"spad": 64}))
+    assert (plan.tile, plan.order, plan.is_cut, plan.bytes_moved) == ((), (), False, 8)
+    with pytest.raises(DoesNotFit):
+        plan_tile(TileProblem((), (number,), {"spad": 8}))
+
+
 def test_a_reduction_that_may_read_zeros_is_cut_as_a_parallel_dim() -> None:
     assert tile_sizes(Dim(7, False, runs_past_end=True)) == tile_sizes(Dim(7, True))
     problem = matmul(8, 8, 101, 512, 1024, 4)

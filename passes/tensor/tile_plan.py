@@ -1,0 +1,179 @@
+"""The plan for tiling a kernel, and the reasons why a machine has none."""
+
+from __future__ import annotations
+
+from xdsl.dialects import func, tensor
+from xdsl.dialects.builtin import MemRefType, TensorType
+from xdsl.dialects.linalg.attrs import IteratorType
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Attribute, SSAValue
+from xdsl.ir.affine import AffineMap
+from xdsl.utils.hints import isa
+
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.machine import DRAM, DmaOp, TargetOp
+from penstock.dialects.mem import static_strides
+from penstock.passes.access import Access, Node, Operand, linear_form
+from penstock.passes.intrinsics import candidates
+from penstock.passes.loop.promotion import in_scope
+from penstock.passes.paths import intermediates, scope_path
+from penstock.passes.planning.tile_sizes import NoTile
+from penstock.passes.planning.tiling import DoesNotFit, TilePlan, plan_tile
+from penstock.passes.tensor.tile_problem import (
+    anchor,
+    blocks_of,
+    dims_in_anchor,
+    match_of,
+    matches_of,
+    members,
+    problem_of,
+    root_of,
+    streamed,
+)
+from penstock.passes.tensor.zero_pads import padding_of
+
+
+def plan_on_machine(members: list[GenericOp], anchor: GenericOp, target: TargetOp) -> TilePlan:
+    """The best plan for a kernel of the machine; raises DoesNotFit or NoTile where there is none."""
+    plan = plan_tile(problem_of(members, anchor, target))
+    padded = {dim for dim, size in enumerate(plan.tile) if size > plan.dims[dim].extent}
+    on_the_way = streamed(members, target) if padded else ()
+    for generic in [op for op in members if op in on_the_way]:
+        own = dims_in_anchor(generic, anchor)
+        blocks = blocks_of(match_of(generic, target))
+        if any(own[dim] in padded and least > 1 for dim, (least, _) in blocks.items()):
+            raise NoTile("a transfer computes on the way, where nothing can be padded to the blocks of the machine")
+    return plan
+
+
+def plan_members(
+    kernel: func.FuncOp,
+    members: list[GenericOp],
+    anchor: GenericOp,
+    target: TargetOp | None,
+    sizes: tuple[int, ...] | None,
+) -> TilePlan:
+    """The plan for a kernel of these `members`; raises UserError where nothing fits, or for wrong `sizes`."""
+    try:
+        if sizes is None and target is not None:
+            return plan_on_machine(members, anchor, target)
+        return plan_tile(problem_of(members, anchor, target), given=sizes)
+    except DoesNotFit as fault:
+        parts = ", ".join(f"%{name} {size:,} bytes" for name, size in fault.parts)
+        which, fits, needs = "no tile", "fits", "the smallest one needs"
+        remedy = "choose a machine with a larger scope, or run this op on the host"
+        if sizes is not None:
+            which, fits, needs = f"the tile {'x'.join(map(str, sizes))}", "does not fit", "it needs"
+            remedy = "choose smaller sizes"
+        raise UserError(
+            f'{which} of kernel @{kernel.sym_name.data} {fits} scope "{fault.scope}": {needs} '
+            f"{fault.needed:,} bytes of its {fault.capacity:,}",
+            loc=location_of(anchor),
+            notes=[f"held there at once: {parts}", remedy],
+        ) from None
+    except (NoTile, ValueError) as fault:
+        raise UserError(f"kernel @{kernel.sym_name.data}: {fault}", loc=location_of(anchor)) from None
+
+
+def refusal(kernel: func.FuncOp, target: TargetOp) -> str | None:
+    """Why no tile of `kernel` runs on the machine; None if one does."""
+    root = root_of(kernel)
+    if root is None:
+        return "what it yields is not the result of an operation, but of a pad around it"
+    found = members(root)
+    if any(0 in generic.get_static_loop_ranges() for generic in found):
+        return "it has no elements"
+    if (reason := _turned(root, target) or _stranded(found, target)) is not None:
+        return reason
+    try:
+        plan = plan_on_machine(found, anchor(found), target)
+    except DoesNotFit as fault:
+        parts = ", ".join(f"%{name} {size:,}" for name, size in fault.parts)
+        return (
+            f'no tile of it fits scope "{fault.scope}": the smallest needs {fault.needed:,} bytes of its '
+            f"{fault.capacity:,} ({parts})"
+        )
+    except NoTile as fault:
+        return str(fault)
+    unfilled = (_unfilled(op, anchor(found), plan, target) for op in found)
+    return next((reason for reason in unfilled if reason is not None), None)
+
+
+def _unfilled(generic: GenericOp, anchor: GenericOp, plan: TilePlan, target: TargetOp) -> str | None:
+    """Why what the tiles of an operand of `generic` read outside it cannot be put into their scope."""
+    match = match_of(generic, target)
+    if match is None:
+        return None
+    own = dims_in_anchor(generic, anchor)
+    past = {
+        dim: -(-plan.dims[a].extent // plan.tile[a]) * plan.tile[a] - plan.dims[a].extent
+        for dim, a in own.items()
+        if not plan.dims[a].parallel or plan.tile[a] > plan.dims[a].extent
+    }
+    for number, (value, map_attr) in enumerate(zip(generic.operands, generic.indexing_maps, strict=True)):
+        scope = match.scope_of_operand(number)
+        engine = None if scope == DRAM else _engine_into(scope, target)
+        if engine is None or not isa(value.type, TensorType) or isinstance(value.owner, GenericOp | tensor.EmptyOp):
+            continue
+        _, rows = linear_form(map_attr.data)
+        pad = value.owner if isinstance(value.owner, tensor.PadOp) else None
+        low = pad.static_low.get_values() if pad is not None else [0] * len(rows)
+        high = pad.static_high.get_values() if pad is not None else [0] * len(rows)
+        behind = [edge + sum(row[d] * count for d, count in past.items()) for edge, row in zip(high, rows, strict=True)]
+        needed = max([0, *low, *behind])
+        tile = [1 + sum(row[d] * (plan.tile[a] - 1) for d, a in own.items()) for row in rows]
+        if needed > engine.pad_limit and not _is_filled(value, value.type, tile, target, scope):
+            return (
+                f"a window of %{value.name_hint or number} hangs over the edge by up to {needed}, "
+                f'@{engine.sym_name.data} pads {engine.pad_limit}, and no intrinsic fills "{scope}" with the padding'
+            )
+    return None
+
+
+def _engine_into(scope: str, target: TargetOp) -> DmaOp | None:
+    """The engine that brings what comes from off chip into `scope`: the last one on the way, and the one that pads."""
+    *_, before = (DRAM, *intermediates(target, DRAM, scope))
+    return target.dma_between(before, scope)
+
+
+def _is_filled(value: SSAValue, type: TensorType[Attribute], tile: list[int], target: TargetOp, scope: str) -> bool:
+    """Whether an intrinsic fills a buffer for a tile of `value` with what stands outside."""
+    constant = padding_of(value)
+    strides = static_strides(in_scope(MemRefType(type.element_type, tile), target, scope))
+    dest = Operand(None, scope, type.element_type, strides, AffineMap.identity(len(tile)))
+    fill = Node("arith.constant", (("value", constant),), type.element_type, ()) if constant is not None else None
+    if fill is None:
+        return False
+    matches, _ = candidates(Access(tuple(tile), (IteratorType.PARALLEL,) * len(tile), (dest,), fill), target)
+    return bool(matches)
+
+
+def _stranded(members: list[GenericOp], target: TargetOp) -> str | None:
+    """What one member leaves in a scope from which it does not get to where the next one wants it, if anything."""
+    matches = matches_of(members, target)
+    for generic in members:
+        for number, value in enumerate(generic.operands):
+            producer, match = value.owner, matches[generic]
+            made = matches.get(producer) if isinstance(producer, GenericOp) else None
+            if match is None or made is None or not isinstance(producer, GenericOp):
+                continue
+            here, there = made.scope_of_operand(len(producer.inputs)), match.scope_of_operand(number)
+            if here != there and scope_path(target, here, there) is None:
+                return (
+                    f'@{match.intrinsic.sym_name.data} wants in "{there}" what @{made.intrinsic.sym_name.data} leaves '
+                    f'in "{here}", and no engine leads there'
+                )
+    return None
+
+
+def _turned(root: GenericOp, target: TargetOp) -> str | None:
+    """What the engine that stores the result of `root` would turn it into, if it is not stored as it is."""
+    match = match_of(root, target)
+    if match is None:
+        return None
+    scope = match.intrinsic.operand_specs()[-1].scope
+    engine = None if scope == DRAM else target.dma_between(scope, DRAM)
+    element = match.intrinsic.operand_specs()[-1].dtype
+    if engine is None or engine.converts is None or engine.converts[0] != element:
+        return None
+    return f"@{engine.sym_name.data} turns {element} into {engine.converts[1]} on the way off chip"

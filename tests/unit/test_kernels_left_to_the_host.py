@@ -1,0 +1,125 @@
+"""What no command of a machine can say stays on the host, with the reason, instead of being refused late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from xdsl.parser import Parser
+
+from penstock.dialects.context import make_context
+from penstock.passes.kernels import device_of, kernels
+from penstock.runtime.compiler import attach_machine, pipeline
+from penstock.runtime.interpreter import run_module
+from penstock.runtime.pass_manager import read_pipeline, run_passes
+
+Array = NDArray[np.float32]
+FLOAT_MACHINES = ("gemmini-fp32", "h100-sm", "neural-accelerator", "neural-cluster", "rapid-core-like", "smaug-smv")
+
+PAD_AT_THE_END = """
+func.func @main(%x: tensor<2x3xf16>) -> tensor<3x5xf32> {
+  %y = graph.fused(%x) pattern injective {
+  ^bb0(%x_1: tensor<2x3xf16>):
+    %wide = graph.cast %x_1 : tensor<2x3xf16> -> tensor<2x3xf32>
+    %y_1 = graph.pad %wide pads [1, 1, 0, 1] value 0.1 : tensor<2x3xf32> -> tensor<3x5xf32>
+    graph.yield %y_1 : tensor<3x5xf32>
+  } : (tensor<2x3xf16>) -> tensor<3x5xf32>
+  func.return %y : tensor<3x5xf32>
+}
+"""
+PAD_IN_FRONT = """
+func.func @main(%x: tensor<2x3xf32>) -> tensor<3x5xf32> {
+  %p = graph.pad %x pads [1, 1, 0, 1] value -1.0 : tensor<2x3xf32> -> tensor<3x5xf32>
+  %y = graph.relu %p : tensor<3x5xf32>
+  func.return %y : tensor<3x5xf32>
+}
+"""
+SCALARS = """
+func.func @main(%x: tensor<f32>, %v: tensor<8x4xf32>) -> (tensor<f32>, tensor<f32>) {
+  %y = graph.relu %x : tensor<f32>
+  %sum = graph.add %y, %x : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  %all = graph.reduce_sum %v axes [0, 1] keepdims false : tensor<8x4xf32> -> tensor<f32>
+  %z = graph.mul %sum, %all : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  func.return %y, %z : tensor<f32>, tensor<f32>
+}
+"""
+NOTHING = """
+func.func @main(%x: tensor<3x0xf32>, %w: tensor<0x4xf32>) -> (tensor<3x4xf32>, tensor<3x0xf32>) {
+  %y = graph.matmul %x, %w : (tensor<3x0xf32>, tensor<0x4xf32>) -> tensor<3x4xf32>
+  %z = graph.relu %x : tensor<3x0xf32>
+  func.return %y, %z : tensor<3x4xf32>, tensor<3x0xf32>
+}
+"""
+
+
+def run(text: str, machine: str, inputs: list[Array]) -> tuple[list[Array], list[str]]:
+    """The outputs at accel level, and the remarks of the kernels on the host."""
+    ctx = make_context()
+    module = Parser(ctx, text).parse_module()
+    attach_machine(module, machine)
+    run_passes(ctx, module, read_pipeline(",".join(pipeline("accel", machine))))
+    remarks = [str(k.attributes["device_remark"]) for k in kernels(module) if device_of(k) == "host"]
+    return run_module(module, inputs, ctx.weights), remarks
+
+
+@pytest.mark.parametrize("machine", FLOAT_MACHINES)
+def test_a_result_that_is_padded_is_the_hosts(machine: str) -> None:
+    x = np.arange(6).reshape(2, 3)
+    (y,), remarks = run(PAD_AT_THE_END, machine, [x.astype(np.float16).view()])  # pyright: ignore[reportArgumentType]
+    np.testing.assert_array_equal(y, np.pad(x.astype(np.float32), ((1, 0), (1, 1)), constant_values=np.float32(0.1)))
+    assert len(remarks) == 1
+
+
+def test_the_reason_is_the_pad() -> None:
+    _, remarks = run(PAD_AT_THE_END, "h100-sm", [np.zeros((2, 3), np.float16)])  # pyright: ignore[reportArgumentType]
+    assert "of a pad around it" in remarks[0]
+
+
+@pytest.mark.parametrize("machine", FLOAT_MACHINES)
+def test_what_no_engine_and_no_intrinsic_pads_is_the_hosts(machine: str) -> None:
+    # On neural-cluster the operand comes through a scope between: the engine that fills its scope must pad.
+    x = np.arange(-3, 3).reshape(2, 3).astype(np.float32)
+    (y,), remarks = run(PAD_IN_FRONT, machine, [x])
+    np.testing.assert_array_equal(y, np.pad(np.maximum(x, 0), ((1, 0), (1, 1))))
+    assert remarks
+
+
+def test_the_engine_that_would_pad_is_named() -> None:
+    _, remarks = run(PAD_IN_FRONT, "neural-cluster", [np.zeros((2, 3), np.float32)])
+    assert "@load_core pads 0" in remarks[0]
+
+
+@pytest.mark.parametrize("machine", FLOAT_MACHINES)
+def test_scalars_run_wherever_they_are_put(machine: str) -> None:
+    v = np.arange(32).reshape(8, 4).astype(np.float32)
+    (y, z), _ = run(SCALARS, machine, [np.array(3, np.float32), v])
+    assert (float(y), float(z)) == (3.0, 6.0 * float(v.sum()))
+
+
+@pytest.mark.parametrize("machine", FLOAT_MACHINES)
+def test_tensors_without_elements_are_the_hosts(machine: str) -> None:
+    (y, z), remarks = run(NOTHING, machine, [np.zeros((3, 0), np.float32), np.zeros((0, 4), np.float32)])
+    np.testing.assert_array_equal(y, np.zeros((3, 4)))
+    assert z.shape == (3, 0)
+    assert any("no elements" in remark for remark in remarks)
+
+
+def test_a_machine_that_cannot_reset_its_accumulator_leaves_products_to_the_host(
+    repository: Path, tmp_path: Path
+) -> None:
+    shipped = (repository / "machines" / "gemmini-fp32.toml").read_text()
+    reset = 'name = "zero_acc"\ndma = "mvin"\nbehaviour = "dst[i,j] = 0"'
+    assert reset in shipped
+    (tmp_path / "m.toml").write_text(shipped.replace(reset, reset.replace("= 0", "= 1")))
+    text = """
+    func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x4xf32>) -> tensor<4x4xf32> {
+      %y = graph.matmul %x, %w : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+      func.return %y : tensor<4x4xf32>
+    }
+    """
+    (y,), remarks = run(text, str(tmp_path / "m.toml"), [np.ones((4, 8), np.float32), np.ones((8, 4), np.float32)])
+    np.testing.assert_array_equal(y, np.full((4, 4), 8))
+    assert len(remarks) == 1
+    assert '@gemm wants in "acc" what @zero_spad leaves in "spad"' in remarks[0].replace("\\22", '"')
