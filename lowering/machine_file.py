@@ -13,6 +13,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import did_you_mean
 from penstock.dialects.machine import IntrinsicOp, MachinePart, TargetOp
 from penstock.lowering.machine_behaviour import check_roles, read_behaviour
+from penstock.lowering.machine_reach import reach_faults
 from penstock.lowering.machine_schema import (
     BEHAVIOUR_KEYS,
     COVERS,
@@ -52,6 +53,9 @@ class MachineFile:
         found = [((*paths[part], fault.key), fault) for part, fault in target.faults()]
         for path, fault in [(path, fault) for path, fault in found if not self.log.has_fault_in(path)]:
             self.log.at_value((*path, *fault.inside), fault.message, fault.notes)
+        if not self.log.has_fault_in(()):
+            for part, fault in reach_faults(target):
+                self.log.at_value((*paths[part], fault.key, *fault.inside), fault.message, fault.notes)
         return target
 
     def _check_top_level(self) -> None:

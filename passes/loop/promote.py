@@ -21,7 +21,8 @@ class PromotePass(ModulePass):
     lives off chip gets a buffer and copies: a source that the kernel only reads is copied where its slice is
     defined, so that hoisting the slice before hoists the copy; what is written is copied in before its first use,
     unless that overwrites it, and out after its last. Guarantees: every operand lives where some intrinsic of the
-    machine wants it. Raises UserError for an op that no intrinsic computes, and where no DMA leads.
+    machine wants it. A copy may lead where no single DMA does, if several in turn do: `promote-levels` sees to that.
+    Raises UserError for an op that no intrinsic computes, and where no path of DMAs leads.
 
     Before:
     ```mlir

@@ -16,6 +16,7 @@ from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, scope_of
 from penstock.passes.access import access_of
 from penstock.passes.intrinsics import Match, candidates, runs_on_unit
+from penstock.passes.paths import no_path, scope_path
 
 
 def storage_of(value: SSAValue) -> SSAValue:
@@ -81,14 +82,17 @@ class Promotion:
         """An intrinsic for every generic, and a scope for every allocation. Units choose; DMA engines follow."""
         scopes: dict[SSAValue, str] = {}
         options = {generic: self._options(generic) for generic in generics}
-        for generic in sorted(generics, key=lambda g: not runs_on_unit(options[g][0])):
+        # What only fills a buffer goes where the others want it.
+        for generic in sorted(generics, key=lambda g: (not g.inputs, not runs_on_unit(options[g][0]))):
             match = next((m for m in options[generic] if self._agrees(generic, m, scopes)), options[generic][0])
             self.matches[generic] = match
             for number, operand in enumerate(generic.operands):
-                root = storage_of(operand)
-                if isinstance(root.owner, memref.AllocOp):
-                    scopes.setdefault(root, match.scope_of_operand(number))
-        return {root: scope for root, scope in scopes.items() if scope != DRAM}
+                root, scope = storage_of(operand), match.scope_of_operand(number)
+                # What is written stays in its scope from one op to the next, wherever it goes in the end.
+                if isinstance(root.owner, memref.AllocOp) or (operand in generic.outputs and scope != DRAM):
+                    scopes.setdefault(root, scope)
+        allocated = {root: scope for root, scope in scopes.items() if isinstance(root.owner, memref.AllocOp)}
+        return {root: scope for root, scope in allocated.items() if scope != DRAM}
 
     def _options(self, generic: GenericOp) -> list[Match]:
         access = access_of(generic, placed=False)
@@ -170,12 +174,8 @@ class Promotion:
         assert isa(source.type, MemRefType)
         assert isa(dest.type, MemRefType)
         start, end = scope_of(source.type) or DRAM, scope_of(dest.type) or DRAM
-        if self.target.dma_between(start, end) is None:
-            raise UserError(
-                f'no DMA of @{self.target.sym_name.data} goes from "{start}" to "{end}"',
-                loc=location_of(op),
-                notes=["the intrinsic wants its operand there; add a DMA to the machine file"],
-            )
+        if scope_path(self.target, start, end) is None:
+            raise no_path(self.target, start, end, op)
         copy = CopyOp(source, dest)
         copy.location = op.location
         return copy

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects import accel, machine, mem
@@ -63,8 +62,8 @@ class _Dma:
     unit: str
     outstanding: int
     transfer: Transfer
-    inward: bool
-    outward: bool
+    ends: tuple[str, str]
+    """The scopes it moves between."""
     source: SSAValue
     dest: SSAValue
 
@@ -76,8 +75,7 @@ def _prepare_dma(execution: Execution, op: accel.DmaOp) -> _Dma:
         engine.unit_name,
         engine.outstanding_limit,
         Transfer.of(op),
-        _is_off_chip(op.source),
-        _is_off_chip(op.dest),
+        (_scope(op.source) or machine.DRAM, _scope(op.dest) or machine.DRAM),
         op.source,
         op.dest,
     )
@@ -91,9 +89,7 @@ def _dma(execution: Execution, op: accel.DmaOp, args: Sequence[Any]) -> Sequence
     overlap = transfer.overlap(args)
     elements, target = array_of(source), array_of(dest)
     check_apart(op, elements, target, overlap)
-    size = overlap.elements * elements.itemsize
-    on_chip = 0 if dma.inward or dma.outward else size
-    execution.counters.add_bytes(dma.engine, size * dma.inward, size * dma.outward, on_chip)
+    execution.counters.add_bytes(dma.engine, {dma.ends: overlap.elements * elements.itemsize})
     everything = padding is not None or (overlap.whole and transfer.side != "dest")
     command = Command(
         op,
@@ -123,9 +119,8 @@ class _Exec:
     outstanding: int
     issues: int
     points: int
-    bytes_in: int
-    """What an intrinsic that a DMA engine performs reads from off chip."""
-    bytes_out: int
+    moved: Mapping[tuple[str, str], int]
+    """The bytes that an intrinsic moves which a DMA engine performs, by where from and where to."""
     regions: tuple[Region, ...]
 
 
@@ -133,19 +128,15 @@ def _prepare(execution: Execution, op: accel.ExecOp, arrays: Sequence[Array]) ->
     target = _target(execution, op)
     name = op.intrinsic_name
     intrinsic = target.intrinsics()[name]
-    generic = intrinsic.generic
-    maps = [attr.data for attr in op.maps]
-    evaluator = Evaluator(op, generic.body.block, maps, len(generic.outputs))
+    body = intrinsic.body_with(op.immediate_values)
     extents = tuple(op.extents.get_values())
+    evaluator = Evaluator(op, body.block, [attr.data for attr in op.maps], len(intrinsic.generic.outputs))
     evaluator.check(arrays, extents)
     regions = tuple(regions_of(evaluator, extents, [array.shape for array in arrays]))
     engine = target.dmas()[intrinsic.dma_name] if intrinsic.dma_name is not None else None
     unit = engine.unit_name if engine is not None else intrinsic.unit_name
     assert unit is not None
-    off_chip = [
-        _touched(array, region) if _is_off_chip(value) else 0
-        for array, region, value in zip(arrays, regions, op.buffers, strict=True)
-    ]
+    touched = [_touched(array, region) for array, region in zip(arrays, regions, strict=True)]
     return _Exec(
         name,
         intrinsic.dma_name,
@@ -156,14 +147,21 @@ def _prepare(execution: Execution, op: accel.ExecOp, arrays: Sequence[Array]) ->
         engine.outstanding_limit if engine is not None else 1,
         issues_of(op, intrinsic),
         prod(extents),
-        sum(off_chip[:-1]),
-        off_chip[-1],
+        _moved([_scope(value) or machine.DRAM for value in op.buffers], touched),
         regions,
     )
 
 
-def _is_off_chip(value: SSAValue) -> bool:
-    return isinstance(value.type, MemRefType) and _scope(value) is None
+def _moved(scopes: Sequence[str], touched: Sequence[int]) -> dict[tuple[str, str], int]:
+    """What an operation moves from its inputs to its output, the last operand: off chip what it writes there."""
+    *inputs, end = scopes
+    if end == machine.DRAM:
+        return {(inputs[0] if inputs else "", end): touched[-1]}
+    moved: dict[tuple[str, str], int] = {}
+    for start, size in zip(inputs, touched, strict=False):
+        if start != end:
+            moved[start, end] = moved.get((start, end), 0) + size
+    return moved
 
 
 def _touched(array: Array, region: Region) -> int:
@@ -185,7 +183,7 @@ def _exec(execution: Execution, op: accel.ExecOp, args: Sequence[Any]) -> Sequen
     evaluator, counters = prepared.evaluator, execution.counters
     counters.add_exec(prepared.intrinsic, prepared.issues, prepared.points, evaluator.is_contraction)
     if prepared.engine is not None:
-        counters.add_bytes(prepared.engine, prepared.bytes_in, prepared.bytes_out, 0)
+        counters.add_bytes(prepared.engine, prepared.moved)
     touches = [
         Touch(value, region, operand) for value, region, operand in zip(memrefs, prepared.regions, buffers, strict=True)
     ]
@@ -198,7 +196,7 @@ def _exec(execution: Execution, op: accel.ExecOp, args: Sequence[Any]) -> Sequen
         reads=[touch for touch, read in zip(touches, evaluator.reads, strict=True) if read],
         writes=touches[-1:],
         perform=lambda: evaluator.run(arrays, prepared.extents, ordered=execution.ordered),
-        overwrites=not evaluator.reads[-1],
+        overwrites=not evaluator.reads[-1] and buffers[-1] not in buffers[:-1],
     )
     return (execution.schedule.issue(command),)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -25,6 +25,8 @@ class DmaCount:
     """To off chip."""
     bytes_on_chip: int = 0
     """Between scopes."""
+    between: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    """By the scopes (or "dram") that they came from and went to; constants come from ""."""
 
 
 @dataclass
@@ -63,13 +65,19 @@ class Counters:
         """Multiply-accumulates of all intrinsics."""
         return sum(count.macs for count in self.intrinsics.values())
 
-    def add_bytes(self, engine: str, bytes_in: int, bytes_out: int, bytes_on_chip: int) -> None:
-        """Count one command of an engine."""
+    def bytes_between(self, start: str, end: str) -> int:
+        """Bytes from one scope (or "dram") to another by all engines."""
+        return sum(count.between.get((start, end), 0) for count in self.dma.values())
+
+    def add_bytes(self, engine: str, moved: Mapping[tuple[str, str], int]) -> None:
+        """Count one command of an engine: the bytes it moved, by where from and where to."""
         count = self.dma.setdefault(engine, DmaCount())
         count.commands += 1
-        count.bytes_in += bytes_in
-        count.bytes_out += bytes_out
-        count.bytes_on_chip += bytes_on_chip
+        for ends, size in moved.items():
+            count.bytes_in += size * (ends[0] == machine.DRAM)
+            count.bytes_out += size * (ends[1] == machine.DRAM)
+            count.bytes_on_chip += size * (machine.DRAM not in ends and "" not in ends)
+            count.between[ends] = count.between.get(ends, 0) + size
 
     def add_exec(self, intrinsic: str, issues: int, points: int, multiplies: bool) -> None:
         """Count one command of an intrinsic."""
@@ -92,7 +100,12 @@ def issues_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> int:
     """
     extents = op.extents.get_values()
     columns = _columns(op)
-    pattern = [Access.of(attr.data) for attr in intrinsic.generic.indexing_maps]
+    specs = intrinsic.operand_specs()
+    pattern = [
+        Access.of(attr.data)
+        for attr, spec in zip(intrinsic.generic.indexing_maps, specs, strict=True)
+        if spec.role != machine.IMMEDIATE
+    ]
     taken: set[int] = set()
     blocks = list(extents)
     for dim in reversed(range(len(intrinsic.dims))):
@@ -101,9 +114,11 @@ def issues_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> int:
         candidates = [each for each in range(len(extents)) if each not in taken and _moves_alike(columns[each], wanted)]
         if not candidates:
             continue
+        whole = [each for each in candidates if bounds is None or _last_block(extents[each], bounds[1]) >= bounds[0]]
+        candidates = whole or candidates
         counts = {each: 1 if bounds is None else -(-extents[each] // bounds[1]) for each in candidates}
         best = max(candidates, key=lambda each: (extents[each] / counts[each], each))
-        if bounds is not None and (extents[best] - 1) % bounds[1] + 1 < bounds[0]:
+        if bounds is not None and _last_block(extents[best], bounds[1]) < bounds[0]:
             raise UserError(
                 f'intrinsic "{intrinsic.sym_name.data}" takes at least {bounds[0]} in dim {intrinsic.dims[dim]}, '
                 f"but the last block of {extents[best]} is smaller",
@@ -112,6 +127,10 @@ def issues_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> int:
         taken.add(best)
         blocks[best] = counts[best]
     return prod(blocks)
+
+
+def _last_block(extent: int, largest: int) -> int:
+    return (extent - 1) % largest + 1
 
 
 _ABSENT, _ROW, _LAST = "absent", "row", "last"

@@ -1,0 +1,91 @@
+"""
+Whether data gets through a machine: from off chip into every scope, and from where results are written off chip.
+
+DMA engines move it, and so does an intrinsic of a unit, from the scopes it reads to the one it writes: nothing has to
+lead into accumulators but the operation that sums in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.dialects.machine import DRAM, Fault, IntrinsicOp, MachinePart, OperandSpec, ScopeOp, TargetOp
+
+_Step = tuple[frozenset[str], str]
+"""The scopes that must be filled for another one to be, and that other one."""
+
+
+def reach_faults(target: TargetOp) -> Iterator[tuple[MachinePart, Fault]]:
+    """
+    The parts that no data can reach, or leave; the machine must be without faults otherwise.
+
+    A machine that only has scopes is one whose processor fills them, by ordinary copies, and has none.
+    """
+    intrinsics = [op for op in target.intrinsics().values() if op.unit_name is not None]
+    scopes = list(target.scopes().values())
+    if not scopes or not (target.dmas() or intrinsics):
+        return
+    moves = [(source, end) for dma in target.dmas().values() for source in dma.sources for end in dma.destinations]
+    steps: list[_Step] = [(frozenset([source]), end) for source, end in moves]
+    for op in intrinsics:
+        reads = frozenset(spec.scope for spec in _operands(op) if spec.role == "in")
+        steps += [(reads, _output(op).scope)] if reads else []
+    if not any(source == DRAM for source, _ in moves):
+        what = f'nothing gets onto the chip: no DMA reads "{DRAM}"'
+        yield scopes[0], Fault("name", what, (_remedy(DRAM, scopes[0].sym_name.data),))
+        return
+    reached = _closure({DRAM}, steps)
+    for scope in scopes:
+        if scope.sym_name.data not in reached:
+            yield scope, _unreached(scope, intrinsics)
+    emptied = _emptied(moves, intrinsics)
+    for op in intrinsics:
+        output = _output(op)
+        if output.scope in emptied | {DRAM}:
+            continue
+        emptied.add(output.scope)
+        parent = target.scopes()[output.scope].parent_name
+        place = _operands(op).index(output)
+        what = f'"{output.name}" is written in "{output.scope}", from where nothing leads off chip'
+        yield op, Fault("operands", what, (_remedy(output.scope, parent),), (place, "scope"))
+
+
+def _operands(intrinsic: IntrinsicOp) -> list[OperandSpec]:
+    """The operands that a machine file lists: those in scopes."""
+    return [spec for spec in intrinsic.operand_specs() if spec.scope]
+
+
+def _output(intrinsic: IntrinsicOp) -> OperandSpec:
+    return _operands(intrinsic)[-1]
+
+
+def _closure(start: set[str], steps: list[_Step]) -> set[str]:
+    """What can be filled if `start` is."""
+    filled = set(start)
+    while more := {end for needed, end in steps if needed <= filled} - filled:
+        filled |= more
+    return filled
+
+
+def _emptied(moves: list[tuple[str, str]], intrinsics: list[IntrinsicOp]) -> set[str]:
+    """The scopes from which something leads off chip."""
+    back: list[_Step] = [(frozenset([end]), source) for source, end in moves]
+    for op in intrinsics:
+        back += [(frozenset([_output(op).scope]), spec.scope) for spec in _operands(op)]
+    return _closure({DRAM}, back)
+
+
+def _unreached(scope: ScopeOp, intrinsics: list[IntrinsicOp]) -> Fault:
+    name = scope.sym_name.data
+    wanted = [
+        f'@{op.sym_name.data} reads its operand "{spec.name}" there'
+        for op in intrinsics
+        for spec in _operands(op)
+        if spec.scope == name and spec.role != "out"
+    ]
+    what = f'nothing gets from off chip to the scope "{name}"'
+    return Fault("name", what, (*wanted[:1], _remedy(scope.parent_name, name)))
+
+
+def _remedy(start: str, end: str) -> str:
+    return f'add a [[dma]] with from = ["{start}"] and to = ["{end}"]'
