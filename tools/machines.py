@@ -24,6 +24,7 @@ from penstock.lowering.from_machine_toml import (
     read_machine,
     shipped_machines,
 )
+from penstock.lowering.machine_table import ASSUMED
 from penstock.tools.errors import render
 
 _NAMING = ("sym_name", "origin")
@@ -61,19 +62,42 @@ def run(args: argparse.Namespace) -> int:
 
 def machine_table() -> list[str]:
     """One line for each shipped machine, below a heading."""
-    rows = [("name", "frequency", "peak MAC/cycle", "scopes")]
+    rows = [("name", "frequency", "MAC/cycle", "numbers", "sourced", "scopes")]
     for name in shipped_machines():
         target = load_machine(name)
         scopes = [f"{scope} {size_text(op.size_bytes)}" for scope, op in target.scopes().items()]
+        sourced, total = provenance(target)
         rows.append(
             (
                 name,
                 f"{target.frequency_mhz} MHz",
                 str(target.peak_macs_per_cycle()),
+                number_formats(target) or "-",
+                f"{sourced} of {total}",
                 ", ".join(scopes) or "-",
             )
         )
     return aligned(rows)
+
+
+def number_formats(target: TargetOp) -> str:
+    """What the intrinsics that multiply and accumulate read and sum in: `i8 to i32`, or `f32` where it is the same."""
+    found: dict[str, None] = {}
+    for intrinsic in target.intrinsics().values():
+        if intrinsic.macs_per_issue():
+            *factors, total = (str(spec.dtype) for spec in intrinsic.operand_specs())
+            read = " x ".join(dict.fromkeys(factors))
+            found[read if read == total else f"{read} to {total}"] = None
+    return ", ".join(found)
+
+
+def provenance(target: TargetOp) -> tuple[int, int]:
+    """How many properties of numbers name a source, as a table shows them, and how many there are."""
+    rows = _rows({"frequency": target.frequency}, target.origin)
+    for part in target.parts(MachinePart):
+        rows += _part_rows(part)
+    origins = [origin for _, _, origin in rows if origin]
+    return sum(not origin.startswith(ASSUMED) for origin in origins), len(origins)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -98,14 +122,10 @@ def describe(target: TargetOp) -> Iterator[str]:
     for part in target.parts(MachinePart):
         yield ""
         yield part.title
-        rows: list[tuple[str, str, str]] = []
-        apart = _NAMING
         if isinstance(part, IntrinsicOp):
             yield from _behaviour(part)
-            rows += _shape_rows(part)
-            apart += _BEHAVIOUR
-        rows += _rows({key: attr for key, attr in part.properties.items() if key not in apart}, part.origin)
-        yield from aligned(rows) if rows else ()
+        if rows := _part_rows(part):
+            yield from aligned(rows)
     if target.sources is not None:
         yield ""
         yield "sources"
@@ -118,6 +138,16 @@ def _behaviour(part: IntrinsicOp) -> Iterator[str]:
     for spec in part.operand_specs():
         place = f"in {spec.scope}, {spec.strides}" if spec.scope else "in the instruction"
         yield f"  {spec.role} {spec.name}: {spec.dtype} {place}"
+
+
+def _part_rows(part: MachinePart) -> list[tuple[str, str, str]]:
+    """A row for each property of a part that its first lines do not tell."""
+    rows: list[tuple[str, str, str]] = []
+    apart = _NAMING
+    if isinstance(part, IntrinsicOp):
+        rows += _shape_rows(part)
+        apart += _BEHAVIOUR
+    return rows + _rows({key: attr for key, attr in part.properties.items() if key not in apart}, part.origin)
 
 
 def _shape_rows(part: IntrinsicOp) -> Iterator[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.lowering.from_machine_toml import load_machine, shipped_machines
-from penstock.tools.machines import describe, size_text
+from penstock.tools.machines import describe, number_formats, provenance, size_text
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -28,6 +28,28 @@ dtypes = ["i8"]
 [[unit]]
 name = "mac"
 
+[[dma]]
+name = "fill"
+unit = "mac"
+from = ["dram"]
+to = ["buf"]
+dims = 1
+latency = 20
+row_overhead = 0
+outstanding = 1
+source = "sheet"
+
+[[dma]]
+name = "drain"
+unit = "mac"
+from = ["buf"]
+to = ["dram"]
+dims = 1
+latency = 20
+row_overhead = 0
+outstanding = 1
+source = "sheet"
+
 [[intrinsic]]
 name = "dot"
 unit = "mac"
@@ -44,15 +66,31 @@ assumed = true
 """
 
 
-def test_the_list_has_a_line_for_each_machine_with_its_scopes_and_peak(penstock: Command) -> None:
+def test_the_list_has_a_line_for_each_machine(penstock: Command) -> None:
     finished = penstock("machines", "list")
     heading, *lines = finished.out.splitlines()
     assert finished.status == 0
-    assert heading.split() == ["name", "frequency", "peak", "MAC/cycle", "scopes"]
+    assert heading.split() == ["name", "frequency", "MAC/cycle", "numbers", "sourced", "scopes"]
     assert [line.split()[0] for line in lines] == shipped_machines()
-    assert lines[0].split() == ["gemmini-fp32", "1000", "MHz", "16", "spad", "256", "KiB,", "acc", "64", "KiB"]
-    column = heading.index("scopes")
-    assert lines[1][column:] == "-"
+    by_name = {line.split()[0]: line.split() for line in lines}
+    assert by_name["gemmini-fp32"][1:5] == ["1000", "MHz", "16", "f32"]
+    assert by_name["gemmini-fp32"][-6:] == ["spad", "256", "KiB,", "acc", "64", "KiB"]
+    assert by_name["vta-pynq"][3:7] == ["256", "i8", "to", "i32"]
+    assert by_name["host"][3:] == ["0", "-", "0", "of", "1", "-"]
+
+
+def test_the_list_fits_a_screen(penstock: Command) -> None:
+    lines = penstock("machines", "list").out.splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_list_counts_the_rows_that_name_a_source(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(OWN, encoding="utf-8")
+    target = load_machine(str(path))
+    assert provenance(target) == (10, 15)
+    assert number_formats(target) == "i8"
 
 
 def test_show_prints_the_target(penstock: Command) -> None:
@@ -80,6 +118,24 @@ scope "buf"
   dtypes   i8
 
 unit "mac"
+
+dma "fill"
+  unit          mac
+  from          dram
+  to            buf
+  dims          1     sheet
+  latency       20    sheet
+  row_overhead  0     sheet
+  outstanding   1     sheet
+
+dma "drain"
+  unit          mac
+  from          buf
+  to            dram
+  dims          1     sheet
+  latency       20    sheet
+  row_overhead  0     sheet
+  outstanding   1     sheet
 
 intrinsic "dot"
   s[n] += a[k] * b[k,n]
