@@ -4,7 +4,8 @@ Verification of ours, run beside every `verify` of xDSL, which checks none of th
 - SSA dominance: every operand is defined before its use and in a region that the use can see;
 - the result types, and the bounds as far as they are static, of `memref.subview`, `tensor.extract_slice`,
   `tensor.insert_slice`;
-- the shape of `tensor.pad` and the type of the element it yields.
+- the shape of `tensor.pad` and the type of the element it yields;
+- the names of dimensions, `graph.dims`, on arguments and results of functions.
 
 Faults are `VerifyException`s that name the op; `FaultyOp` carries the op itself for a located message.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import combinations
 
-from xdsl.dialects import memref, tensor
+from xdsl.dialects import func, memref, tensor
 from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, TensorType
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -205,7 +206,25 @@ def _spell(sizes: Sequence[int | SSAValue]) -> str:
     return "x".join(str(size) if isinstance(size, int) else "?" for size in sizes)
 
 
+# functions
+
+
+def _check_function(op: func.FuncOp) -> None:
+    given = [entry.data for attributes in (op.arg_attrs, op.res_attrs) if attributes for entry in attributes]
+    if not any("graph.dims" in entry for entry in given):
+        return
+    # Only few modules have names of dimensions, and the graph dialect is slow to import.
+    from penstock.dialects.graph.dims import dims_of
+
+    try:
+        for results in (False, True):
+            dims_of(op, results=results)
+    except VerifyException as error:
+        raise FaultyOp(op, f"has graph.dims that do not fit: {error}") from None
+
+
 _CHECKS: dict[type[Operation], Callable[..., None]] = {
+    func.FuncOp: _check_function,
     memref.SubviewOp: _check_subview,
     tensor.ExtractSliceOp: _check_extract_slice,
     tensor.InsertSliceOp: _check_insert_slice,

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, MemRefType, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    ArrayAttr,
+    DictionaryAttr,
+    MemRefType,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+)
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
+from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.element_types import DType, numpy_dtype
+from penstock.dialects.graph.dims import dims_of
 from penstock.runtime.weights import WEIGHT_ARGUMENT
 
 Array = NDArray[Any]
+
+UNBOUND = -1
+"""The size of a dimension that is not bound."""
 
 NAME_ARGUMENT = "graph.name"
 OUTPUT_ARGUMENT = "graph.output"
@@ -26,15 +39,65 @@ OUTPUT_ARGUMENT = "graph.output"
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output: its name, shape and element type."""
+    """An input or output: its name, shape and element type; a size that is not bound is -1."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
+    dims: tuple[str, ...] = ()
+    """The names of the dimensions that are not bound, "" for all others; empty if all are."""
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all sizes are known."""
+        return UNBOUND not in self.shape
+
+    @property
+    def named_shape(self) -> str:
+        """The shape with the names of dimensions, `Nx3`; `?` where one has none."""
+        names = self.dims or [""] * len(self.shape)
+        words = [name or "?" if size == UNBOUND else str(size) for size, name in zip(self.shape, names, strict=True)]
+        return "x".join(words) or "scalar"
+
+    def accepts(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of `shape` fits, as far as sizes are bound."""
+        return len(shape) == len(self.shape) and all(
+            wanted in (size, UNBOUND) for size, wanted in zip(shape, self.shape, strict=True)
+        )
 
     def __str__(self) -> str:
-        shape = "x".join(map(str, self.shape)) or "scalar"
-        return f'"{self.name}": {shape} {self.dtype}'
+        return f'"{self.name}": {self.named_shape} {self.dtype}'
+
+
+@dataclass
+class BoundDims:
+    """The sizes that symbolic dimensions have been given so far, and by what."""
+
+    sizes: dict[str, int] = field(default_factory=dict[str, int])
+    _sources: dict[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def by_hand(cls, sizes: Mapping[str, int], by: str = "--dim") -> BoundDims:
+        """Sizes that someone named; `by` says how."""
+        return cls(dict(sizes), dict.fromkeys(sizes, by))
+
+    def take(self, owner: str, names: Sequence[str], shape: Sequence[int]) -> None:
+        """
+        Bind the dimensions `names` ("" for static ones) to those of an array for the input `owner`.
+
+        Raises UserError, with both sources, if one of them is bound to another size, and for a size of 0.
+        """
+        for axis, (name, size) in enumerate(zip(names, shape, strict=True)):
+            if not name:
+                continue
+            stated = "x".join("?" if each else str(n) for each, n in zip(names, shape, strict=True))
+            where = f"dimension {axis} of {stated}"
+            if size < 1:
+                raise UserError(f"{name} must be at least 1, but input {owner} has {size} there ({where})")
+            before = self.sizes.setdefault(name, size)
+            by = self._sources.setdefault(name, f"input {owner} ({where})")
+            if before != size:
+                raise UserError(f"{name} is {before} by {by}, but input {owner} has {size} there ({where})")
 
 
 @dataclass(frozen=True)
@@ -44,6 +107,30 @@ class Signature:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     weights: tuple[str, ...] = ()
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The names of the dimensions of the inputs that are not bound, in order."""
+        return tuple(dict.fromkeys(name for spec in self.inputs for name in spec.dims if name))
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all sizes of inputs and outputs are known."""
+        return all(spec.is_static for spec in (*self.inputs, *self.outputs))
+
+    def dims_of(self, arrays: Sequence[Any], named: Mapping[str, Any], bound: BoundDims | None = None) -> BoundDims:
+        """
+        What inputs, given in order and by name, say about dimensions that are not bound; to what is `bound` already.
+
+        What does not fit in number, name or rank is left to `bind`. Raises UserError where two sizes of one
+        dimension differ.
+        """
+        found = bound or BoundDims()
+        given = dict(zip((spec.name for spec in self.inputs), arrays, strict=False)) | dict(named)
+        for spec in self.inputs:
+            if spec.dims and spec.name in given and len(shape := np.shape(given[spec.name])) == len(spec.dims):
+                found.take(spec.name, spec.dims, shape)
+        return found
 
     def bind(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
         """
@@ -75,14 +162,15 @@ class Signature:
 
 def main_function(module: ModuleOp) -> FuncOp:
     """The function @main; raises UserError if the module has none."""
-    names: list[str] = []
+    others: list[FuncOp] = []
     for op in module.body.block.ops:
         if isinstance(op, FuncOp):
             if op.sym_name.data == "main":
                 return op
-            names.append(op.sym_name.data)
-    known = f"it has {', '.join('@' + name for name in names)}" if names else "it has no functions"
-    raise UserError("the module has no function @main, so it cannot be run", notes=[known])
+            others.append(op)
+    known = f"it has {', '.join('@' + op.sym_name.data for op in others)}" if others else "it has no functions"
+    place = location_of(others[0]) if others else None
+    raise UserError("the module has no function @main, so it cannot be run", loc=place, notes=[known])
 
 
 def signature_of(module: ModuleOp) -> Signature:
@@ -92,16 +180,17 @@ def signature_of(module: ModuleOp) -> Signature:
     outputs: list[TensorSpec] = []
     weights: list[str] = []
     arguments = _with_attributes(function.function_type.inputs.data, function.arg_attrs)
+    dims, result_dims = _dims(function)
     for index, (type, attributes) in enumerate(arguments):
         if (weight := _text(attributes, WEIGHT_ARGUMENT)) is not None:
             weights.append(weight)
         elif (output := _text(attributes, OUTPUT_ARGUMENT)) is not None:
             outputs.append(_spec(output, type))
         else:
-            inputs.append(_spec(_text(attributes, NAME_ARGUMENT) or f"input_{index}", type))
+            inputs.append(_spec(_text(attributes, NAME_ARGUMENT) or f"input_{index}", type, dims[index]))
     results = _with_attributes(function.function_type.outputs.data, function.res_attrs)
     for index, (type, attributes) in enumerate(results):
-        outputs.append(_spec(_text(attributes, NAME_ARGUMENT) or f"output_{index}", type))
+        outputs.append(_spec(_text(attributes, NAME_ARGUMENT) or f"output_{index}", type, result_dims[index]))
     return Signature(tuple(inputs), tuple(outputs), tuple(weights))
 
 
@@ -119,9 +208,17 @@ def _text(attributes: Mapping[str, Attribute], key: str) -> str | None:
     return found.data if isinstance(found, StringAttr) else None
 
 
-def _spec(name: str, type: Attribute) -> TensorSpec:
+def _dims(function: FuncOp) -> tuple[list[list[str]], list[list[str]]]:
+    try:
+        return dims_of(function), dims_of(function, results=True)
+    except VerifyException as error:
+        raise UserError(f"the names of dimensions do not fit: {error}", loc=location_of(function)) from None
+
+
+def _spec(name: str, type: Attribute, dims: Sequence[str] = ()) -> TensorSpec:
     if isa(type, TensorType) or isa(type, MemRefType):
-        return TensorSpec(name, tuple(type.get_shape()), numpy_dtype(type.element_type))
+        shape = tuple(UNBOUND if size == DYNAMIC_INDEX else size for size in type.get_shape())
+        return TensorSpec(name, shape, numpy_dtype(type.element_type), tuple(dims) if any(dims) else ())
     return TensorSpec(name, (), numpy_dtype(type))
 
 
@@ -136,9 +233,10 @@ def _checked(spec: TensorSpec, value: Any) -> Array:
             f'the input "{spec.name}" has elements of type {array.dtype}, and the program takes {spec.dtype}',
             notes=[f"convert it: array.astype({spec.dtype.name!r})"],
         )
-    if array.shape != spec.shape:
+    if not spec.accepts(array.shape):
+        wanted = spec.shape if spec.is_static else spec.named_shape
         raise UserError(
-            f'the input "{spec.name}" has the shape {array.shape}, and the program takes {spec.shape}',
+            f'the input "{spec.name}" has the shape {array.shape}, and the program takes {wanted}',
             notes=["shapes are fixed at compilation; a symbolic dimension is set by --dim NAME=SIZE"]
             if array.ndim == len(spec.shape)
             else [],

@@ -1,7 +1,7 @@
 """
-Fitting an ONNX model to the inputs of one run: shapes are static, so what the inputs say about them is taken over.
+Fitting an ONNX model to the inputs of one run: what the inputs say about shapes is taken over.
 
-A symbolic dimension gets its size from the array that is given. An integer input that only feeds shapes, axes, pads
+A symbolic dimension gets its size from the array that is given. An input that only feeds shapes, axes, pads, scales
 and the like becomes a constant with the given value.
 """
 
@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, numpy_helper
 
-from penstock.lowering.from_onnx.model import load_model
+from penstock.lowering.from_onnx.model import load_model, symbolic_names
+from penstock.runtime.signature import BoundDims
 
 Array = NDArray[Any]
 
 SHAPE_OPERANDS: Mapping[str, frozenset[int]] = {
     "CenterCropPad": frozenset({1}),
     "ConstantOfShape": frozenset({0}),
+    "CumProd": frozenset({1}),
     "CumSum": frozenset({1}),
     "Expand": frozenset({1}),
+    "MaxUnpool": frozenset({2}),
     "OneHot": frozenset({1}),
     "Pad": frozenset({1, 3}),
     "Range": frozenset({0, 1, 2}),
@@ -38,7 +41,7 @@ SHAPE_OPERANDS: Mapping[str, frozenset[int]] = {
     "ReduceSum": frozenset({1}),
     "ReduceSumSquare": frozenset({1}),
     "Reshape": frozenset({1}),
-    "Resize": frozenset({3}),
+    "Resize": frozenset({1, 2, 3}),
     "Slice": frozenset({1, 2, 3, 4}),
     "Split": frozenset({1}),
     "Squeeze": frozenset({1}),
@@ -46,6 +49,7 @@ SHAPE_OPERANDS: Mapping[str, frozenset[int]] = {
     "TopK": frozenset({1}),
     "Trilu": frozenset({1}),
     "Unsqueeze": frozenset({1}),
+    "Upsample": frozenset({1}),
 }
 """Which operands of an ONNX operator decide about shapes or axes and are not data."""
 
@@ -68,7 +72,7 @@ def fit_to_inputs(
     are. A loaded model is left as it is.
 
     Inputs that do not fit in number, name or rank are left for the check against the signature, which says so.
-    Raises UserError for a file that is no model.
+    Raises UserError for a file that is no model, and where two sizes of one dimension differ.
     """
     if isinstance(model, Path):
         model = load_model(model)
@@ -79,34 +83,25 @@ def fit_to_inputs(
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
     given = dict(zip((value.name for value in inputs), ordered, strict=False)) | dict(named)
-    sizes = dict(dims)
+    bound = BoundDims.by_hand(dims)
     baked: set[str] = set()
     for value in inputs:
         if (array := given.get(value.name)) is None:
             continue
-        if array.dtype.kind == "i" and _only_shapes(graph, value.name):
+        if array.dtype.kind in "if" and _only_shapes(graph, value.name):
             graph.initializer.append(numpy_helper.from_array(array, value.name))
             baked.add(value.name)
         else:
-            for name, size in _symbolic_sizes(value, array):
-                sizes.setdefault(name, size)
+            names = symbolic_names(value)
+            if len(names) == array.ndim:
+                bound.take(value.name, names, array.shape)
     return FittedModel(
         model,
-        sizes,
+        bound.sizes,
         [array for value, array in zip(inputs, ordered, strict=False) if value.name not in baked]
         + list(ordered[len(inputs) :]),
         {name: array for name, array in named.items() if name not in baked},
     )
-
-
-def _symbolic_sizes(value: ValueInfoProto, array: Array) -> Iterator[tuple[str, int]]:
-    """Name and size of each symbolic dimension; one without a name is called `input.axis`."""
-    dims = value.type.tensor_type.shape.dim
-    if len(dims) != array.ndim:
-        return
-    for axis, (dim, size) in enumerate(zip(dims, array.shape, strict=True)):
-        if not dim.HasField("dim_value"):
-            yield dim.dim_param or f"{value.name}.{axis}", size
 
 
 def _only_shapes(graph: GraphProto, name: str) -> bool:

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 from penstock.dialects.diagnostics import USAGE, UserError
 
+MAX_DIGITS = 20
+"""Of a size; what is too large by less is refused where the program is, with its place."""
+
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """How much a command says while it works."""
@@ -24,8 +27,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=SIZE",
         action="append",
         default=[],
-        help="the size of a symbolic dimension of an ONNX model, such as batch=1",
+        help="the size of a symbolic dimension, such as batch=1",
     )
+    parser.add_argument("--allow-nan", action="store_true", help="accept an ONNX model with weights that hold NaN")
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
@@ -48,13 +52,20 @@ def add_until(parser: argparse.ArgumentParser) -> None:
 
 
 def read_dims(words: Sequence[str]) -> dict[str, int]:
-    """The sizes in `NAME=SIZE` words; raises UserError for a word of another form and a size below 1."""
+    """
+    The sizes in `NAME=SIZE` words.
+
+    Raises UserError for a word of another form, a size below 1, and two sizes of one name.
+    """
     dims: dict[str, int] = {}
     for word in words:
         name, _, size = word.rpartition("=")
-        if not name or not size.isdecimal() or int(size) < 1:
+        # Python refuses to read numbers of thousands of digits.
+        if not name or not size.isdecimal() or len(size) > MAX_DIGITS or int(size) < 1:
             raise UserError(f'"{word}" is no size of a dimension', notes=["write --dim batch=1"], status=USAGE)
-        dims[name] = int(size)
+        if dims.setdefault(name, int(size)) != int(size):
+            message = f"the dimension {name} is bound twice, to {dims[name]} and to {int(size)}"
+            raise UserError(message, status=USAGE)
     return dims
 
 

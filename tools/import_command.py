@@ -26,7 +26,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.compiler import load_input
     from penstock.tools.programs import write_program
 
-    program = load_input(args.model, dims=read_dims(args.dim))
+    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
     output = Path(args.output or program.path.with_suffix(".mlir").name)
     write_program(program, output, locations=True)
     count = sum(1 for op in program.module.walk() if op.name.startswith("graph."))

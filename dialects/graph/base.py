@@ -3,8 +3,10 @@ What every op of the graph dialect shares: the base class, pattern kinds, weight
 
 An op has one result, whose type follows from the operands and the properties: each class has a static
 method `infer` on types and Python numbers. The constructor calls it when no result type is given, the
-verifier compares the result with it. Shapes are static everywhere. Integers are signless (signed) or
-`ui8` to `ui64`.
+verifier compares the result with it. Integers are signless (signed) or `ui8` to `ui64`.
+
+A size may be unknown, `?`: inference sees a `Dim` in its place (see `sizes`), and each op says what it can. A
+result has `?` exactly where inference cannot tell a number: a type that says more, or less, is refused.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from xdsl.dialects.builtin import (
     Float32Type,
     Float64Type,
     FloatAttr,
+    IntAttr,
     IntegerAttr,
     IntegerType,
     NoneAttr,
@@ -44,15 +47,18 @@ from xdsl.irdl import (
 )
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
+from xdsl.rewriter import Rewriter
 from xdsl.traits import OpTrait, Pure
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
+
+from penstock.dialects.graph.sizes import Dim, is_known, may_equal, unknown_size
 
 Tensor: TypeAlias = TensorType[Attribute]
 Value: TypeAlias = SSAValue | Operation
 
 TENSOR: AttrConstraint[Tensor] = AnyTensorTypeConstr
-"""The constraint of every operand and result; that shapes are static is checked by the base class."""
+"""The constraint of every operand and result; the base class checks the rest."""
 
 
 class PatternKind(StrEnum):
@@ -187,17 +193,43 @@ SIGNED_NUMBERS = Elements("floats and signed integers", lambda e: is_float(e) or
 ANY_ELEMENTS = Elements("floats, integers and i1", lambda e: is_float(e) or is_integer(e) or is_bool(e))
 
 
+def tensor_type(element: Attribute, sizes: Sequence[int]) -> Tensor:
+    """The type of a tensor whose sizes may be Dims: for inference, and while a graph is built."""
+    return TensorType(element, [IntAttr(size) for size in sizes])
+
+
 def tensor_of(value: Value) -> Tensor:
-    """The type of a value that must be a tensor of static shape; raises VerifyException if it is not."""
+    """
+    The type of a value that must be a tensor, with a Dim of its own for each `?`.
+
+    Raises VerifyException if it is none, or has an encoding.
+    """
     found = SSAValue.get(value).type
     if not isinstance(found, TensorType):
         raise VerifyException(f"expected a tensor, found {found}")
     tensor = cast(Tensor, found)
-    if DYNAMIC_INDEX in tensor.get_shape():
-        raise VerifyException(f"shapes are static at graph level, found {tensor}")
     if tensor.encoding != NoneAttr():
         raise VerifyException(f"tensors have no encoding at graph level, found {tensor}")
+    if DYNAMIC_INDEX in (shape := tensor.get_shape()):
+        sizes = [unknown_size() if is_known(size) and size == DYNAMIC_INDEX else size for size in shape]
+        return tensor_type(tensor.element_type, sizes)
     return tensor
+
+
+def erased(tensor: Tensor, *, nameless_only: bool = False) -> Tensor:
+    """The type as it stands in the IR: `?` for each Dim, or only for those that depend on a nameless size."""
+    shape = tensor.get_shape()
+    erasable = [isinstance(size, Dim) and (size.is_nameless or not nameless_only) for size in shape]
+    if not any(erasable):
+        return tensor
+    return tensor_type(
+        tensor.element_type, [DYNAMIC_INDEX if erase else size for erase, size in zip(erasable, shape, strict=True)]
+    )
+
+
+def is_static(type: Attribute) -> bool:
+    """Whether a type has no size that is unknown."""
+    return not isinstance(type, TensorType) or DYNAMIC_INDEX not in cast(Tensor, type).get_shape()
 
 
 def require(condition: bool, message: str) -> None:
@@ -223,19 +255,28 @@ def same_element(tensors: Sequence[Tensor], op_name: str) -> Attribute:
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that all `shapes` broadcast to by NumPy's rule; raises VerifyException if there is none."""
+    """
+    The shape that all `shapes` broadcast to by NumPy's rule; raises VerifyException if there is none.
+
+    An unknown size and a known one above 1 give the known one. Two unknown ones give an unknown one.
+    """
     rank = max((len(shape) for shape in shapes), default=0)
     result = [1] * rank
     for shape in shapes:
         for dim, size in enumerate(shape, start=rank - len(shape)):
-            if size == 1 or size == result[dim]:
+            before = result[dim]
+            if size == 1 or size == before:
                 continue
-            if result[dim] != 1:
+            if before == 1:
+                result[dim] = size
+            elif any(may_equal(*pair) for pair in ((before, size), (before, 1), (size, 1))):
+                known = [each for each in (before, size) if is_known(each)]
+                result[dim] = known[0] if known else unknown_size()
+            else:
                 words = " and ".join(shape_text(each) for each in shapes)
                 raise VerifyException(
-                    f"shapes {words} do not broadcast: {result[dim]} against {size} in dimension {dim} of {rank}"
+                    f"shapes {words} do not broadcast: {before} against {size} in dimension {dim} of {rank}"
                 )
-            result[dim] = size
     return tuple(result)
 
 
@@ -275,6 +316,12 @@ def double(value: float) -> FloatAttr[Float64Type]:
     return FloatAttr(float(value), f64)
 
 
+def set_type(value: SSAValue, type: Attribute) -> None:
+    """Give a value another type; whoever does makes its uses agree."""
+    if value.type != type:
+        Rewriter.replace_value_with_new_type(value, type)
+
+
 class GraphOp(IRDLOperation, ABC):
     """An operator: tensors in, one tensor out, no effects, a result type that follows from the rest."""
 
@@ -288,7 +335,8 @@ class GraphOp(IRDLOperation, ABC):
         result_type: Tensor,
         properties: Mapping[str, Attribute | None] | None = None,
     ):
-        super().__init__(operands=operands, result_types=[result_type], properties=properties)
+        kept = erased(result_type, nameless_only=True)
+        super().__init__(operands=operands, result_types=[kept], properties=properties)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -306,14 +354,26 @@ class GraphOp(IRDLOperation, ABC):
     def infer_type(self) -> Tensor:
         """The result type that the operands and properties give; raises VerifyException if they clash."""
 
+    def is_identity(self) -> bool:
+        """Whether the result is the operand, for an op that only moves elements; provably so if sizes are unknown."""
+        return False
+
     def verify_(self) -> None:
         for value in (*self.operands, *self.results):
             ANY_ELEMENTS.check(tensor_of(value), self.name)
-        expected = self.infer_type()
+        expected, stated = erased(self.infer_type()), self.result.type
         require(
-            self.result_type == expected,
-            f"{self.name} has the result type {self.result_type}, but its operands and properties give {expected}",
+            stated == expected,
+            f"{self.name} has the result type {stated}, but its operands and properties give {expected}",
         )
+
+    def rebind(self, sizes: Mapping[str, int]) -> None:
+        """
+        Take over what has become known: operands have new types, and named sizes have the numbers `sizes`.
+
+        Raises VerifyException if the op is invalid with them.
+        """
+        set_type(self.result, erased(self.infer_type()))
 
 
 def pattern_kind(op: Operation) -> PatternKind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType, i1
+from xdsl.dialects.builtin import i1
 from xdsl.irdl import irdl_op_definition, operand_def, traits_def
 
 from penstock.dialects.graph.base import (
@@ -23,7 +23,9 @@ from penstock.dialects.graph.base import (
     require,
     same_element,
     tensor_of,
+    tensor_type,
 )
+from penstock.dialects.graph.sizes import may_broadcast_to
 
 
 class BinaryOp(GraphOp, ABC):
@@ -46,7 +48,7 @@ class BinaryOp(GraphOp, ABC):
         """The broadcast shape with the elements of the operands."""
         cls.ACCEPTS.check(a, cls.name)
         element = same_element((a, b), cls.name)
-        return TensorType(element, broadcast_shapes(a.get_shape(), b.get_shape()))
+        return tensor_type(element, broadcast_shapes(a.get_shape(), b.get_shape()))
 
     def infer_type(self) -> Tensor:
         return self.infer(tensor_of(self.a), tensor_of(self.b))
@@ -110,12 +112,12 @@ class PreluOp(BinaryOp):
     @classmethod
     def infer(cls, a: Tensor, b: Tensor) -> Tensor:
         """The type of `a`."""
-        result = super().infer(a, b)
+        super().infer(a, b)
         require(
-            result.get_shape() == a.get_shape(),
+            may_broadcast_to(b.get_shape(), a.get_shape()),
             f"{cls.name}: the slope {b} does not broadcast to {a}",
         )
-        return result
+        return a
 
 
 class CompareOp(BinaryOp, ABC):
@@ -124,7 +126,7 @@ class CompareOp(BinaryOp, ABC):
     @classmethod
     def infer(cls, a: Tensor, b: Tensor) -> Tensor:
         """The broadcast shape with i1 elements."""
-        return TensorType(i1, super().infer(a, b).get_shape())
+        return tensor_type(i1, super().infer(a, b).get_shape())
 
 
 @irdl_op_definition
@@ -188,7 +190,7 @@ class WhereOp(GraphOp):
         BOOLS.check(cond, f"the condition of {cls.name}")
         element = same_element((a, b), cls.name)
         shape = broadcast_shapes(cond.get_shape(), a.get_shape(), b.get_shape())
-        return TensorType(element, shape)
+        return tensor_type(element, shape)
 
     def infer_type(self) -> Tensor:
         return self.infer(tensor_of(self.cond), tensor_of(self.a), tensor_of(self.b))

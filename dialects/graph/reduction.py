@@ -6,7 +6,7 @@ from abc import ABC
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import BoolAttr, DenseArrayBase, IntegerType, TensorType
+from xdsl.dialects.builtin import BoolAttr, DenseArrayBase, IntegerType
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 
 from penstock.dialects.graph.base import (
@@ -24,6 +24,7 @@ from penstock.dialects.graph.base import (
     normalized_axis,
     require,
     tensor_of,
+    tensor_type,
 )
 
 
@@ -67,7 +68,7 @@ class ReductionOp(GraphOp, ABC):
         for axis in axes:
             check_axis(axis, x.get_num_dims())
         sizes = [1 if dim in axes else size for dim, size in enumerate(x.get_shape()) if keepdims or dim not in axes]
-        return TensorType(x.element_type, sizes)
+        return tensor_type(x.element_type, sizes)
 
     def infer_type(self) -> Tensor:
         return self.infer(tensor_of(self.x), self.axes.get_values(), bool(self.keepdims))

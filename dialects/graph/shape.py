@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import (
     I64,
@@ -12,7 +12,6 @@ from xdsl.dialects.builtin import (
     FloatAttr,
     IntegerAttr,
     IntegerType,
-    TensorType,
 )
 from xdsl.irdl import (
     irdl_op_definition,
@@ -29,7 +28,6 @@ from penstock.dialects.graph.base import (
     PatternKind,
     Tensor,
     Value,
-    broadcast_shapes,
     check_axis,
     double,
     integer,
@@ -38,63 +36,17 @@ from penstock.dialects.graph.base import (
     normalized_axis,
     require,
     same_element,
-    shape_text,
     tensor_of,
+    tensor_type,
 )
 from penstock.dialects.graph.number import Number, number_text
-
-
-@irdl_op_definition
-class ReshapeOp(GraphOp):
-    """The elements of `x` in row-major order in the shape of the result."""
-
-    name = "graph.reshape"
-
-    x = operand_def(TENSOR)
-
-    traits = traits_def(HasPatternKind(PatternKind.INJECTIVE))
-    assembly_format = "$x attr-dict `:` type($x) `->` type($result)"
-
-    def __init__(self, x: Value, shape: Sequence[int]):
-        super().__init__([x], self.infer(tensor_of(x), shape))
-
-    @staticmethod
-    def infer(x: Tensor, shape: Sequence[int]) -> Tensor:
-        """`x` in `shape`, in which one size may be -1 and is then computed."""
-        count = math.prod(x.get_shape())
-        known = math.prod(size for size in shape if size != -1)
-        require(list(shape).count(-1) <= 1, f"only one size of the shape {list(shape)} may be -1")
-        free = -1 in shape
-        fits = known != 0 and count % known == 0 if free else known == count
-        require(fits, f"{count} elements of {x} do not fit the shape {shape_text(shape)}")
-        sizes = [count // known if size == -1 else size for size in shape]
-        return TensorType(x.element_type, sizes)
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), self.result_type.get_shape())
-
-
-@irdl_op_definition
-class ExpandOp(GraphOp):
-    """`x` repeated to the shape of the result, to which it broadcasts by NumPy's rule."""
-
-    name = "graph.expand"
-
-    x = operand_def(TENSOR)
-
-    traits = traits_def(HasPatternKind(PatternKind.BROADCAST))
-    assembly_format = "$x attr-dict `:` type($x) `->` type($result)"
-
-    def __init__(self, x: Value, shape: Sequence[int]):
-        super().__init__([x], self.infer(tensor_of(x), shape))
-
-    @staticmethod
-    def infer(x: Tensor, shape: Sequence[int]) -> Tensor:
-        """`x` in the shape that its own and `shape` broadcast to."""
-        return TensorType(x.element_type, broadcast_shapes(x.get_shape(), shape))
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), self.result_type.get_shape())
+from penstock.dialects.graph.sizes import (
+    Dim,
+    is_known,
+    may_equal,
+    may_reach,
+    more_known,
+)
 
 
 @irdl_op_definition
@@ -121,7 +73,7 @@ class TransposeOp(GraphOp):
             sorted(perm) == list(range(len(shape))),
             f"perm {list(perm)} is no permutation of the {len(shape)} dimensions of {x}",
         )
-        return TensorType(x.element_type, [shape[dim] for dim in perm])
+        return tensor_type(x.element_type, [shape[dim] for dim in perm])
 
     def infer_type(self) -> Tensor:
         return self.infer(tensor_of(self.x), self.perm.get_values())
@@ -152,17 +104,20 @@ class ConcatOp(GraphOp):
         element = same_element(inputs, "graph.concat")
         first = inputs[0].get_shape()
         check_axis(axis, len(first))
+        common = list(first)
         for other in inputs[1:]:
             shape = other.get_shape()
             alike = len(shape) == len(first) and all(
-                dim == axis or left == right for dim, (left, right) in enumerate(zip(first, shape, strict=True))
+                dim == axis or may_equal(left, right)
+                for dim, (left, right) in enumerate(zip(common, shape, strict=True))
             )
             require(
                 alike,
                 f"{inputs[0]} and {other} differ in more than axis {axis} and cannot be concatenated",
             )
+            common = [more_known(left, right) for left, right in zip(common, shape, strict=True)]
         total = sum(each.get_shape()[axis] for each in inputs)
-        return TensorType(element, [*first[:axis], total, *first[axis + 1 :]])
+        return tensor_type(element, [*common[:axis], total, *common[axis + 1 :]])
 
     def infer_type(self) -> Tensor:
         return self.infer([tensor_of(value) for value in self.inputs], self.axis.value.data)
@@ -205,7 +160,7 @@ class PadOp(GraphOp):
         )
         require(min(pads, default=0) >= 0, f"pads {list(pads)} must not be negative")
         grown = [size + pads[dim] + pads[dim + rank] for dim, size in enumerate(shape)]
-        return TensorType(x.element_type, grown)
+        return tensor_type(x.element_type, grown)
 
     def infer_type(self) -> Tensor:
         return self.infer(tensor_of(self.x), self.pads.get_values())
@@ -225,7 +180,8 @@ class SliceOp(GraphOp):
     Part of `x`: index i of a dimension of the result reads `starts + i * steps` of that dimension of `x`.
 
     All three lists have one entry a dimension, and every index read lies inside `x`. Steps may be
-    negative, as in ONNX, but not 0.
+    negative, as in ONNX, but not 0. Where the size of `x` is unknown, a size of -1 takes all there is from
+    `starts` on.
     """
 
     name = "graph.slice"
@@ -248,6 +204,11 @@ class SliceOp(GraphOp):
         result_type: Tensor | None = None,
     ):
         steps = [1] * len(starts) if steps is None else steps
+        extents = tensor_of(x).get_shape()
+        sizes = [
+            -1 if step > 0 and isinstance(size, Dim) and size == _size_to_end(extent, start, step) else size
+            for size, extent, start, step in zip(sizes, extents, starts, steps, strict=True)
+        ]
         inferred = self.infer(tensor_of(x), starts, sizes, steps)
         properties = {"starts": ints(starts), "sizes": ints(sizes), "steps": ints(steps)}
         super().__init__([x], result_type or inferred, properties)
@@ -261,15 +222,34 @@ class SliceOp(GraphOp):
             f"starts, sizes and steps must have {rank} entries each, one a dimension of {x};"
             f" they have {len(starts)}, {len(sizes)} and {len(steps)}",
         )
+        taken: list[int] = []
         for dim, (extent, start, size, step) in enumerate(zip(x.get_shape(), starts, sizes, steps, strict=True)):
             require(step != 0, f"the step of dimension {dim} is 0")
-            require(size >= 0, f"the size of dimension {dim} is {size}")
-            last = start + (size - 1) * step
+            to_end = size == -1 and not is_known(extent) and step > 0
+            require(size >= 0 or to_end, f"the size of dimension {dim} is {size}")
+            last = start if to_end else start + (size - 1) * step
+            inside = 0 <= min(start, last) and may_reach(extent, max(start, last) + 1)
             require(
-                size == 0 or (0 <= start < extent and 0 <= last < extent),
+                size == 0 or inside,
                 f"dimension {dim} reads from {start} to {last}, outside its {extent} elements",
             )
-        return TensorType(x.element_type, sizes)
+            taken.append(_size_to_end(extent, start, step) if to_end else size)
+        return tensor_type(x.element_type, taken)
+
+    def is_identity(self) -> bool:
+        whole = all(start == 0 for start in self.starts.get_values()) and all(
+            step == 1 for step in self.steps.get_values()
+        )
+        extents = zip(self.sizes.get_values(), tensor_of(self.x).get_shape(), strict=True)
+        return whole and all(size in (extent, -1) for size, extent in extents)
+
+    def rebind(self, sizes: Mapping[str, int]) -> None:
+        extents, starts, taken = tensor_of(self.x).get_shape(), self.starts.get_values(), list(self.sizes.get_values())
+        for dim, (extent, start, step) in enumerate(zip(extents, starts, self.steps.get_values(), strict=True)):
+            if taken[dim] == -1 and is_known(extent):
+                taken[dim] = max(_size_to_end(extent, start, step), 1)
+        self.properties["sizes"] = ints(taken)
+        super().rebind(sizes)
 
     def infer_type(self) -> Tensor:
         return self.infer(
@@ -278,3 +258,8 @@ class SliceOp(GraphOp):
             self.sizes.get_values(),
             self.steps.get_values(),
         )
+
+
+def _size_to_end(extent: int, start: int, step: int) -> int:
+    """How many indices there are from `start` to the end of a dimension."""
+    return -((start - extent) // step)

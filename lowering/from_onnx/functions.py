@@ -11,6 +11,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, helper
 
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import Tensor
+from penstock.dialects.graph.sizes import Dim, UnknownSize, is_known
 from penstock.lowering.from_onnx.node import Unsupported
 from penstock.lowering.from_onnx.schema import schema_of
 
@@ -79,6 +80,9 @@ def _function(schema: _Schema, proto: NodeProto, opset: int, types: Sequence[Ten
             version, proto.SerializeToString(), [_type_text(each) for each in types]
         )
     if not data:
+        for size in (size for each in types if each is not None for size in each.get_shape()):
+            if isinstance(size, Dim):
+                raise UnknownSize(size, "may decide what the operator stands for")
         raise Unsupported("")
     function = FunctionProto()
     function.ParseFromString(data)
@@ -89,7 +93,8 @@ def _type_text(tensor: Tensor | None) -> bytes:
     if tensor is None:
         return onnx.TypeProto().SerializeToString()
     element = helper.np_dtype_to_tensor_dtype(numpy_dtype(tensor.element_type))
-    return helper.make_tensor_type_proto(element, tensor.get_shape()).SerializeToString()
+    sizes = [size if is_known(size) else str(size) for size in tensor.get_shape()]
+    return helper.make_tensor_type_proto(element, sizes).SerializeToString()
 
 
 def _bound(node: NodeProto, given: Mapping[str, AttributeProto], owner: str, index: int) -> NodeProto:

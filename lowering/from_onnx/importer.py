@@ -11,17 +11,22 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, NameLoc, NoneAttr, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.element_types import element_type
-from penstock.dialects.graph import ConstantOp, GraphOp, Tensor, WeightAttr, dense_of
+from penstock.dialects.graph import ConstantOp, GraphOp, Tensor, WeightAttr, dense_of, tensor_of
+from penstock.dialects.graph.base import erased, set_type
+from penstock.dialects.graph.dims import DIMS, names_attr, symbols_of
+from penstock.dialects.graph.sizes import UnknownSize
 from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_foldable
 from penstock.lowering.from_onnx.functions import Body, body_of, has_body
 from penstock.lowering.from_onnx.node import Held, Node, Unsupported, node_name, to_array
+from penstock.lowering.from_onnx.not_a_number import refuse_nan
 from penstock.lowering.from_onnx.schema import DOMAINS, check_node
+from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown
 from penstock.lowering.from_onnx.table import IMPORTERS
 
 INLINE_LIMIT = 16
@@ -61,6 +66,8 @@ class GraphImporter:
 
     opsets: Mapping[str, int]
     place: str
+    allow_nan: bool = False
+    """Whether weights may hold what is no number."""
     store: WeightStore = field(default_factory=WeightStore)
     block: Block = field(default_factory=Block)
     gaps: list[_Gap] = field(default_factory=list[_Gap])
@@ -70,7 +77,11 @@ class GraphImporter:
     # What nodes build.
 
     def emit(self, op: GraphOp, name: str) -> SSAValue:
-        """Append `op` with the location of the node called `name`."""
+        """Append `op` with the location of the node called `name`, unless its result is its operand."""
+        if op.is_identity():
+            found = op.operands[0]
+            op.erase()
+            return found
         op.location = NameLoc(StringAttr(name), NoneAttr())
         self.block.add_op(op)
         return op.result
@@ -80,6 +91,7 @@ class GraphImporter:
         key = (name, id(array))
         if (known := self.constants.get(key)) is not None:
             return known
+        refuse_unknown(array, "is used as a number to compute with")
         try:
             element = element_type(array.dtype)
         except ValueError as error:
@@ -115,13 +127,22 @@ class GraphImporter:
         outputs = [cast(SSAValue, result) for result in results]
         self.block.add_op(ReturnOp(*outputs))
         types = ([argument.type for argument in self.block.args], [out.type for out in outputs])
-        return FuncOp(
+        function = FuncOp(
             "main",
             types,
             Region(self.block),
-            arg_attrs=_names_attr(list(inputs)),
-            res_attrs=_names_attr([value.name for value in graph.output]),
+            arg_attrs=_attributes(list(inputs), types[0]),
+            res_attrs=_attributes([value.name for value in graph.output], types[1]),
         )
+        self._erase_names()
+        function.update_function_type()
+        return function
+
+    def _erase_names(self) -> None:
+        """While the graph is built, types hold the names of unknown sizes; in the IR they are `?`."""
+        values = [*self.block.args, *(result for op in self.block.ops for result in op.results)]
+        for value in values:
+            set_type(value, erased(tensor_of(value)))
 
     def _run_graph(self, graph: GraphProto, names: Names) -> None:
         for tensor in graph.initializer:
@@ -137,6 +158,8 @@ class GraphImporter:
             except Unsupported as reason:
                 self.gaps.append(_Gap(_operator(proto), node_name(proto), str(reason)))
                 results = None
+            except UnknownSize as error:
+                raise self._open(proto, error) from None
             except VerifyException as error:
                 raise self._fault(proto, str(error)) from None
             for index, name in enumerate(proto.output):
@@ -162,15 +185,22 @@ class GraphImporter:
                 raise Unsupported("")
             return None
         arrays = [each for each in held if not isinstance(each, SSAValue)]
-        if len(arrays) == len(held) and is_foldable(proto, arrays, importer is not None):
+        node = Node(proto, opset, held, [name in used and name != "" for name in proto.output], self)
+        if (unknown := [each for each in arrays if each is not None and has_unknown(each)]) and (
+            importer is None or len(arrays) == len(held)
+        ):
+            if (sizes := evaluate_sizes(node)) is not None:
+                return sizes
+            if importer is None:
+                refuse_unknown(unknown[0], "is an operand")
+        elif len(arrays) == len(held) and is_foldable(proto, arrays, importer is not None):
             if (results := evaluate(proto, opset, arrays)) is not None:
                 return results
         if operator in FROM_CONSTANTS:
             raise Unsupported("all its inputs must be constant")
         if importer is None:
             return self._run_body(body_of(proto, opset, [self._type_of(each) for each in held]), held)
-        used_outputs = [name in used and name != "" for name in proto.output]
-        outputs = importer(Node(proto, opset, held, used_outputs, self))
+        outputs = importer(node)
         return outputs if isinstance(outputs, Sequence) else [outputs]
 
     def _run_body(self, body: Body, inputs: Sequence[Held | None]) -> Sequence[Held | None]:
@@ -203,7 +233,7 @@ class GraphImporter:
 
     def _held(self, found: Held | TensorProto | _Unknown) -> Held:
         assert not isinstance(found, _Unknown)
-        return to_array(found) if isinstance(found, TensorProto) else found
+        return self._read(found) if isinstance(found, TensorProto) else found
 
     def _lookup(self, proto: NodeProto, name: str, names: Names) -> Held | _Unknown:
         found = names.get(name)
@@ -215,12 +245,15 @@ class GraphImporter:
 
     def _read(self, tensor: TensorProto) -> Array:
         try:
-            return to_array(tensor)
+            array = to_array(tensor)
         except Unsupported:
             raise
         except Exception as error:
             # A size that does not match, or a type onnx does not read.
             raise UserError(f'initializer "{tensor.name}" cannot be read: {error}', loc=self.place) from None
+        if not self.allow_nan:
+            refuse_nan(array, tensor.name, self.place)
+        return array
 
     def _output(self, names: Names, name: str) -> SSAValue | None:
         """The value of an output, None if a gap keeps it from being known."""
@@ -231,7 +264,10 @@ class GraphImporter:
             return None
         if isinstance(found, TensorProto):
             found = self._read(found)
-        return found if isinstance(found, SSAValue) else self.constant(found, name)
+        try:
+            return found if isinstance(found, SSAValue) else self.constant(found, name)
+        except UnknownSize as error:
+            raise UserError(f'output "{name}": {error}', loc=self.place, notes=[self._remedy(error)]) from None
 
     def _type_of(self, held: Held | None) -> Tensor | None:
         if held is None:
@@ -242,8 +278,17 @@ class GraphImporter:
 
     # Faults.
 
-    def _fault(self, proto: NodeProto, message: str) -> UserError:
-        return UserError(f'node "{node_name(proto)}" ({_operator(proto)}): {message}', loc=self.place)
+    def _fault(self, proto: NodeProto, message: str, notes: Sequence[str] = ()) -> UserError:
+        return UserError(f'node "{node_name(proto)}" ({_operator(proto)}): {message}', loc=self.place, notes=notes)
+
+    def _open(self, proto: NodeProto, error: UnknownSize) -> UserError:
+        """The fault of a node that needs to know a size, with the dimensions to bind; all if it cannot tell which."""
+        return self._fault(proto, str(error), [self._remedy(error)])
+
+    def _remedy(self, error: UnknownSize) -> str:
+        given = [tensor_of(argument).get_shape() for argument in self.block.args]
+        names = error.names or dict.fromkeys(name for shape in given for name in symbols_of(shape) if name)
+        return "bind it: " + " ".join(f"--dim {name}=SIZE" for name in names)
 
     def _refuse_gaps(self) -> None:
         """Raise the one UserError that lists everything that is not supported."""
@@ -294,5 +339,12 @@ def _hint(value: SSAValue, name: str) -> None:
         value.name_hint = words
 
 
-def _names_attr(names: Sequence[str]) -> ArrayAttr[DictionaryAttr]:
-    return ArrayAttr([DictionaryAttr({"graph.name": StringAttr(name)}) for name in names])
+def _attributes(names: Sequence[str], types: Sequence[Attribute]) -> ArrayAttr[DictionaryAttr]:
+    """The names of arguments or results, and those of their dimensions of unknown size."""
+    entries: list[DictionaryAttr] = []
+    for name, type in zip(names, types, strict=True):
+        entry: dict[str, Attribute] = {"graph.name": StringAttr(name)}
+        if any(symbols := symbols_of(cast(Tensor, type).get_shape())):
+            entry[DIMS] = names_attr(symbols)
+        entries.append(DictionaryAttr(entry))
+    return ArrayAttr(entries)

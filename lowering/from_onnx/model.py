@@ -1,4 +1,4 @@
-"""Reading an ONNX file: what it is, its operator set, and the static types of its inputs."""
+"""Reading an ONNX file: what it is, its operator set, and the types of its inputs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,38 @@ from pathlib import Path
 
 import onnx
 from onnx import GraphProto, ModelProto, ValueInfoProto
-from xdsl.dialects.builtin import TensorType
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, did_you_mean
 from penstock.dialects.element_types import element_type
 from penstock.dialects.graph import Tensor
+from penstock.dialects.graph.base import tensor_type
+from penstock.dialects.graph.dims import checked_sizes, size_of_name
+from penstock.lowering.from_onnx.external import bind_external_data
 from penstock.lowering.from_onnx.node import Unsupported, array_dtype
 
 OLDEST_OPSET = 7
 """Before it, operators did not broadcast as NumPy does."""
 
+LARGEST_MODEL = (1 << 31) - 1
+"""Bytes that a protocol buffer can have."""
+
 
 def load_model(path: Path) -> ModelProto:
     """
-    The model in a file, with its external data.
+    The model in a file; its external data stay in their files, by absolute path.
 
     Raises UserError, located at the file, if it is missing, is no ONNX model, or data are missing.
     """
     place = str(path)
     try:
+        if (size := path.stat().st_size) > LARGEST_MODEL:
+            raise UserError(
+                f"the file has {size:,} bytes, and a protocol buffer at most {LARGEST_MODEL:,}",
+                loc=place,
+                notes=[
+                    "the weights of a larger model are in files beside it: onnx.save(..., save_as_external_data=True)"
+                ],
+            )
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read the model: {error.strerror}", loc=place) from None
@@ -40,10 +53,7 @@ def load_model(path: Path) -> ModelProto:
             notes=[f"it has {len(data)} bytes, which do not parse as an ONNX protocol buffer"],
         ) from None
     check_model(model, place)
-    try:
-        onnx.load_external_data_for_model(model, str(path.parent))
-    except Exception as error:
-        raise UserError(f"the model's external data cannot be read: {error}", loc=place) from None
+    bind_external_data(model, path.parent, place)
     return model
 
 
@@ -104,11 +114,12 @@ def opsets_of(model: ModelProto, place: str) -> dict[str, int]:
 
 def input_types(model: ModelProto, dims: Mapping[str, int], place: str) -> dict[str, Tensor]:
     """
-    The static types of the inputs of a model that are not initializers, by name.
+    The types of the inputs of a model that are not initializers, by name.
 
-    `dims` fixes symbolic dimensions; one without a name is called `input.axis`, as in `x.0`. Raises
-    UserError that names all symbolic dimensions that are left, and for a `dims` that fixes none.
+    `dims` binds symbolic dimensions; those left are Dims of their names. One without a name is called
+    `input.axis`, as in `x.0`. Raises UserError for a `dims` that binds none, or is no size.
     """
+    dims = checked_sizes(dims, place)
     constants = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in constants]
     symbols: dict[str, list[str]] = {}
@@ -119,33 +130,20 @@ def input_types(model: ModelProto, dims: Mapping[str, int], place: str) -> dict[
         for axis, size in enumerate(shape):
             if isinstance(size, str):
                 symbols.setdefault(size, []).append(f'dimension {axis} of "{value.name}"')
-                size = dims.get(size, 0)
+                size = size_of_name(size, dims)
             sizes.append(size)
-        types[value.name] = TensorType(element, sizes)
+        types[value.name] = tensor_type(element, sizes)
     _check_dims(symbols, dims, place)
     return types
 
 
 def _check_dims(symbols: Mapping[str, list[str]], dims: Mapping[str, int], place: str) -> None:
-    for name, size in dims.items():
+    for name in dims:
         if name not in symbols:
             near = did_you_mean(name, symbols)
             there = ", ".join(symbols) or "none: all shapes are static"
             notes = [near] if near else [f"symbolic dimensions of the model: {there}"]
             raise UserError(f'the model has no symbolic dimension "{name}"', loc=place, notes=notes)
-        if size < 1:
-            raise UserError(f'dimension "{name}" must be at least 1, not {size}', loc=place)
-    if open_symbols := [name for name in symbols if name not in dims]:
-        words = ", ".join(f'"{name}"' for name in open_symbols)
-        plural = "s" if len(open_symbols) > 1 else ""
-        raise UserError(
-            f"the model has the symbolic dimension{plural} {words}; shapes must be static",
-            loc=place,
-            notes=[
-                *(f'"{name}" is {", ".join(symbols[name])}' for name in open_symbols),
-                "fix them with " + " ".join(f"--dim {name}=N" for name in open_symbols),
-            ],
-        )
 
 
 def _checked_shape(value: ValueInfoProto, place: str):
@@ -163,11 +161,16 @@ def _checked_shape(value: ValueInfoProto, place: str):
     except Unsupported as reason:
         raise UserError(f'input "{value.name}": {reason} are not supported', loc=place, status=UNSUPPORTED) from None
     if not tensor.HasField("shape"):
-        raise UserError(f'input "{value.name}" has no shape, not even a rank; shapes must be static', loc=place)
-    sizes: list[int | str] = []
-    for axis, dim in enumerate(tensor.shape.dim):
-        if dim.HasField("dim_value") and dim.dim_value >= 0:
-            sizes.append(dim.dim_value)
-        else:
-            sizes.append(dim.dim_param or f"{value.name}.{axis}")
+        raise UserError(f'input "{value.name}" has no shape, not even a rank', loc=place)
+    names = symbolic_names(value)
+    sizes = [name or dim.dim_value for name, dim in zip(names, tensor.shape.dim, strict=True)]
     return sizes, element
+
+
+def symbolic_names(value: ValueInfoProto) -> list[str]:
+    """The name of each dimension, "" for a static one; a symbolic one without a name is called `input.axis`."""
+    names: list[str] = []
+    for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+        static = dim.HasField("dim_value") and dim.dim_value >= 0
+        names.append("" if static else dim.dim_param or f"{value.name}.{axis}")
+    return names

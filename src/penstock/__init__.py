@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.runtime.engine import Engine, compile
+    from penstock.runtime.dynamic_engine import DynamicEngine, compile
+    from penstock.runtime.engine import Engine
 
 __version__ = "0.1.0"
-__all__ = ["Engine", "__version__", "compile"]
+__all__ = ["DynamicEngine", "Engine", "__version__", "compile"]
 
 
 def __getattr__(name: str) -> Any:
     # The compiler is imported when it is first used: `import penstock` alone must cost nothing.
-    if name in ("Engine", "compile"):
-        from penstock.runtime import engine
+    if name in ("DynamicEngine", "Engine", "compile"):
+        from penstock.runtime import dynamic_engine
 
-        return getattr(engine, name)
+        return getattr(dynamic_engine, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -304,6 +304,7 @@ def test_the_engine_is_called_with_arrays_in_order_or_by_name(model: Path, backe
 
 def test_contexts_of_one_engine_do_not_share_memory(model: Path) -> None:
     engine = package.compile(model, dims={"N": 2})
+    assert isinstance(engine, package.Engine)
     one, other = engine.context(), engine.context()
     (first,) = one(X)
     (second,) = other(-X)

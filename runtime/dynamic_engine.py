@@ -1,0 +1,158 @@
+"""
+Programs with symbolic dimensions, ready to run: an engine for each set of sizes, compiled when it is first called for.
+
+Below graph level all shapes are static, so a program is compiled once for each binding of its dimensions. The engines
+of the latest bindings are kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from penstock.dialects.context import make_context
+from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.graph.dims import checked_sizes
+from penstock.lowering.from_machine_toml import load_machine
+from penstock.runtime.compiler import Program, bind_program, import_program, load_input, open_dims
+from penstock.runtime.engine import BACKENDS, Backend, Engine, compile_program
+from penstock.runtime.signature import BoundDims, signature_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Array = NDArray[Any]
+
+CACHED_ENGINES = 8
+"""How many engines are kept unless told otherwise: that of the binding that was not used for longest goes."""
+
+
+class DynamicEngine:
+    """
+    A program with symbolic dimensions, called as an `Engine` is: its inputs say what the sizes are.
+
+    The first call with new sizes compiles; `bind` does so ahead of time. The `cached` engines that were used last are
+    kept, so a call with the sizes of one of them costs nothing more. `signature` has the names of the dimensions.
+
+    `bind` may be called from several threads: those that ask for one new binding wait for one compilation. An engine
+    runs in one thread at a time, so threads that run take a context each: `dynamic.bind(N=4).context()`.
+    """
+
+    def __init__(
+        self, program: Program, machine: str | None = None, backend: Backend = "native", *, cached: int = CACHED_ENGINES
+    ):
+        """
+        Make ready the program, which is at graph level and is not changed.
+
+        Raises UserError for an unknown backend or machine.
+        """
+        if backend not in BACKENDS:
+            near = did_you_mean(backend, BACKENDS)
+            raise UserError(f'there is no backend "{backend}"', notes=[near or f"backends: {', '.join(BACKENDS)}"])
+        if machine is not None:
+            load_machine(machine)
+        if cached < 1:
+            raise UserError(f"at least one engine is kept, not {cached}")
+        self.program = program
+        self.machine = machine
+        self.backend: Backend = backend
+        self.cached = cached
+        self.signature = signature_of(program.module)
+        self._engines: OrderedDict[tuple[tuple[str, int], ...], Engine] = OrderedDict()
+        self._lock = threading.Lock()
+        self._compiling = threading.Lock()
+
+    @property
+    def bindings(self) -> list[dict[str, int]]:
+        """The sizes for which engines are kept, from the one that was not used for longest."""
+        with self._lock:
+            return [dict(key) for key in self._engines]
+
+    def bind(self, sizes: Mapping[str, int] | None = None, /, **named: int) -> Engine:
+        """
+        The engine for the sizes of all dimensions, by name; a mapping takes names that are no identifiers.
+
+        Raises UserError for a missing or unknown dimension, a size below 1, and sizes with which an op is invalid.
+        """
+        given = dict(sizes or {}) | named
+        for name in given:
+            if name not in self.signature.symbols:
+                near = did_you_mean(name, self.signature.symbols)
+                known = ", ".join(f'"{each}"' for each in self.signature.symbols)
+                notes = [near or f"symbolic dimensions: {known}"]
+                raise UserError(f'there is no symbolic dimension "{name}"', notes=notes)
+        if missing := [name for name in self.signature.symbols if name not in given]:
+            words = ", ".join(f'"{name}"' for name in missing)
+            raise UserError(f"not bound: {words}", notes=[self.signature.describe()])
+        given = checked_sizes(given)
+        key = tuple(sorted(given.items()))
+        if (engine := self._kept(key)) is not None:
+            return engine
+        with self._compiling:
+            # Another thread may have compiled it while this one waited.
+            if (engine := self._kept(key)) is not None:
+                return engine
+            engine = self._compile(given)
+            with self._lock:
+                self._engines[key] = engine
+                while len(self._engines) > self.cached:
+                    self._engines.popitem(last=False)
+        return engine
+
+    def _kept(self, key: tuple[tuple[str, int], ...]) -> Engine | None:
+        with self._lock:
+            if (engine := self._engines.get(key)) is not None:
+                self._engines.move_to_end(key)
+            return engine
+
+    def _compile(self, sizes: Mapping[str, int]) -> Engine:
+        ctx = make_context()
+        # Passes add weights in new layouts; those of one binding are no business of another.
+        ctx.weights = self.program.ctx.weights.copy()
+        bound = replace(self.program, module=self.program.module.clone(), ctx=ctx, parsed=None)
+        bind_program(bound, sizes)
+        return compile_program(bound, machine=self.machine, backend=self.backend)
+
+    def __call__(self, *arrays: Any, **named: Any) -> list[Array]:
+        """
+        Run once, on the engine for the sizes of these inputs; see `ExecutionContext`.
+
+        Raises UserError, with both places, where a dimension has two sizes.
+        """
+        return self.run(arrays, named)
+
+    def run(self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> list[Array]:
+        """As calling it, for names that are no Python identifiers."""
+        self.signature.bind(arrays, named or {})
+        found: BoundDims = self.signature.dims_of(arrays, named or {})
+        return self.bind(found.sizes).run(arrays, named)
+
+
+def compile(
+    model: str | Path | ModelProto,
+    machine: str | None = None,
+    backend: Backend = "native",
+    *,
+    dims: Mapping[str, int] | None = None,
+    allow_nan: bool = False,
+) -> Engine | DynamicEngine:
+    """
+    Compile an ONNX model (a file or a loaded one) or a file of IR for a machine, or without one for the host.
+
+    `dims` gives sizes to symbolic dimensions. If some are left, the result is a `DynamicEngine`, which is called as an
+    `Engine` is and compiles for the sizes of its inputs. `allow_nan` accepts weights that hold NaN. Raises
+    UserError for what is wrong with the model or the names.
+    """
+    if isinstance(model, str | Path):
+        program = load_input(model, dims=dims, allow_nan=allow_nan)
+    else:
+        program = import_program(model, dims or {}, allow_nan=allow_nan)
+    if open_dims(program.module):
+        return DynamicEngine(program, machine, backend)
+    return compile_program(program, machine=machine, backend=backend)
