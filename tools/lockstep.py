@@ -7,23 +7,26 @@ of passes may change the rounding: those that declare `reassociates = True`, and
 operators do not say in which order they sum. Their outputs are held to the probabilistic bound of Higham and Mary, "A
 New Approach to Probabilistic Rounding Error Analysis" (2019): c * sqrt(K) * eps * max|y|, with K the number of terms
 summed along the whole program.
+
+A pass that declares `narrows_to = "f16"` stores values in a narrower type. Where that type holds every value that the
+program computes, the outputs stay bit for bit. Elsewhere each place that narrows rounds by half the eps of that type,
+u, independently of the others: the bound is 8 * sqrt(sum of u^2 over these places) * max|y|. Later passes that may
+round have it as well, as they can tip a rounding that stands.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import MemRefType, ModuleOp, TensorType
-from xdsl.dialects.func import FuncOp
-from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
-from xdsl.utils.hints import isa
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError
@@ -34,11 +37,16 @@ from penstock.runtime.pass_manager import run_passes
 from penstock.runtime.signature import Signature, TensorSpec, signature_of
 from penstock.runtime.weights import weight_uses
 from penstock.tools.localize import first_difference
+from penstock.tools.rounding import epsilon, exact_in, squared_narrowings, summed_terms
 
 Array = NDArray[Any]
 
 CONFIDENCE = 16.0
 """The constant c of the bound; about ten standard deviations of the rounding of independent sums."""
+NARROWING_CONFIDENCE = 8.0
+"""The same for values that are stored in a narrower type; a single rounding deviates by u / sqrt(3)."""
+NARROW_TYPES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+"""What a pass may narrow to."""
 MAX_EXACT = 1 << 24
 """Integers up to here, and their sums, are exact in f32."""
 
@@ -49,7 +57,7 @@ class Comparison:
 
     pass_name: str
     verdict: str
-    """`equal`, `rounding` (within the bound of a pass that reassociates) or `changed`."""
+    """`equal`, `rounding` (within the bound of a pass that may round) or `changed`."""
     largest_error: float = 0.0
     bound: float = 0.0
     where: str = ""
@@ -107,6 +115,7 @@ class Lockstep:
     _expected: list[Array] | None = None
     _names: tuple[str, ...] = ()
     _terms: float = 0.0
+    _narrowings: float = 0.0
     _before: ModuleOp | None = None
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
@@ -118,6 +127,7 @@ class Lockstep:
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         assert self._expected is not None
+        self._narrowings = max(self._narrowings, squared_narrowings(module))
         actual = self._run(module)
         comparison = self._locate(self._compare(module_pass, module, self._expected, actual), module)
         self.report.comparisons.append(comparison)
@@ -152,8 +162,7 @@ class Lockstep:
                 name, "changed", math.inf, where=f"the number of outputs, {len(expected)} to {len(actual)}"
             )
         worst: Comparison | None = None
-        may_round = getattr(module_pass, "reassociates", False) or level_of(module) == "graph"
-        allowed_rounding = may_round and not self._is_exact(module, expected)
+        allowed_rounding = self._may_round(module_pass, module, expected)
         for output, before, after in zip(self._names, expected, actual, strict=True):
             found = _compare_arrays(name, output, before, after, self._bound(before) if allowed_rounding else 0.0)
             if found.verdict == "changed":
@@ -162,12 +171,33 @@ class Lockstep:
                 worst = found
         return worst or Comparison(name, "equal")
 
+    def _may_round(self, module_pass: ModulePass, module: ModuleOp, expected: Sequence[Array]) -> bool:
+        narrow: str | None = getattr(module_pass, "narrows_to", None)
+        if narrow is not None:
+            return not self._fits(np.dtype(NARROW_TYPES[narrow]))
+        may_reassociate = getattr(module_pass, "reassociates", False) or level_of(module) == "graph"
+        return may_reassociate and not self._is_exact(module, expected)
+
+    def _fits(self, dtype: np.dtype[Any]) -> bool:
+        """Whether `dtype` holds every float that goes into the program before the pass, or that it computes."""
+        assert self._before is not None
+        weights = (self.ctx.weights[name] for name, _, _ in weight_uses(self._before) if name in self.ctx.weights)
+        found = [all(exact_in(array, dtype) for array in (*self.inputs, *weights))]
+
+        def listen(op: Operation, results: Sequence[Any]) -> None:
+            found[0] = found[0] and all(exact_in(np.asarray(each), dtype) for each in results)
+
+        if found[0]:
+            self._listen(self._before, listen)
+        return found[0]
+
     def _bound(self, values: Array) -> float:
         if values.dtype.kind not in "fV" or not values.size:
             return 0.0
         finite = np.abs(values[np.isfinite(values)].astype(np.float64))
         largest = float(finite.max()) if finite.size else 0.0
-        return CONFIDENCE * math.sqrt(self._terms) * _epsilon(values.dtype) * largest
+        sums = math.sqrt(self._terms) * epsilon(values.dtype)
+        return math.hypot(CONFIDENCE * sums, NARROWING_CONFIDENCE * math.sqrt(self._narrowings)) * largest
 
     def _is_exact(self, module: ModuleOp, outputs: Sequence[Array]) -> bool:
         """Whether everything that goes in and comes out is integers, which rounding does not explain away."""
@@ -214,36 +244,6 @@ def _draw(rng: np.random.Generator, spec: TensorSpec, real: bool) -> Array:
     return rng.integers(-4, 5, spec.shape).astype(spec.dtype)
 
 
-def summed_terms(module: ModuleOp) -> float:
-    """
-    An estimate of the number of terms summed along the program: the sum over its operations of the length of the
-    reduction, which for a product of two tensors is the root of |a| |b| / |y|, and for one tensor |a| / |y|.
-    """
-    return 1.0 + sum(_reductions(module))
-
-
-def _reductions(module: ModuleOp) -> Iterator[float]:
-    # A machine's intrinsics are no part of the program, and have dims without a size.
-    functions = [op for op in module.body.block.ops if isinstance(op, FuncOp)]
-    for op in (op for function in functions for op in function.walk()):
-        if isinstance(op, GenericOp):
-            iterations = math.prod(op.get_static_loop_ranges())
-            results = [_elements(value.type) for value in op.outputs]
-            yield iterations / max([1, *results])
-            continue
-        if len(op.results) != 1:
-            continue
-        sizes = sorted((_elements(operand.type) for operand in op.operands), reverse=True)
-        result = _elements(op.results[0].type)
-        if result and sizes and sizes[0] > 1:
-            pair = math.sqrt(sizes[0] * sizes[1] / result) if len(sizes) > 1 else 0.0
-            yield max(sizes[0] / result, pair)
-
-
-def _elements(type: Attribute) -> int:
-    return math.prod(type.get_shape()) if isa(type, TensorType | MemRefType) else 0
-
-
 def _compare_arrays(pass_name: str, output: str, before: Array, after: Array, bound: float) -> Comparison:
     if before.dtype.kind in "iu" and after.dtype.kind in "iu" and before.itemsize == after.itemsize:
         after = after.view(before.dtype)  # below graph level integers are signless
@@ -267,12 +267,6 @@ def _compare_arrays(pass_name: str, output: str, before: Array, after: Array, bo
         return Comparison(pass_name, "equal")
     verdict = "rounding" if largest <= bound else "changed"
     return Comparison(pass_name, verdict, largest, bound, where)
-
-
-def _epsilon(dtype: np.dtype[Any]) -> float:
-    import ml_dtypes
-
-    return float(ml_dtypes.finfo(dtype).eps)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
 
 
 def _is_integral(array: Array) -> bool:

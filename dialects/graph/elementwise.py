@@ -6,7 +6,7 @@ from abc import ABC
 from collections.abc import Mapping
 from typing import ClassVar
 
-from xdsl.dialects.builtin import Float32Type, Float64Type, FloatAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import Float32Type, Float64Type, FloatAttr, StringAttr
 from xdsl.ir import Attribute
 from xdsl.irdl import (
     VarConstraint,
@@ -35,6 +35,7 @@ from penstock.dialects.graph.base import (
     require,
     single,
     tensor_of,
+    tensor_type,
 )
 from penstock.dialects.graph.number import Number
 
@@ -128,6 +129,13 @@ class CeilOp(UnaryOp):
     """The next integral number towards plus infinity."""
 
     name = "graph.ceil"
+
+
+@irdl_op_definition
+class RoundOp(UnaryOp):
+    """The nearest integral number; of two, the even one."""
+
+    name = "graph.round"
 
 
 @irdl_op_definition
@@ -347,7 +355,7 @@ class CastOp(GraphOp):
     @staticmethod
     def infer(x: Tensor, element_type: Attribute) -> Tensor:
         """The shape of `x` with other elements."""
-        return TensorType(element_type, x.get_shape())
+        return tensor_type(element_type, x.get_shape())
 
     def infer_type(self) -> Tensor:
         return self.infer(tensor_of(self.x), self.result_type.element_type)

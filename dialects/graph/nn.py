@@ -11,13 +11,13 @@ from xdsl.dialects.builtin import (
     FloatAttr,
     IntegerAttr,
     StringAttr,
-    TensorType,
 )
-from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, prop_def, traits_def
+from xdsl.ir import Attribute
+from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, traits_def
 
+from penstock.dialects.graph.accumulator import accumulated
 from penstock.dialects.graph.base import (
     FLOATS,
-    NUMBERS,
     TENSOR,
     GraphOp,
     HasPatternKind,
@@ -33,9 +33,11 @@ from penstock.dialects.graph.base import (
     same_element,
     single,
     tensor_of,
+    tensor_type,
 )
 from penstock.dialects.graph.layout import NCHW, channel_axis
 from penstock.dialects.graph.number import Number
+from penstock.dialects.graph.sizes import may_broadcast_to, may_equal
 
 
 @irdl_op_definition
@@ -43,7 +45,8 @@ class GemmOp(GraphOp):
     """
     alpha * A' B' + beta * c on matrices: A' is `a`, or its transpose if `trans_a`, and so is B'.
 
-    `c` broadcasts to the result.
+    `c` broadcasts to the result. The product is computed in the type of its operands, or in the wider `accumulator`,
+    to which alpha, beta, `c` and the result then belong.
     """
 
     name = "graph.gemm"
@@ -55,12 +58,13 @@ class GemmOp(GraphOp):
     beta = prop_def(FloatAttr[Float32Type], default_value=single(1.0))
     trans_a = prop_def(BoolAttr, default_value=boolean(False))
     trans_b = prop_def(BoolAttr, default_value=boolean(False))
+    accumulator = opt_prop_def(Attribute)
 
     traits = traits_def(HasPatternKind(PatternKind.COMPLEX_OUT_FUSABLE))
     custom_directives = (Number,)
     assembly_format = (
         "operands (`alpha` custom<Number>($alpha)^)? (`beta` custom<Number>($beta)^)?"
-        " (`trans_a` $trans_a^)? (`trans_b` $trans_b^)? attr-dict"
+        " (`trans_a` $trans_a^)? (`trans_b` $trans_b^)? (`accumulate` $accumulator^)? attr-dict"
         " `:` functional-type(operands, results)"
     )
 
@@ -74,6 +78,7 @@ class GemmOp(GraphOp):
         beta: float = 1.0,
         trans_a: bool = False,
         trans_b: bool = False,
+        accumulator: Attribute | None = None,
         result_type: Tensor | None = None,
     ):
         inferred = self.infer(
@@ -82,31 +87,41 @@ class GemmOp(GraphOp):
             None if c is None else tensor_of(c),
             trans_a=trans_a,
             trans_b=trans_b,
+            accumulator=accumulator,
         )
         properties = {
             "alpha": single(alpha),
             "beta": single(beta),
             "trans_a": boolean(trans_a),
             "trans_b": boolean(trans_b),
+            "accumulator": accumulator,
         }
         super().__init__([a, b, c], result_type or inferred, properties)
 
     @staticmethod
-    def infer(a: Tensor, b: Tensor, c: Tensor | None = None, *, trans_a: bool, trans_b: bool) -> Tensor:
+    def infer(
+        a: Tensor,
+        b: Tensor,
+        c: Tensor | None = None,
+        *,
+        trans_a: bool,
+        trans_b: bool,
+        accumulator: Attribute | None = None,
+    ) -> Tensor:
         """The matrix [m, n] of the product of [m, k] and [k, n]."""
-        NUMBERS.check(a, "graph.gemm")
-        element = same_element((a, b) if c is None else (a, b, c), "graph.gemm")
+        element = accumulated((a, b), c, accumulator, "graph.gemm")
         for each in (a, b):
             require(each.get_num_dims() == 2, f"graph.gemm multiplies matrices, found {each}")
         m, left = reversed(a.get_shape()) if trans_a else a.get_shape()
         right, n = reversed(b.get_shape()) if trans_b else b.get_shape()
-        require(left == right, f"the inner sizes {left} of {a} and {right} of {b} differ")
+        require(may_equal(left, right), f"the inner sizes {left} of {a} and {right} of {b} differ")
         if c is not None:
+            broadcast_shapes(c.get_shape(), (m, n))
             require(
-                broadcast_shapes(c.get_shape(), (m, n)) == (m, n),
+                may_broadcast_to(c.get_shape(), (m, n)),
                 f"{c} does not broadcast to {m}x{n}",
             )
-        return TensorType(element, (m, n))
+        return tensor_type(element, (m, n))
 
     def infer_type(self) -> Tensor:
         return self.infer(
@@ -115,6 +130,7 @@ class GemmOp(GraphOp):
             None if self.c is None else tensor_of(self.c),
             trans_a=bool(self.trans_a),
             trans_b=bool(self.trans_b),
+            accumulator=self.accumulator,
         )
 
 
@@ -122,37 +138,39 @@ class GemmOp(GraphOp):
 class MatmulOp(GraphOp):
     """
     The matrix product as NumPy's: the last two dimensions are matrices, those before them broadcast, and
-    a vector on the left is a row, on the right a column, whose dimension the result lacks.
+    a vector on the left is a row, on the right a column, whose dimension the result lacks. It is computed in the type
+    of the operands, or in the wider `accumulator`.
     """
 
     name = "graph.matmul"
 
     a = operand_def(TENSOR)
     b = operand_def(TENSOR)
+    accumulator = opt_prop_def(Attribute)
 
     traits = traits_def(HasPatternKind(PatternKind.COMPLEX_OUT_FUSABLE))
-    assembly_format = "$a `,` $b attr-dict `:` functional-type(operands, results)"
+    assembly_format = "$a `,` $b (`accumulate` $accumulator^)? attr-dict `:` functional-type(operands, results)"
 
-    def __init__(self, a: Value, b: Value, *, result_type: Tensor | None = None):
-        super().__init__([a, b], result_type or self.infer(tensor_of(a), tensor_of(b)))
+    def __init__(self, a: Value, b: Value, *, accumulator: Attribute | None = None, result_type: Tensor | None = None):
+        inferred = self.infer(tensor_of(a), tensor_of(b), accumulator=accumulator)
+        super().__init__([a, b], result_type or inferred, {"accumulator": accumulator})
 
     @staticmethod
-    def infer(a: Tensor, b: Tensor) -> Tensor:
+    def infer(a: Tensor, b: Tensor, *, accumulator: Attribute | None = None) -> Tensor:
         """The shape [batch..., m, n] of the product of [batch..., m, k] and [batch..., k, n]."""
-        NUMBERS.check(a, "graph.matmul")
-        element = same_element((a, b), "graph.matmul")
+        element = accumulated((a, b), None, accumulator, "graph.matmul")
         left, right = a.get_shape(), b.get_shape()
         for each in (a, b):
             require(each.get_num_dims() > 0, f"graph.matmul multiplies no scalars, found {each}")
         inner = right[max(len(right) - 2, 0)]
-        require(left[-1] == inner, f"the inner sizes {left[-1]} of {a} and {inner} of {b} differ")
+        require(may_equal(left[-1], inner), f"the inner sizes {left[-1]} of {a} and {inner} of {b} differ")
         batch = broadcast_shapes(left[:-2], right[:-2])
         rows = left[-2:-1]
         columns = right[-1:] if len(right) > 1 else ()
-        return TensorType(element, (*batch, *rows, *columns))
+        return tensor_type(element, (*batch, *rows, *columns))
 
     def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.a), tensor_of(self.b))
+        return self.infer(tensor_of(self.a), tensor_of(self.b), accumulator=self.accumulator)
 
 
 @irdl_op_definition
@@ -206,7 +224,7 @@ class BatchNormalizationOp(GraphOp):
         channels = x.get_shape()[axis]
         for name, vector in zip(("scale", "bias", "mean", "var"), vectors, strict=True):
             require(
-                vector.get_shape() == (channels,),
+                vector.get_num_dims() == 1 and may_equal(vector.get_shape()[0], channels),
                 f"{name} must have the shape {channels} of dimension {axis} of {x}, found {vector}",
             )
         return x

@@ -13,10 +13,11 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     IntegerType,
     StringAttr,
-    TensorType,
 )
-from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, prop_def, traits_def
+from xdsl.ir import Attribute
+from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, traits_def
 
+from penstock.dialects.graph.accumulator import accumulated
 from penstock.dialects.graph.base import (
     FLOATS,
     NUMBERS,
@@ -31,10 +32,11 @@ from penstock.dialects.graph.base import (
     integer,
     ints,
     require,
-    same_element,
     tensor_of,
+    tensor_type,
 )
 from penstock.dialects.graph.layout import NCHW, channel_axis, spatial_sizes, with_channels
+from penstock.dialects.graph.sizes import is_known, may_equal, may_reach, unknown_size
 
 
 def window_counts(
@@ -49,7 +51,7 @@ def window_counts(
     The number of places of a window along each spatial dimension; raises VerifyException if it fits none.
 
     With `ceil_mode` a last window may hang over the end, if it begins inside the data or the padding
-    before them.
+    before them. Along a dimension of unknown size it is unknown too.
     """
     rank = len(spatial)
     for name, values, length in (
@@ -69,10 +71,13 @@ def window_counts(
         extent = dilations[dim] * (kernel[dim] - 1) + 1
         padded = size + pads[dim] + pads[dim + rank]
         require(
-            padded >= extent,
+            may_reach(padded, extent),
             f"a window of {extent} does not fit spatial dimension {dim}, which has {padded} elements with its padding",
         )
         steps = padded - extent
+        if ceil_mode and strides[dim] > 1 and not is_known(size):
+            counts.append(unknown_size())
+            continue
         count = -(-steps // strides[dim]) if ceil_mode else steps // strides[dim]
         if ceil_mode and count * strides[dim] >= size + pads[dim]:
             count -= 1
@@ -86,7 +91,8 @@ class ConvOp(GraphOp):
     Convolution of `x` with the filters `w`, plus the bias `b` of each output channel.
 
     Layout "NCHW": x is [N, C, spatial...], w is [O, C / group, spatial...]. Layout "NHWC": x is
-    [N, spatial..., C], w is [spatial..., C / group, O]. `pads` lists all beginnings, then all ends.
+    [N, spatial..., C], w is [spatial..., C / group, O]. `pads` lists all beginnings, then all ends. It is computed in
+    the type of the operands, or in the wider `accumulator`, to which `b` and the result then belong.
     """
 
     name = "graph.conv"
@@ -99,11 +105,12 @@ class ConvOp(GraphOp):
     dilations = prop_def(DenseArrayBase.constr(IntegerType(64)))
     group = prop_def(IntegerAttr[I64], default_value=integer(1))
     layout = prop_def(StringAttr, default_value=StringAttr(NCHW))
+    accumulator = opt_prop_def(Attribute)
 
     traits = traits_def(HasPatternKind(PatternKind.COMPLEX_OUT_FUSABLE))
     assembly_format = (
         "operands `strides` $strides `pads` $pads `dilations` $dilations (`group` $group^)?"
-        " (`layout` $layout^)? attr-dict `:` functional-type(operands, results)"
+        " (`layout` $layout^)? (`accumulate` $accumulator^)? attr-dict `:` functional-type(operands, results)"
     )
 
     def __init__(
@@ -117,6 +124,7 @@ class ConvOp(GraphOp):
         dilations: Sequence[int] | None = None,
         group: int = 1,
         layout: str = NCHW,
+        accumulator: Attribute | None = None,
         result_type: Tensor | None = None,
     ):
         rank = tensor_of(x).get_num_dims() - 2
@@ -132,6 +140,7 @@ class ConvOp(GraphOp):
             dilations=dilations,
             group=group,
             layout=layout,
+            accumulator=accumulator,
         )
         properties = {
             "strides": ints(strides),
@@ -139,6 +148,7 @@ class ConvOp(GraphOp):
             "dilations": ints(dilations),
             "group": integer(group),
             "layout": StringAttr(layout),
+            "accumulator": accumulator,
         }
         super().__init__([x, w, b], result_type or inferred, properties)
 
@@ -153,10 +163,10 @@ class ConvOp(GraphOp):
         dilations: Sequence[int],
         group: int,
         layout: str,
+        accumulator: Attribute | None = None,
     ) -> Tensor:
         """[N, O, spatial...] or [N, spatial..., O]."""
-        NUMBERS.check(x, "graph.conv")
-        element = same_element((x, w) if b is None else (x, w, b), "graph.conv")
+        element = accumulated((x, w), b, accumulator, "graph.conv")
         spatial = spatial_sizes(x, layout)
         rank = len(spatial)
         require(
@@ -171,16 +181,19 @@ class ConvOp(GraphOp):
         channels = x.get_shape()[channel_axis(layout, rank + 2)]
         require(group >= 1, f"group is {group}, must be at least 1")
         require(
-            inputs * group == channels,
+            may_equal(inputs * group, channels),
             f"{channels} input channels do not match {inputs} in the filters times {group} group(s)",
         )
-        require(outputs % group == 0, f"{outputs} output channels do not divide into {group} groups")
         require(
-            b is None or b.get_shape() == (outputs,),
+            not is_known(outputs) or outputs % group == 0,
+            f"{outputs} output channels do not divide into {group} groups",
+        )
+        require(
+            b is None or (b.get_num_dims() == 1 and may_equal(b.get_shape()[0], outputs)),
             f"the bias must have the shape {outputs}, found {b}",
         )
         counts = window_counts(spatial, kernel, strides, pads, dilations)
-        return TensorType(element, with_channels(x.get_shape()[0], outputs, counts, layout))
+        return tensor_type(element, with_channels(x.get_shape()[0], outputs, counts, layout))
 
     @property
     def kernel_shape(self) -> tuple[int, ...]:
@@ -198,6 +211,7 @@ class ConvOp(GraphOp):
             dilations=self.dilations.get_values(),
             group=self.group.value.data,
             layout=self.layout.data,
+            accumulator=self.accumulator,
         )
 
 
@@ -275,7 +289,7 @@ class PoolOp(GraphOp, ABC):
         counts = window_counts(spatial, kernel_shape, strides, pads, dilations, ceil_mode)
         channels = x.get_shape()[channel_axis(layout, x.get_num_dims())]
         shape = with_channels(x.get_shape()[0], channels, counts, layout)
-        return TensorType(x.element_type, shape)
+        return tensor_type(x.element_type, shape)
 
     def infer_type(self) -> Tensor:
         return self.infer(
@@ -362,7 +376,7 @@ class GlobalPoolOp(GraphOp, ABC):
         ones = [1] * len(spatial_sizes(x, layout))
         channels = x.get_shape()[channel_axis(layout, x.get_num_dims())]
         shape = with_channels(x.get_shape()[0], channels, ones, layout)
-        return TensorType(x.element_type, shape)
+        return tensor_type(x.element_type, shape)
 
     def infer_type(self) -> Tensor:
         return self.infer(tensor_of(self.x), self.layout.data)

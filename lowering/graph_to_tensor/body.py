@@ -198,6 +198,15 @@ class Body:
             return self.emit(arith.TruncIOp(a, target))
         return self.emit(arith.ExtUIOp(a, target) if from_unsigned else arith.ExtSIOp(a, target))
 
+    def widen(self, a: SSAValue, target: Attribute, from_unsigned: bool) -> SSAValue:
+        """`a`, which is read unsigned if `from_unsigned`, in a signless type of its kind that is as wide or wider."""
+        if a.type == target:
+            return a
+        if _is_float(a):
+            return self.emit(arith.ExtFOp(a, target))
+        assert isa(target, IntegerType)
+        return self.emit(arith.ExtUIOp(a, target) if from_unsigned else arith.ExtSIOp(a, target))
+
     def from_index(self, a: SSAValue, target: AnyFloat) -> SSAValue:
         """An index as a float."""
         wide = self.emit(arith.IndexCastOp(a, IntegerType(64)))

@@ -93,6 +93,12 @@ def ceil(body: Body, op: graph.CeilOp, x: SSAValue) -> SSAValue:
     return body.neg(body.emit(math_ops.FloorOp(body.neg(x))))
 
 
+@pointwise(graph.RoundOp)
+def round_to_even(body: Body, op: graph.RoundOp, x: SSAValue) -> SSAValue:
+    """The nearest integral number; of two, the even one."""
+    return body.emit(math_ops.RoundEvenOp(x))
+
+
 @pointwise(graph.SignOp)
 def sign(body: Body, op: graph.SignOp, x: SSAValue) -> SSAValue:
     """1 above 0 and -1 below, else x, which is 0 or NaN."""

@@ -122,6 +122,8 @@ class KernelBuilder:
         self._order: list[int] = []
         self._arguments: dict[Parameter, SSAValue] = {}
         self._computed: dict[SSAValue, Computed] = {}
+        self._casts: dict[SSAValue, graph.CastOp] = {}
+        """Casts of what comes from outside: lowered when they are asked for, split as they are asked for."""
 
     def lower(self, op: Operation) -> None:
         """
@@ -130,6 +132,9 @@ class KernelBuilder:
         Raises UserError with status 3 for an op without a lowering.
         """
         if isinstance(op, graph.ConstantOp):
+            return
+        if isinstance(op, graph.CastOp) and (op.x in self._outside or op.x in self._casts):
+            self._casts[op.result] = op
             return
         lowering = _LOWERINGS.get(type(op))
         if lowering is None:
@@ -153,6 +158,8 @@ class KernelBuilder:
     def value(self, of: SSAValue, split: Split | None = None) -> SSAValue:
         """The tensor of a graph value, split as asked for."""
         shape = shape_of(of) if split is None else split.shape(shape_of(of))
+        if of in self._casts:
+            self._cast(self._casts.pop(of), split)
         if (found := self._computed.get(of)) is not None:
             return emit_reshape(self.emit, found.tensor, shape)
         if (number := self._number(of)) is not None:
@@ -161,10 +168,20 @@ class KernelBuilder:
 
     def result(self, of: SSAValue) -> Computed:
         """What the kernel returns for `of`: a tensor that it computes, and no parameter of it."""
+        if of in self._casts:
+            self._cast(self._casts.pop(of), None)
         found = self._computed.get(of)
         if found is None or found.tensor in self.block.args:
             self.pointwise([of], of, lambda body, elements: elements[0])
         return self._computed[of]
+
+    def _cast(self, op: graph.CastOp, split: Split | None) -> None:
+        member, location = self._member, self.location
+        self._member, self.location = op, op.location
+        target = element_of(op.result)
+        cast = signless(target), is_unsigned(target)
+        self.pointwise([op.x], op.result, lambda body, elements: body.cast(elements[0], *cast), split=split)
+        self._member, self.location = member, location
 
     def emit(self, op: Operation) -> SSAValue:
         """Append `op`, which has one result, at the location of the member being lowered."""
@@ -259,9 +276,10 @@ class KernelBuilder:
         compute: Compute,
         *,
         along: Mapping[int, Sequence[int]] | None = None,
+        split: Split | None = None,
     ) -> SSAValue:
         """
-        Define the graph value `result` by an elementwise generic over graph values.
+        Define the graph value `result`, split if asked for, by an elementwise generic over graph values.
 
         `compute(body, elements)` gives an element. The operands broadcast to the shape of the result,
         aligned at its end, or, for the operands that `along` numbers, along the given dims of it. Inline
@@ -271,7 +289,7 @@ class KernelBuilder:
         axes = [tuple(range(len(shape) - len(shape_of(operand)), len(shape))) for operand in operands]
         for number, dims in (along or {}).items():
             axes[number] = tuple(dims)
-        split = self._common_split(operands, axes, shape)
+        split = split or self._common_split(operands, axes, shape)
         whole = shape if split is None else split.shape(shape)
         inputs: dict[tuple[SSAValue, tuple[AffineExpr, ...]], int] = {}
         slots: list[_Number | int] = []

@@ -9,7 +9,8 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
-from penstock.lowering.graph_to_tensor.body import Body
+from penstock.dialects.graph.base import is_unsigned
+from penstock.lowering.graph_to_tensor.body import Body, Compute
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.reduction import MAX, SUM, SUM_OF_POWERS
 from penstock.lowering.graph_to_tensor.shapes import (
@@ -18,26 +19,44 @@ from penstock.lowering.graph_to_tensor.shapes import (
     element_of,
     loops,
     shape_of,
+    signless,
     windowed,
 )
+from penstock.lowering.graph_to_tensor.widening import stored_factor
 
 
-def multiply_add(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
-    """The body of every contraction: `accumulator + a * b`."""
-    a, b, accumulator = elements
-    return body.add(accumulator, body.mul(a, b))
+def multiply_add(unsigned: tuple[bool, bool]) -> Compute:
+    """
+    The body of every contraction: `accumulator + a * b`, the factors widened to the accumulator's type first.
+
+    `unsigned` says of `a` and of `b` whether its integers are.
+    """
+
+    def compute(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+        a, b, accumulator = elements
+        left, right = (
+            body.widen(factor, accumulator.type, each) for factor, each in zip((a, b), unsigned, strict=True)
+        )
+        return body.add(accumulator, body.mul(left, right))
+
+    return compute
 
 
 def contract(
     kernel: KernelBuilder,
+    op: graph.ConvOp | graph.GemmOp | graph.MatmulOp,
     a: tuple[SSAValue, Dims],
     b: tuple[SSAValue, Dims],
     shape: Sequence[int],
     reductions: int,
 ) -> SSAValue:
-    """The sum of products of `a` and `b` over `reductions` loops, for each element of `shape`."""
-    start = kernel.fill(shape, element_of(a[0]), 0)
-    return kernel.generic([a, b], (start, loops(len(shape))), reductions, multiply_add)
+    """
+    The sum of products of `a` and `b`, the tensors of the first two operands of `op`, over `reductions` loops, for
+    each element of `shape`, in the element type of the result.
+    """
+    left, right = (is_unsigned(element_of(stored_factor(factor))) for factor in op.operands[:2])
+    start = kernel.fill(shape, signless(element_of(op.result)), 0)
+    return kernel.generic([a, b], (start, loops(len(shape))), reductions, multiply_add((left, right)))
 
 
 class ConvolutionLoops(NamedTuple):
@@ -79,8 +98,8 @@ def conv(kernel: KernelBuilder, op: graph.ConvOp) -> SSAValue:
     rank, groups = len(op.kernel_shape), op.group.value.data
     axis, out_axis = (rank + 1, rank + 1) if channels_last else (1, 0)
     split = Split(axis, groups) if groups > 1 else None
-    x = kernel.value(op.x, split)
-    w = kernel.value(op.w, Split(out_axis, groups) if groups > 1 else None)
+    x = kernel.value(stored_factor(op.x), split)
+    w = kernel.value(stored_factor(op.w), Split(out_axis, groups) if groups > 1 else None)
     pads = op.pads.get_values()
     before = 1 if channels_last else len(shape_of(x)) - rank
     x = kernel.pad_spatial(x, before, pads[:rank], pads[rank:], 0)
@@ -94,7 +113,7 @@ def conv(kernel: KernelBuilder, op: graph.ConvOp) -> SSAValue:
         x_dims = [*at.batch, *at.group, *at.input, *read]
         w_dims = [*at.group, *at.output, *at.input, *at.kernel]
     shape = shape_of(op.result) if split is None else split.shape(shape_of(op.result))
-    result = contract(kernel, (x, x_dims), (w, w_dims), shape, rank + 1)
+    result = contract(kernel, op, (x, x_dims), (w, w_dims), shape, rank + 1)
     kernel.define(op.result, result, split)
     if op.b is None:
         return result
@@ -107,8 +126,8 @@ def gemm(kernel: KernelBuilder, op: graph.GemmOp) -> SSAValue:
     m, n, k = loops(3)
     a_dims = [k, m] if op.trans_a else [m, k]
     b_dims = [n, k] if op.trans_b else [k, n]
-    a, b = kernel.value(op.a), kernel.value(op.b)
-    result = contract(kernel, (a, a_dims), (b, b_dims), shape_of(op.result), 1)
+    a, b = kernel.value(stored_factor(op.a)), kernel.value(stored_factor(op.b))
+    result = contract(kernel, op, (a, a_dims), (b, b_dims), shape_of(op.result), 1)
     kernel.define(op.result, result)
     alpha, beta = op.alpha.value.data, op.beta.value.data
 
@@ -149,7 +168,8 @@ def matmul(kernel: KernelBuilder, op: graph.MatmulOp) -> SSAValue:
 
     a_dims = [*batch_dims(a_shape[:-2]), *m, k]
     b_dims = [*batch_dims(b_shape[:-2]), k, *n]
-    return contract(kernel, (kernel.value(op.a), a_dims), (kernel.value(op.b), b_dims), shape, 1)
+    a, b = kernel.value(stored_factor(op.a)), kernel.value(stored_factor(op.b))
+    return contract(kernel, op, (a, a_dims), (b, b_dims), shape, 1)
 
 
 @lowers(graph.BatchNormalizationOp)

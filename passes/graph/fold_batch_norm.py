@@ -31,6 +31,7 @@ from penstock.dialects.graph import (
     SqrtOp,
     SubOp,
     channel_axis,
+    tensor_of,
 )
 from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.values import NodeBuilder, is_constant, only_user
@@ -56,6 +57,11 @@ def _are_constant(values: Sequence[SSAValue | None]) -> bool:
     return all(value is None or is_constant(value) for value in values)
 
 
+def _has_type_of(weights: SSAValue, result: SSAValue) -> bool:
+    """Whether scaled weights keep their type: those narrower than their accumulator would be rounded again."""
+    return tensor_of(weights).element_type == tensor_of(result).element_type
+
+
 @dataclass
 class FoldIntoConv(RewritePattern):
     """conv, then batch normalisation of its channels: the filters scaled, the bias scaled and shifted."""
@@ -66,6 +72,8 @@ class FoldIntoConv(RewritePattern):
     def match_and_rewrite(self, op: BatchNormalizationOp, rewriter: PatternRewriter) -> None:
         conv = op.x.owner
         if not isinstance(conv, ConvOp) or only_user(conv.result) is not op:
+            return
+        if not _has_type_of(conv.w, op.result):
             return
         rank = op.result_type.get_num_dims()
         if op.axis.value.data != channel_axis(conv.layout.data, rank):
@@ -98,6 +106,8 @@ class FoldIntoGemm(RewritePattern):
         gemm = op.x.owner
         if not isinstance(gemm, GemmOp) or only_user(gemm.result) is not op:
             return
+        if not _has_type_of(gemm.b, op.result):
+            return
         if op.axis.value.data != 1 or not _are_constant((gemm.b, gemm.c, *op.operands[1:])):
             return
         build = NodeBuilder(op.location, self.store)
@@ -112,7 +122,8 @@ class FoldIntoGemm(RewritePattern):
                 addend = build.emit(MulOp(addend, beta), "addend")
             c = build.emit(AddOp(build.emit(MulOp(addend, factor), "scaled"), shift), "bias")
         alpha, trans_a, trans_b = gemm.alpha.value.data, bool(gemm.trans_a), bool(gemm.trans_b)
-        build.finish(GemmOp(gemm.a, b, c, alpha=alpha, trans_a=trans_a, trans_b=trans_b))
+        accumulator = gemm.accumulator
+        build.finish(GemmOp(gemm.a, b, c, alpha=alpha, trans_a=trans_a, trans_b=trans_b, accumulator=accumulator))
         rewriter.replace(op, build.ops)
         rewriter.erase(gemm)
 
@@ -143,9 +154,9 @@ class FoldBatchNormPass(ModulePass):
     Remove batch normalisations whose parameters are constants.
 
     One that follows a convolution or gemm with constant weights, as its only user and along its channels,
-    goes into weights and bias, in either layout; any other becomes a product and a sum. The new weights are
-    graph ops on the old ones, for `fold-constants` to evaluate. Batch normalisations with computed
-    parameters stay.
+    goes into weights and bias, in either layout, unless the weights are narrower than their accumulator; any
+    other becomes a product and a sum. The new weights are graph ops on the old ones, for `fold-constants` to
+    evaluate. Batch normalisations with computed parameters stay.
 
     The result carries the location of the normalisation. Sums are rounded differently: the pass reassociates.
     See Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only

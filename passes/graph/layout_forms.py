@@ -96,7 +96,7 @@ class Forms:
         elif perm == channels_last(len(perm)):
             part = NHWC
             op.attributes[LAYOUT_ATTRIBUTE] = StringAttr(NHWC)
-        made = self.emit(op, derived(_location_of(old), part), f"{old.name_hint or 'value'}_{part}")
+        made = self.emit(op, derived(location_of_value(old), part), f"{old.name_hint or 'value'}_{part}")
         self._made[old, perm] = made
         return made
 
@@ -112,7 +112,7 @@ class Forms:
             return self.get(old, perm)
         extended = [1] * (rank - len(shape)) + list(shape)
         value = self.plain(old)
-        location, hint = derived(_location_of(old), "broadcast"), f"{old.name_hint or 'value'}_broadcast"
+        location, hint = derived(location_of_value(old), "broadcast"), f"{old.name_hint or 'value'}_broadcast"
         if not moves_units_only(extended, perm):
             whole = self.emit(ReshapeOp(value, extended), location, hint)
             return self.emit(TransposeOp(whole, perm=perm), location, hint)
@@ -201,7 +201,7 @@ def _runs(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int],
     return runs if i == len(left) and j == len(right) else None
 
 
-def _location_of(value: SSAValue) -> LocationAttr:
+def location_of_value(value: SSAValue) -> LocationAttr:
     """Where `value` is computed; for an argument, the name that it has outside."""
     if isinstance(value.owner, Operation):
         return value.owner.location

@@ -111,6 +111,17 @@ def batch_normalization(forms: Forms, op: graph.BatchNormalizationOp) -> bool:
     return rebuild(forms, op, operands, form.perm, axis=integer(form.perm.index(op.axis.value.data)))
 
 
+@rule(graph.LinearOp)
+def quantization(forms: Forms, op: graph.LinearOp) -> bool:
+    """The axis moves; one scale for all has none."""
+    form = forms.native(op.x)
+    if form.is_plain:
+        return False
+    operands = [form.value, *(forms.plain(vector) for vector in op.operands[1:])]
+    axis = op.axis if op.along is None else integer(form.perm.index(op.along))
+    return rebuild(forms, op, operands, form.perm, axis=axis)
+
+
 @rule(graph.ConcatOp)
 def concat(forms: Forms, op: graph.ConcatOp) -> bool:
     """All operands take the form of the first one that is not plain."""

@@ -20,7 +20,7 @@ class _TransposeGemmOperands(RewritePattern):
             return
         a = self._transposed(op.a, op, rewriter) if op.trans_a else op.a
         b = self._transposed(op.b, op, rewriter) if op.trans_b else op.b
-        gemm = GemmOp(a, b, op.c, alpha=_number(op.alpha), beta=_number(op.beta))
+        gemm = GemmOp(a, b, op.c, alpha=_number(op.alpha), beta=_number(op.beta), accumulator=op.accumulator)
         gemm.location = op.location
         rewriter.replace(op, gemm)
 

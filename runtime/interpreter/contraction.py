@@ -22,6 +22,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.body import Body, compile_expression
 from penstock.runtime.interpreter.domain import Access, points, self_overlaps, view_over
+from penstock.runtime.interpreter.exact import in_type
 from penstock.runtime.interpreter.values import has_own_dtype
 
 GATHER_LIMIT = 1 << 22
@@ -169,23 +170,4 @@ def contract(
             product = np.matmul(a.reshape(m, k), b.reshape(k, n))
         else:
             product = np.matmul(a.reshape(batch, m, k), b.reshape(batch, k, n))
-        out_view += product.reshape(shape).astype(out.dtype, copy=False)
-
-
-def exact_floats(left: Array, right: Array, length: int) -> tuple[Array, Array]:
-    """
-    Integer operands as floats in which every sum of `length` products is exact, or as int64 where it would not be.
-
-    Sums in int64 wrap, and so agree with those of any narrower type modulo its width.
-    """
-    bound = _magnitude(left) * _magnitude(right) * length
-    for dtype, significand in ((np.float32, 24), (np.float64, 53)):
-        if bound < 2**significand:
-            return left.astype(dtype), right.astype(dtype)
-    return left.astype(np.int64), right.astype(np.int64)
-
-
-def _magnitude(array: Array) -> int:
-    if array.size == 0:
-        return 0
-    return max(abs(int(array.min())), abs(int(array.max())))
+        out_view += in_type(product.reshape(shape), out.dtype)

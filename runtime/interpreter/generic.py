@@ -32,11 +32,11 @@ from penstock.runtime.interpreter.body import captured_values, compile_block, co
 from penstock.runtime.interpreter.contraction import (
     DimSorts,
     contract,
-    exact_floats,
     find_contraction,
     sort_dims,
 )
 from penstock.runtime.interpreter.domain import Access, axis_indices, points, self_overlaps, view_over
+from penstock.runtime.interpreter.exact import exact_floats
 from penstock.runtime.interpreter.values import dtype_of, element_of, has_own_dtype, is_float
 
 SCAN_WIDTH = 256

@@ -260,6 +260,17 @@ def test_conversions_have_the_bits_of_the_interpreter(source: str) -> None:
     assert_same_bits(operations, ours, theirs)
 
 
+def test_every_f16_is_loaded_and_what_lies_between_two_is_rounded_as_in_the_interpreter() -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    wide = [("arith.extf %s0 : f16 to f32", "f32")]
+    ours, theirs = both(module_text(["f16"], wide, halves.size), [halves])
+    assert_same_bits(wide, ours, theirs)
+    bits = theirs[0].view(np.uint32)
+    between = np.concatenate([bits + np.uint32(step) for step in (1, 0xFFF, 0x1000, 0x1001, 0x1FFF)]).view(np.float32)
+    narrow = [("arith.truncf %s0 : f32 to f16", "f16")]
+    assert_same_bits(narrow, *both(module_text(["f32"], narrow, between.size), [between]))
+
+
 @pytest.mark.parametrize("source", FLOATS)
 def test_floats_are_cut_to_integers_towards_zero(source: str) -> None:
     x = np.array([0.0, -0.0, 1.9, -1.9, 100.5, -100.5, 127.0, 3e4]).astype(DTYPES[source])

@@ -17,6 +17,8 @@ from penstock.dialects.graph.nn import (
 )
 from penstock.dialects.graph.window import channel_axis
 from penstock.dialects.weights import Array
+from penstock.runtime.interpreter.exact import in_type
+from penstock.runtime.interpreter.graph.accumulator import widened
 from penstock.runtime.interpreter.graph.registry import implements
 from penstock.runtime.interpreter.graph.shape import pad_with
 
@@ -25,16 +27,17 @@ from penstock.runtime.interpreter.graph.shape import pad_with
 def matmul(op: MatmulOp, operands: Sequence[Array]) -> Array:
     """The matrix product by NumPy's rule."""
     a, b = operands
-    return np.asarray(np.matmul(a, b)).astype(a.dtype, copy=False)
+    a, b, total = widened(a, b, op.accumulator, a.shape[-1])
+    return np.asarray(in_type(np.matmul(a, b), total))
 
 
 @implements(GemmOp)
 def gemm(op: GemmOp, operands: Sequence[Array]) -> Array:
     """alpha * A' B' + beta * C."""
-    a, b = operands[:2]
-    number = a.dtype.type
-    product = np.matmul(a.T if op.trans_a else a, b.T if op.trans_b else b)
-    result = product.astype(a.dtype, copy=False)
+    a, b = operands[0].T if op.trans_a else operands[0], operands[1].T if op.trans_b else operands[1]
+    a, b, total = widened(a, b, op.accumulator, a.shape[-1])
+    number = total.type
+    result = in_type(np.matmul(a, b), total)
     if op.alpha.value.data != 1:
         result = result * number(op.alpha.value.data)
     if len(operands) > 2:

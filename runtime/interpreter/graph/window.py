@@ -20,6 +20,8 @@ from penstock.dialects.graph.window import (
     PoolOp,
 )
 from penstock.dialects.weights import Array
+from penstock.runtime.interpreter.exact import in_type
+from penstock.runtime.interpreter.graph.accumulator import widened
 from penstock.runtime.interpreter.graph.reduction import extreme
 from penstock.runtime.interpreter.graph.registry import implements
 from penstock.runtime.interpreter.graph.shape import pad_with
@@ -100,6 +102,8 @@ def conv(op: ConvOp, operands: Sequence[Array]) -> Array:
     layout = op.layout.data
     shape = op.result_type.get_shape()
     counts = shape[2:] if layout == NCHW else shape[1:-1]
+    inputs, outputs = (w.shape[1], w.shape[0]) if layout == NCHW else w.shape[-2:]
+    x, w, total = widened(x, w, op.accumulator, inputs * math.prod(op.kernel_shape))
     windows = Windows(
         x,
         layout,
@@ -110,7 +114,6 @@ def conv(op: ConvOp, operands: Sequence[Array]) -> Array:
         counts,
         x.dtype.type(0),
     )
-    inputs, outputs = (w.shape[1], w.shape[0]) if layout == NCHW else w.shape[-2:]
     group = op.group.value.data
     if inputs == 1 and outputs == group and group > 1:
         result = _depthwise(windows, w, layout)
@@ -118,7 +121,7 @@ def conv(op: ConvOp, operands: Sequence[Array]) -> Array:
         result = _channels_first(windows, w, group)
     else:
         result = _channels_last(windows, w, group)
-    result = result.reshape(shape).astype(x.dtype, copy=False)
+    result = in_type(result.reshape(shape), total)
     if len(operands) > 2:
         bias = operands[2]
         # in place: the result of a contraction is always a fresh array
