@@ -1,8 +1,9 @@
 """
-The graph dialect: operators with the semantics of ONNX on tensors of static shape.
+The graph dialect: operators with the semantics of ONNX on tensors.
 
 Names and properties are those of ONNX in snake_case (https://onnx.ai/onnx/operators/). Every op can infer
-its result type, verifies it, has no effects, and states how it may be fused (`PatternKind`).
+its result type, verifies it, has no effects, and states how it may be fused (`PatternKind`). A size that is
+not known yet is `?`; below this level all sizes are numbers.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from penstock.dialects.graph.base import (
     pattern_kind,
     tensor_of,
 )
+from penstock.dialects.graph.bitwise import BitwiseAndOp, BitwiseOrOp, BitwiseXorOp, ShiftLeftOp, ShiftRightOp
 from penstock.dialects.graph.broadcast import (
     AddOp,
     AndOp,
@@ -58,6 +60,7 @@ from penstock.dialects.graph.elementwise import (
     NotOp,
     ReciprocalOp,
     ReluOp,
+    RoundOp,
     SeluOp,
     SigmoidOp,
     SignOp,
@@ -67,6 +70,14 @@ from penstock.dialects.graph.elementwise import (
     UnaryOp,
 )
 from penstock.dialects.graph.group import FusedOp, YieldOp
+from penstock.dialects.graph.indexing import (
+    GatherElementsOp,
+    GatherNdOp,
+    GatherOp,
+    ScatterElementsOp,
+    ScatterNdOp,
+    TopKOp,
+)
 from penstock.dialects.graph.layout import NCHW, NHWC, channel_axis
 from penstock.dialects.graph.nn import (
     BatchNormalizationOp,
@@ -76,6 +87,7 @@ from penstock.dialects.graph.nn import (
     MatmulOp,
     SoftmaxOp,
 )
+from penstock.dialects.graph.quantization import DequantizeLinearOp, LinearOp, QuantizeLinearOp
 from penstock.dialects.graph.reduction import (
     ReduceMaxOp,
     ReduceMeanOp,
@@ -84,13 +96,25 @@ from penstock.dialects.graph.reduction import (
     ReduceSumOp,
     ReductionOp,
 )
+from penstock.dialects.graph.reshape import ExpandOp, ReshapeOp
 from penstock.dialects.graph.shape import (
     ConcatOp,
-    ExpandOp,
     PadOp,
-    ReshapeOp,
     SliceOp,
     TransposeOp,
+)
+from penstock.dialects.graph.trigonometry import (
+    AcoshOp,
+    AcosOp,
+    AsinhOp,
+    AsinOp,
+    AtanhOp,
+    AtanOp,
+    CoshOp,
+    CosOp,
+    SinhOp,
+    SinOp,
+    TanOp,
 )
 from penstock.dialects.graph.window import (
     AveragePoolOp,
@@ -105,16 +129,28 @@ from penstock.dialects.graph.window import (
 
 OPS = (
     AbsOp,
+    AcosOp,
+    AcoshOp,
     AddOp,
     AndOp,
+    AsinOp,
+    AsinhOp,
+    AtanOp,
+    AtanhOp,
     AveragePoolOp,
     BatchNormalizationOp,
+    BitwiseAndOp,
+    BitwiseOrOp,
+    BitwiseXorOp,
     CastOp,
     CeilOp,
     ClipOp,
     ConcatOp,
     ConstantOp,
     ConvOp,
+    CosOp,
+    CoshOp,
+    DequantizeLinearOp,
     DivOp,
     EluOp,
     EqualOp,
@@ -123,6 +159,9 @@ OPS = (
     ExpandOp,
     FloorOp,
     FusedOp,
+    GatherElementsOp,
+    GatherNdOp,
+    GatherOp,
     GeluOp,
     GemmOp,
     GlobalAveragePoolOp,
@@ -147,6 +186,7 @@ OPS = (
     PadOp,
     PowOp,
     PreluOp,
+    QuantizeLinearOp,
     ReciprocalOp,
     ReduceMaxOp,
     ReduceMeanOp,
@@ -155,15 +195,24 @@ OPS = (
     ReduceSumOp,
     ReluOp,
     ReshapeOp,
+    RoundOp,
+    ScatterElementsOp,
+    ScatterNdOp,
     SeluOp,
+    ShiftLeftOp,
+    ShiftRightOp,
     SigmoidOp,
     SignOp,
+    SinOp,
+    SinhOp,
     SliceOp,
     SoftmaxOp,
     SoftplusOp,
     SqrtOp,
     SubOp,
+    TanOp,
     TanhOp,
+    TopKOp,
     TransposeOp,
     WhereOp,
     YieldOp,
@@ -177,11 +226,20 @@ __all__ = [
     "NHWC",
     "OPS",
     "AbsOp",
+    "AcosOp",
+    "AcoshOp",
     "AddOp",
     "AndOp",
+    "AsinOp",
+    "AsinhOp",
+    "AtanOp",
+    "AtanhOp",
     "AveragePoolOp",
     "BatchNormalizationOp",
     "BinaryOp",
+    "BitwiseAndOp",
+    "BitwiseOrOp",
+    "BitwiseXorOp",
     "CastOp",
     "CeilOp",
     "ClipOp",
@@ -189,6 +247,9 @@ __all__ = [
     "ConcatOp",
     "ConstantOp",
     "ConvOp",
+    "CosOp",
+    "CoshOp",
+    "DequantizeLinearOp",
     "DivOp",
     "EluOp",
     "EqualOp",
@@ -197,6 +258,9 @@ __all__ = [
     "ExpandOp",
     "FloorOp",
     "FusedOp",
+    "GatherElementsOp",
+    "GatherNdOp",
+    "GatherOp",
     "GeluOp",
     "GemmOp",
     "GlobalAveragePoolOp",
@@ -211,6 +275,7 @@ __all__ = [
     "IdentityOp",
     "LeakyReluOp",
     "LessOp",
+    "LinearOp",
     "LogOp",
     "LogSoftmaxOp",
     "LrnOp",
@@ -228,6 +293,7 @@ __all__ = [
     "PoolOp",
     "PowOp",
     "PreluOp",
+    "QuantizeLinearOp",
     "ReciprocalOp",
     "ReduceMaxOp",
     "ReduceMeanOp",
@@ -237,16 +303,25 @@ __all__ = [
     "ReductionOp",
     "ReluOp",
     "ReshapeOp",
+    "RoundOp",
+    "ScatterElementsOp",
+    "ScatterNdOp",
     "SeluOp",
+    "ShiftLeftOp",
+    "ShiftRightOp",
     "SigmoidOp",
     "SignOp",
+    "SinOp",
+    "SinhOp",
     "SliceOp",
     "SoftmaxOp",
     "SoftplusOp",
     "SqrtOp",
     "SubOp",
+    "TanOp",
     "TanhOp",
     "Tensor",
+    "TopKOp",
     "TransposeOp",
     "UnaryOp",
     "WeightAttr",

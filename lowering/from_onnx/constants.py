@@ -19,8 +19,8 @@ from penstock.lowering.from_onnx.schema import DOMAINS
 SMALL = 4096
 """Floats are computed at import up to this many elements; more is for the pass that folds constants."""
 
-MISJUDGED = frozenset({"LRN", "LogSoftmax", "Softmax"})
-"""What the reference evaluator computes otherwise than older operator sets say, or wrongly."""
+MISJUDGED = frozenset({"GRU", "LRN", "LSTM", "LogSoftmax", "RNN", "Softmax"})
+"""What the reference evaluator computes otherwise than older operator sets say, wrongly, or only in part."""
 
 MOVES = frozenset(
     {
@@ -41,7 +41,7 @@ MOVES = frozenset(
 )
 """Operators that compute nothing: they are evaluated whatever the size."""
 
-FROM_CONSTANTS = frozenset({"ConstantOfShape", "NonZero", "Range"})
+FROM_CONSTANTS = frozenset({"NonZero", "Range"})
 """Operators whose result has a shape that depends on values: they can only be evaluated at import."""
 
 _NOT_A_FUNCTION = ("Random", "Bernoulli", "Multinomial", "Dropout")
@@ -59,6 +59,9 @@ def is_foldable(proto: NodeProto, inputs: Sequence[Array | None], importable: bo
         return False
     if proto.op_type in ("Constant", *MOVES):
         return True
+    if proto.op_type == "Expand" and importable and inputs[0] is not None and inputs[0].dtype.kind not in "iub":
+        # Whether its size is known must not decide what it becomes; the pass that folds constants computes it.
+        return False
     if not inputs or not importable:
         return bool(inputs)
     given = [array for array in inputs if array is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import onnx
@@ -14,15 +14,20 @@ from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import GraphOp, Tensor, tensor_of
+from penstock.dialects.graph.sizes import Dim, Size, UnknownSize
 from penstock.dialects.weights import Array
+from penstock.lowering.from_onnx.external import is_external, mapped
 
 Held: TypeAlias = SSAValue | Array
 """What a name of the ONNX graph stands for: a value of the IR, or an array known at import."""
 
-Importer: TypeAlias = "Callable[[Node], Held | Sequence[Held]]"
-"""Turns a node into ops and returns its outputs; those left out at the end must not be used."""
+Importer: TypeAlias = "Callable[[Node], Held | Sequence[Held | None]]"
+"""Turns a node into ops and returns its outputs; those left out at the end, or None, must not be used."""
 
 T = TypeVar("T")
+
+Int: TypeAlias = int
+"""What `int` is where a method of that name hides it."""
 
 
 class Unsupported(Exception):
@@ -100,16 +105,28 @@ class Node:
         return tensor_of(self.value(index))
 
     def shape(self, index: int) -> tuple[int, ...]:
-        """The shape of an input."""
+        """The shape of an input, with Dims for sizes that are not known."""
         found = self.held(index)
         return tensor_of(found).get_shape() if isinstance(found, SSAValue) else found.shape
 
     def array(self, index: int, what: str) -> Array:
         """An input that must be known at import; `what` is what a message calls it."""
+        found = self._known(index, what)
+        if found.dtype == object:
+            unknown = next(each for each in found.ravel() if isinstance(each, Dim))
+            raise UnknownSize(unknown, f"is part of the {what}, which must be known at import")
+        return found
+
+    def _known(self, index: int, what: str) -> Array:
         found = self.held(index)
         if isinstance(found, SSAValue):
             raise Unsupported(f"the {what} must be constant")
         return found
+
+    def sizes_of(self, index: int, what: str) -> list[int]:
+        """A list of sizes, of which some may be Dims; they must be computed from constants and shapes."""
+        flat = cast(list[Size], self._known(index, what).ravel().tolist())
+        return [cast("Int", size) for size in flat]
 
     def ints_of(self, index: int, what: str) -> list[int]:
         """A list of integers that must be known at import."""
@@ -144,6 +161,16 @@ class Node:
     def ints(self, name: str) -> list[int] | None:
         """A list of integers, or None if it is not given."""
         return self._attribute(name, None, lambda attribute: list(attribute.ints))
+
+    def floats(self, name: str) -> list[float]:
+        """A list of floats, empty if it is not given."""
+        attribute = self._attributes.get(name)
+        return [] if attribute is None else list(attribute.floats)
+
+    def strings(self, name: str) -> list[str]:
+        """A list of strings, empty if it is not given."""
+        attribute = self._attributes.get(name)
+        return [] if attribute is None else [text.decode(errors="replace") for text in attribute.strings]
 
     def tensor(self, name: str) -> Array | None:
         """A tensor attribute, or None if it is not given."""
@@ -183,8 +210,10 @@ def to_array(tensor: onnx.TensorProto) -> Array:
     """The array of an ONNX tensor, read-only where it needs no copy; raises Unsupported for strings."""
     if tensor.data_type == onnx.TensorProto.STRING:
         raise Unsupported("tensors of strings")
-    array = numpy_helper.to_array(tensor)
     dtype = array_dtype(tensor.data_type)
+    if is_external(tensor):
+        return mapped(tensor, dtype)
+    array = numpy_helper.to_array(tensor)
     return array if array.dtype == dtype else array.astype(dtype)
 
 

@@ -290,6 +290,7 @@ TABLE: dict[str, Importer] = {
     "Pow": power,
     "Reciprocal": unary(graph.ReciprocalOp),
     "Relu": unary(graph.ReluOp),
+    "Round": unary(graph.RoundOp),
     "Selu": selu,
     "Shrink": shrink,
     "Sigmoid": unary(graph.SigmoidOp),

@@ -12,8 +12,13 @@ from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import normalized_axis, require
+from penstock.dialects.graph.sizes import decided_equal, is_known, may_equal, may_reach
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported, array_dtype
+from penstock.lowering.from_onnx.size_arithmetic import sizes_array
+
+LONGEST = 2**31 - 1
+"""Exporters write "to the end" as the largest number of 32 or 64 bits."""
 
 GATHER_LIMIT = 64
 """Gather by constant indices becomes at most this many slices."""
@@ -29,7 +34,7 @@ def reshaped(node: Node, shape: Sequence[int]) -> SSAValue:
 
 def reshape(node: Node) -> SSAValue:
     """A size of 0 copies that of the input, unless `allowzero`; one of -1 is computed."""
-    given, target = node.shape(0), node.ints_of(1, "shape")
+    given, target = node.shape(0), node.sizes_of(1, "shape")
     if not node.flag("allowzero", False):
         for axis, size in enumerate(target):
             fits = size != 0 or axis < len(given)
@@ -57,9 +62,9 @@ def _axes(node: Node, rank: int) -> list[int] | None:
 def squeeze(node: Node) -> SSAValue:
     shape = node.shape(0)
     axes = _axes(node, len(shape))
-    dropped = [axis for axis, size in enumerate(shape) if size == 1] if axes is None else axes
+    dropped = [axis for axis, size in enumerate(shape) if decided_equal(size, 1)] if axes is None else axes
     for axis in dropped:
-        require(shape[axis] == 1, f"axis {axis} of {list(shape)} has no size of 1")
+        require(may_equal(shape[axis], 1), f"axis {axis} of {list(shape)} has no size of 1")
     return reshaped(node, [size for axis, size in enumerate(shape) if axis not in dropped])
 
 
@@ -86,12 +91,12 @@ def concat(node: Node) -> SSAValue:
 
 
 def expand(node: Node) -> SSAValue:
-    return node.emit(graph.ExpandOp(node.value(0), node.ints_of(1, "shape")))
+    return node.emit(graph.ExpandOp(node.value(0), node.sizes_of(1, "shape")))
 
 
 def tile(node: Node) -> SSAValue:
     """Repeats as a broadcast along new dimensions of size 1, folded into those they precede."""
-    shape, repeats = node.shape(0), node.ints_of(1, "repeats")
+    shape, repeats = node.shape(0), node.sizes_of(1, "repeats")
     require(len(repeats) == len(shape), f"{len(repeats)} repeats for {len(shape)} dimensions")
     split = [size for each in shape for size in (1, each)]
     wide = [size for times, each in zip(repeats, shape, strict=True) for size in (times, each)]
@@ -129,7 +134,7 @@ def split(node: Node) -> list[Held]:
         count = node.int("num_outputs", len(node.proto.output))
         each = -(-shape[axis] // count)
         sizes = [min(each, max(shape[axis] - index * each, 0)) for index in range(count)]
-    require(sum(sizes) == shape[axis], f"the sizes {sizes} do not sum up to {shape[axis]}")
+    require(decided_equal(sum(sizes), shape[axis]), f"the sizes {sizes} do not sum up to {shape[axis]}")
     starts = np.cumsum([0, *sizes])
     return [sliced(node, x, axis, int(start), size) for start, size in zip(starts, sizes, strict=False)]
 
@@ -141,7 +146,7 @@ def slice_(node: Node) -> SSAValue:
         starts, ends = node.ints("starts") or [], node.ints("ends") or []
         axes, steps = node.ints("axes"), None
     else:
-        starts, ends = node.ints_of(1, "starts"), node.ints_of(2, "ends")
+        starts, ends = node.sizes_of(1, "starts"), node.sizes_of(2, "ends")
         axes = node.ints_of(3, "axes") if node.has(3) else None
         steps = node.ints_of(4, "steps") if node.has(4) else None
     axes = list(range(len(starts))) if axes is None else axes
@@ -154,12 +159,14 @@ def slice_(node: Node) -> SSAValue:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = normalized_axis(axis, len(shape))
         require(step != 0, "a step is 0")
+        extent, strides[axis] = shape[axis], step
+        if not is_known(extent) and is_known(start) and start >= 0 and step > 0 and (end == extent or end >= LONGEST):
+            firsts[axis], sizes[axis] = start, -((start - extent) // step)
+            continue
         # Python clamps as ONNX does; what ends before it starts is empty.
-        taken = range(*slice(start, _open_end(end, step), step).indices(shape[axis]))
+        taken = range(*slice(start, _open_end(end, step), step).indices(extent))
         firsts[axis] = taken.start if taken else 0
-        sizes[axis], strides[axis] = len(taken), step
-    if (firsts, sizes, strides) == ([0] * len(shape), list(shape), [1] * len(shape)):
-        return node.value(0)
+        sizes[axis] = len(taken)
     return node.emit(graph.SliceOp(node.value(0), starts=firsts, sizes=sizes, steps=strides))
 
 
@@ -173,9 +180,12 @@ def gather(node: Node) -> SSAValue:
     x, shape = node.value(0), node.shape(0)
     axis = normalized_axis(node.int("axis", 0), len(shape))
     indices = node.array(1, "indices")
-    flat = [int(index) % shape[axis] if -shape[axis] <= index < 0 else int(index) for index in indices.ravel()]
+    flat = [int(index) for index in indices.ravel()]
+    flat = [index % shape[axis] if index < 0 and -shape[axis] <= index else index for index in flat]
     for index in flat:
-        require(0 <= index < shape[axis], f"index {index} is outside a dimension of {shape[axis]}")
+        require(
+            0 <= index and may_reach(shape[axis], index + 1), f"index {index} is outside a dimension of {shape[axis]}"
+        )
     runs = runs_of(flat)
     if len(runs) > GATHER_LIMIT:
         raise Unsupported(f"{len(runs)} runs of indices, more than {GATHER_LIMIT}")
@@ -214,7 +224,8 @@ def pad(node: Node) -> SSAValue:
         pads, value = node.ints("pads") or [], node.float("value", 0.0)
     else:
         pads = node.ints_of(1, "pads")
-        value = float(node.array(2, "padding value").ravel()[0]) if node.has(2) else 0.0
+        held = node.held(2) if node.has(2) else np.zeros(1)
+        value = held if isinstance(held, SSAValue) else float(held.ravel()[0])
         if node.has(3):
             axes = [normalized_axis(axis, rank) for axis in node.ints_of(3, "axes")]
             pads, given = [0] * (2 * rank), pads
@@ -227,9 +238,26 @@ def pad(node: Node) -> SSAValue:
         x = sliced(node, x, axis, -before, shape[axis] + before + after)
     pads = [max(amount, 0) for amount in pads]
     if mode == "constant":
+        if isinstance(value, SSAValue):
+            return _surrounded(node, x, pads, value)
         return node.emit(graph.PadOp(x, pads=pads, value=value)) if any(pads) else x
     for axis in range(rank):
         x = _extended(node, x, axis, pads[axis], pads[axis + rank], mode)
+    return x
+
+
+def _surrounded(node: Node, x: SSAValue, pads: Sequence[int], value: SSAValue) -> SSAValue:
+    """`x` with a value around it that is known only when the program runs."""
+    rank = len(tensor_of(x).get_shape())
+    scalar = node.emit(graph.ReshapeOp(value, [])) if tensor_of(value).get_num_dims() else value
+    for axis in range(rank):
+        shape = tensor_of(x).get_shape()
+        sides = [
+            node.emit(graph.ExpandOp(scalar, [*shape[:axis], width, *shape[axis + 1 :]])) if width else None
+            for width in (pads[axis], pads[axis + rank])
+        ]
+        parts = [part for part in (sides[0], x, sides[1]) if part is not None]
+        x = node.emit(graph.ConcatOp(parts, axis=axis)) if len(parts) > 1 else x
     return x
 
 
@@ -273,11 +301,11 @@ def shape_of(node: Node) -> Array:
     """The shape, or its dimensions from `start` to `end`, as an array known at import."""
     shape = node.shape(0)
     end = node.int("end", len(shape)) if node.has_attribute("end") else None
-    return np.array(shape[node.int("start", 0) : end], np.int64)
+    return sizes_array(shape[node.int("start", 0) : end])
 
 
 def size_of(node: Node) -> Array:
-    return np.array(math.prod(node.shape(0)), np.int64)
+    return sizes_array([math.prod(node.shape(0))], [])
 
 
 def eye_like(node: Node) -> Array:
@@ -332,7 +360,6 @@ TABLE: dict[str, Importer] = {
     "Expand": expand,
     "EyeLike": eye_like,
     "Flatten": flatten,
-    "Gather": gather,
     "Pad": pad,
     "Reshape": reshape,
     "Shape": shape_of,

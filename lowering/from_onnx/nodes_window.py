@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
-from penstock.dialects.graph.base import require
+from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.graph import tensor_of
+from penstock.dialects.graph.base import is_float, require
+from penstock.dialects.graph.sizes import decided_equal
 from penstock.lowering.from_onnx.node import Importer, Node, Unsupported
+
+MOST_TAPS = 64
+"""Where the largest of a window is, is looked for in windows of at most so many elements."""
 
 
 def resolved_pads(
@@ -48,7 +57,8 @@ def resolved_pads(
 def conv(node: Node) -> SSAValue:
     spatial, kernel = node.shape(0)[2:], node.shape(1)[2:]
     stated = node.ints("kernel_shape") or list(kernel)
-    require(stated == list(kernel), f"kernel_shape is {stated}, the filters have {list(kernel)}")
+    alike = len(stated) == len(kernel) and all(map(decided_equal, stated, kernel))
+    require(alike, f"kernel_shape is {stated}, the filters have {list(kernel)}")
     strides = node.ints("strides") or [1] * len(spatial)
     dilations = node.ints("dilations") or [1] * len(spatial)
     return node.emit(
@@ -73,10 +83,9 @@ def _window(node: Node) -> tuple[list[int], list[int], list[int], list[int]]:
     return kernel, strides, resolved_pads(node, spatial, kernel, strides, dilations), dilations
 
 
-def max_pool(node: Node) -> SSAValue:
-    node.refuse_outputs_after(1)
+def max_pool(node: Node) -> list[SSAValue]:
     kernel, strides, pads, dilations = _window(node)
-    return node.emit(
+    values = node.emit(
         graph.MaxPoolOp(
             node.value(0),
             kernel_shape=kernel,
@@ -86,6 +95,69 @@ def max_pool(node: Node) -> SSAValue:
             ceil_mode=node.flag("ceil_mode", False),
         )
     )
+    if not any(node.used_outputs[1:]):
+        return [values]
+    return [values, _where_largest(node, kernel, strides, pads, dilations)]
+
+
+def _where_largest(
+    node: Node, kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
+) -> SSAValue:
+    """The index, into all elements of the input, of the first of the largest of each window: tap after tap."""
+    x, shape, rank = node.value(0), node.shape(0), len(kernel)
+    taps = math.prod(kernel)
+    if node.flag("ceil_mode", False) or not is_float(tensor_of(x).element_type) or taps > MOST_TAPS:
+        raise Unsupported(f"indices with ceil_mode, of integers, or of more than {MOST_TAPS} taps")
+    padded = node.emit(graph.PadOp(x, pads=[0, 0, *pads[:rank], 0, 0, *pads[rank:]], value=-math.inf))
+    column_major = node.flag("storage_order", False)
+    order = range(rank) if column_major else range(rank)[::-1]
+    pitch, pitches = 1, [0] * rank
+    for dim in order:
+        pitches[dim] = pitch
+        pitch *= shape[2 + dim]
+    counts = [
+        (shape[2 + dim] + pads[dim] + pads[dim + rank] - dilations[dim] * (kernel[dim] - 1) - 1) // strides[dim] + 1
+        for dim in range(rank)
+    ]
+    best: tuple[SSAValue, SSAValue] | None = None
+    for tap in itertools.product(*(range(size) for size in kernel)):
+        starts = [0, 0, *(step * dilation for step, dilation in zip(tap, dilations, strict=True))]
+        part = node.emit(graph.SliceOp(padded, starts=starts, sizes=[*shape[:2], *counts], steps=[1, 1, *strides]))
+        grid = np.indices(counts)
+        flat = sum((grid[dim] * strides[dim] + starts[2 + dim] - pads[dim]) * pitches[dim] for dim in range(rank))
+        place = node.constant(np.asarray(flat, np.int64), "places")
+        if best is None:
+            best = part, place
+            continue
+        larger = node.emit(graph.GreaterOp(part, best[0]))
+        best = node.emit(graph.WhereOp(larger, part, best[0])), node.emit(graph.WhereOp(larger, place, best[1]))
+    require(best is not None, "a window has no elements")
+    assert best is not None
+    planes = np.arange(math.prod(shape[:2]), dtype=np.int64).reshape(*shape[:2], *[1] * rank) * pitch
+    return node.emit(graph.AddOp(best[1], node.constant(planes, "planes")))
+
+
+def lp_pool(node: Node) -> SSAValue:
+    """(sum of |x|^p)^(1/p) over each window: the sum is a convolution of each channel with ones."""
+    kernel, strides, pads, dilations = _window(node)
+    if node.flag("ceil_mode", False):
+        raise Unsupported("ceil_mode")
+    x, p, channels = node.value(0), node.int("p", 2), node.shape(0)[1]
+    powers = node.emit(graph.AbsOp(x))
+    if p != 1:
+        powers = node.emit(graph.PowOp(powers, node.scalar(p, x)))
+    ones = np.ones([channels, 1, *kernel], numpy_dtype(tensor_of(x).element_type))
+    total = node.emit(
+        graph.ConvOp(
+            powers,
+            node.constant(ones, "ones"),
+            strides=strides,
+            pads=pads,
+            dilations=dilations,
+            group=channels,
+        )
+    )
+    return total if p == 1 else node.emit(graph.PowOp(total, node.scalar(1 / p, x)))
 
 
 def average_pool(node: Node) -> SSAValue:
@@ -116,5 +188,6 @@ TABLE: dict[str, Importer] = {
     "Conv": conv,
     "GlobalAveragePool": global_average_pool,
     "GlobalMaxPool": global_max_pool,
+    "LpPool": lp_pool,
     "MaxPool": max_pool,
 }

@@ -12,7 +12,7 @@ if it is elementwise, its formula with `pointwise`:
 from __future__ import annotations
 
 # Imported for their registrations.
-from penstock.lowering.graph_to_tensor import nn, pooling, reduction
+from penstock.lowering.graph_to_tensor import indexing, nn, pooling, quantization, reduction, scalar_functions
 from penstock.lowering.graph_to_tensor.body import Body
 from penstock.lowering.graph_to_tensor.driver import GraphToTensorPass
 from penstock.lowering.graph_to_tensor.elementwise import pointwise
@@ -25,10 +25,13 @@ __all__ = [
     "KernelBuilder",
     "Reduction",
     "Split",
+    "indexing",
     "loops",
     "lowers",
     "nn",
     "pointwise",
     "pooling",
+    "quantization",
     "reduction",
+    "scalar_functions",
 ]

@@ -6,14 +6,14 @@ from dataclasses import replace
 from math import prod
 
 import numpy as np
-from xdsl.dialects import memref
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, MemRefType
+from xdsl.dialects import arith, memref
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseIntOrFPElementsAttr, MemRefType
 from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp, element_bytes, scope_of, span_in_bytes
-from penstock.lowering.to_c.emitter import FunctionEmitter, memref_type, refuse, view_of_type
+from penstock.lowering.to_c.emitter import FunctionEmitter, View, memref_type, refuse, view_of_type
 from penstock.lowering.to_c.text import Expr, Size, identifier, sum_of, times
 from penstock.lowering.to_c.types import CType, c_type, literal
 
@@ -117,11 +117,40 @@ def emit_subview(emitter: FunctionEmitter, op: memref.SubviewOp) -> None:
     offsets = emitter.sizes(op.static_offsets, op.offsets)
     sizes = emitter.sizes(op.static_sizes, op.sizes)
     steps = emitter.sizes(op.static_strides, op.strides)
+    _check_offsets(emitter, op, view, offsets, sizes)
     strides = [times(stride, step) for stride, step in zip(view.strides, steps, strict=True)]
     kept = _kept_dims(op, sizes, strides)
     part = replace(view, shape=tuple(sizes[dim] for dim in kept), strides=tuple(strides[dim] for dim in kept))
     offset = sum_of(list(zip(offsets, view.strides, strict=True)))
     emitter.declare_pointer(op.result, part, offset)
+
+
+def _check_offsets(
+    emitter: FunctionEmitter, op: memref.SubviewOp, view: View, offsets: list[Size], sizes: list[Size]
+) -> None:
+    """Keep offsets that were read from memory, which nothing has proved to be inside, inside."""
+    dynamic = iter(op.offsets)
+    for dim, static in enumerate(op.static_offsets.get_values()):
+        if static != DYNAMIC_INDEX or not _is_read_from_memory(value := next(dynamic)):
+            continue
+        extent, size = view.shape[dim], sizes[dim]
+        if isinstance(extent, int) and isinstance(size, int):
+            places = str(extent - size + 1)
+        else:
+            places = f"{extent} - {size} + 1"
+        helper = emitter.helper("inside", emitter.ctype(value.type, op))
+        offsets[dim] = f"{helper}({offsets[dim]}, {places}, &ctx->fault)"
+
+
+def _is_read_from_memory(value: SSAValue) -> bool:
+    """Whether an index depends on an element that was read."""
+    match value.owner:
+        case memref.LoadOp():
+            return True
+        case arith.AddiOp() | arith.IndexCastOp() | arith.SelectOp() | arith.ExtUIOp() | arith.ExtSIOp():
+            return any(_is_read_from_memory(operand) for operand in value.owner.operands)
+        case _:
+            return False
 
 
 def _kept_dims(op: memref.SubviewOp, sizes: list[Size], strides: list[Size]) -> list[int]:

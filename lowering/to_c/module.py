@@ -301,7 +301,7 @@ typedef struct {name}_counters {{
 /* The memory of one run at a time. Aligned to 64 bytes; needs no initialisation. */
 typedef struct {name}_ctx {{
   {name}_counters counters;
-  int32_t fault; /* 1: a division by zero */
+  int32_t fault; /* 1: a division by zero, 2: an index outside its dimension */
 {members}}} {name}_ctx;
 
 size_t {name}_context_size(void);

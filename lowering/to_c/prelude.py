@@ -31,35 +31,29 @@ _TEMPLATES: dict[str, str] = {
     # 16-bit floats: memory to float and back, to nearest even.
     "bits_f16": """\
 static inline float pen_load_f16(uint16_t bits) {
-#if defined(__FLT16_MANT_DIG__)
-  _Float16 half;
-  memcpy(&half, &bits, 2);
-  return (float)half;
-#else
-  const uint32_t magnitude = bits & 0x7fffu, sign = (uint32_t)(bits & 0x8000u) << 16;
-  uint32_t whole = sign | ((magnitude << 13) + 0x38000000u);
+  // On integers, without a branch: compilers make vectors of it, but not of _Float16.
+  uint32_t whole = (uint32_t)(bits & 0x7fffu) << 13;
   float value;
-  if (magnitude >= 0x7c00u) whole += 0x38000000u;
   memcpy(&value, &whole, 4);
-  return magnitude < 0x0400u ? copysignf((float)magnitude * 0x1p-24f, value) : value;
-#endif
+  value *= 0x1p112f;
+  memcpy(&whole, &value, 4);
+  whole |= (value >= 0x1p16f ? 0x7f800000u : 0u) | (uint32_t)(bits & 0x8000u) << 16;
+  memcpy(&value, &whole, 4);
+  return value;
 }
 static inline uint16_t pen_store_f16(float value) {
-#if defined(__FLT16_MANT_DIG__)
-  const _Float16 half = (_Float16)value;
-  uint16_t bits;
-  memcpy(&bits, &half, 2);
-  return bits;
-#else
-  uint32_t whole;
+  uint32_t whole, small;
   memcpy(&whole, &value, 4);
-  const uint16_t sign = (uint16_t)((whole >> 16) & 0x8000u);
+  const uint32_t sign = (whole >> 16) & 0x8000u;
   whole &= 0x7fffffffu;
-  if (whole > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((whole >> 13) & 0x3ffu));
-  if (whole >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
-  if (whole < 0x38800000u) return (uint16_t)(sign | (uint16_t)rintf(fabsf(value) * 0x1p24f));
-  return (uint16_t)(sign | (uint16_t)((whole - 0x38000000u + 0xfffu + ((whole >> 13) & 1u)) >> 13));
-#endif
+  memcpy(&value, &whole, 4);
+  value += 0.5f;  // whose last bit is the last one of a subnormal f16
+  memcpy(&small, &value, 4);
+  const uint32_t normal = (whole - 0x38000000u + 0xfffu + ((whole >> 13) & 1u)) >> 13;
+  uint32_t half = whole < 0x38800000u ? small - 0x3f000000u : normal;
+  half = whole >= 0x477ff000u ? 0x7c00u : half;
+  half = whole > 0x7f800000u ? 0x7e00u | ((whole >> 13) & 0x3ffu) : half;
+  return (uint16_t)(sign | half);
 }
 static inline float pen_round_f16(float value) { return pen_load_f16(pen_store_f16(value)); }
 """,
@@ -178,6 +172,14 @@ static inline {T} pen_ceildivs_{N}({T} a, {T} b, int32_t *fault) {{
 static inline {T} pen_ceildivu_{N}({T} a, {T} b, int32_t *fault) {{
   if (b == 0) *fault = 1;
   return b == 0 ? 0 : ({T})(({U})a / ({U})b + (({U})a % ({U})b != 0));
+}}
+""",
+    # An index that was read from memory, for which there are `size` places.
+    "inside": """\
+static inline {T} pen_inside_{N}({T} a, {T} size, int32_t *fault) {{
+  if (a >= 0 && a < size) return a;
+  *fault = 2;
+  return 0;
 }}
 """,
     # Shifts; all bits may be shifted out.

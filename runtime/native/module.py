@@ -20,7 +20,7 @@ from penstock.runtime.native.library import build
 ALIGNMENT = 64
 """Bytes that a context is aligned to."""
 
-FAULTS = {1: "division by zero"}
+FAULTS = {1: "division by zero", 2: "an index outside its dimension"}
 """What the entry returns, in words."""
 
 

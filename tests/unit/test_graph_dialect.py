@@ -27,6 +27,7 @@ from xdsl.dialects.builtin import (
     f32,
     f64,
     i1,
+    i8,
     i32,
     i64,
 )
@@ -71,7 +72,15 @@ PAIR = DenseIntOrFPElementsAttr.from_list(TensorType(i64, [2]), [1, -2])
 
 UNARY: tuple[type[graph.UnaryOp], ...] = (
     graph.AbsOp,
+    graph.AcosOp,
+    graph.AcoshOp,
+    graph.AsinOp,
+    graph.AsinhOp,
+    graph.AtanOp,
+    graph.AtanhOp,
     graph.CeilOp,
+    graph.CosOp,
+    graph.CoshOp,
     graph.ErfOp,
     graph.ExpOp,
     graph.FloorOp,
@@ -81,10 +90,14 @@ UNARY: tuple[type[graph.UnaryOp], ...] = (
     graph.NegOp,
     graph.ReciprocalOp,
     graph.ReluOp,
+    graph.RoundOp,
     graph.SigmoidOp,
     graph.SignOp,
+    graph.SinOp,
+    graph.SinhOp,
     graph.SoftplusOp,
     graph.SqrtOp,
+    graph.TanOp,
     graph.TanhOp,
 )
 BINARY: tuple[type[graph.BinaryOp], ...] = (
@@ -95,6 +108,13 @@ BINARY: tuple[type[graph.BinaryOp], ...] = (
     graph.MulOp,
     graph.PowOp,
     graph.SubOp,
+)
+BITWISE: tuple[type[graph.BinaryOp], ...] = (
+    graph.BitwiseAndOp,
+    graph.BitwiseOrOp,
+    graph.BitwiseXorOp,
+    graph.ShiftLeftOp,
+    graph.ShiftRightOp,
 )
 COMPARISONS: tuple[type[graph.CompareOp], ...] = (graph.EqualOp, graph.GreaterOp, graph.LessOp)
 REDUCTIONS: tuple[type[graph.ReductionOp], ...] = (
@@ -184,6 +204,19 @@ SAMPLES: list[Sample] = [
     sample(graph.MatmulOp, [t(2), t(6, 2, 7)], t(6, 7)),
     sample(graph.MatmulOp, [t(6, 4, 2), t(2)], t(6, 4)),
     sample(graph.MatmulOp, [t(2), t(2)], t()),
+    sample(graph.MatmulOp, [t(4, 2, element=UI8), t(2, 7, element=i8)], t(4, 7, element=i32), accumulator=i32),
+    sample(graph.GemmOp, [t(2, 4, element=f16), t(4, 5, element=f16), t(5)], t(2, 5), beta=2.0, accumulator=f32),
+    sample(graph.ConvOp, [t(2, 3, 10, element=f16), t(5, 3, 4, element=f16), t(5)], t(2, 5, 7), accumulator=f32),
+    sample(graph.QuantizeLinearOp, [CUBE, t()], t(2, 3, 4, element=UI8), element_type=UI8),
+    sample(
+        graph.QuantizeLinearOp,
+        [IMAGE, t(8), t(8, element=i8)],
+        t(2, 4, 9, 8, element=i8),
+        element_type=i8,
+        axis=-1,
+    ),
+    sample(graph.DequantizeLinearOp, [t(2, 3, element=i8), t(3), t(3, element=i8)], t(2, 3)),
+    sample(graph.DequantizeLinearOp, [t(2, 3, element=i32), t(element=f16)], t(2, 3, element=f16)),
     sample(graph.BatchNormalizationOp, [IMAGE, *[t(8)] * 4], IMAGE, epsilon=1e-3, axis=-1),
     sample(graph.SoftmaxOp, [CUBE], CUBE, axis=-2),
     sample(graph.LogSoftmaxOp, [CUBE], CUBE),
@@ -197,6 +230,14 @@ SAMPLES: list[Sample] = [
     sample(graph.PadOp, [t(2, 3)], t(4, 7), pads=[0, 1, 2, 3], value=-math.inf),
     sample(graph.PadOp, [COLUMN], t(5), pads=[1, 1], value=math.nan),
     sample(graph.SliceOp, [t(2, 4)], t(1, 2), starts=[1, 3], sizes=[1, 2], steps=[1, -2]),
+    *(sample(op, [t(2, 3, element=i8), t(3, element=i8)], t(2, 3, element=i8)) for op in BITWISE),
+    sample(graph.GatherOp, [CUBE, t(5, 6, element=i64)], t(2, 5, 6, 4), axis=-2),
+    sample(graph.GatherElementsOp, [CUBE, t(2, 7, 3, element=i32)], t(2, 7, 3), axis=1),
+    sample(graph.GatherNdOp, [CUBE, t(5, 2, element=i64)], t(5, 4)),
+    sample(graph.GatherNdOp, [CUBE, t(2, 5, 1, element=UI8)], t(2, 5, 4), batch_dims=1),
+    sample(graph.ScatterElementsOp, [CUBE, t(2, 7, 3, element=i64), t(2, 7, 3)], CUBE, axis=1, reduction="add"),
+    sample(graph.ScatterNdOp, [CUBE, t(5, 2, element=i64), t(5, 4)], CUBE),
+    sample(graph.TopKOp, [CUBE], t(2, 2, 4, element=i64), k=2, axis=1, largest=False),
     sample(fused, [COLUMN], COLUMN),
 ]
 

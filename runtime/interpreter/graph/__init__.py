@@ -9,7 +9,16 @@ with `implements`.
 from __future__ import annotations
 
 # Imported for their registrations.
-from penstock.runtime.interpreter.graph import elementwise, nn, reduction, shape, window
+from penstock.runtime.interpreter.graph import (
+    elementwise,
+    indexing,
+    nn,
+    quantization,
+    reduction,
+    scalar_functions,
+    shape,
+    window,
+)
 from penstock.runtime.interpreter.graph.engine import Listener, evaluate_op, run_graph
 from penstock.runtime.interpreter.graph.registry import IMPLEMENTATIONS, implements
 from penstock.runtime.interpreter.graph.tensor_types import dtype_of, tensor_type_of
@@ -21,9 +30,12 @@ __all__ = [
     "elementwise",
     "evaluate_op",
     "implements",
+    "indexing",
     "nn",
+    "quantization",
     "reduction",
     "run_graph",
+    "scalar_functions",
     "shape",
     "tensor_type_of",
     "window",

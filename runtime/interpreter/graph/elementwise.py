@@ -64,6 +64,7 @@ UNARY: dict[type[Operation], Callable[[Array], Array]] = {
     elementwise.SqrtOp: np.sqrt,
     elementwise.ReciprocalOp: _reciprocal,
     elementwise.FloorOp: np.floor,
+    elementwise.RoundOp: np.rint,
     elementwise.CeilOp: np.ceil,
     elementwise.SignOp: np.sign,
     elementwise.ErfOp: _erf,

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
 
+from penstock.dialects.graph.reshape import ExpandOp, ReshapeOp
 from penstock.dialects.graph.shape import (
     ConcatOp,
-    ExpandOp,
     PadOp,
-    ReshapeOp,
     SliceOp,
     TransposeOp,
 )

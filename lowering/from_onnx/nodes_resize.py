@@ -1,0 +1,195 @@
+"""
+Importers of Resize and Upsample, one dimension after the other.
+
+The nearest elements are repeated, sliced or gathered; a linear or cubic interpolation is a sum of a few such
+selections with weights, or, with the many taps of antialiasing, a product with a matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from penstock.dialects import graph
+from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.graph import tensor_of
+from penstock.dialects.graph.base import is_float, normalized_axis, require
+from penstock.dialects.graph.sizes import is_known
+from penstock.dialects.weights import Array
+from penstock.lowering.from_onnx.node import Importer, Node, Unsupported
+from penstock.lowering.from_onnx.nodes_shape import runs_of, sliced
+from penstock.lowering.from_onnx.resampling import Dimension, Sampling, nearest_indices, outside, taps
+
+MOST_RUNS = 8
+"""Up to so many runs of indices are slices that are joined, more are a gather."""
+MOST_TAPS = 4
+"""Up to so many taps are added up one after the other, more are a product with a matrix."""
+
+
+def resize(node: Node) -> SSAValue:
+    """Before operator set 11, coordinates are asymmetric and there are no sizes."""
+    shape = node.shape(0)
+    axes = [normalized_axis(axis, len(shape)) for axis in node.ints("axes") or range(len(shape))]
+    if node.opset < 11:
+        scales = [float(each) for each in node.array(1, "scales").ravel()]
+        sampling = Sampling(_mode(node), "asymmetric", nearest="simple")
+        return _resized(
+            node, axes, [_scaled(shape[axis], scale) for axis, scale in zip(axes, scales, strict=True)], sampling
+        )
+    sampling = Sampling(
+        _mode(node),
+        node.string("coordinate_transformation_mode", "half_pixel"),
+        node.string("nearest_mode", "round_prefer_floor"),
+        node.float("cubic_coeff_a", -0.75),
+        node.flag("exclude_outside", False),
+        node.flag("antialias", False),
+    )
+    dims = _dimensions(node, [shape[axis] for axis in axes])
+    if sampling.coordinates == "tf_crop_and_resize":
+        roi = [float(each) for each in node.array(1, "region of interest").ravel()]
+        require(len(roi) == 2 * len(axes), f"{len(roi)} numbers for a region of {len(axes)} dimensions")
+        dims = [
+            Dimension(dim.size, dim.result, dim.scale, start, end)
+            for dim, start, end in zip(dims, roi[: len(axes)], roi[len(axes) :], strict=True)
+        ]
+    return _resized(node, axes, dims, sampling)
+
+
+def upsample(node: Node) -> SSAValue:
+    """The scales are an attribute before operator set 9."""
+    shape = node.shape(0)
+    scales = node.floats("scales") if node.opset < 9 else [float(each) for each in node.array(1, "scales").ravel()]
+    require(len(scales) == len(shape), f"{len(scales)} scales for {len(shape)} dimensions")
+    dims = [_scaled(size, scale) for size, scale in zip(shape, scales, strict=True)]
+    return _resized(node, list(range(len(shape))), dims, Sampling(_mode(node), "asymmetric", nearest="floor"))
+
+
+def _mode(node: Node) -> str:
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(
+        node.string("mode", "nearest"), node.string("mode", "nearest")
+    )
+    if mode not in ("nearest", "linear", "cubic"):
+        raise Unsupported(f"mode {mode}")
+    return mode
+
+
+def _scaled(size: int, scale: float) -> Dimension:
+    require(scale > 0, f"the scale {scale} is not positive")
+    # In 32 bits, as ONNX infers shapes: 10 * 0.7 is 7.
+    result = size * int(scale) if scale == int(scale) else int(np.float32(size) * np.float32(scale))
+    return Dimension(size, result, scale)
+
+
+def _dimensions(node: Node, extents: Sequence[int]) -> list[Dimension]:
+    """By scales, or by sizes, of which only the smallest or largest ratio may count."""
+    if node.has(2) and math.prod(node.shape(2)) > 0:
+        scales = [float(each) for each in node.array(2, "scales").ravel()]
+        require(len(scales) == len(extents), f"{len(scales)} scales for {len(extents)} dimensions")
+        return [_scaled(size, scale) for size, scale in zip(extents, scales, strict=True)]
+    if not node.has(3):
+        raise Unsupported("neither scales nor sizes are given")
+    sizes = node.ints_of(3, "sizes")
+    require(len(sizes) == len(extents), f"{len(sizes)} sizes for {len(extents)} dimensions")
+    policy = node.string("keep_aspect_ratio_policy", "stretch")
+    ratios = [size / extent for size, extent in zip(sizes, extents, strict=True)]
+    if policy != "stretch":
+        require(policy in ("not_larger", "not_smaller"), f"keep_aspect_ratio_policy {policy}")
+        ratios = [min(ratios) if policy == "not_larger" else max(ratios)] * len(ratios)
+        sizes = [math.floor(ratio * extent + 0.5) for ratio, extent in zip(ratios, extents, strict=True)]
+    return [Dimension(*each) for each in zip(extents, sizes, ratios, strict=True)]
+
+
+def _resized(node: Node, axes: Sequence[int], dims: Sequence[Dimension], sampling: Sampling) -> SSAValue:
+    x = node.value(0)
+    is_crop = sampling.coordinates == "tf_crop_and_resize"
+    if sampling.mode != "nearest" and not is_float(tensor_of(x).element_type):
+        raise Unsupported(f"mode {sampling.mode} of integers")
+    for axis, dim in zip(axes, dims, strict=True):
+        if dim.scale == 1 and not is_crop:
+            continue
+        if sampling.mode == "nearest":
+            x = _nearest(node, x, axis, dim, sampling)
+        else:
+            x = _interpolated(node, x, axis, dim, sampling)
+    if is_crop:
+        other = node.scalar(node.float("extrapolation_value", 0.0), x)
+        for axis, dim in zip(axes, dims, strict=True):
+            if (missing := outside(dim)).any():
+                mask = missing.reshape(_along(x, axis, dim.result))
+                x = node.emit(graph.WhereOp(node.constant(mask, "outside"), other, x))
+    return x
+
+
+def _along(x: SSAValue, axis: int, size: int) -> list[int]:
+    """The shape in which numbers along one axis broadcast to `x`."""
+    return [size if each == axis else 1 for each in range(len(tensor_of(x).get_shape()))]
+
+
+def _nearest(node: Node, x: SSAValue, axis: int, dim: Dimension, sampling: Sampling) -> SSAValue:
+    if is_known(dim.size) or sampling.coordinates not in ("asymmetric", "half_pixel") or dim.scale != int(dim.scale):
+        return _selected(node, x, axis, nearest_indices(dim, sampling).tolist())
+    # By a whole scale, every element of these coordinates is repeated alike, whatever the size.
+    sample = Dimension(3, 3 * int(dim.scale), dim.scale)
+    indices: list[int] = nearest_indices(sample, sampling).tolist()
+    if indices != [index for index in range(3) for _ in range(int(dim.scale))]:
+        return _selected(node, x, axis, nearest_indices(dim, sampling).tolist())
+    return _repeated(node, x, axis, int(dim.scale))
+
+
+def _repeated(node: Node, x: SSAValue, axis: int, times: int) -> SSAValue:
+    """Each element along an axis several times in a row."""
+    shape = list(tensor_of(x).get_shape())
+    apart = node.emit(graph.ReshapeOp(x, [*shape[: axis + 1], 1, *shape[axis + 1 :]]))
+    wide = node.emit(graph.ExpandOp(apart, [*shape[: axis + 1], times, *shape[axis + 1 :]]))
+    return node.emit(graph.ReshapeOp(wide, [*shape[:axis], shape[axis] * times, *shape[axis + 1 :]]))
+
+
+def _selected(node: Node, x: SSAValue, axis: int, indices: list[int]) -> SSAValue:
+    """The elements at `indices` along an axis."""
+    size = tensor_of(x).get_shape()[axis]
+    times = len(indices) // size if size else 0
+    if times > 1 and indices == [index for index in range(size) for _ in range(times)]:
+        return _repeated(node, x, axis, times)
+    runs = runs_of(indices)
+    if 0 < len(runs) <= MOST_RUNS:
+        parts = [sliced(node, x, axis, *run) for run in runs]
+        return parts[0] if len(parts) == 1 else node.emit(graph.ConcatOp(parts, axis=axis))
+    return node.emit(graph.GatherOp(x, node.constant(np.array(indices, np.int64), "indices"), axis=axis))
+
+
+def _interpolated(node: Node, x: SSAValue, axis: int, dim: Dimension, sampling: Sampling) -> SSAValue:
+    indices, weights = taps(dim, sampling)
+    dtype = numpy_dtype(tensor_of(x).element_type)
+    if indices.shape[1] > MOST_TAPS:
+        return _product(node, x, axis, indices, weights.astype(dtype))
+    total: SSAValue | None = None
+    for tap in range(indices.shape[1]):
+        column = weights[:, tap]
+        if not column.any():
+            continue
+        part = _selected(node, x, axis, indices[:, tap].tolist())
+        if not (column == 1).all():
+            scale = np.ascontiguousarray(column.astype(dtype)).reshape(_along(x, axis, len(column)))
+            part = node.emit(graph.MulOp(part, node.constant(scale, "weights")))
+        total = part if total is None else node.emit(graph.AddOp(total, part))
+    assert total is not None, "weights sum up to 1"
+    return total
+
+
+def _product(node: Node, x: SSAValue, axis: int, indices: Array, weights: Array) -> SSAValue:
+    """The axis brought to the end and multiplied by the matrix of all weights."""
+    shape = tensor_of(x).get_shape()
+    matrix = np.zeros((shape[axis], len(indices)), weights.dtype)
+    np.add.at(matrix, (indices, np.arange(len(indices))[:, np.newaxis]), weights)
+    perm = [*(dim for dim in range(len(shape)) if dim != axis), axis]
+    if axis != len(shape) - 1:
+        x = node.emit(graph.TransposeOp(x, perm=perm))
+    y = node.emit(graph.MatmulOp(x, node.constant(matrix, "weights")))
+    back = [perm.index(dim) for dim in range(len(shape))]
+    return node.emit(graph.TransposeOp(y, perm=back)) if axis != len(shape) - 1 else y
+
+
+TABLE: dict[str, Importer] = {"Resize": resize, "Upsample": upsample}
