@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.lowering.graph_to_tensor.function import FunctionLowering, Kernels, is_graph_op
+from penstock.passes.graph.values import require_static
 
 
 @dataclass(frozen=True)
@@ -23,15 +24,15 @@ class GraphToTensorPass(ModulePass):
     Requires graph level: each function with graph ops is one block and is not called. A `graph.fused` is a
     kernel; so is an op outside groups that is no view.
 
-    Guarantees: a function that held graph ops holds `func.call`s of kernels, reshapes as views, and
+    Guarantees: a function that held graph ops holds `func.call`s of kernels, reshapes and slices as views, and
     concatenations as chains of `tensor.insert_slice`; weights are arguments after its own, one a name,
     with the argument attribute `graph.weight`. A kernel is a private function `@fused_N` of `tensor.empty`,
     static `tensor.pad` and `linalg.generic`; kernels of the same structure are one function. Numbers of
     inline constants stand in the bodies. Integers are signless, and ops carry the signedness. An op of a
     kernel has the location of its graph op, a call that of the op that computes its result.
 
-    Raises UserError: for an op without a lowering (status 3), for graph ops inside other regions, and for a
-    function with graph ops that is called.
+    Raises UserError: for sizes that are not known, for an op without a lowering (status 3), for graph ops inside
+    other regions, and for a function with graph ops that is called.
 
     Before:
     ```mlir
@@ -96,6 +97,8 @@ class GraphToTensorPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         lowered = [func for func in op.body.block.ops if _is_graph(func)]
+        for func in lowered:
+            require_static(func)
         names = {func.sym_name.data for func in lowered}
         for call in op.walk():
             if isinstance(call, CallOp) and call.callee.string_value() in names:

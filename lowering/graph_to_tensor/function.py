@@ -25,8 +25,9 @@ from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Parameter, has_lowering
 from penstock.lowering.graph_to_tensor.reshape import emit_reshape
-from penstock.lowering.graph_to_tensor.shape import emit_concat
+from penstock.lowering.graph_to_tensor.shape import emit_concat, emit_slice
 from penstock.lowering.graph_to_tensor.shapes import element_of, shape_of, signless, tensor_type
+from penstock.passes.graph.values import is_view
 
 WEIGHT = "graph.weight"
 """The argument attribute that names a weight."""
@@ -124,6 +125,8 @@ class FunctionLowering:
             case graph.ReshapeOp():
                 shape = shape_of(op.result)
                 self._values[op.result] = emit_reshape(self._emit, self._value(op.x), shape)
+            case graph.SliceOp() if is_view(op):
+                self._values[op.result] = emit_slice(self._emit, op, self._value(op.x))
             case graph.IdentityOp():
                 self._values[op.result] = self._value(op.x)
             case graph.ConcatOp():

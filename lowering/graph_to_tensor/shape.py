@@ -79,6 +79,13 @@ def slice_(kernel: KernelBuilder, op: graph.SliceOp) -> SSAValue:
     return _copy(kernel, extracted, dims, sizes)
 
 
+def emit_slice(emit: Callable[[Operation], SSAValue], op: graph.SliceOp, x: SSAValue) -> SSAValue:
+    """The slice of the tensor `x` as a view; where a dim has one index its step says nothing, and is 1."""
+    sizes = op.sizes.get_values()
+    steps = [step if size > 1 else 1 for step, size in zip(op.steps.get_values(), sizes, strict=True)]
+    return emit(tensor.ExtractSliceOp(x, op.starts.get_values(), sizes, steps, tensor_type(sizes, element_of(x))))
+
+
 @lowers(graph.ConcatOp)
 def concat(kernel: KernelBuilder, op: graph.ConcatOp) -> SSAValue:
     """As `emit_concat`."""

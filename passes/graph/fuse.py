@@ -17,21 +17,20 @@ from penstock.dialects.graph import (
     GraphOp,
     HasPatternKind,
     PatternKind,
-    ReshapeOp,
     YieldOp,
     pattern_kind,
     tensor_of,
 )
-from penstock.passes.graph.values import graph_blocks, only_user, remove_dead_constants
+from penstock.passes.graph.values import graph_blocks, is_view, only_user, remove_dead_constants
 
-NOT_GROUPED = (ConcatOp, ConstantOp, FusedOp, ReshapeOp)
-"""Ops that stay outside: constants, views, a concatenation (its producers write into the result), and groups."""
+NOT_GROUPED = (ConcatOp, ConstantOp, FusedOp)
+"""Ops that stay outside, beside views: constants, a concatenation (its producers write into the result), and groups."""
 
 
 def is_groupable(op: Operation) -> bool:
     """Whether `op` computes something, and is to be in a group."""
     known = isinstance(op, GraphOp) or op.get_trait(HasPatternKind) is not None
-    return known and not isinstance(op, NOT_GROUPED) and len(op.results) == 1
+    return known and not isinstance(op, NOT_GROUPED) and not is_view(op) and len(op.results) == 1
 
 
 def takes_epilogue(op: Operation) -> bool:
@@ -142,7 +141,8 @@ class GraphFusePass(ModulePass):
     A convolution, matrix product, pool or elementwise op takes the elementwise and broadcasting ops that
     follow it, as long as each is the only user of the value before and has its shape; other ops stand alone.
     At a join of two such chains, as a residual addition is one, the chain that is computed last goes on.
-    Constants, `graph.reshape` and `graph.concat` stay in @main: they are names, views and places, not work.
+    Constants, `graph.reshape`, `graph.concat`, and a `graph.slice` that takes runs of neighbouring elements stay in
+    @main: they are names, views and places, not work.
 
     A group stands where its last op stood and has its location. Weights are operands; a constant that is one
     number in the text is repeated inside. Constants that nothing reads any more are removed.

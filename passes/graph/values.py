@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
-from xdsl.dialects.builtin import LocationAttr, ModuleOp, NameLoc, StringAttr
+from xdsl.dialects.builtin import LocationAttr, MemRefType, ModuleOp, NameLoc, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.utils.hints import isa
 
+from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.element_types import element_type, numpy_dtype
-from penstock.dialects.graph import ConstantOp, GraphOp, Tensor, WeightAttr, dense_of, tensor_of
+from penstock.dialects.graph import (
+    ConstantOp,
+    GraphOp,
+    ReshapeOp,
+    SliceOp,
+    Tensor,
+    WeightAttr,
+    dense_of,
+    tensor_of,
+)
+from penstock.dialects.graph.base import is_static
 from penstock.dialects.weights import Array, WeightStore
 
 INLINE_LIMIT = 16
@@ -21,10 +34,33 @@ LAYOUT_ATTRIBUTE = "graph.layout"
 
 
 def graph_blocks(module: ModuleOp) -> Iterator[Block]:
-    """The body of every function that could be a graph: that has a body, of one block."""
+    """
+    The body of every function that could be a graph: that has a body, of one block, and works on no memory.
+
+    Raises UserError for one with sizes that are not known.
+    """
     for op in list(module.ops):
-        if isinstance(op, FuncOp) and len(op.body.blocks) == 1:
+        if isinstance(op, FuncOp) and len(op.body.blocks) == 1 and not _is_below(op):
+            require_static(op)
             yield op.body.block
+
+
+def _is_below(function: FuncOp) -> bool:
+    """Whether a function is at loop level or below."""
+    return any(isa(type, MemRefType) for type in (*function.function_type.inputs, *function.function_type.outputs))
+
+
+def require_static(function: FuncOp) -> None:
+    """Raise UserError, located at the op, if a size in `function` is not known."""
+    for op in function.walk():
+        values = function.body.block.args if op is function else op.results
+        for value in values:
+            if not is_static(value.type):
+                raise UserError(
+                    f"this pass needs shapes that are known, and here is a {value.type}",
+                    loc=location_of(op),
+                    notes=["bind the dimensions first: --dim NAME=SIZE, or the pass bind-dims"],
+                )
 
 
 def constant_of(array: Array, name: str, store: WeightStore, location: LocationAttr) -> ConstantOp:
@@ -53,6 +89,25 @@ def is_constant(value: SSAValue) -> bool:
             return False
         pending.extend(owner.operands)
     return True
+
+
+def is_view(op: Operation) -> bool:
+    """
+    Whether outside groups `op` only says where elements lie, so that nothing is computed or copied for it.
+
+    A reshape does; so does a slice that takes runs of neighbouring elements. One that goes backwards, or picks single
+    elements apart, is a copy: strides are not negative, and an intrinsic or a transfer moves rows, not elements.
+    That a row which is read again and again might be nearer in a copy of its own is not weighed: its elements are
+    neighbours there too, and the copy is another pass over them.
+    """
+    if isinstance(op, SliceOp):
+        sizes, steps = op.sizes.get_values(), op.steps.get_values()
+        moving = [dim for dim, size in enumerate(sizes) if size > 1]
+        if 0 in sizes or any(steps[dim] < 0 for dim in moving):
+            return False
+        extents = tensor_of(op.x).get_shape()
+        return not moving or (steps[moving[-1]] == 1 and prod(extents[moving[-1] + 1 :]) == 1)
+    return isinstance(op, ReshapeOp)
 
 
 def only_user(value: SSAValue) -> Operation | None:

@@ -1,9 +1,9 @@
 // RUN: penstock-opt %s -p graph-to-tensor | filecheck %s
 
-// Outside groups a reshape is a view, a concatenation a chain of inserts, any other op a kernel of its own. The
-// channels of a grouped convolution are split by views in the caller, so that its kernel holds generics only.
+// Outside groups a reshape is a view, a slice of rows too, a concatenation a chain of inserts, any other op a kernel of
+// its own. The channels of a grouped convolution are split by views in the caller: its kernel holds generics only.
 
-func.func @main(%x: tensor<1x5x5x4xf32>, %i: tensor<2xui8>) -> (tensor<1x216xf32>, tensor<2xi1>) {
+func.func @main(%x: tensor<1x5x5x4xf32>, %i: tensor<2xui8>) -> (tensor<1x224xf32>, tensor<2xi1>) {
   %w = graph.constant #graph.weight<"w"> : tensor<3x3x2x4xf32>
   %limit = graph.constant dense<200> : tensor<ui8>
   %half = graph.constant dense<0.5> : tensor<f32>
@@ -19,9 +19,10 @@ func.func @main(%x: tensor<1x5x5x4xf32>, %i: tensor<2xui8>) -> (tensor<1x216xf32
   %b = graph.reshape %p : tensor<1x4x4x4xf32> -> tensor<1x64xf32>
   %d = graph.reshape %q : tensor<1x3x3x4xf32> -> tensor<1x36xf32>
   %e = graph.slice %d starts [0, 30] sizes [1, 16] steps [1, -2] : tensor<1x36xf32> -> tensor<1x16xf32>
-  %f = graph.concat %a, %b, %d, %e axis 1 : (tensor<1x100xf32>, tensor<1x64xf32>, tensor<1x36xf32>, tensor<1x16xf32>) -> tensor<1x216xf32>
+  %h = graph.slice %d starts [0, 4] sizes [1, 8] steps [1, 1] : tensor<1x36xf32> -> tensor<1x8xf32>
+  %f = graph.concat %a, %b, %d, %e, %h axis 1 : (tensor<1x100xf32>, tensor<1x64xf32>, tensor<1x36xf32>, tensor<1x16xf32>, tensor<1x8xf32>) -> tensor<1x224xf32>
   %g = graph.less %i, %limit : (tensor<2xui8>, tensor<ui8>) -> tensor<2xi1>
-  func.return %f, %g : tensor<1x216xf32>, tensor<2xi1>
+  func.return %f, %g : tensor<1x224xf32>, tensor<2xi1>
 }
 
 // CHECK:       func.func @main(%x: tensor<1x5x5x4xf32>, %i: tensor<2xi8>, [[W:%.*]]: tensor<3x3x2x4xf32> {graph.weight = "w"})
@@ -35,13 +36,15 @@ func.func @main(%x: tensor<1x5x5x4xf32>, %i: tensor<2xui8>) -> (tensor<1x216xf32
 // CHECK-NEXT:    [[B:%.*]] = tensor.collapse_shape [[P]]
 // CHECK-NEXT:    [[D:%.*]] = tensor.collapse_shape [[Q]]
 // CHECK-NEXT:    [[E:%.*]] = func.call @fused_3([[D]]) :
-// CHECK-NEXT:    [[C0:%.*]] = tensor.empty() : tensor<1x216xf32>
+// CHECK-NEXT:    [[H:%.*]] = tensor.extract_slice [[D]][0, 4] [1, 8] [1, 1] : tensor<1x36xf32> to tensor<1x8xf32>
+// CHECK-NEXT:    [[C0:%.*]] = tensor.empty() : tensor<1x224xf32>
 // CHECK-NEXT:    [[C1:%.*]] = tensor.insert_slice [[A]] into [[C0]][0, 0] [1, 100] [1, 1]
 // CHECK-NEXT:    [[C2:%.*]] = tensor.insert_slice [[B]] into [[C1]][0, 100] [1, 64] [1, 1]
 // CHECK-NEXT:    [[C3:%.*]] = tensor.insert_slice [[D]] into [[C2]][0, 164] [1, 36] [1, 1]
 // CHECK-NEXT:    [[C4:%.*]] = tensor.insert_slice [[E]] into [[C3]][0, 200] [1, 16] [1, 1]
+// CHECK-NEXT:    [[C5:%.*]] = tensor.insert_slice [[H]] into [[C4]][0, 216] [1, 8] [1, 1]
 // CHECK-NEXT:    [[L:%.*]] = func.call @fused_4(%i) :
-// CHECK-NEXT:    func.return [[C4]], [[L]]
+// CHECK-NEXT:    func.return [[C5]], [[L]]
 
 // CHECK:       func.func private @fused_0(
 // CHECK:         tensor.pad {{.*}} low[0, 1, 1, 0, 0] high[0, 1, 1, 0, 0]

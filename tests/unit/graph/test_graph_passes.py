@@ -179,6 +179,17 @@ def test_what_would_grow_out_of_a_scalar_stays_an_op(make: Make) -> None:
     assert "w/expand" in program.ctx.weights
 
 
+def test_programs_below_the_graph_level_are_left_as_they_are(make: Make) -> None:
+    text = """func.func @main(%x: memref<2x3xf32>, %y: memref<2x3xf32> {graph.output = "y"}) {
+      mem.copy %x to %y : memref<2x3xf32> to memref<2x3xf32>
+      func.return
+    }"""
+    program = make(text)
+    before = str(program.module)
+    program.after("fold-batch-norm,transpose-operands,layout,fold-constants,graph-fuse,storage-type,expose-values")
+    assert str(program.module) == before
+
+
 def test_a_missing_weight_is_the_users_fault(make: Make) -> None:
     text = """
     func.func @main() -> tensor<2xf32> {
@@ -291,9 +302,38 @@ def test_views_concatenations_and_constants_stay_outside_and_all_else_goes_in(ma
     program = make(text)
     program.assert_kept("graph-fuse", integers(2, 8))
     assert [op.name.split(".")[-1] for op in program.ops()] == [
-        *("fused", "concat", "reshape", "fused", "fused", "fused", "fused", "return"),
+        *("fused", "concat", "reshape", "slice", "fused", "fused", "fused", "return"),
     ]
-    assert program.groups() == [["softmax"], ["slice"], ["neg"], ["reduce_sum"], ["sub"]]
+    assert program.groups() == [["softmax"], ["neg"], ["reduce_sum"], ["sub"]]
+
+
+@pytest.mark.parametrize(
+    ("starts", "sizes", "steps", "view"),
+    [
+        ([0, 2, 0], [4, 3, 1], [1, 1, 1], True),
+        ([1, 0, 0], [2, 6, 1], [2, 1, 1], True),
+        # Along a dim of which one index is taken, the step says nothing.
+        ([3, 0, 0], [1, 6, 1], [-1, 1, 2], True),
+        ([2, 1, 0], [1, 1, 1], [1, -2, 1], True),
+        # A column, every other element, backwards, nothing at all.
+        ([0, 1, 0], [4, 1, 1], [1, 1, 1], False),
+        ([0, 0, 0], [4, 3, 1], [1, 2, 1], False),
+        ([3, 0, 0], [4, 6, 1], [-1, 1, 1], False),
+        ([0, 6, 0], [4, 0, 1], [1, 1, 1], False),
+    ],
+)
+def test_a_slice_of_rows_is_a_view_and_any_other_is_a_group(
+    make: Make, starts: list[int], sizes: list[int], steps: list[int], view: bool
+) -> None:
+    shape = "x".join(map(str, sizes))
+    text = f"""
+    func.func @main(%x: tensor<4x6x1xf32>) -> tensor<{shape}xf32> {{
+      %y = graph.slice %x starts {starts} sizes {sizes} steps {steps} : tensor<4x6x1xf32> -> tensor<{shape}xf32>
+      func.return %y : tensor<{shape}xf32>
+    }}"""
+    program = make(text)
+    program.assert_kept("graph-fuse", integers(4, 6, 1))
+    assert program.groups() == ([] if view else [["slice"]])
 
 
 def test_a_group_never_reads_what_is_computed_after_it(make: Make) -> None:
