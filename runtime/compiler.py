@@ -23,8 +23,9 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import find_target
 from penstock.lowering.from_machine_toml import load_machine
-from penstock.lowering.from_text import ParsedText, parse_text, read_text
-from penstock.runtime.pass_manager import Observer, PassTimer, read_pipeline, run_passes
+from penstock.lowering.from_text import ParsedText, parse_text, place_in, read_text
+from penstock.passes.graph.bind_dims import bind_dims, symbolic_dims
+from penstock.runtime.pass_manager import Observer, PassTimer, read_pipeline, run_passes, verify
 from penstock.runtime.weights import open_weights
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ PIPELINE: dict[str, tuple[Step, ...]] = {
         Step("layout"),
         Step("fold-constants"),
         Step("graph-fuse"),
+        Step("storage-type", for_machine=True),
     ),
     "tensor": (
         Step("graph-to-tensor"),
@@ -71,6 +73,7 @@ PIPELINE: dict[str, tuple[Step, ...]] = {
     "loop": (
         Step("tensor-to-loop"),
         Step("promote", for_machine=True),
+        Step("promote-levels", for_machine=True),
         Step("tensorize", for_machine=True),
         Step("plan-scopes", for_machine=True),
         Step("plan-arena"),
@@ -154,39 +157,86 @@ class Program:
         return level_of(self.module)
 
 
-def load_input(path: str | Path, *, dims: Mapping[str, int] | None = None) -> Program:
+def load_input(path: str | Path, *, dims: Mapping[str, int] | None = None, allow_nan: bool = False) -> Program:
     """
-    Load an ONNX model, whose symbolic dimensions `dims` gives sizes, or a file of IR with its weights.
+    Load an ONNX model, or a file of IR with its weights, and bind the symbolic dimensions of `dims`.
 
-    Raises UserError for what cannot be read.
+    Raises UserError for what cannot be read, and for a name or size in `dims` that does not fit.
     """
     path = Path(path)
     if path.suffix == ".onnx":
-        return import_program(path, dims or {})
+        return import_program(path, dims or {}, allow_nan=allow_nan)
     if path.suffix != ".mlir":
         raise UserError(
             "the kind of this file is not known",
             loc=str(path),
             notes=["a model ends in .onnx, a file of IR in .mlir"],
         )
-    if dims:
-        raise UserError("sizes of dimensions are for ONNX models; those of IR are fixed", loc=str(path))
     ctx = make_context()
     parsed = parse_text(ctx, read_text(path))
     opened = open_weights(ctx, parsed, str(path))
-    return Program(parsed.module, ctx, path, parsed, opened)
+    program = Program(parsed.module, ctx, path, parsed, opened)
+    bind_program(program, dims or {})
+    return program
 
 
-def import_program(model: Path | ModelProto, dims: Mapping[str, int], *, name: str | None = None) -> Program:
+def bind_program(program: Program, dims: Mapping[str, int]) -> None:
+    """
+    Give sizes to symbolic dimensions of a program, in place; see the pass `bind-dims`.
+
+    Raises UserError for a program that does not verify, unknown names, and sizes with which an op is invalid.
+    """
+    if not dims:
+        return
+    verify(program.module, program.parsed)
+    try:
+        bind_dims(program.module, dims, lambda op: place_in(program.parsed, op))
+    except UserError as error:
+        # A fault of an op has the op's place; the others are of the whole program.
+        raise UserError(error.message, loc=error.loc or str(program.path), notes=error.notes) from None
+
+
+def open_dims(module: ModuleOp) -> dict[str, list[str]]:
+    """The names of the dimensions that are not bound at graph level, each with the places where it stands."""
+    found: dict[str, list[str]] = {}
+    if level_of(module) != "graph":
+        return found
+    for function in module.body.block.ops:
+        if isinstance(function, FuncOp):
+            for name, places in symbolic_dims(function).items():
+                found.setdefault(name, []).extend(places)
+    return found
+
+
+def require_bound(module: ModuleOp, place: str | None = None) -> None:
+    """Raise UserError, at `place` and with the way to bind them, if there are symbolic dimensions."""
+    if not (symbols := open_dims(module)):
+        return
+    plural = "s are" if len(symbols) > 1 else " is"
+    words = ", ".join(f'"{name}"' for name in symbols)
+    raise UserError(
+        f"the symbolic dimension{plural} not bound: {words}",
+        loc=place,
+        notes=[
+            *(f'"{name}" is {", ".join(places)}' for name, places in symbols.items()),
+            "bind it: " + " ".join(f"--dim {name}=SIZE" for name in symbols),
+        ],
+    )
+
+
+def import_program(
+    model: Path | ModelProto, dims: Mapping[str, int], *, name: str | None = None, allow_nan: bool = False
+) -> Program:
     """
     Import an ONNX model, from a file or already loaded; `name` stands for the file of a loaded one in messages.
+    Symbolic dimensions that `dims` does not bind stay.
 
     Raises UserError for what is no model, with status 3 for one with operators that are not supported.
     """
     from penstock.lowering.from_onnx import import_model
 
     ctx = make_context()
-    module, ctx.weights = import_model(model, dims=dims, name=name)
+    module, ctx.weights = import_model(model, dims=dims, name=name, allow_nan=allow_nan)
     # The name served the messages. The module has none, as if it had come from the file.
     module.properties.pop("sym_name", None)
     return Program(module, ctx, model if isinstance(model, Path) else Path(name or "model.onnx"))
@@ -225,8 +275,10 @@ def compile_module(
     Lower `module` in place to the end of level `until`, for `machine`, or for the machine that it holds, or
     for the host alone.
 
-    Returns name and seconds of every pass. Raises UserError for what is the fault of the input.
+    Returns name and seconds of every pass. Raises UserError for what is the fault of the input, and for symbolic
+    dimensions that are not bound.
     """
+    require_bound(module)
     if machine is not None:
         attach_machine(module, machine)
     target = find_target(module)

@@ -8,7 +8,7 @@ writes to, its arena and scratchpads; contexts of one engine may run at the same
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,11 +17,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, did_you_mean
-from penstock.runtime.compiler import Program, Progress, compile_module, import_program, load_input
+from penstock.runtime.compiler import Program, Progress, compile_module, require_bound
 from penstock.runtime.signature import Signature, signature_of
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from penstock.lowering.to_c import CSource
+    from penstock.runtime.report import CompileReport, FusionCount
 
 Array = NDArray[Any]
 Backend = Literal["native", "interpreter"]
@@ -75,17 +76,31 @@ class Engine:
         """
         Make `module` ready to run; it may be at any level for the interpreter, at loop or accel level for C.
 
-        Raises UserError where the backend is not there: no C compiler for `native`.
+        Raises UserError where the backend is not there: no C compiler for `native`, and for symbolic dimensions
+        that are not bound.
         """
         if backend not in BACKENDS:
             near = did_you_mean(backend, BACKENDS)
             raise UserError(f'there is no backend "{backend}"', notes=[near or f"backends: {', '.join(BACKENDS)}"])
         self.module = module
         self.ctx = ctx
+        require_bound(module)
         self.signature = signature or signature_of(module)
         self.backend: Backend = backend
+        self.fusion: FusionCount | None = None
+        """What fusion did; None where the program was not compiled here."""
+        self.seconds: Sequence[tuple[str, float]] = ()
+        """Name and seconds of every pass that made the program."""
+        self._source: CSource | None = None
         self._make_runner = self._native() if backend == "native" else self._interpreted
         self._own_context: ExecutionContext | None = None
+
+    @cached_property
+    def report(self) -> CompileReport:
+        """What the compilation came to, in figures; worked out when it is first asked for."""
+        from penstock.runtime.report import report_on
+
+        return report_on(self.module, fusion=self.fusion, seconds=self.seconds, source=self._source)
 
     def context(self) -> ExecutionContext:
         """A new context, with memory of its own."""
@@ -110,6 +125,7 @@ class Engine:
         from penstock.runtime.native import load_native
 
         native = load_native(self.module)
+        self._source = native.source
         weights = [self.ctx.weights[name] for name in signature_of(self.module).weights]
 
         def make() -> Runner:
@@ -132,25 +148,13 @@ def compile_program(
 
     `until` is the level to stop at; by default the lowest: accel for a machine, loop for the host.
     """
+    from penstock.runtime.report import FusionCount
+
     signature = signature_of(program.module)
-    compile_module(program.module, program.ctx, machine, until or "accel", progress, parsed=program.parsed)
-    return Engine(program.module, program.ctx, signature, backend)
-
-
-def compile(
-    model: str | Path | ModelProto,
-    machine: str | None = None,
-    backend: Backend = "native",
-    *,
-    dims: Mapping[str, int] | None = None,
-) -> Engine:
-    """
-    Compile an ONNX model (a file or a loaded one) or a file of IR for a machine, or without one for the host.
-
-    `dims` gives sizes to symbolic dimensions. Raises UserError for what is wrong with the model or the names.
-    """
-    if isinstance(model, str | Path):
-        program = load_input(model, dims=dims)
-    else:
-        program = import_program(model, dims or {})
-    return compile_program(program, machine=machine, backend=backend)
+    fusion = FusionCount()
+    seconds = compile_module(
+        program.module, program.ctx, machine, until or "accel", progress, parsed=program.parsed, observers=[fusion]
+    )
+    engine = Engine(program.module, program.ctx, signature, backend)
+    engine.fusion, engine.seconds = fusion, seconds
+    return engine

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.tools.arguments import add_common, add_machine, add_model, read_dims, say
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from penstock.runtime.report import CompileReport
 
 LEVEL_EMITS = ("graph", "tensor", "loop", "accel")
 EMITS = (*LEVEL_EMITS, "c", "plan")
@@ -29,35 +34,43 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="default: MODEL.plan, MODEL.c or, for a level, MODEL.LEVEL.mlir"
     )
+    parser.add_argument("--report", metavar="FILE", help="write the report as JSON, too")
     parser.add_argument("--print-debuginfo", action="store_true", help="with a level: say where operations come from")
     add_common(parser)
     parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import compile_module, load_input
+    from penstock.runtime.compiler import compile_module, load_input, require_bound
+    from penstock.runtime.report import FusionCount, report_on
     from penstock.runtime.signature import signature_of
-    from penstock.tools.instruments import timing_table
     from penstock.tools.programs import write_program, write_sources
     from penstock.tools.progress import pass_progress
-    from penstock.tools.report import compile_report
 
-    program = load_input(args.model, dims=read_dims(args.dim))
+    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
+    require_bound(program.module, str(program.path))
     signature = signature_of(program.module)
     until = args.emit if args.emit in LEVEL_EMITS else "accel"
+    fusion = FusionCount()
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
-        seconds = compile_module(program.module, program.ctx, args.machine, until, progress, parsed=program.parsed)
-    if args.verbose:
-        print(timing_table(seconds), file=sys.stderr)
-        print(compile_report(program.module, until), file=sys.stderr)
+        seconds = compile_module(
+            program.module, program.ctx, args.machine, until, progress, parsed=program.parsed, observers=[fusion]
+        )
+    emitted = None
+    if args.emit not in LEVEL_EMITS:
+        from penstock.lowering.to_c import emit_c
+
+        emitted = emit_c(program.module, name=program.path.stem)
+    if not args.quiet or args.report is not None:
+        report = report_on(program.module, fusion=fusion, seconds=seconds, source=emitted)
+        if args.report is not None:
+            report.write(args.report)
+        _say_report(args, report, program.module)
     output = Path(args.output or _default_output(program.path, args.emit))
-    if args.emit in LEVEL_EMITS:
+    if emitted is None:
         write_program(program, output, locations=args.print_debuginfo)
         say(args, f"{output}: {args.emit} level")
         return 0
-    from penstock.lowering.to_c import emit_c
-
-    emitted = emit_c(program.module, name=program.path.stem)
     sources = {emitted.header_name: emitted.header, f"{emitted.name}.c": emitted.source}
     if args.emit == "c":
         write_sources(output, sources)
@@ -70,6 +83,19 @@ def execute(args: argparse.Namespace) -> int:
     save_plan(engine, output, sources)
     say(args, f"{output}: run it with: penstock run {output} --input ...")
     return 0
+
+
+def _say_report(args: argparse.Namespace, report: CompileReport, module: ModuleOp) -> None:
+    """The report; with -v the times of all passes and the decisions on each kernel before it."""
+    from penstock.tools.instruments import timing_table
+    from penstock.tools.report import kernel_lines
+
+    if args.verbose:
+        say(args, timing_table(report.passes))
+        for line in kernel_lines(module) if report.level != "graph" else []:
+            say(args, line)
+    for line in report.lines():
+        say(args, line)
 
 
 def _default_output(path: Path, emit: str) -> str:

@@ -27,7 +27,7 @@ def reproduce_command(error: Exception, args: argparse.Namespace, words: Sequenc
     from penstock.runtime.weights import save_weights, weight_uses
     from penstock.tools.arguments import read_dims
 
-    program = load_input(model, dims=read_dims(args.dim))
+    program = load_input(model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
     flags = ["penstock-opt"]
     if args.machine is not None:
         flags += ["--machine", args.machine]

@@ -40,6 +40,7 @@ def get_c() -> type[Target]:
 
 PASSES: dict[str, str] = {
     "assign-devices": "penstock.passes.tensor.assign_devices:AssignDevicesPass",
+    "bind-dims": "penstock.passes.graph.bind_dims:BindDimsPass",
     "expose-values": "penstock.passes.graph.expose_values:ExposeValuesPass",
     "fold-batch-norm": "penstock.passes.graph.fold_batch_norm:FoldBatchNormPass",
     "fold-constants": "penstock.passes.graph.fold_constants:FoldConstantsPass",
@@ -51,6 +52,8 @@ PASSES: dict[str, str] = {
     "plan-arena": "penstock.passes.loop.plan_arena:PlanArenaPass",
     "plan-scopes": "penstock.passes.loop.plan_scopes:PlanScopesPass",
     "promote": "penstock.passes.loop.promote:PromotePass",
+    "promote-levels": "penstock.passes.loop.promote_levels:PromoteLevelsPass",
+    "storage-type": "penstock.passes.graph.storage_type:StorageTypePass",
     "tensor-to-loop": "penstock.lowering.tensor_to_loop:TensorToLoopPass",
     "tensorize": "penstock.passes.loop.tensorize:TensorizePass",
     "transpose-operands": "penstock.passes.graph.transpose_operands:TransposeOperandsPass",

@@ -19,21 +19,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
-from xdsl.utils.hints import isa
+from xdsl.dialects.builtin import ModuleOp
 
-from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError, render_location
-from penstock.dialects.mem import element_bytes
 from penstock.lowering.to_c import emit_c
-from penstock.passes.kernels import kernels, machine_kernels, partition, share_on_machine
+from penstock.passes.accel.traffic import compulsory_bytes
+from penstock.passes.kernels import kernels, partition, share_on_machine
 from penstock.passes.loop.plan_report import PlacedBuffer, ScopePlan, plan_report
 from penstock.runtime.compiler import LEVELS, Program, compile_module, load_input
 from penstock.runtime.engine import Engine
@@ -226,47 +222,6 @@ def cell(buffers: Sequence[PlacedBuffer], bytes: tuple[int, int], moments: tuple
 
 
 # transfers
-
-
-def size_in_bytes(value: SSAValue) -> int:
-    """The bytes of a memref."""
-    assert isa(value.type, MemRefType)
-    return prod(value.type.get_shape()) * element_bytes(value.type)
-
-
-def argument_behind(value: SSAValue) -> BlockArgument | None:
-    """The argument of the kernel that a memref is a view of."""
-    while isinstance(value.owner, Operation) and value.owner.operands:
-        value = value.owner.operands[0]
-    return value if isinstance(value, BlockArgument) else None
-
-
-def compulsory_bytes(module: ModuleOp) -> tuple[int, int]:
-    """
-    The bytes into and out of the machine that no schedule of these kernels can do without: each argument that a
-    kernel reads once, each that it writes once, summed over the calls in the program.
-    """
-    target, functions = machine_kernels(module)
-    intrinsics = {} if target is None else target.intrinsics()
-    by_name: dict[str, tuple[int, int]] = {}
-    for function in functions:
-        read: dict[SSAValue, int] = {}
-        written: dict[SSAValue, int] = {}
-        for op in function.walk():
-            if isinstance(op, DmaOp):
-                sides = [(op.source, "in"), (op.dest, "out")]
-            elif isinstance(op, ExecOp):
-                roles = [spec.role for spec in intrinsics[op.intrinsic.string_value()].operand_specs()]
-                sides = list(zip(op.buffers, roles, strict=True))
-            else:
-                continue
-            for memref, role in sides:
-                argument = argument_behind(memref)
-                if argument is not None and argument.block is function.body.block:
-                    (read if role == "in" else written)[argument] = size_in_bytes(argument)
-        by_name[function.sym_name.data] = sum(read.values()), sum(written.values())
-    used = [(placement.calls, by_name.get(placement.kernel, (0, 0))) for placement in partition(module)]
-    return sum(calls * into for calls, (into, _) in used), sum(calls * out for calls, (_, out) in used)
 
 
 def print_partition(module: ModuleOp) -> None:

@@ -1,0 +1,279 @@
+"""
+What a compilation came to, in figures: for a person in at most ten lines, and as JSON for benchmarks and tables.
+
+Everything is read from the lowered program; only what the program no longer shows is handed in: the operations
+that were fused, the times of the passes and the generated C.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.files import write_whole
+from penstock.dialects.graph import FusedOp
+from penstock.lowering.to_c import CSource
+from penstock.passes.accel.traffic import compulsory_bytes, traffic
+from penstock.passes.graph.fuse import is_groupable
+from penstock.passes.kernels import ENTRY, HOST, kernels, machine_of, multiply_accumulates, partition
+from penstock.passes.loop.plan_report import ARENA, ScopePlan, plan_report
+from penstock.runtime.compiler import LEVELS, level_of
+
+SCHEMA = 1
+"""The version of the layout of the JSON."""
+
+AT_MOST = 10
+"""Lines of a report."""
+
+_SLOWEST = 3
+_NAME = re.compile(r'^"(?:[^"\\]|\\.)*": ')
+"""What a remark on a kernel begins with: the operation that it is about."""
+
+
+@dataclass
+class FusionCount:
+    """An observer of passes: what computes something in `@main` before and after `graph-fuse`; None without it."""
+
+    operations: int | None = None
+    groups: int | None = None
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        if module_pass.name == "graph-fuse":
+            self.operations = _graph_kernels(module)
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        if module_pass.name == "graph-fuse":
+            self.groups = _graph_kernels(module)
+
+
+@dataclass(frozen=True)
+class ScopeUse:
+    """How full a scope is in the kernel that fills it most; of the arena, in the whole program. In bytes."""
+
+    scope: str
+    kernel: str
+    """Empty for the arena."""
+    peak: int
+    capacity: int | None
+    """None for the arena, which takes what it needs."""
+    lower_bound: int
+    """What no plan of that kernel can do without."""
+
+    def __str__(self) -> str:
+        capacity = "" if self.capacity is None else f" of {self.capacity:,}"
+        where = f" in @{self.kernel}" if self.kernel else ""
+        return f"{self.scope}: peak {self.peak:,}{capacity} bytes{where}, lower bound {self.lower_bound:,}"
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """The bytes that DMA engines move in one run; see `penstock.passes.accel.traffic`."""
+
+    bytes_in: int
+    bytes_out: int
+    compulsory_in: int
+    """What every schedule of the same kernels moves: see `compulsory_bytes`."""
+    compulsory_out: int
+    between: tuple[tuple[str, str, int], ...]
+    """The bytes from one scope to another; "dram" is off chip."""
+
+    def __str__(self) -> str:
+        sides = ((self.bytes_in, "in", self.compulsory_in), (self.bytes_out, "out", self.compulsory_out))
+        words = [
+            f"{moved:,} bytes {way}, {_ratio(moved, compulsory)} of the compulsory {compulsory:,}"
+            for moved, way, compulsory in sides
+        ]
+        inner = [f"{source} to {dest} {size:,}" for source, dest, size in self.between if "dram" not in (source, dest)]
+        return "; ".join(["DMA: " + words[0], *words[1:], *inner])
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """The figures of one compilation; None stands for what the level that was reached does not decide."""
+
+    machine: str | None
+    """The name of the machine; None for the host."""
+    level: str
+    """The level that the program was lowered to."""
+    operations: int | None
+    """Operations that compute something before fusion; None where the program came in below that."""
+    groups: int | None
+    """What fusion made of them."""
+    kernels: int
+    """Calls of kernels in one run, of groups at graph level: a group is cut where the device changes."""
+    machine_kernels: int | None
+    """How many of them run on the machine; None before devices are assigned."""
+    host_reason: str
+    """Why kernels stay on the host: the most frequent reason."""
+    host_reason_kernels: int
+    """The calls that it is given for."""
+    macs: int | None
+    """Multiply-accumulates of one run; None at graph level."""
+    machine_macs: int | None
+    scopes: tuple[ScopeUse, ...] | None
+    """In the order of the machine; None above loop level."""
+    arena: ScopeUse | None
+    """The intermediates off chip."""
+    transfers: Transfers | None
+    transfers_unknown: str = ""
+    """Why the bytes could not be counted."""
+    c_bytes: int | None = None
+    c_lines: int | None = None
+    passes: tuple[tuple[str, float], ...] = field(default=())
+    """Names and seconds, in the order in which they ran."""
+
+    def lines(self) -> list[str]:
+        """The report for a person, at most ten lines."""
+        first = [self._kernels_line(), *self._machine_lines()]
+        last = [*self._memory_lines(), *self._c_lines(), *self._pass_lines()]
+        scopes = [str(scope) for scope in self.scopes or ()]
+        room = AT_MOST - len(first) - len(last)
+        if len(scopes) > room:
+            scopes = [*scopes[: room - 1], "; ".join(scopes[room - 1 :])]
+        return [*first, *scopes, *last]
+
+    def to_json(self) -> str:
+        """The report as text, its schema's version first."""
+        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"
+
+    def write(self, path: str | Path) -> None:
+        """Write the JSON whole or not at all; raises UserError where that is not possible."""
+        try:
+            write_whole(Path(path), self.to_json().encode())
+        except OSError as error:
+            raise UserError(f"cannot write the report: {error.strerror}", loc=str(path)) from None
+
+    def _kernels_line(self) -> str:
+        if self.operations is None:
+            return f"kernels: {self.kernels}"
+        cut = f", cut into {self.kernels} kernels" if self.kernels != self.groups else ""
+        return f"kernels: {self.operations} before fusion, {self.groups} after it{cut}"
+
+    def _machine_lines(self) -> list[str]:
+        if self.macs is None:
+            return []
+        if self.machine is None:
+            return [f"host: {self.macs:,} multiply-accumulates, all kernels"]
+        if self.machine_kernels is None or self.machine_macs is None:
+            return []
+        share = self.machine_macs / self.macs if self.macs else 0.0
+        lines = [f"{self.machine}: {share:.1%} of {self.macs:,} multiply-accumulates, {self.machine_kernels} kernels"]
+        if self.kernels > self.machine_kernels:
+            reason = f", {self.host_reason_kernels} of them: {self.host_reason}" if self.host_reason else ""
+            lines.append(f"host: {self.kernels - self.machine_kernels} kernels{reason}")
+        return lines
+
+    def _memory_lines(self) -> list[str]:
+        lines = [str(self.arena)] if self.arena is not None else []
+        if self.transfers is not None:
+            lines.append(str(self.transfers))
+        elif self.transfers_unknown:
+            lines.append(f"DMA: not counted: {self.transfers_unknown}")
+        return lines
+
+    def _c_lines(self) -> list[str]:
+        return [] if self.c_bytes is None else [f"C: {self.c_bytes:,} bytes, {self.c_lines:,} lines"]
+
+    def _pass_lines(self) -> list[str]:
+        if not self.passes:
+            return []
+        slowest = sorted(self.passes, key=lambda entry: -entry[1])[:_SLOWEST]
+        total = sum(seconds for _, seconds in self.passes)
+        return [f"passes: {total:.2f} s; the slowest: {', '.join(f'{name} {s:.2f}' for name, s in slowest)}"]
+
+
+def report_on(
+    module: ModuleOp,
+    *,
+    fusion: FusionCount | None = None,
+    seconds: Sequence[tuple[str, float]] = (),
+    source: CSource | None = None,
+) -> CompileReport:
+    """
+    The figures of a module at any level.
+
+    `fusion` is what that observer saw, `seconds` what `compile_module` returned, `source` the C, if any.
+    Raises UserError for memory plans that are not valid.
+    """
+    level = level_of(module)
+    below_graph, placed = level != "graph", level in LEVELS[2:]
+    target = machine_of(module)
+    placements = partition(module) if below_graph else []
+    host = [placement for placement in placements if placement.device == HOST]
+    # A remark is about an operation, and what counts is the reason behind its name.
+    reasons = Counter[str]()
+    for placement in host:
+        reasons[_NAME.sub("", placement.remark)] += placement.calls
+    del reasons[""]
+    reason, reason_kernels = max(reasons.items(), key=lambda entry: entry[1], default=("", 0))
+    assigned = target is not None and below_graph
+    macs = sum(placement.macs for placement in placements)
+    if below_graph and target is None:
+        calls = {placement.kernel: placement.calls for placement in placements}
+        macs = sum(calls[kernel.sym_name.data] * multiply_accumulates(kernel) for kernel in kernels(module))
+    plans = plan_report(module) if placed else []
+    uses = _fullest(plans)
+    transfers, unknown = _transfers(module) if level == "accel" and target is not None else (None, "")
+    return CompileReport(
+        machine=target.machine_name if target is not None else None,
+        level=level,
+        operations=fusion.operations if fusion else None,
+        groups=fusion.groups if fusion else None,
+        kernels=sum(placement.calls for placement in placements) if below_graph else _graph_kernels(module),
+        machine_kernels=sum(p.calls for p in placements if p.device != HOST) if assigned else None,
+        host_reason=reason,
+        host_reason_kernels=reason_kernels,
+        macs=macs if below_graph else None,
+        machine_macs=sum(p.macs for p in placements if p.device != HOST) if assigned else None,
+        scopes=tuple(use for use in uses if use.scope != ARENA) if placed else None,
+        arena=next((use for use in uses if use.scope == ARENA), None),
+        transfers=transfers,
+        transfers_unknown=unknown,
+        c_bytes=len(source.header.encode()) + len(source.source.encode()) if source is not None else None,
+        c_lines=source.header.count("\n") + source.source.count("\n") if source is not None else None,
+        passes=tuple(seconds),
+    )
+
+
+def _graph_kernels(module: ModuleOp) -> int:
+    """The operations of `@main` that compute something: no constants, views or concatenations; a group is one."""
+    return sum(
+        isinstance(op, FusedOp) or is_groupable(op)
+        for function in module.ops
+        if isinstance(function, func.FuncOp) and function.sym_name.data == ENTRY and not function.is_declaration
+        for op in function.body.block.ops
+    )
+
+
+def _fullest(plans: Sequence[ScopePlan]) -> list[ScopeUse]:
+    """For each scope the plan with the highest peak, in the order of the plans."""
+    fullest: dict[str, ScopePlan] = {}
+    for plan in plans:
+        known = fullest.get(plan.scope)
+        if known is None or plan.peak > known.peak:
+            fullest[plan.scope] = plan
+    return [ScopeUse(p.scope, p.function, p.peak, p.capacity, p.lower_bound) for p in fullest.values()]
+
+
+def _transfers(module: ModuleOp) -> tuple[Transfers | None, str]:
+    """The transfers, or why they cannot be counted: a program that people wrote may do what loops do not decide."""
+    try:
+        moved = traffic(module)
+        into, out = compulsory_bytes(module)
+    except UserError as error:
+        return None, error.message
+    between = tuple((source, dest, size) for (source, dest), size in moved.between().items())
+    return Transfers(moved.bytes_in, moved.bytes_out, into, out, between), ""
+
+
+def _ratio(moved: int, compulsory: int) -> str:
+    return f"{moved / compulsory:.2f}" if compulsory else "-"
