@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
-from penstock.dialects.files import write_whole
+from penstock.dialects.files import release, whole_file
 
 Array = NDArray[Any]
 
@@ -32,6 +32,14 @@ _SAFETENSORS_DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype(np.float32),
     "F64": np.dtype(np.float64),
 }
+
+_NAMES_OF_DTYPES = {dtype: name for name, dtype in _SAFETENSORS_DTYPES.items()}
+
+_AT_ONCE = 1 << 24
+"""Bytes that are written together."""
+
+_SLAB = 64
+"""Elements: some cache lines of them."""
 
 
 class WeightStore:
@@ -72,6 +80,13 @@ class WeightStore:
             if dtype is None:
                 raise UserError(f'weight "{name}" has the unknown type {entry.get_dtype()}', loc=str(path))
             store._filed[name] = (tuple(entry.get_shape()), dtype)
+        return store
+
+    def copy(self) -> WeightStore:
+        """A store with the same entries, to which others can be added; the arrays are shared, and read-only."""
+        store = WeightStore()
+        store._arrays, store._filed = dict(self._arrays), dict(self._filed)
+        store._path, store._file = self._path, self._file
         return store
 
     def names(self) -> tuple[str, ...]:
@@ -116,7 +131,7 @@ class WeightStore:
                 return candidate
             count += 1
             candidate = f"{name}.{count}"
-        stored = np.ascontiguousarray(array).reshape(array.shape)
+        stored = _dense(array)
         if stored is array and array.flags.writeable:
             stored = stored.copy()
         stored.flags.writeable = False
@@ -124,9 +139,23 @@ class WeightStore:
         return candidate
 
     def save(self, path: str | Path, names: tuple[str, ...] | None = None) -> None:
-        """Write the entries `names` (all by default) to a safetensors file, whole or not at all."""
+        """
+        Write the entries `names` (all by default) to a safetensors file, whole or not at all.
+
+        One entry after the other: what is in a file already, or mapped from one, need not fit into memory together.
+        Raises UserError for an element type that such a file cannot hold.
+        """
         chosen = self.names() if names is None else names
-        write_whole(Path(path), save({name: self[name] for name in chosen}))
+        kinds = {name: self.shape_dtype(name) for name in chosen}
+        for name, (_, dtype) in kinds.items():
+            if dtype not in _NAMES_OF_DTYPES:
+                raise UserError(f'a weights file cannot hold "{name}", whose elements are {dtype}', loc=str(path))
+        # Wide elements first, so that all are aligned.
+        order = sorted(kinds, key=lambda name: (-kinds[name][1].itemsize, name))
+        with whole_file(Path(path)) as file:
+            file.write(_header([(name, *kinds[name]) for name in order]))
+            for name in order:
+                _write(file, self._arrays[name] if name in self._arrays else self._file.get_tensor(name))
 
     def _missing(self, name: str) -> UserError:
         near = did_you_mean(name, self.names())
@@ -135,6 +164,42 @@ class WeightStore:
             loc=str(self._path) if self._path else None,
             notes=[near] if near else [],
         )
+
+
+def _header(entries: Sequence[tuple[str, tuple[int, ...], np.dtype[Any]]]) -> bytes:
+    """What a safetensors file with these entries begins with: https://huggingface.co/docs/safetensors, "Format"."""
+    described: dict[str, Any] = {}
+    start = 0
+    for name, shape, dtype in entries:
+        end = start + int(np.prod(shape, dtype=object)) * dtype.itemsize
+        described[name] = {"dtype": _NAMES_OF_DTYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _write(file: IO[bytes], array: Array) -> None:
+    data = array.reshape(-1).view(np.uint8)
+    for start in range(0, len(data), _AT_ONCE):
+        file.write(data[start : start + _AT_ONCE].data)
+        release(array)
+
+
+def _dense(array: Array) -> Array:
+    """
+    `array` in row-major order, itself if it is; NumPy's copy goes through a transposed matrix element by element,
+    and misses the cache at each. In slabs along the dim whose neighbours are closest, most elements of a line are used.
+    """
+    extents = [dim for dim in range(array.ndim) if array.shape[dim] > 1]
+    if array.flags.c_contiguous or not extents:
+        return np.ascontiguousarray(array).reshape(array.shape)
+    closest = min(extents, key=lambda dim: abs(array.strides[dim]))
+    copied = np.empty(array.shape, array.dtype)
+    for start in range(0, array.shape[closest], _SLAB):
+        slab = (*(slice(None),) * closest, slice(start, start + _SLAB))
+        copied[slab] = array[slab]
+    return copied
 
 
 def _same(left: Array, right: Array) -> bool:

@@ -1,8 +1,9 @@
 """
 Into the IR: an ONNX model becomes a module at graph level and a store of its weights.
 
-Operator sets 7 to the newest of the installed onnx; shapes are static, symbolic dimensions are fixed on
-import. What can be computed from constants and shapes is. See https://onnx.ai/onnx/operators/.
+Operator sets 7 to the newest of the installed onnx. What can be computed from constants and shapes is. A
+symbolic dimension becomes a number, or stays: `?` in the types, its name in `graph.dims` of the argument. See
+https://onnx.ai/onnx/operators/.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def import_model(
     *,
     dims: Mapping[str, int] | None = None,
     name: str | None = None,
+    allow_nan: bool = False,
 ) -> tuple[ModuleOp, WeightStore]:
     """
     The module of an ONNX model, with one function `@main`, and its weights.
@@ -33,9 +35,12 @@ def import_model(
     name of the module, and stands for the file in messages about a loaded model. Inputs and results of
     `@main` carry `graph.name`; ops carry the names of the nodes as locations.
 
-    Raises UserError, located at the file: for a file that is no ONNX model, symbolic dimensions left
-    open, or faults in the graph; with status 3, naming each operator and its nodes, if operators are
-    not supported.
+    Weights in files beside the model stay there, and are mapped. Weights that hold NaN are refused unless
+    `allow_nan`.
+
+    Raises UserError, located at the file: for a file that is no ONNX model, data files that are missing or short,
+    a node that needs to know the size of a symbolic dimension that is left, or faults in the graph; with status 3,
+    naming each operator and its nodes, if operators are not supported.
     """
     if isinstance(model, ModelProto):
         place, loaded = name or "<model>", model
@@ -46,7 +51,7 @@ def import_model(
         loaded = inliner.inline_local_functions(loaded)
     opsets = opsets_of(loaded, place)
     inputs = input_types(loaded, dims or {}, place)
-    importer = GraphImporter(opsets, place)
+    importer = GraphImporter(opsets, place, allow_nan)
     function = importer.run(loaded, inputs)
     module = ModuleOp([function], sym_name=None if name is None else StringAttr(name))
     module.verify()

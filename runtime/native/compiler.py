@@ -8,14 +8,22 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.dialects.diagnostics import UserError
 
 CANDIDATES = ("cc", "gcc", "clang")
+
+WHEEL = "ziglang"
+"""The package that brings a C compiler by pip; the extra `cc` installs it."""
+
+# Without optimisation it traps on undefined behaviour, which would need a runtime of its own.
+_WHEEL_COMMAND = (sys.executable, "-m", WHEEL, "cc", "-fno-sanitize=undefined")
 
 NEEDED_FLAGS = ("-std=c11", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 """Floats keep the arithmetic of the IR: no fused multiply-add that is not written, no reordering."""
@@ -31,7 +39,8 @@ WISHED_FLAGS = (
 )
 """Flags that make the code faster and that not every compiler knows."""
 
-INSTALL = "install a C compiler (apt-get install gcc, or xcode-select --install), or use the interpreter backend"
+INSTALL = "install a C compiler (apt-get install gcc, or xcode-select --install), or: pip install 'penstock[cc]'"
+WITHOUT = "the interpreter backend does without one"
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class Compiler:
 
 def find_compiler() -> Compiler:
     """
-    The compiler that `$CC` names, else the first of `cc`, `gcc` and `clang`.
+    The compiler that `$CC` names, else the first of `cc`, `gcc` and `clang`, else that of the package `ziglang`.
 
     Raises UserError if there is none.
     """
@@ -70,7 +79,13 @@ def find_compiler() -> Compiler:
     for candidate in CANDIDATES:
         if (path := shutil.which(candidate)) is not None:
             return Compiler((path,), _version((path,)))
-    raise UserError(f"no C compiler is found: none of {', '.join(CANDIDATES)}, and CC is not set", notes=[INSTALL])
+    # Looked for without importing it: that would run the compiler.
+    if find_spec(WHEEL) is not None:
+        return Compiler(_WHEEL_COMMAND, _version(_WHEEL_COMMAND))
+    raise UserError(
+        f"no C compiler is found: none of {', '.join(CANDIDATES)}, CC is not set, and {WHEEL} is not installed",
+        notes=[INSTALL, WITHOUT],
+    )
 
 
 @cache

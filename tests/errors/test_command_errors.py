@@ -10,6 +10,7 @@ import pytest
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from penstock.dialects.weights import Array, WeightStore
+from penstock.runtime.native import compiler
 
 if TYPE_CHECKING:
     from tests.conftest import Command, Finished
@@ -85,8 +86,16 @@ def test_a_file_of_an_unknown_kind_is_refused(penstock: Command, tmp_path: Path)
     refused(penstock("compile", "model.h5"), "model.h5: error: ", "a model ends in .onnx")
 
 
-def test_an_open_dimension_is_named_with_the_remedy(penstock: Command, model: Path) -> None:
-    refused(penstock("import", model), "N", "--dim")
+@pytest.mark.parametrize("command", ["compile", "run", "check"])
+def test_an_open_dimension_is_named_with_the_remedy(penstock: Command, model: Path, command: str) -> None:
+    assert penstock("import", model, "-q").status == 0
+    for program in (model, model.with_suffix(".mlir")):
+        refused(
+            penstock(command, program),
+            'error: the symbolic dimension is not bound: "N"',
+            'note: "N" is dimension 0 of "x"',
+            "note: bind it: --dim N=SIZE",
+        )
 
 
 def test_a_misspelt_dimension_is_refused(penstock: Command, model: Path) -> None:
@@ -223,7 +232,7 @@ def test_a_misspelt_machine_gets_the_nearest_one(penstock: Command, penstock_opt
 
 def test_a_module_without_main_says_what_it_has(penstock: Command, tmp_path: Path) -> None:
     (tmp_path / "f.mlir").write_text("func.func @kernel() { func.return }\n")
-    refused(penstock("run", "f.mlir"), "no function @main", "@kernel")
+    refused(penstock("run", "f.mlir"), "f.mlir:1:1: error: ", "no function @main", "@kernel")
 
 
 def test_a_fault_in_the_text_is_located_by_every_command(penstock: Command, tmp_path: Path) -> None:
@@ -264,8 +273,9 @@ def test_without_a_c_compiler_the_remedy_is_named_and_the_interpreter_still_runs
     given = save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(compiler, "find_spec", lambda name: None)  # pyright: ignore
     words = ("run", model, "--dim", "N=2", "--input", given, "-q")
-    refused(penstock(*words), "no C compiler", "CC")
+    refused(penstock(*words), "no C compiler", "CC", "pip install 'penstock[cc]'", "--level accel")
     assert penstock(*words, "--level", "loop").status == 0
     np.testing.assert_array_equal(
         np.load(tmp_path / "output_0.npy"), np.maximum(np.ones((2, 4), np.float32) @ WEIGHT, 0)

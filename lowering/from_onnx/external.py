@@ -1,0 +1,137 @@
+"""
+The data of ONNX tensors that lie in files beside the model.
+
+They are mapped and not loaded: a model of any size takes the memory of what is read of it at a time. See "External
+Data" in https://onnx.ai/onnx/repo-docs/ExternalData.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+from onnx import GraphProto, ModelProto, TensorProto
+
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.weights import Array
+
+
+def is_external(tensor: TensorProto) -> bool:
+    """Whether the data of a tensor are in a file of their own."""
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
+def bind_external_data(model: ModelProto, folder: Path, place: str) -> None:
+    """
+    Replace the location of every tensor's external data, relative to the model's `folder`, by the path of the file.
+
+    Raises UserError, located at `place`, for a location outside the folder, a file that is not there, and a part of
+    a file that ends before the tensor does.
+    """
+    for tensor in _tensors(model.graph):
+        if is_external(tensor):
+            _bind(tensor, folder, place)
+
+
+def mapped(tensor: TensorProto, dtype: np.dtype[np.generic]) -> Array:
+    """
+    The array of a tensor with external data, read-only: its bytes are read when they are used.
+
+    Raises ValueError for a tensor whose location nobody has bound.
+    """
+    entries = _entries(tensor)
+    path = Path(entries["location"])
+    if not path.is_absolute():
+        raise ValueError(
+            f'its data are in the file "{path}", and a model that is loaded without its data does not say where that is'
+        )
+    shape = tuple(tensor.dims)
+    size = prod(shape) * dtype.itemsize
+    if size == 0:
+        return np.empty(shape, dtype)
+    data = np.memmap(path, np.uint8, "r", int(entries.get("offset", "0")), (size,))
+    array = np.asarray(data).view(dtype).reshape(shape)
+    # Elements that are not aligned are for nobody: few compilers and no vector instruction expect them.
+    return array if array.flags.aligned else array.copy()
+
+
+def _bind(tensor: TensorProto, folder: Path, place: str) -> None:
+    entries = _entries(tensor)
+    location = entries.get("location", "")
+    if not location or _escapes(location):
+        raise UserError(
+            f'initializer "{tensor.name}" has its data in "{location}", outside the folder of the model',
+            loc=place,
+            notes=["locations are relative to the model's folder, and stay in it"],
+        )
+    path = (folder / location).absolute()
+    if not path.is_file():
+        raise UserError(
+            f'the data of initializer "{tensor.name}" are in the file "{location}", which does not exist',
+            loc=place,
+            notes=["the model and its data files belong in one folder"],
+        )
+    offset, length = (_count(tensor, entries, key, place) for key in ("offset", "length"))
+    needed = prod(tensor.dims) * _bits(tensor) // 8
+    if length is not None and length != needed:
+        raise UserError(
+            f'initializer "{tensor.name}" has {length} bytes of data, and its shape takes {needed}', loc=place
+        )
+    size = path.stat().st_size
+    if (offset or 0) + needed > size:
+        raise UserError(
+            f'initializer "{tensor.name}" takes bytes {offset or 0} to {(offset or 0) + needed} of "{location}", '
+            f"which has {size}",
+            loc=place,
+            notes=["the data file is truncated, or belongs to another model"],
+        )
+    for entry in tensor.external_data:
+        if entry.key == "location":
+            entry.value = str(path)
+
+
+def _count(tensor: TensorProto, entries: dict[str, str], key: str, place: str) -> int | None:
+    text = entries.get(key)
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise UserError(f'the {key} of the data of initializer "{tensor.name}" is "{text}", no number', loc=place)
+    return int(text)
+
+
+def _escapes(location: str) -> bool:
+    """Whether a location leads out of the folder that it is relative to, as any system would read it."""
+    for path in (PurePosixPath(location), PureWindowsPath(location)):
+        if path.is_absolute() or path.drive or ".." in path.parts:
+            return True
+    return False
+
+
+def _bits(tensor: TensorProto) -> int:
+    """The bits of an element; 0 for types that are refused when the tensor is read."""
+    kinds = TensorProto
+    sizes = {
+        8: (kinds.BOOL, kinds.INT8, kinds.UINT8, kinds.FLOAT8E4M3FN, kinds.FLOAT8E5M2),
+        16: (kinds.INT16, kinds.UINT16, kinds.FLOAT16, kinds.BFLOAT16),
+        32: (kinds.INT32, kinds.UINT32, kinds.FLOAT),
+        64: (kinds.INT64, kinds.UINT64, kinds.DOUBLE),
+    }
+    return next((bits for bits, types in sizes.items() if tensor.data_type in types), 0)
+
+
+def _entries(tensor: TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """The tensors of a graph: initializers and attributes of nodes, those of graphs inside it included."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _tensors(inner)
