@@ -20,6 +20,7 @@ and the same (name, seed, input_size) always gives the same model, byte for byte
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,8 @@ def light_model(name: str, seed: int, input_size: int | None = None) -> onnx.Mod
     _parameters_to_initializers(model)
     if input_size is not None:
         _resize(model, input_size)
+    _check(model)
     _draw_weights(model, np.random.default_rng(seed))
-    onnx.checker.check_model(model)  # pyright: ignore[reportUnknownMemberType]
     return model
 
 
@@ -76,24 +77,47 @@ def _dims(value: onnx.ValueInfoProto) -> list[int]:
     return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
 
 
+def _to_be_drawn(name: str, shape: Sequence[int]) -> TensorProto:
+    """A float32 initializer whose elements follow: what is copied before that weighs nothing."""
+    return TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape)
+
+
 def _parameters_to_initializers(model: onnx.ModelProto) -> None:
-    """Replace the fills by (still constant) initializers; drop what nothing reads; keep only true inputs."""
+    """Replace the fills by initializers to be drawn; drop what nothing reads; keep only true inputs."""
     graph = model.graph
-    arrays = {entry.name: numpy_helper.to_array(entry) for entry in graph.initializer}
+    entries = {entry.name: entry for entry in graph.initializer}
     nodes: list[NodeProto] = []
     for node in graph.node:
         if node.op_type == "ConstantOfShape":
-            shape = tuple(int(extent) for extent in arrays[node.input[0]])
-            arrays[node.output[0]] = np.zeros(shape, np.float32)
+            shape = numpy_helper.to_array(entries[node.input[0]])
+            entries[node.output[0]] = _to_be_drawn(node.output[0], [int(extent) for extent in shape])
         else:
             nodes.append(node)
     read = {name for node in nodes for name in node.input}
-    inputs = [value for value in graph.input if value.name not in arrays]
+    inputs = [value for value in graph.input if value.name not in entries]
+    kept = [entry for name, entry in entries.items() if name in read]
     del graph.node[:], graph.input[:], graph.initializer[:], graph.value_info[:]
     graph.node.extend(nodes)
     graph.input.extend(inputs)
-    graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items() if name in read)
+    graph.initializer.extend(kept)
     model.ir_version = 8  # from 4 on, an initializer need not be an input as well
+
+
+def _check(model: onnx.ModelProto) -> None:
+    """
+    Raise onnx's ValidationError unless `model`, whose weights are yet to be drawn, is one.
+
+    They stand as inputs meanwhile: the checker writes the whole model out, and the weights are nearly all of it.
+    """
+    checked = onnx.ModelProto()
+    checked.CopyFrom(model)
+    del checked.graph.initializer[:]
+    for entry in model.graph.initializer:
+        if entry.data_type == TensorProto.FLOAT:
+            checked.graph.input.append(helper.make_tensor_value_info(entry.name, entry.data_type, entry.dims))
+        else:
+            checked.graph.initializer.append(entry)
+    onnx.checker.check_model(checked)  # pyright: ignore[reportUnknownMemberType]
 
 
 def _resize(model: onnx.ModelProto, size: int) -> None:
@@ -152,7 +176,7 @@ def _resize_matrix(model: onnx.ModelProto, at: int) -> None:
         weight, shape = maker.input[0], (1, 1, classes, features)
     else:
         shape = (entries[weight].dims[0], features)
-    entries[weight].CopyFrom(numpy_helper.from_array(np.zeros(shape, np.float32), weight))
+    entries[weight].CopyFrom(_to_be_drawn(weight, shape))
 
 
 def _draw_weights(model: onnx.ModelProto, rng: np.random.Generator) -> None:
@@ -173,17 +197,18 @@ def _draw_weights(model: onnx.ModelProto, rng: np.random.Generator) -> None:
 
     def put(name: str, array: Array) -> None:
         entry = entries[behind[name]]
-        values = array.astype(np.float32, copy=False)
-        entry.CopyFrom(numpy_helper.from_array(values, entry.name))
+        for old in ("float_data", "raw_data"):
+            entry.ClearField(old)
+        entry.raw_data = array.astype("<f4", copy=False).tobytes()
 
     def near(name: str, center: float, spread: float) -> float:
         put(name, rng.uniform(center - spread, center + spread, shape_of(name)))
         return center**2 + spread**2 / 3.0  # the second moment of the uniform distribution
 
     def draw_matrix(node: NodeProto, fan_in: int) -> float:
-        scale = np.float32(math.sqrt(2.0 / fan_in))
-        shape = shape_of(node.input[1])
-        put(node.input[1], rng.standard_normal(shape, dtype=np.float32) * scale)
+        weight = rng.standard_normal(shape_of(node.input[1]), dtype=np.float32)
+        weight *= np.float32(math.sqrt(2.0 / fan_in))
+        put(node.input[1], weight)
         bias = near(node.input[2], 0.0, 0.1) if len(node.input) > 2 else 0.0
         return 2.0 * power[node.input[0]] + bias
 
