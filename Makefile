@@ -27,10 +27,9 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # Each benchmark is a module that can be run by itself, and says what it measures.
-BENCHMARKS := $(sort $(patsubst benchmarks/%.py,%,$(shell grep -l __main__ benchmarks/*.py)))
-
 bench: $(INSTALLED)
-	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
+	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.breadth
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

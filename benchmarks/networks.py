@@ -10,27 +10,42 @@ from typing import Any
 from benchmarks.measure import ROOT
 
 
-def network(name: str) -> tuple[Any, dict[str, Any]]:
-    """A published network of examples/networks with seeded weights, as an ONNX model, and an input by name."""
-    spec = importlib.util.spec_from_file_location("light_networks", ROOT / "examples" / "networks" / "light.py")
+def _zoo() -> Any:
+    spec = importlib.util.spec_from_file_location("zoo", ROOT / "examples" / "networks" / "zoo.py")
     assert spec is not None
     assert spec.loader is not None
-    light = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(light)
-    model = light.light_model(name, seed=0)
-    return model, light.light_input(model, seed=1)
+    zoo = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(zoo)
+    return zoo
+
+
+def names() -> tuple[str, ...]:
+    """The networks of examples/networks."""
+    return tuple(_zoo().NETWORKS)
+
+
+def network(name: str, *, small: bool = False) -> tuple[Any, dict[str, Any]]:
+    """A network of examples/networks with seeded weights, as an ONNX model, and inputs by name."""
+    zoo = _zoo()
+    model = zoo.NETWORKS[name](seed=0, small=small)
+    return model, zoo.inputs(model, seed=1)
 
 
 def onnxruntime_on_one_thread(model: Any, feeds: dict[str, Any], *, optimised: bool) -> Callable[[], Sequence[Any]]:
     """What runs a model once in onnxruntime, on one thread, with all of its graph optimisations or with none."""
+    return onnxruntime_session(model.SerializeToString(), feeds, optimised=optimised, threads=1)
+
+
+def onnxruntime_session(
+    model: bytes, feeds: dict[str, Any], *, optimised: bool, threads: int
+) -> Callable[[], Sequence[Any]]:
+    """The same from the bytes of a model, on `threads` threads; with 0, on as many as onnxruntime likes."""
     onnxruntime: Any = importlib.import_module("onnxruntime")  # has no types
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
     levels = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), sess_options=options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model, sess_options=options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, feeds)
 
 

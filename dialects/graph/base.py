@@ -362,10 +362,10 @@ class GraphOp(IRDLOperation, ABC):
         for value in (*self.operands, *self.results):
             ANY_ELEMENTS.check(tensor_of(value), self.name)
         expected, stated = erased(self.infer_type()), self.result.type
-        require(
-            stated == expected,
-            f"{self.name} has the result type {stated}, but its operands and properties give {expected}",
-        )
+        if stated != expected:  # types are written out only for the message: every verification comes here
+            raise VerifyException(
+                f"{self.name} has the result type {stated}, but its operands and properties give {expected}"
+            )
 
     def rebind(self, sizes: Mapping[str, int]) -> None:
         """
