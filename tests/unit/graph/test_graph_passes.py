@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr, TensorType
 from xdsl.utils.hints import isa
 
 from penstock.dialects import graph
@@ -380,6 +380,20 @@ def test_exposed_values_carry_names_and_layouts(make: Make) -> None:
     ]
     np.testing.assert_array_equal(np.moveaxis(results["b_r", "NHWC"], -1, 1), expected)
     np.testing.assert_array_equal(results["y", None], expected)
+
+
+def test_a_value_that_is_stored_in_f16_keeps_its_layout(make: Make) -> None:
+    text = f"""
+    func.func @main(%x: {T} {{graph.name = "x"}}) -> ({T} {{graph.name = "y"}}) {{
+      {weighted_conv("a", "x", relu=True)} {weighted_conv("b", "a_r", relu=True)}
+      func.return %b_r : {T}
+    }}"""
+    program = make(text, **FILTERS)
+    program.after('layout,fold-constants,graph-fuse,storage-type{type="f16"},expose-values')
+    assert isa(program.main.res_attrs, ArrayAttr[DictionaryAttr])
+    types = [str(value.element_type) for value in program.main.function_type.outputs if isa(value, TensorType)]
+    found = dict(zip(map(names_in, program.main.res_attrs), types, strict=True))
+    assert found["a_r", "NHWC"] == "f16"
 
 
 def test_all_ops_are_exposed_before_there_are_groups(make: Make) -> None:
