@@ -57,9 +57,9 @@ def _are_constant(values: Sequence[SSAValue | None]) -> bool:
     return all(value is None or is_constant(value) for value in values)
 
 
-def _has_type_of(weights: SSAValue, result: SSAValue) -> bool:
-    """Whether scaled weights keep their type: those narrower than their accumulator would be rounded again."""
-    return tensor_of(weights).element_type == tensor_of(result).element_type
+def _can_scale(weights: SSAValue, product: SSAValue, op: BatchNormalizationOp) -> bool:
+    """Whether only `op` uses the product, and weights keep their type: narrow ones would be rounded again."""
+    return only_user(product) is op and tensor_of(weights).element_type == tensor_of(op.result).element_type
 
 
 @dataclass
@@ -71,26 +71,20 @@ class FoldIntoConv(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: BatchNormalizationOp, rewriter: PatternRewriter) -> None:
         conv = op.x.owner
-        if not isinstance(conv, ConvOp) or only_user(conv.result) is not op:
+        if not isinstance(conv, ConvOp) or not _can_scale(conv.w, conv.result, op):
             return
-        if not _has_type_of(conv.w, op.result):
-            return
-        rank = op.result_type.get_num_dims()
-        if op.axis.value.data != channel_axis(conv.layout.data, rank):
-            return
-        if not _are_constant((conv.w, conv.b, *op.operands[1:])):
+        rank, layout = op.result_type.get_num_dims(), conv.layout.data
+        if op.axis.value.data != channel_axis(layout, rank) or not _are_constant((conv.w, conv.b, *op.operands[1:])):
             return
         build = NodeBuilder(op.location, self.store)
         factor, shift = _affine(op, build)
-        outputs = 0 if conv.layout.data == NCHW else rank - 1
+        outputs = 0 if layout == NCHW else rank - 1
         w = build.emit(MulOp(conv.w, _along(factor, outputs, rank, build, "factors")), "filters")
         b = shift
         if conv.b is not None:
             b = build.emit(AddOp(build.emit(MulOp(conv.b, factor), "scaled"), shift), "bias")
-        folded = ConvOp.create(
-            operands=[conv.x, w, b], result_types=[op.result_type], properties=conv.properties.copy()
-        )
-        build.finish(folded)
+        properties = conv.properties.copy()
+        build.finish(ConvOp.create(operands=[conv.x, w, b], result_types=[op.result_type], properties=properties))
         rewriter.replace(op, build.ops)
         rewriter.erase(conv)
 
@@ -104,9 +98,7 @@ class FoldIntoGemm(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: BatchNormalizationOp, rewriter: PatternRewriter) -> None:
         gemm = op.x.owner
-        if not isinstance(gemm, GemmOp) or only_user(gemm.result) is not op:
-            return
-        if not _has_type_of(gemm.b, op.result):
+        if not isinstance(gemm, GemmOp) or not _can_scale(gemm.b, gemm.result, op):
             return
         if op.axis.value.data != 1 or not _are_constant((gemm.b, gemm.c, *op.operands[1:])):
             return
@@ -122,8 +114,7 @@ class FoldIntoGemm(RewritePattern):
                 addend = build.emit(MulOp(addend, beta), "addend")
             c = build.emit(AddOp(build.emit(MulOp(addend, factor), "scaled"), shift), "bias")
         alpha, trans_a, trans_b = gemm.alpha.value.data, bool(gemm.trans_a), bool(gemm.trans_b)
-        accumulator = gemm.accumulator
-        build.finish(GemmOp(gemm.a, b, c, alpha=alpha, trans_a=trans_a, trans_b=trans_b, accumulator=accumulator))
+        build.finish(GemmOp(gemm.a, b, c, alpha=alpha, trans_a=trans_a, trans_b=trans_b, accumulator=gemm.accumulator))
         rewriter.replace(op, build.ops)
         rewriter.erase(gemm)
 
