@@ -93,6 +93,10 @@ class Match:
         return pattern_of(self.intrinsic).specs[self.operands.index(number)].scope
 
 
+BODY = 1
+"""The stage of a failure at which the bodies differ; one at which the numbers of operands do is before it."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why a generic is not an intrinsic; a later `stage` came further."""
@@ -122,7 +126,7 @@ def match_intrinsic(access: Access, intrinsic: IntrinsicOp, target: TargetOp) ->
         types = f"{specs[-1].dtype}, not {access.operands[access.output].element}"
         if alike and specs[-1].dtype != access.operands[access.output].element:
             return Failure(name, 2, f"its body computes {types}")
-        return Failure(name, 1, "its body computes something else")
+        return Failure(name, BODY, "its body computes something else")
     failures: list[Failure] = []
     for binding in complete:
         outcome = _match_operands(access, intrinsic, pattern, binding, target)

@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 from penstock.dialects.diagnostics import render_location
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.passes.access import access_of, in_place_variants
-from penstock.passes.intrinsics import Match, candidates, pattern_of, runs_on_unit
+from penstock.passes.intrinsics import BODY, Match, candidates, pattern_of, runs_on_unit
 from penstock.passes.kernels import (
     has_reduction,
 )
@@ -54,7 +54,16 @@ def choose(generic: GenericOp, target: TargetOp) -> Choice | str:
     if not failures:
         return "the machine has no intrinsics"
     furthest = max(failures, key=lambda failure: failure.stage)
+    if furthest.stage <= BODY:
+        return f"no intrinsic computes {_words(generic)}"
     return f"@{furthest.intrinsic}: {furthest.reason}"
+
+
+def _words(generic: GenericOp) -> str:
+    """What the body of a generic does, for whoever may want to declare an intrinsic for it."""
+    names = [op.name for op in generic.body.block.ops if op.name not in ("arith.constant", "linalg.yield")]
+    words = ", ".join(dict.fromkeys(names)) or "a copy"
+    return f"{words} in a reduction" if has_reduction(generic) else words
 
 
 def _is_computed(value: SSAValue) -> bool:

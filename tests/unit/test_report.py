@@ -83,7 +83,7 @@ def test_compile_reports_by_default_and_not_when_quiet(penstock: Command) -> Non
     assert lines[:3] == [
         "kernels: 7 before fusion, 5 after it",
         "gemmini-fp32: 100.0% of 88,064 multiply-accumulates, 3 kernels",
-        "host: 2 kernels, 1 of them: @gemm: its body computes something else",
+        "host: 2 kernels, 1 of them: no intrinsic computes arith.maximumf in a reduction",
     ]
     assert lines[6].startswith("DMA: 43,880 bytes in, 1.02 of the compulsory 43,048; 6,184 bytes out, 1.00 of")
     assert lines[-1].startswith("digits.plan: ")
@@ -104,7 +104,7 @@ def test_compile_for_the_host_reports_what_there_is(penstock: Command) -> None:
 def test_verbose_adds_each_pass_and_each_kernel(penstock: Command) -> None:
     err = penstock("compile", DIGITS, "--machine", "gemmini-fp32", "-v").err
     assert " loop-to-accel\n" in err
-    assert 'on the host: @fused_1: "pool1": @gemm: its body computes something else\n' in err
+    assert 'on the host: @fused_1: "pool1": no intrinsic computes arith.maximumf in a reduction\n' in err
     assert "kernels: 7 before fusion, 5 after it\n" in err
 
 
