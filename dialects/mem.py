@@ -46,6 +46,12 @@ from xdsl.utils.hints import isa
 from penstock.dialects.window import Window, WindowedTransfer
 
 
+def memref_of(value: SSAValue) -> MemRefType[Attribute]:
+    """The type of a value that is a memref."""
+    assert isa(value.type, MemRefType)
+    return value.type
+
+
 def scope_of(type: Attribute) -> str | None:
     """The scope that a memref type names; None off chip. Raises ValueError for a space that is no string."""
     assert isa(type, MemRefType)

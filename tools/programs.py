@@ -20,9 +20,9 @@ def load_for_inputs(args: argparse.Namespace, given: GivenTensors) -> Program:
     """
     Load the model or IR of `args.model` for a run on the inputs `given`.
 
-    The sizes of symbolic dimensions, and for a model integer inputs that only feed shapes, are taken from the inputs;
-    `given` is left with those that the program still takes. Raises UserError where two sizes of one dimension differ,
-    and for dimensions that are still open.
+    The sizes of symbolic dimensions are taken from the inputs, and so are, for a model, the values of those that only
+    feed shapes and the like; `given` is left with those that the program still takes. Raises UserError where two
+    sizes of one dimension differ, and for dimensions that are still open.
     """
     dims = read_dims(args.dim)
     path = Path(args.model)

@@ -22,9 +22,9 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects import mem
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.mem import memref_of
 from penstock.lowering.tensor_to_loop.views import (
     memref_like,
-    memref_of,
     plain_view,
     reshape_view,
     shape_only_view,

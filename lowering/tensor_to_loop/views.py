@@ -19,14 +19,8 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.hints import isa
 
-from penstock.dialects.mem import static_strides
+from penstock.dialects.mem import memref_of, static_strides
 from penstock.passes.tensor.places import collapsed_strides, contiguous_strides, expanded_strides, reassociation
-
-
-def memref_of(value: SSAValue) -> MemRefType[Attribute]:
-    """The type of a memref value."""
-    assert isa(value.type, MemRefType)
-    return value.type
 
 
 def memref_like(type: Attribute) -> MemRefType[Attribute]:

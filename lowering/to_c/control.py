@@ -12,8 +12,9 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects import accel, mem
+from penstock.dialects.mem import memref_of
 from penstock.lowering.to_c import copies, memory, structured
-from penstock.lowering.to_c.emitter import FunctionEmitter, View, is_token, memref_type, refuse
+from penstock.lowering.to_c.emitter import FunctionEmitter, View, is_token, refuse
 from penstock.lowering.to_c.scalar import RULES, emit_scalar
 from penstock.lowering.to_c.text import Expr, Size, for_loop
 
@@ -67,7 +68,7 @@ def _pointer_variable(emitter: FunctionEmitter, value: SSAValue, start: SSAValue
     if start is None:
         raise refuse(op, "a branch that yields a memref cannot be lowered to C")
     view = emitter.view(start)
-    if view.static_strides != memref_type(value).get_strides():
+    if view.static_strides != memref_of(value).get_strides():
         raise refuse(op, "a loop that carries a memref whose strides are not known cannot be lowered to C")
     emitter.declare_pointer(value, view, "0", mutable=True)
 
@@ -199,7 +200,7 @@ def emit_call(emitter: FunctionEmitter, op: func.CallOp) -> None:
 
 
 def _check_argument(emitter: FunctionEmitter, op: func.CallOp, view: View, arg: SSAValue) -> None:
-    type = memref_type(arg)
+    type = memref_of(arg)
     if view.shape != tuple(type.get_shape()) or view.strides != type.get_strides():
         shape = "x".join(map(str, view.shape))
         raise refuse(

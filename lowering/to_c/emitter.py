@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IntegerType, MemRefType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IntegerType
 from xdsl.dialects.func import FuncOp
 from xdsl.dialects.memref import GlobalOp
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Attribute, Block, Operation, SSAValue
-from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import TokenType
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import scope_of
+from penstock.dialects.mem import memref_of, scope_of
 from penstock.lowering.to_c.prelude import helper_name
 from penstock.lowering.to_c.text import Expr, Names, Size, Writer, comment_text, sum_of
 from penstock.lowering.to_c.types import CType, c_type
@@ -205,19 +204,13 @@ def is_token(value: SSAValue) -> bool:
     return isinstance(value.type, TokenType)
 
 
-def memref_type(value: SSAValue) -> MemRefType[Attribute]:
-    """The type of a memref value."""
-    assert isa(value.type, MemRefType)
-    return value.type
-
-
 def view_of_type(emitter: FunctionEmitter, value: SSAValue, pointer: str, *, is_const: bool = False) -> View:
     """
     The view of a memref whose shape and strides its type tells, `pointer` being its first element.
 
     Raises UserError where the type leaves one of them open.
     """
-    type = memref_type(value)
+    type = memref_of(value)
     op = value.owner if isinstance(value.owner, Operation) else value.owner.parent_op()
     assert op is not None
     strides = type.get_strides()

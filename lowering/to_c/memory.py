@@ -12,8 +12,8 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import BufferOp, RingOp, SlotOp, element_bytes, scope_of, span_in_bytes
-from penstock.lowering.to_c.emitter import FunctionEmitter, View, memref_type, refuse, view_of_type
+from penstock.dialects.mem import BufferOp, RingOp, SlotOp, element_bytes, memref_of, scope_of, span_in_bytes
+from penstock.lowering.to_c.emitter import FunctionEmitter, View, refuse, view_of_type
 from penstock.lowering.to_c.text import Expr, Size, identifier, sum_of, times
 from penstock.lowering.to_c.types import CType, c_type, literal
 
@@ -155,7 +155,7 @@ def _is_read_from_memory(value: SSAValue) -> bool:
 
 def _kept_dims(op: memref.SubviewOp, sizes: list[Size], strides: list[Size]) -> list[int]:
     """The dims of the source that the result of a subview has, told apart by size and stride."""
-    result = memref_type(op.result)
+    result = memref_of(op.result)
     shape, wanted = result.get_shape(), result.get_strides()
     kept: list[int] = []
     for dim, size in enumerate(sizes):

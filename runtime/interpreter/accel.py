@@ -12,6 +12,7 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects import accel, machine, mem
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.mem import memref_of
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.commands import Command, Kind, TokenQueue, Touch, joined
 from penstock.runtime.interpreter.counters import issues_of
@@ -19,7 +20,7 @@ from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.generic import Evaluator
 from penstock.runtime.interpreter.loop import regions_of
 from penstock.runtime.interpreter.registry import interprets
-from penstock.runtime.interpreter.scopes import Region, array_of, static_memref
+from penstock.runtime.interpreter.scopes import Region, array_of
 from penstock.runtime.interpreter.windows import Transfer, check_apart, move
 
 
@@ -51,7 +52,7 @@ def _target(execution: Execution, op: Operation) -> machine.TargetOp:
 
 
 def _scope(value: SSAValue) -> str | None:
-    return mem.scope_of(static_memref(value))
+    return mem.scope_of(memref_of(value))
 
 
 @dataclass(frozen=True)

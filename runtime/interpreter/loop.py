@@ -15,6 +15,7 @@ from xdsl.ir import Operation
 
 from penstock.dialects import mem
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.mem import memref_of
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.domain import Access, view_over
 from penstock.runtime.interpreter.execution import Execution
@@ -27,7 +28,6 @@ from penstock.runtime.interpreter.scopes import (
     Region,
     array_of,
     readable,
-    static_memref,
     strided,
     written,
 )
@@ -39,7 +39,7 @@ from penstock.runtime.interpreter.windows import Transfer, check_apart, move
 
 @interprets(memref.AllocOp, memref.AllocaOp)
 def _alloc(execution: Execution, op: memref.AllocOp | memref.AllocaOp, args: Sequence[Any]) -> Sequence[Any]:
-    type = static_memref(op.memref)
+    type = memref_of(op.memref)
     if type.has_static_shape():
         return (execution.memory.unplaced(type, op.memref, op),)
     shape = filled(type.get_shape(), args[: len(op.dynamic_sizes)])
@@ -79,7 +79,7 @@ def _constant_of(execution: Execution, op: memref.GetGlobalOp) -> Array:
         if isinstance(found, memref.GlobalOp) and found.sym_name.data == name:
             if found.constant is None or not isinstance(found.initial_value, DenseIntOrFPElementsAttr):
                 raise UserError(f"@{name} is no constant: kernels have no state", loc=location_of(op))
-            array = dense_array(op, found.initial_value).reshape(static_memref(op.memref).get_shape())
+            array = dense_array(op, found.initial_value).reshape(memref_of(op.memref).get_shape())
             array.flags.writeable = False
             return array
     raise UserError(f"the module has no memref.global @{name}", loc=location_of(op))
@@ -95,7 +95,7 @@ def _sliced(value: MemRef, index: Any) -> MemRef:
 @interprets(memref.SubviewOp)
 def _subview(execution: Execution, op: memref.SubviewOp, args: Sequence[Any]) -> Sequence[Any]:
     source = args[0]
-    spec, result = execution.kept(op, lambda: (SliceSpec.of(op), static_memref(op.result)))
+    spec, result = execution.kept(op, lambda: (SliceSpec.of(op), memref_of(op.result)))
     view = _sliced(source, spec.box(source.shape, args[1:]))
     if len(view.shape) == len(result.shape):
         return (view,)
@@ -107,7 +107,7 @@ def _subview(execution: Execution, op: memref.SubviewOp, args: Sequence[Any]) ->
 def _kept_dims(op: memref.SubviewOp, result: MemRefType[Any], sizes: Sequence[int]) -> tuple[int, ...]:
     """Which dims a rank-reducing subview keeps: of those of size 1, the strides tell."""
     full = memref.SubviewOp.infer_result_type(
-        static_memref(op.source),
+        memref_of(op.source),
         get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX),
         get_dynamic_index_list(op.static_sizes.get_values(), op.sizes, DYNAMIC_INDEX),
         get_dynamic_index_list(op.static_strides.get_values(), op.strides, DYNAMIC_INDEX),
@@ -158,7 +158,7 @@ def _cast(execution: Execution, op: memref.CastOp | memref.MemorySpaceCastOp, ar
 def _reinterpret_cast(execution: Execution, op: memref.ReinterpretCastOp, args: Sequence[Any]) -> Sequence[Any]:
     """The offset counts from the start of the allocation, so the source must begin there."""
     source = args[0]
-    if static_memref(op.source).get_offset() != 0:
+    if memref_of(op.source).get_offset() != 0:
         raise UserError("reinterpret_cast of a view at an offset is not interpreted", loc=location_of(op),
                         status=UNSUPPORTED)  # fmt: skip
     offset_count, size_count = len(op.offsets), len(op.sizes)

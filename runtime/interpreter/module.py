@@ -11,14 +11,16 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument
 from xdsl.utils.hints import isa
 
-# Imported for their registrations.
 from penstock.dialects.diagnostics import UserError, location_of
+
+# Imported for their registrations.
+from penstock.dialects.mem import memref_of
 from penstock.dialects.weights import Array, WeightStore
 from penstock.runtime.interpreter import accel, addresses, control, loop, scalar, tensor
 from penstock.runtime.interpreter.counters import Counters
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.graph import IMPLEMENTATIONS, run_graph
-from penstock.runtime.interpreter.scopes import static_memref, undefined_memref
+from penstock.runtime.interpreter.scopes import undefined_memref
 from penstock.runtime.interpreter.source import Listener
 from penstock.runtime.interpreter.values import dtype_of
 
@@ -125,7 +127,7 @@ def _arguments(main: FuncOp, inputs: Sequence[Array], weights: WeightStore) -> t
         if (weight := _attribute(main, argument.index, WEIGHT)) is not None:
             arguments.append(_checked(main, argument, weights[weight], f'weight "{weight}"'))
         elif _attribute(main, argument.index, OUTPUT) is not None:
-            type = static_memref(argument)
+            type = memref_of(argument)
             outputs.append(undefined_memref(type, dtype_of(type.element_type, main)))
             arguments.append(outputs[-1])
         else:
@@ -155,7 +157,7 @@ def _checked(main: FuncOp, argument: BlockArgument, array: Array, title: str) ->
 def _shape_and_element(argument: BlockArgument) -> tuple[tuple[int, ...], Attribute]:
     if isa(argument.type, TensorType):
         return argument.type.get_shape(), argument.type.element_type
-    type = static_memref(argument)
+    type = memref_of(argument)
     return type.get_shape(), type.element_type
 
 

@@ -21,7 +21,6 @@ from numpy.lib.stride_tricks import as_strided
 from xdsl.dialects import memref as memref_dialect
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.utils.hints import isa
 
 from penstock.dialects import mem
 from penstock.dialects.diagnostics import UserError, location_of
@@ -296,9 +295,3 @@ def undefined_memref(type: MemRefType[Attribute], dtype: np.dtype[Any]) -> Array
         return undefined(shape, dtype)
     last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else -1
     return as_strided(undefined([last + 1], dtype), shape, [stride * dtype.itemsize for stride in strides])
-
-
-def static_memref(value: SSAValue) -> MemRefType[Attribute]:
-    """The type of a memref value."""
-    assert isa(value.type, MemRefType)
-    return value.type

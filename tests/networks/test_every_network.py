@@ -22,8 +22,8 @@ from network import (
 
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.machine import find_target
+from penstock.dialects.mem import memref_of
 from penstock.passes.kernels import is_contraction
-from penstock.runtime.interpreter.scopes import static_memref
 
 
 @pytest.fixture(scope="module", params=FLOAT_NETWORKS)
@@ -69,5 +69,5 @@ def test_the_machine_of_halves_reads_halves_and_sums_floats(network: Network) ->
     execs = [op for op in module.walk() if isinstance(op, ExecOp) and op.intrinsic.string_value() in products]
     assert execs
     for op in execs:
-        types = [str(static_memref(buffer).element_type) for buffer in op.buffers]
+        types = [str(memref_of(buffer).element_type) for buffer in op.buffers]
         assert types == ["f16", "f16", "f32"]
