@@ -154,6 +154,7 @@ class Operand:
     steps: tuple[int, ...] | None
     """Elements that one step of each dim moves; None where the layout is not decided yet."""
     index_map: AffineMap
+    shape: tuple[int, ...] | None = None
 
     def moves(self, dim: int) -> bool:
         return dim in self.index_map.used_dims()
@@ -223,11 +224,13 @@ def access_of(generic: GenericOp, *, placed: bool = True) -> Access | None:
     assert terminator is not None
     operands: list[Operand] = []
     for value, map_attr in zip(generic.operands, generic.indexing_maps, strict=True):
-        scope, steps = None, None
-        element = value.type.element_type if isa(value.type, MemRefType | TensorType) else value.type
+        scope, steps, shape = None, None, None
+        element = value.type
+        if isa(value.type, MemRefType | TensorType):
+            element, shape = value.type.element_type, value.type.get_shape()
         if placed and isa(value.type, MemRefType):
             scope, steps = scope_of(value.type) or DRAM, _steps(map_attr.data, value.type)
-        operands.append(Operand(value, scope, element, steps, map_attr.data))
+        operands.append(Operand(value, scope, element, steps, map_attr.data, shape))
     return Access(
         extents,
         tuple(kind.data for kind in generic.iterator_types),

@@ -8,7 +8,8 @@ domain, if
    instruction can carry;
 2. every dim of the intrinsic is played by a dim of the generic (or by none, then its extent is 1) of the same
    iterator kind, so that each operand moves along that dim as the intrinsic says: not at all, by one element,
-   or by a row, whose pitch is a multiple of the scope's granule;
+   or by a row, whose pitch is a multiple of the scope's granule, or, in a dense operand, the row itself: a block of
+   VTA's weights is 16 rows of 16 that adjoin, and the tensor must have its blocks as its last dims;
 3. the blocks that a dim is cut into, the last one included, have extents that the intrinsic permits;
 4. the dims left over, which a command iterates outside the intrinsic, move each operand by whole granules.
 
@@ -92,6 +93,10 @@ class Match:
         """The scope that the intrinsic wants operand `number` of the generic in."""
         return pattern_of(self.intrinsic).specs[self.operands.index(number)].scope
 
+    def adjoining(self, number: int) -> int:
+        """How many of the last dims of operand `number` are one block, without gaps between its rows."""
+        return len(block_of(self.intrinsic, self.operands.index(number))) or 1
+
 
 BODY = 1
 """The stage of a failure at which the bodies differ; one at which the numbers of operands do is before it."""
@@ -167,6 +172,16 @@ def pattern_of(intrinsic: IntrinsicOp) -> Pattern:
         map_leaves(expression_of(terminator.operands[0], body), hole),
     )
     return Pattern(access, specs)
+
+
+@lru_cache(maxsize=1024)
+def block_of(intrinsic: IntrinsicOp, number: int) -> tuple[int, ...]:
+    """The shape of what an application takes of a dense operand of several rows; empty for any other."""
+    pattern = pattern_of(intrinsic)
+    results = pattern.access.operands[number].index_map.results
+    most = [(intrinsic.shape[dim] or (1, 1))[1] for expr in results for dim in expr.used_dims()]
+    is_block = pattern.specs[number].strides == DENSE and any(size > 1 for size in most[:-1])
+    return tuple(most) if is_block and len(most) == len(results) else ()
 
 
 def _match_operands(
@@ -274,8 +289,10 @@ def _dim_fault(
         elif last:
             if not _is_last(operand, candidate):
                 return f"d{candidate} does not move operand {spec.name} by one element"
-        elif spec.strides == DENSE and (intrinsic.shape[dim] or (1, 1))[1] > 1:
-            return f"operand {spec.name} is dense: the rows of a block adjoin, and no layout makes them so"
+        elif block := block_of(intrinsic, number):
+            row = next(at for at, expr in enumerate(wanted.results) if dim in expr.used_dims())
+            if not _adjoins(operand, candidate, block[row:]):
+                return f"operand {spec.name} is dense: its rows of {block[-1]} adjoin, and those of d{candidate} do not"
         elif (pitch := _pitch_fault(operand, candidate, _granule(target, spec.scope))) is not None:
             return f"d{candidate} moves operand {spec.name} by {pitch}"
     return None
@@ -290,6 +307,17 @@ def _is_last(operand: Operand, dim: int) -> bool:
         return False
     _, rows = linear_form(operand.index_map)
     return rows[-1][dim] == 1 and all(row[dim] == 0 for row in rows[:-1])
+
+
+def _adjoins(operand: Operand, dim: int, block: tuple[int, ...]) -> bool:
+    """Whether `dim` is the first dim of the last ones of the operand, which in all others have the sizes of `block`."""
+    if operand.steps is not None:
+        return operand.steps[dim] == prod(block[1:])
+    first = len(operand.index_map.results) - len(block)
+    if first < 0 or operand.shape is None or operand.shape[first + 1 :] != block[1:]:
+        return False
+    _, rows = linear_form(operand.index_map)
+    return [row[dim] for row in rows] == [int(at == first) for at in range(len(rows))]
 
 
 def _pitch_fault(operand: Operand, dim: int, granule: int) -> str | None:

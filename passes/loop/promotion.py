@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
 from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import MemRefType, StridedLayoutAttr, StringAttr
@@ -26,17 +27,22 @@ def storage_of(value: SSAValue) -> SSAValue:
     return value
 
 
-def in_scope(type: MemRefType[Attribute], target: TargetOp, scope: str) -> MemRefType[Attribute]:
-    """The type of a buffer of this shape in `scope`, with rows rounded up to its granule."""
+def in_scope(type: MemRefType[Attribute], target: TargetOp, scope: str, adjoining: int = 1) -> MemRefType[Attribute]:
+    """
+    The type of a buffer of this shape in `scope`, with rows rounded up to its granule.
+
+    A row is one of the last dim, or of the last `adjoining` ones, between which there are then no gaps.
+    """
     shape = type.get_shape()
     element = element_bytes(type)
     granule = target.scope(scope).granule_bytes
-    if len(shape) < 2 or shape[-1] * element % granule == 0 or granule % element:
+    row = prod(shape[-adjoining:])
+    if len(shape) <= adjoining or row * element % granule == 0 or granule % element:
         return MemRefType(type.element_type, shape, memory_space=StringAttr(scope))
     strides = [1]
-    pitch = -(-shape[-1] * element // granule) * granule // element
-    for size in [pitch, *shape[-2:0:-1]]:
-        strides.insert(0, strides[0] * size)
+    for inner, size in enumerate(shape[:0:-1], start=1):
+        step = strides[0] * size
+        strides.insert(0, -(-step * element // granule) * granule // element if inner == adjoining else step)
     return MemRefType(type.element_type, shape, StridedLayoutAttr(strides), StringAttr(scope))
 
 
@@ -69,7 +75,7 @@ class Promotion:
         generics = [op for op in self.function.walk() if isinstance(op, GenericOp)]
         scopes = self._choose(generics)
         for allocation, scope in scopes.items():
-            self._place(allocation, scope)
+            self._place(allocation, scope, self._adjoining(allocation))
         done: dict[tuple[SSAValue, str], SSAValue] = {}
         for generic in generics:
             for number, operand in enumerate(generic.operands):
@@ -111,11 +117,20 @@ class Promotion:
             for number, operand in enumerate(generic.operands)
         )
 
-    def _place(self, allocation: SSAValue, scope: str) -> None:
+    def _adjoining(self, allocation: SSAValue) -> int:
+        """How many of its last dims some intrinsic wants without gaps."""
+        return max(
+            match.adjoining(number)
+            for generic, match in self.matches.items()
+            for number, operand in enumerate(generic.operands)
+            if storage_of(operand) is allocation
+        )
+
+    def _place(self, allocation: SSAValue, scope: str, adjoining: int) -> None:
         op = allocation.owner
         assert isinstance(op, memref.AllocOp)
         assert isa(allocation.type, MemRefType)
-        _retype(allocation, in_scope(allocation.type, self.target, scope))
+        _retype(allocation, in_scope(allocation.type, self.target, scope, adjoining))
         placed = op.results[0]
         assert isa(placed.type, MemRefType)
         buffer = BufferOp(placed.type)
@@ -130,10 +145,11 @@ class Promotion:
         if (known := done.get((operand, scope))) is not None:
             generic.operands[number] = known
             return
+        adjoining = self.matches[generic].adjoining(number)
         storage = storage_of(operand)
         accesses = self._accesses(storage)
         if not any(is_written(op, storage) for op in accesses):
-            buffer = self._buffer(operand, scope, _after(operand), generic)
+            buffer = self._buffer(operand, scope, adjoining, _after(operand), generic)
             Rewriter.insert_op(self._copy(operand, buffer, generic), _after(buffer))
             done[(operand, scope)] = buffer
             generic.operands[number] = buffer
@@ -145,7 +161,7 @@ class Promotion:
             assert generic.parent is not None
             users, block = [generic], generic.parent
         spots = sorted({_ancestor_in(op, block) for op in users}, key=_position)
-        buffer = self._buffer(operand, scope, InsertPoint.before(spots[0]), generic)
+        buffer = self._buffer(operand, scope, adjoining, InsertPoint.before(spots[0]), generic)
         if not overwrites(spots[0], operand):
             Rewriter.insert_op(self._copy(operand, buffer, generic), InsertPoint.before(spots[0]))
         for op in users:
@@ -162,9 +178,9 @@ class Promotion:
             if isinstance(op, GenericOp | CopyOp) and any(storage_of(v) is storage for v in op.operands)
         ]
 
-    def _buffer(self, operand: SSAValue, scope: str, place: InsertPoint, op: Operation) -> SSAValue:
+    def _buffer(self, operand: SSAValue, scope: str, adjoining: int, place: InsertPoint, op: Operation) -> SSAValue:
         assert isa(operand.type, MemRefType)
-        buffer = BufferOp(in_scope(operand.type, self.target, scope))
+        buffer = BufferOp(in_scope(operand.type, self.target, scope, adjoining))
         buffer.location = op.location
         buffer.memref.name_hint = operand.name_hint
         Rewriter.insert_op(buffer, place)

@@ -39,6 +39,8 @@ class Operand:
     """For each of its own dims, the coefficient of each dim of the domain."""
     granule: int = 1
     """Bytes that a row in the scope is a multiple of."""
+    adjoining: int = 1
+    """How many of its last dims are one row, without gaps."""
     reads: bool = True
     writes: bool = False
     bounds: tuple[int, ...] | None = None
@@ -132,8 +134,8 @@ def held_bytes(operand: Operand, tile: Sequence[int | Ints]) -> int | Ints:
     part = operand.part(tile)
     if not part:
         return max(operand.element_bytes, operand.granule)
-    row = -(-(part[-1] * operand.element_bytes) // operand.granule) * operand.granule
-    return row * prod(part[:-1])
+    row = -(-(prod(part[-operand.adjoining :]) * operand.element_bytes) // operand.granule) * operand.granule
+    return row * prod(part[: -operand.adjoining])
 
 
 def plan_tile(problem: TileProblem, *, given: Sequence[int] | None = None) -> TilePlan:
@@ -190,8 +192,9 @@ def _cheapest(problem: TileProblem, grid: Ints) -> TilePlan:
     dims, costs = problem.dims, problem.costs
     tile = list(grid)
     trips = [-(-dim.extent // size) for dim, size in zip(dims, tile, strict=True)]
-    parallel = [number for number, dim in enumerate(dims) if dim.parallel and not dim.whole and dim.extent > 1]
-    reductions = [number for number, dim in enumerate(dims) if not dim.parallel and not dim.whole and dim.extent > 1]
+    cut = [number for number, dim in enumerate(dims) if not dim.whole and np.any(trips[number] > 1)]
+    parallel = [number for number in cut if dims[number].parallel]
+    reductions = [number for number in cut if not dims[number].parallel]
     # A kernel of scalars has no dims, and still one tile.
     ones = np.ones(grid.shape[1], dtype=np.int64)
     issues: Ints = ones * prod(t * -(-size // dim.step) for t, size, dim in zip(trips, tile, dims, strict=True))

@@ -120,9 +120,9 @@ def _unfilled(generic: GenericOp, anchor: GenericOp, plan: TilePlan, target: Tar
         low = pad.static_low.get_values() if pad is not None else [0] * len(rows)
         high = pad.static_high.get_values() if pad is not None else [0] * len(rows)
         behind = [edge + sum(row[d] * count for d, count in past.items()) for edge, row in zip(high, rows, strict=True)]
-        needed = max([0, *low, *behind])
+        needed, adjoining = max([0, *low, *behind]), match.adjoining(number)
         tile = [1 + sum(row[d] * (plan.tile[a] - 1) for d, a in own.items()) for row in rows]
-        if needed > engine.pad_limit and not _is_filled(value, value.type, tile, target, scope):
+        if needed > engine.pad_limit and not _is_filled(value, value.type, tile, target, scope, adjoining):
             return (
                 f"a window of %{value.name_hint or number} hangs over the edge by up to {needed}, "
                 f'@{engine.sym_name.data} pads {engine.pad_limit}, and no intrinsic fills "{scope}" with the padding'
@@ -136,10 +136,12 @@ def _engine_into(scope: str, target: TargetOp) -> DmaOp | None:
     return target.dma_between(before, scope)
 
 
-def _is_filled(value: SSAValue, type: TensorType[Attribute], tile: list[int], target: TargetOp, scope: str) -> bool:
+def _is_filled(
+    value: SSAValue, type: TensorType[Attribute], tile: list[int], target: TargetOp, scope: str, adjoining: int
+) -> bool:
     """Whether an intrinsic fills a buffer for a tile of `value` with what stands outside."""
     constant = padding_of(value)
-    strides = static_strides(in_scope(MemRefType(type.element_type, tile), target, scope))
+    strides = static_strides(in_scope(MemRefType(type.element_type, tile), target, scope, adjoining))
     dest = Operand(None, scope, type.element_type, strides, AffineMap.identity(len(tile)))
     fill = Node("arith.constant", (("value", constant),), type.element_type, ()) if constant is not None else None
     if fill is None:

@@ -117,6 +117,7 @@ def problem_of(members: list[GenericOp], anchor: GenericOp, target: TargetOp | N
                 element_bytes=element_bytes(value.type),
                 indices=indices,
                 granule=1 if held is None or target is None else target.scope(held).granule_bytes,
+                adjoining=match.adjoining(number) if match is not None else 1,
                 reads=not fresh,
                 writes=root is returned,
                 bounds=tuple(value.type.get_shape()),
