@@ -46,6 +46,7 @@ from penstock.dialects.machine_parts import (
     FULL_POLICIES,
     BusOp,
     DmaOp,
+    ProcessorOp,
     QueueOp,
     ScopeOp,
     UnitOp,
@@ -64,6 +65,7 @@ __all__ = [
     "Machine",
     "MachinePart",
     "OperandSpec",
+    "ProcessorOp",
     "QueueOp",
     "ScopeOp",
     "TargetOp",
@@ -125,6 +127,10 @@ class TargetOp(IRDLOperation):
     def units(self) -> dict[str, UnitOp]:
         """The units by name, in the order of their declaration, which breaks ties."""
         return {op.sym_name.data: op for op in self.parts(UnitOp)}
+
+    def processor(self) -> ProcessorOp | None:
+        """The CPU beside the machine: the first one, if its file says anything of it."""
+        return next(iter(self.parts(ProcessorOp)), None)
 
     def dmas(self) -> dict[str, DmaOp]:
         """The DMA engines by name, in the order of their declaration."""
@@ -272,4 +278,4 @@ def find_target(module: ModuleOp) -> TargetOp | None:
     return None
 
 
-Machine = Dialect("machine", [TargetOp, ScopeOp, BusOp, UnitOp, DmaOp, QueueOp, IntrinsicOp], [])
+Machine = Dialect("machine", [TargetOp, ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, QueueOp, IntrinsicOp], [])

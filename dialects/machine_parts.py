@@ -122,6 +122,43 @@ class UnitOp(MachinePart):
 
 
 @irdl_op_definition
+class ProcessorOp(MachinePart):
+    """
+    A CPU beside the machine, on the same off-chip memory, which runs the kernels that no unit does.
+
+    In cycles of the machine: it computes `ops` = [operations, cycles] of scalar operations, loads and stores
+    included, and moves `rate` = [bytes, cycles]. Both serve to weigh a kernel's devices, and measure nothing.
+    """
+
+    name = "machine.processor"
+    KIND: ClassVar[str] = "processor"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    ops = prop_def(DenseArrayBase.constr(i64))
+    rate = prop_def(DenseArrayBase.constr(i64))
+    traits = traits_def(SymbolOpInterface())
+
+    assembly_format = "$sym_name `ops` $ops `rate` $rate (`origin` $origin^)? attr-dict"
+
+    @property
+    def cycles_per_op(self) -> float:
+        """Cycles of the machine for one scalar operation."""
+        operations, cycles = ints_of(self.ops)
+        return cycles / operations
+
+    @property
+    def cycles_per_byte(self) -> float:
+        """Cycles of the machine for one byte from or to off chip."""
+        size, cycles = ints_of(self.rate)
+        return cycles / size
+
+    def own_faults(self) -> Iterator[Fault]:
+        yield from rate_faults(self.rate)
+        if len(self.ops) != 2:
+            yield Fault("ops", f"ops must be [operations, cycles], but has {len(self.ops)} numbers")
+
+
+@irdl_op_definition
 class DmaOp(MachinePart):
     """
     An engine that moves boxes from any scope of `from` to any scope of `to`; its commands run on `unit`.

@@ -30,6 +30,7 @@ from penstock.dialects.machine import (
     DmaOp,
     IntrinsicOp,
     MachinePart,
+    ProcessorOp,
     QueueOp,
     ScopeOp,
     UnitOp,
@@ -193,6 +194,7 @@ PART_KEYS: dict[type[MachinePart], dict[str, Key]] = {
     },
     BusOp: {"name": Key(_symbol_name), "rate": Key(_integers)},
     UnitOp: {"name": Key(_symbol_name)},
+    ProcessorOp: {"name": Key(_symbol_name), "ops": Key(_integers), "rate": Key(_integers)},
     DmaOp: {
         "name": Key(_symbol_name),
         "unit": Key(_symbol),
@@ -232,6 +234,6 @@ BEHAVIOUR_KEYS = ("behaviour", "operands", "shape")
 OPERAND_KEYS = ("name", "scope", "dtype", "role", "strides")
 
 PART_KINDS: dict[str, type[MachinePart]] = {
-    kind.KIND: kind for kind in (ScopeOp, BusOp, UnitOp, DmaOp, IntrinsicOp, QueueOp)
+    kind.KIND: kind for kind in (ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, IntrinsicOp, QueueOp)
 }
 """The kinds of parts by the name of their table, in the order in which the target lists them."""

@@ -24,6 +24,8 @@ REMARK = "device_remark"
 """The attribute of a kernel on the host that says which op no intrinsic covers, and why."""
 MACS = "macs"
 """The attribute of a kernel with the multiply-accumulates of its contractions, counted before tiling."""
+CROSSING = "crossing"
+"""The attribute of a kernel with the bytes that its calls hand to kernels on another device, where there are any."""
 TILING = "tiling"
 """The attribute of a tiled kernel that says, for people, how each dim is cut and what that wastes."""
 
@@ -103,6 +105,8 @@ class Placement:
     """Multiply-accumulates of all calls together."""
     remark: str
     """Why it runs on the host; empty on the machine."""
+    crossing: int
+    """Bytes that all calls together hand to kernels on another device."""
     tiling: str
     """How its loops are cut; empty if one tile holds all of it."""
 
@@ -112,7 +116,7 @@ def partition(module: ModuleOp) -> list[Placement]:
     calls = [op.callee.string_value() for op in module.walk() if isinstance(op, func.CallOp)]
     placements: list[Placement] = []
     for kernel in kernels(module):
-        name, macs = kernel.sym_name.data, kernel.attributes.get(MACS)
+        name = kernel.sym_name.data
         count = calls.count(name)
         placements.append(
             Placement(
@@ -120,12 +124,18 @@ def partition(module: ModuleOp) -> list[Placement]:
                 location_of(kernel),
                 device_of(kernel) or HOST,
                 count,
-                count * (macs.value.data if isinstance(macs, IntegerAttr) else 0),
+                count * _number(kernel, MACS),
                 _text(kernel, REMARK),
+                _number(kernel, CROSSING),
                 _text(kernel, TILING),
             )
         )
     return placements
+
+
+def _number(kernel: func.FuncOp, name: str) -> int:
+    found = kernel.attributes.get(name)
+    return found.value.data if isinstance(found, IntegerAttr) else 0
 
 
 def _text(kernel: func.FuncOp, name: str) -> str:

@@ -119,6 +119,8 @@ class CompileReport:
     macs: int | None
     """Multiply-accumulates of one run; None at graph level."""
     machine_macs: int | None
+    crossing_bytes: int | None
+    """What kernels hand to kernels on the other device in one run; None before devices are assigned."""
     scopes: tuple[ScopeUse, ...] | None
     """In the order of the machine; None above loop level."""
     arena: ScopeUse | None
@@ -169,7 +171,8 @@ class CompileReport:
         lines = [f"{self.machine}: {share:.1%} of {self.macs:,} multiply-accumulates, {self.machine_kernels} kernels"]
         if self.kernels > self.machine_kernels:
             reason = f", {self.host_reason_kernels} of them: {self.host_reason}" if self.host_reason else ""
-            lines.append(f"host: {self.kernels - self.machine_kernels} kernels{reason}")
+            crossing = f"; {self.crossing_bytes:,} bytes cross between the two" if self.crossing_bytes else ""
+            lines.append(f"host: {self.kernels - self.machine_kernels} kernels{reason}{crossing}")
         return lines
 
     def _memory_lines(self) -> list[str]:
@@ -234,6 +237,7 @@ def report_on(
         host_reason_kernels=reason_kernels,
         macs=macs if below_graph else None,
         machine_macs=sum(p.macs for p in placements if p.device != HOST) if assigned else None,
+        crossing_bytes=sum(p.crossing for p in placements) if assigned else None,
         scopes=tuple(use for use in uses if use.scope != ARENA) if placed else None,
         arena=next((use for use in uses if use.scope == ARENA), None),
         transfers=transfers,

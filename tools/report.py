@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import ModuleOp
+from collections.abc import Sequence
 
-from penstock.passes.kernels import HOST, partition
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.dialects.linalg.ops import GenericOp
+
+from penstock.dialects.accel import ExecOp
+from penstock.passes.kernels import HOST, Placement, kernels, partition
 
 
 def kernel_lines(module: ModuleOp) -> list[str]:
-    """Each kernel that is cut, with its tiling, and each that stays on the host, with its reason."""
-    placements = partition(module)
-    lines = [f"tiled: @{p.kernel} {p.location}: {p.tiling}" for p in placements if p.device != HOST and p.tiling]
-    lines += [f"on the host: @{p.kernel}: {p.remark}" for p in placements if p.device == HOST and p.remark]
-    return lines
+    """Each kernel with its device and why, the intrinsics, what crosses to another device, and its tiling."""
+    intrinsics = {kernel.sym_name.data: _intrinsics(kernel) for kernel in kernels(module)}
+    return [_line(placement, intrinsics[placement.kernel]) for placement in partition(module)]
+
+
+def _line(placement: Placement, intrinsics: Sequence[str]) -> str:
+    where = "on the host" if placement.device == HOST else f"on @{placement.device}"
+    name = "" if placement.remark.startswith(f"{placement.location}: ") else f" {placement.location}"
+    parts = [f"by {', '.join(intrinsics)}"] if intrinsics else []
+    parts += [placement.remark] if placement.remark else []
+    parts += [f"{placement.crossing:,} bytes cross from it"] if placement.crossing else []
+    parts += [placement.tiling] if placement.tiling else []
+    return f"{where}: @{placement.kernel}{name}: {'; '.join(parts)}" if parts else f"{where}: @{placement.kernel}{name}"
+
+
+def _intrinsics(kernel: FuncOp) -> list[str]:
+    """The intrinsics that a kernel is made of, in the order of their first use, as far as they are known."""
+    found: dict[str, None] = {}
+    for op in kernel.walk():
+        if isinstance(op, ExecOp):
+            found[f"@{op.intrinsic.string_value()}"] = None
+        elif isinstance(op, GenericOp) and op.library_call is not None:
+            found[f"@{op.library_call.data}"] = None
+    return list(found)

@@ -24,6 +24,7 @@ from penstock.passes.kernels import (
     multiply_accumulates,
 )
 from penstock.passes.tensor.outline import outline
+from penstock.passes.tensor.partition import count_crossings, settle
 from penstock.passes.tensor.segments import Choice, Segment, choose, is_fill, runs_on_a_unit, segments_of
 from penstock.passes.tensor.split_bodies import split_bodies
 from penstock.passes.tensor.tile_plan import refusal
@@ -95,7 +96,9 @@ class AssignDevicesPass(ModulePass):
     intrinsics cover it, or if no tile of it fits the machine's scopes and the blocks of its intrinsics; a contraction
     that only fits without what is fused to it goes alone. Guarantees: every kernel has a device; a kernel on the
     machine has one result, at most one reduction, some tile that fits, and every generic in it matches an intrinsic.
-    The reason for the host is in `device_remark`, and the multiply-accumulates of each kernel in `macs`.
+    What is left beside the host in a group that is cut goes to the host, too, where crossing does not pay: see
+    `partition.py`. The reason for the host is in `device_remark`, the multiply-accumulates of each kernel in `macs`,
+    and the bytes that it hands to another device in `crossing`.
 
     Before:
     ```mlir
@@ -132,6 +135,9 @@ class AssignDevicesPass(ModulePass):
 
     name = "assign-devices"
 
+    weigh_crossing: bool = True
+    """Whether what crossing costs decides, too, where a group is cut; else only what intrinsics cover does."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = machine_of(op)
         machine = HOST if target is None else target.sym_name.data
@@ -150,11 +156,14 @@ class AssignDevicesPass(ModulePass):
             segments = segments_of(kernel, choices) or [
                 Segment(False, remark="it computes nothing, and only moves elements")
             ]
+            if self.weigh_crossing:
+                segments = settle(segments, choices, target)
             self._place(kernel, segments, target, machine)
         if target is not None:
             for kernel in kernels(op):
                 if device_of(kernel) == machine:
                     accumulate(kernel, target)
+            count_crossings(op)
 
     def _place(
         self,

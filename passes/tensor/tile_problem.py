@@ -124,7 +124,8 @@ def problem_of(members: list[GenericOp], anchor: GenericOp, target: TargetOp | N
             )
     capacity = {} if target is None else {name: scope.size_bytes for name, scope in target.scopes().items()}
     held = tuple(operands.values())
-    return TileProblem(tuple(dims), (*held, *_on_the_way(held, target)), capacity, _costs(target, matches[anchor]))
+    costs = machine_costs(target, matches[anchor])
+    return TileProblem(tuple(dims), (*held, *_on_the_way(held, target)), capacity, costs)
 
 
 def _on_the_way(operands: Iterable[Operand], target: TargetOp | None) -> list[Operand]:
@@ -207,16 +208,16 @@ def streamed(members: list[GenericOp], target: TargetOp | None) -> frozenset[Ope
     return frozenset(found)
 
 
-def _costs(target: TargetOp | None, match: Match | None) -> Costs:
-    """The machine's numbers, with every transfer on the slowest of its DMA engines."""
-    if target is None or match is None:
+def machine_costs(target: TargetOp | None, match: Match | None) -> Costs:
+    """The machine's numbers, with every transfer on the slowest of its DMA engines; an issue is of `match`."""
+    if target is None:
         return Costs()
     buses = target.buses()
     rates = [buses[dma.bus_name].bytes_per_cycle for dma in target.dmas().values() if dma.bus_name is not None]
     return Costs(
         cycles_per_byte=max((cycles / size for size, cycles in rates), default=1.0),
         cycles_per_transfer=max((dma.latency_cycles for dma in target.dmas().values()), default=0),
-        cycles_per_issue=match.intrinsic.initiation_interval,
+        cycles_per_issue=match.intrinsic.initiation_interval if match is not None else 1.0,
     )
 
 

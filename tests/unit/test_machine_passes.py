@@ -197,7 +197,7 @@ def test_one_tile_holds_a_tree_of_ops_that_read_where_they_write(read: str, host
     ctx = make_context()
     module = Parser(ctx, TREE.replace("READ", read)).parse_module()
     attach_machine(module, "rapid-core-like")
-    run_passes(ctx, module, read_pipeline("assign-devices,tile{sizes=4,8}"))
+    run_passes(ctx, module, read_pipeline("assign-devices{weigh-crossing=false},tile{sizes=4,8}"))
     assert devices(module) == (["rapid_core_like", "rapid_core_like", HOST] if host else ["rapid_core_like"])
     rng = np.random.default_rng(0)
     x, y = rng.integers(-4, 5, (8, 8)).astype(np.float16), rng.integers(-4, 5, (8, 8)).astype(np.float32)

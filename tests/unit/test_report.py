@@ -32,6 +32,7 @@ def full(scopes: int = 2) -> CompileReport:
         host_reason_kernels=2,
         macs=1000,
         machine_macs=750,
+        crossing_bytes=1234,
         scopes=tuple(ScopeUse(f"s{n}", "k", 1000 * n, 8192, 10 * n) for n in range(scopes)),
         arena=ScopeUse("arena", "", 4096, None, 4096),
         transfers=Transfers(3000, 500, 2000, 0, (("dram", "s0", 3000), ("s0", "s1", 7), ("s1", "dram", 500))),
@@ -45,7 +46,7 @@ def test_a_report_says_every_figure_in_order() -> None:
     assert full().lines() == [
         "kernels: 12 before fusion, 5 after it",
         "toy: 75.0% of 1,000 multiply-accumulates, 3 kernels",
-        "host: 2 kernels, 2 of them: @gemm: its body computes something else",
+        "host: 2 kernels, 2 of them: @gemm: its body computes something else; 1,234 bytes cross between the two",
         "s0: peak 0 of 8,192 bytes in @k, lower bound 0",
         "s1: peak 1,000 of 8,192 bytes in @k, lower bound 10",
         "arena: peak 4,096 bytes, lower bound 4,096",
@@ -83,7 +84,8 @@ def test_compile_reports_by_default_and_not_when_quiet(penstock: Command) -> Non
     assert lines[:3] == [
         "kernels: 7 before fusion, 5 after it",
         "gemmini-fp32: 100.0% of 88,064 multiply-accumulates, 3 kernels",
-        "host: 2 kernels, 1 of them: no intrinsic computes arith.maximumf in a reduction",
+        "host: 2 kernels, 1 of them: no intrinsic computes arith.maximumf in a reduction; "
+        "9,216 bytes cross between the two",
     ]
     assert lines[6].startswith("DMA: 43,880 bytes in, 1.02 of the compulsory 43,048; 6,184 bytes out, 1.00 of")
     assert lines[-1].startswith("digits.plan: ")
@@ -104,7 +106,8 @@ def test_compile_for_the_host_reports_what_there_is(penstock: Command) -> None:
 def test_verbose_adds_each_pass_and_each_kernel(penstock: Command) -> None:
     err = penstock("compile", DIGITS, "--machine", "gemmini-fp32", "-v").err
     assert " loop-to-accel\n" in err
-    assert 'on the host: @fused_1: "pool1": no intrinsic computes arith.maximumf in a reduction\n' in err
+    reason = "no intrinsic computes arith.maximumf in a reduction; 1,024 bytes cross from it"
+    assert f'on the host: @fused_1: "pool1": {reason}\n' in err
     assert "kernels: 7 before fusion, 5 after it\n" in err
 
 
