@@ -1,7 +1,8 @@
 """
 Verification of ours, run beside every `verify` of xDSL, which checks none of this:
 
-- SSA dominance: every operand is defined before its use and in a region that the use can see;
+- SSA dominance: every operand is defined before its use and in a region that the use can see; and every use is in a
+  block: an op that a pass made, and then forgot, would keep what it uses alive;
 - the result types, and the bounds as far as they are static, of `memref.subview`, `tensor.extract_slice`,
   `tensor.insert_slice`;
 - the shape of `tensor.pad` and the type of the element it yields;
@@ -75,6 +76,10 @@ def _verify_block(block: Block, visible: set[SSAValue]) -> None:
             outer = set[SSAValue]() if op.has_trait(IsolatedFromAbove) else visible
             for region in op.regions:
                 _verify_region(region, outer)
+        for result in op.results:
+            for use in result.uses:
+                if use.operation.parent is None:
+                    raise FaultyOp(op, f"has a result that {use.operation.name} uses, which is in no block")
         visible.update(op.results)
 
 

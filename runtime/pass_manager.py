@@ -19,6 +19,7 @@ from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, Verify
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.verification import FaultyOp, verify_module
+from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, place_in
 
 PIPELINE_NAME = "pass-pipeline"
@@ -89,11 +90,13 @@ def pipeline_text(passes: Sequence[ModulePass]) -> str:
     return ",".join(str(module_pass.pipeline_pass_spec()) for module_pass in passes)
 
 
-def verify(module: ModuleOp, parsed: ParsedText | None = None) -> None:
+def verify(module: ModuleOp, parsed: ParsedText | None = None, verifier: Verifier | None = None) -> None:
     """
     Verify a module by xDSL's rules and ours; the UserError that it raises names the offending operation's place.
+
+    A `verifier` that has seen a module like it is quicker than a new one.
     """
-    if (found := _find_invalid(module)) is not None:
+    if (found := _find_invalid(module, verifier or Verifier())) is not None:
         op, message = found
         raise UserError(message, loc=place_in(parsed, op))
 
@@ -112,13 +115,14 @@ def run_passes(
 
     Raises UserError for what is the fault of the input, PassFault for a pass that crashes or breaks the IR.
     """
+    verifier = Verifier()
     if verify_each:
-        verify(module, parsed)
+        verify(module, parsed, verifier)
     for index, module_pass in enumerate(passes):
         for observer in observers:
             observer.before(module_pass, module)
         _apply(ctx, module, module_pass, passes[: index + 1])
-        if verify_each and (found := _find_invalid(module)) is not None:
+        if verify_each and (found := _find_invalid(module, verifier)) is not None:
             op, message = found
             place = place_in(None, op)
             raise PassFault(
@@ -144,10 +148,10 @@ def _apply(ctx: Context, module: ModuleOp, module_pass: ModulePass, done: Sequen
         raise PassFault(done, f'the pass "{module_pass.name}" crashed') from error
 
 
-def _find_invalid(module: ModuleOp) -> tuple[Operation | None, str] | None:
+def _find_invalid(module: ModuleOp, verifier: Verifier) -> tuple[Operation | None, str] | None:
     """The first operation that does not verify, innermost first, and why; None for a valid module."""
     try:
-        module.verify()
+        verifier.verify(module)
     except VerifyException as error:
         return _find_culprit(module) or (None, str(error))
     except ValueError as error:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import ClassVar, TypeAlias, cast
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -164,9 +164,15 @@ def is_bool(element: Attribute) -> bool:
 
 
 def is_integer(element: Attribute) -> bool:
-    """Whether an element type is an integer of more than one bit, signless or unsigned."""
+    """Whether an element type is an integer of a byte or more, signless or unsigned."""
     found = _as_integer(element)
-    return found is not None and found.width.data > 1 and found.signedness.data != Signedness.SIGNED
+    return found is not None and found.width.data >= 8 and found.signedness.data != Signedness.SIGNED
+
+
+def is_narrow_integer(element: Attribute) -> bool:
+    """Whether an element type is an integer of 2 or 4 bits: it is stored, moved and converted, not computed with."""
+    found = _as_integer(element)
+    return found is not None and found.width.data in (2, 4) and found.signedness.data != Signedness.SIGNED
 
 
 def is_unsigned(element: Attribute) -> bool:
@@ -190,12 +196,17 @@ FLOATS = Elements("floats", is_float)
 BOOLS = Elements("i1", is_bool)
 NUMBERS = Elements("floats and integers", lambda e: is_float(e) or is_integer(e))
 SIGNED_NUMBERS = Elements("floats and signed integers", lambda e: is_float(e) or (is_integer(e) and not is_unsigned(e)))
-ANY_ELEMENTS = Elements("floats, integers and i1", lambda e: is_float(e) or is_integer(e) or is_bool(e))
+ANY_ELEMENTS = Elements(
+    "floats, integers and i1", lambda e: is_float(e) or is_integer(e) or is_narrow_integer(e) or is_bool(e)
+)
 
 
 def tensor_type(element: Attribute, sizes: Sequence[int]) -> Tensor:
     """The type of a tensor whose sizes may be Dims: for inference, and while a graph is built."""
     return TensorType(element, [IntAttr(size) for size in sizes])
+
+
+_NO_ENCODING = NoneAttr()
 
 
 def tensor_of(value: Value) -> Tensor:
@@ -208,7 +219,7 @@ def tensor_of(value: Value) -> Tensor:
     if not isinstance(found, TensorType):
         raise VerifyException(f"expected a tensor, found {found}")
     tensor = cast(Tensor, found)
-    if tensor.encoding != NoneAttr():
+    if tensor.encoding != _NO_ENCODING:
         raise VerifyException(f"tensors have no encoding at graph level, found {tensor}")
     if DYNAMIC_INDEX in (shape := tensor.get_shape()):
         sizes = [unknown_size() if is_known(size) and size == DYNAMIC_INDEX else size for size in shape]
@@ -324,6 +335,9 @@ def set_type(value: SSAValue, type: Attribute) -> None:
 
 class GraphOp(IRDLOperation, ABC):
     """An operator: tensors in, one tensor out, no effects, a result type that follows from the rest."""
+
+    VERIFIES_ALONE: ClassVar[bool] = True
+    """See `penstock.dialects.verifier`."""
 
     result = result_def(TENSOR)
 

@@ -117,3 +117,13 @@ def test_slices_may_move_and_drop_unit_dims(body: str) -> None:
     verify_module(
         parse(f"func.func @f(%m: memref<8x8xf32>, %t: tensor<8x8xf32>, %n: index) {{ {body} \n func.return }}")
     )
+
+
+def test_an_op_that_was_made_and_forgotten_is_noticed() -> None:
+    module = parse("func.func @f() { %a = arith.constant 1 : index  func.return }")
+    (constant,) = [op for op in module.walk() if isinstance(op, arith.ConstantOp)]
+    forgotten = arith.AddiOp(constant, constant)
+    with pytest.raises(FaultyOp, match=r"has a result that arith\.addi uses, which is in no block"):
+        verify_module(module)
+    forgotten.erase()
+    verify_module(module)

@@ -1,0 +1,141 @@
+"""The verifier that remembers: it finds what xDSL's finds, also in a module that it has found valid before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from xdsl.dialects.builtin import Float64Type, ModuleOp, StringAttr, TensorType, f32
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Region
+from xdsl.rewriter import Rewriter
+from xdsl.utils.exceptions import VerifyException
+
+from penstock.dialects import graph
+from penstock.dialects.context import make_context
+from penstock.dialects.graph.base import ints
+from penstock.dialects.verifier import Verifier
+from penstock.lowering.from_text import SourceText, parse_text
+
+TEXT = """
+func.func @main(%x: tensor<2x3xf32>) -> tensor<3x2xf32> {
+  %a = graph.relu %x : tensor<2x3xf32>
+  %b = graph.relu %a : tensor<2x3xf32>
+  %y = graph.transpose %b perm [1, 0] : tensor<2x3xf32> -> tensor<3x2xf32>
+  func.return %y : tensor<3x2xf32>
+}
+"""
+
+
+def main_of(module: ModuleOp) -> FuncOp:
+    function = module.body.block.first_op
+    assert isinstance(function, FuncOp)
+    return function
+
+
+def parsed() -> ModuleOp:
+    return parse_text(make_context(), SourceText("test.mlir", TEXT)).module
+
+
+def change_type(module: ModuleOp) -> None:
+    Rewriter.replace_value_with_new_type(main_of(module).body.block.args[0], TensorType(f32, [2, 4]))
+
+
+def change_elements(module: ModuleOp) -> None:
+    relu = list(main_of(module).body.block.ops)[1]
+    Rewriter.replace_value_with_new_type(relu.results[0], TensorType(Float64Type(), [2, 3]))
+
+
+def change_property(module: ModuleOp) -> None:
+    list(main_of(module).body.block.ops)[2].properties["perm"] = ints([0, 1])
+
+
+def drop_property(module: ModuleOp) -> None:
+    del list(main_of(module).body.block.ops)[2].properties["perm"]
+
+
+def add_property(module: ModuleOp) -> None:
+    next(iter(main_of(module).body.block.ops)).properties["strange"] = StringAttr("x")
+
+
+def swap_operand(module: ModuleOp) -> None:
+    ops = list(main_of(module).body.block.ops)
+    ops[1].operands[0] = ops[2].results[0]
+
+
+def drop_terminator(module: ModuleOp) -> None:
+    block = main_of(module).body.block
+    last = block.last_op
+    assert last is not None
+    last.detach()
+    last.erase()
+
+
+def empty_block(module: ModuleOp) -> None:
+    block = main_of(module).body.block
+    for op in reversed(list(block.ops)):
+        op.detach()
+        op.erase()
+
+
+def erase_operand(module: ModuleOp) -> None:
+    op = next(iter(main_of(module).body.block.ops))
+    op.detach()
+    op.erase(safe_erase=False)
+
+
+def wrong_parent(module: ModuleOp) -> None:
+    op = next(iter(main_of(module).body.block.ops))
+    op.parent = Block()
+
+
+FAULTS = [
+    change_type, change_elements, change_property, drop_property, add_property, swap_operand, drop_terminator,
+    empty_block, erase_operand, wrong_parent,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_a_module_that_was_valid_is_found(fault: Callable[[ModuleOp], None]) -> None:
+    module, verifier = parsed(), Verifier()
+    verifier.verify(module)
+    verifier.verify(module)
+    fault(module)
+    with pytest.raises((VerifyException, ValueError)) as expected:
+        module.verify()
+    with pytest.raises((VerifyException, ValueError)) as found:
+        verifier.verify(module)
+    assert type(found.value) is type(expected.value)
+    if isinstance(expected.value, ValueError):
+        assert str(found.value).split("Parent")[-1] == str(expected.value).split("Parent")[-1]
+
+
+def test_an_invalid_op_stays_invalid_when_it_is_seen_again() -> None:
+    module, verifier = parsed(), Verifier()
+    change_property(module)
+    for _ in range(2):
+        with pytest.raises(VerifyException):
+            verifier.verify(module)
+
+
+def test_a_copy_of_what_is_valid_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, verifier = parsed(), Verifier()
+    verifier.verify(module)
+    seen: list[str] = []
+    before = graph.ReluOp.verify_
+
+    def verify_(op: graph.ReluOp) -> None:
+        seen.append(op.name)
+        before(op)
+
+    monkeypatch.setattr(graph.ReluOp, "verify_", verify_)
+    copy = module.clone()
+    verifier.verify(copy)
+    assert seen == []
+    Verifier().verify(copy)
+    assert seen != []
+
+
+def test_a_region_without_blocks_is_no_fault() -> None:
+    type = ([TensorType(f32, [2])], [TensorType(f32, [2])])
+    Verifier().verify(ModuleOp([FuncOp("outside", type, Region(), visibility="private")]))
