@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Dialect
 from xdsl.universe import Universe
 
 from penstock.dialects.diagnostics import UserError
@@ -49,8 +50,14 @@ def make_context(*, allow_unregistered: bool = False) -> PenstockContext:
     """A context with the dialects of xDSL, of Penstock and of every installed plug-in, loaded on first use."""
     ctx = PenstockContext(allow_unregistered)
     for name, factory in Universe.get_multiverse().all_dialects.items():
-        ctx.register_dialect(name, factory)
+        ctx.register_dialect(name, _arith if name == "arith" else factory)
     return ctx
+
+
+def _arith() -> Dialect:
+    from penstock.dialects.remainder import arith_with_remainder
+
+    return arith_with_remainder()
 
 
 def store_of(ctx: Context) -> WeightStore:

@@ -6,10 +6,15 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 from xdsl.dialects.builtin import (
     BFloat16Type,
+    Float4E2M1FNType,
     Float8E4M3FNType,
+    Float8E4M3FNUZType,
+    Float8E5M2FNUZType,
     Float8E5M2Type,
+    Float8E8M0FNUType,
     Float16Type,
     Float32Type,
     Float64Type,
@@ -25,11 +30,22 @@ _FLOATS: dict[type[Attribute], DType] = {
     BFloat16Type: np.dtype(ml_dtypes.bfloat16),
     Float8E4M3FNType: np.dtype(ml_dtypes.float8_e4m3fn),
     Float8E5M2Type: np.dtype(ml_dtypes.float8_e5m2),
+    Float8E4M3FNUZType: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    Float8E5M2FNUZType: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    Float8E8M0FNUType: np.dtype(ml_dtypes.float8_e8m0fnu),
+    Float4E2M1FNType: np.dtype(ml_dtypes.float4_e2m1fn),
     Float16Type: np.dtype(np.float16),
     Float32Type: np.dtype(np.float32),
     Float64Type: np.dtype(np.float64),
 }
 _WIDTHS = (8, 16, 32, 64)
+_NARROW: dict[tuple[int, bool], DType] = {
+    (2, False): np.dtype(ml_dtypes.int2),
+    (2, True): np.dtype(ml_dtypes.uint2),
+    (4, False): np.dtype(ml_dtypes.int4),
+    (4, True): np.dtype(ml_dtypes.uint4),
+}
+"""Integers of less than a byte, by their bits and whether they are unsigned; NumPy keeps each in a byte."""
 
 
 def numpy_dtype(element: Attribute) -> DType:
@@ -48,19 +64,24 @@ def numpy_dtype(element: Attribute) -> DType:
         case IntegerType() if element.width.data in _WIDTHS:
             letter = "u" if element.signedness.data == Signedness.UNSIGNED else "i"
             return np.dtype(f"{letter}{element.width.data // 8}")
+        case IntegerType() if (narrow := _narrow(element)) is not None:
+            return narrow
         case _:
             raise ValueError(f"{element} has no counterpart in NumPy")
 
 
 def element_type(dtype: DType) -> Attribute:
     """
-    The element type of a NumPy type, the inverse of `numpy_dtype`, with unsigned integers as `ui8` to `ui64`.
+    The element type of a NumPy type, the inverse of `numpy_dtype`, with unsigned integers as `ui2` to `ui64`.
 
     Raises ValueError for strings, objects, complex numbers and other types without a counterpart.
     """
     for float_type, found in _FLOATS.items():
         if dtype == found:
             return float_type()
+    for (width, unsigned), found in _NARROW.items():
+        if dtype == found:
+            return IntegerType(width, Signedness.UNSIGNED if unsigned else Signedness.SIGNLESS)
     match dtype.kind:
         case "b":
             return IntegerType(1)
@@ -70,3 +91,34 @@ def element_type(dtype: DType) -> Attribute:
             return IntegerType(dtype.itemsize * 8, Signedness.UNSIGNED)
         case _:
             raise ValueError(f"elements of type {dtype} are not supported")
+
+
+def is_narrow_integer(dtype: DType) -> bool:
+    """Whether a NumPy type is that of integers of 2 or 4 bits, which NumPy does not count among its integers."""
+    return dtype in _NARROW.values()
+
+
+def stored(array: NDArray[Any]) -> NDArray[Any]:
+    """
+    An array as it is kept below graph level: integers of less than a byte one a byte, in the signed range of their
+    width, since all integers are signless there; any other array as it is.
+    """
+    for (width, _), found in _NARROW.items():
+        if array.dtype == found:
+            half = 1 << (width - 1)
+            # Of a single number NumPy makes no array.
+            return np.asarray(((array.astype(np.int8) + half) & (2 * half - 1)) - np.int8(half))
+    return array
+
+
+def same_bits(left: DType, right: DType) -> bool:
+    """Whether two types are the same but for the sign of integers, which is not known below graph level."""
+    if left == right:
+        return True
+    if left.kind in "iu" and right.kind in "iu":
+        return left.itemsize == right.itemsize
+    return any({left, right} == {_NARROW[width, False], _NARROW[width, True]} for width in (2, 4))
+
+
+def _narrow(element: IntegerType) -> DType | None:
+    return _NARROW.get((element.width.data, element.signedness.data == Signedness.UNSIGNED))

@@ -33,6 +33,18 @@ _SAFETENSORS_DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),
 }
 
+_AS_BYTES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(getattr(ml_dtypes, name))
+    for name in (
+        "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
+        "int4", "uint4", "int2", "uint2",
+    )
+}  # fmt: skip
+"""Types that a file holds as bytes, one for each element; its metadata say so, since readers know few of them."""
+
+_TYPE_KEY = "type of "
+"""What the metadata call the type of an entry of bytes, with the name of the entry behind it."""
+
 _NAMES_OF_DTYPES = {dtype: name for name, dtype in _SAFETENSORS_DTYPES.items()}
 
 _AT_ONCE = 1 << 24
@@ -74,9 +86,12 @@ class WeightStore:
             ) from None
         except (SafetensorError, OSError) as error:
             raise UserError(f"not a readable safetensors file: {error}", loc=str(path)) from None
+        metadata: dict[str, str] = store._file.metadata() or {}
         for name in store._file.keys():
             entry = store._file.get_slice(name)
             dtype = _SAFETENSORS_DTYPES.get(entry.get_dtype())
+            if dtype == np.uint8 and (held := metadata.get(_TYPE_KEY + name)) is not None:
+                dtype = _AS_BYTES.get(held)
             if dtype is None:
                 raise UserError(f'weight "{name}" has the unknown type {entry.get_dtype()}', loc=str(path))
             store._filed[name] = (tuple(entry.get_shape()), dtype)
@@ -115,7 +130,7 @@ class WeightStore:
             return array
         if name not in self._filed:
             raise self._missing(name)
-        array = self._file.get_tensor(name)
+        array = self._file.get_tensor(name).view(self._filed[name][1])
         array.flags.writeable = False
         self._arrays[name] = array
         return array
@@ -148,7 +163,7 @@ class WeightStore:
         chosen = self.names() if names is None else names
         kinds = {name: self.shape_dtype(name) for name in chosen}
         for name, (_, dtype) in kinds.items():
-            if dtype not in _NAMES_OF_DTYPES:
+            if dtype not in _NAMES_OF_DTYPES and dtype not in _AS_BYTES.values():
                 raise UserError(f'a weights file cannot hold "{name}", whose elements are {dtype}', loc=str(path))
         # Wide elements first, so that all are aligned.
         order = sorted(kinds, key=lambda name: (-kinds[name][1].itemsize, name))
@@ -169,10 +184,16 @@ class WeightStore:
 def _header(entries: Sequence[tuple[str, tuple[int, ...], np.dtype[Any]]]) -> bytes:
     """What a safetensors file with these entries begins with: https://huggingface.co/docs/safetensors, "Format"."""
     described: dict[str, Any] = {}
+    if held := {_TYPE_KEY + name: str(dtype) for name, _, dtype in entries if dtype in _AS_BYTES.values()}:
+        described["__metadata__"] = held
     start = 0
     for name, shape, dtype in entries:
         end = start + int(np.prod(shape, dtype=object)) * dtype.itemsize
-        described[name] = {"dtype": _NAMES_OF_DTYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+        described[name] = {
+            "dtype": _NAMES_OF_DTYPES.get(dtype, "U8"),
+            "shape": list(shape),
+            "data_offsets": [start, end],
+        }
         start = end
     text = json.dumps(described, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -65,6 +65,28 @@ class TensorSpec:
             wanted in (size, UNBOUND) for size, wanted in zip(shape, self.shape, strict=True)
         )
 
+    def checked(self, value: Any) -> Array:
+        """`value` as an array; raises UserError unless it has this element type and a shape that fits."""
+        # Lists and Python numbers have no element type of their own; arrays have, and it must be the right one.
+        if isinstance(value, (list, tuple, int, float, bool)):
+            array = np.asarray(value, dtype=self.dtype)
+        else:
+            array = np.asarray(value)
+        if array.dtype != self.dtype:
+            raise UserError(
+                f'the input "{self.name}" has elements of type {array.dtype}, and the program takes {self.dtype}',
+                notes=[f"convert it: array.astype({self.dtype.name!r})"],
+            )
+        if not self.accepts(array.shape):
+            wanted = self.shape if self.is_static else self.named_shape
+            raise UserError(
+                f'the input "{self.name}" has the shape {array.shape}, and the program takes {wanted}',
+                notes=["shapes are fixed at compilation; a symbolic dimension is set by --dim NAME=SIZE"]
+                if array.ndim == len(self.shape)
+                else [],
+            )
+        return array
+
     def __str__(self) -> str:
         return f'"{self.name}": {self.named_shape} {self.dtype}'
 
@@ -153,7 +175,7 @@ class Signature:
             given[name] = array
         if missing := [spec for spec in self.inputs if spec.name not in given]:
             raise UserError("an input is missing: " + ", ".join(map(str, missing)), notes=[self.describe()])
-        return [_checked(spec, given[spec.name]) for spec in self.inputs]
+        return [spec.checked(given[spec.name]) for spec in self.inputs]
 
     def describe(self) -> str:
         """The inputs in words."""
@@ -220,25 +242,3 @@ def _spec(name: str, type: Attribute, dims: Sequence[str] = ()) -> TensorSpec:
         shape = tuple(UNBOUND if size == DYNAMIC_INDEX else size for size in type.get_shape())
         return TensorSpec(name, shape, numpy_dtype(type.element_type), tuple(dims) if any(dims) else ())
     return TensorSpec(name, (), numpy_dtype(type))
-
-
-def _checked(spec: TensorSpec, value: Any) -> Array:
-    # Lists and Python numbers have no element type of their own; arrays have, and it must be the right one.
-    if isinstance(value, (list, tuple, int, float, bool)):
-        array = np.asarray(value, dtype=spec.dtype)
-    else:
-        array = np.asarray(value)
-    if array.dtype != spec.dtype:
-        raise UserError(
-            f'the input "{spec.name}" has elements of type {array.dtype}, and the program takes {spec.dtype}',
-            notes=[f"convert it: array.astype({spec.dtype.name!r})"],
-        )
-    if not spec.accepts(array.shape):
-        wanted = spec.shape if spec.is_static else spec.named_shape
-        raise UserError(
-            f'the input "{spec.name}" has the shape {array.shape}, and the program takes {wanted}',
-            notes=["shapes are fixed at compilation; a symbolic dimension is set by --dim NAME=SIZE"]
-            if array.ndim == len(spec.shape)
-            else [],
-        )
-    return array

@@ -1,8 +1,8 @@
 """
 Fitting an ONNX model to the inputs of one run: what the inputs say about shapes is taken over.
 
-A symbolic dimension gets its size from the array that is given. An input that only feeds shapes, axes, pads, scales
-and the like becomes a constant with the given value.
+A symbolic dimension gets its size from the array that is given. An input of which shapes, axes, pads, scales and the
+like are computed becomes a constant with the given value.
 """
 
 from __future__ import annotations
@@ -13,20 +13,28 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, inliner, numpy_helper
 
 from penstock.lowering.from_onnx.model import load_model, symbolic_names
-from penstock.runtime.signature import BoundDims
+from penstock.lowering.from_onnx.node import Unsupported, array_dtype
+from penstock.runtime.signature import UNBOUND, BoundDims, TensorSpec
 
 Array = NDArray[Any]
 
 SHAPE_OPERANDS: Mapping[str, frozenset[int]] = {
+    "AffineGrid": frozenset({1}),
+    "BlackmanWindow": frozenset({0}),
     "CenterCropPad": frozenset({1}),
+    "Col2Im": frozenset({1, 2}),
     "ConstantOfShape": frozenset({0}),
     "CumProd": frozenset({1}),
     "CumSum": frozenset({1}),
+    "DFT": frozenset({1, 2}),
     "Expand": frozenset({1}),
+    "HammingWindow": frozenset({0}),
+    "HannWindow": frozenset({0}),
     "MaxUnpool": frozenset({2}),
+    "MelWeightMatrix": frozenset({0, 1, 2, 3, 4}),
     "OneHot": frozenset({1}),
     "Pad": frozenset({1, 3}),
     "Range": frozenset({0, 1, 2}),
@@ -42,6 +50,7 @@ SHAPE_OPERANDS: Mapping[str, frozenset[int]] = {
     "ReduceSumSquare": frozenset({1}),
     "Reshape": frozenset({1}),
     "Resize": frozenset({1, 2, 3}),
+    "STFT": frozenset({1, 3}),
     "Slice": frozenset({1, 2, 3, 4}),
     "Split": frozenset({1}),
     "Squeeze": frozenset({1}),
@@ -52,6 +61,23 @@ SHAPE_OPERANDS: Mapping[str, frozenset[int]] = {
     "Upsample": frozenset({1}),
 }
 """Which operands of an ONNX operator decide about shapes or axes and are not data."""
+
+OF_TYPES = frozenset({"CastLike", "Shape", "Size"})
+"""Operators that read the type of their last operand, and nothing of its values."""
+
+LARGEST_RANK = 1
+"""The rank up to which a tensor is taken for a list of sizes that others are computed from, and not for data."""
+
+
+@dataclass(frozen=True)
+class FittedInputs:
+    """What the inputs of one run fix about a model, and the inputs that are left."""
+
+    constants: dict[str, Array]
+    """The inputs that become constants, by name."""
+    dims: dict[str, int]
+    ordered: list[Array]
+    named: dict[str, Array]
 
 
 @dataclass(frozen=True)
@@ -64,6 +90,63 @@ class FittedModel:
     named: dict[str, Array]
 
 
+class Specialiser:
+    """A loaded model, which is left as it is, and which of its inputs decide about shapes."""
+
+    def __init__(self, model: ModelProto):
+        self.model: ModelProto = inliner.inline_local_functions(model) if model.functions else model
+        graph = self.model.graph
+        constants = {tensor.name for tensor in graph.initializer}
+        self.inputs = [value for value in graph.input if value.name not in constants]
+        self._only = {value.name for value in self.inputs if _only_shapes(graph, value.name)}
+        self._deciding = _names_that_decide(graph)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether nothing has to be known from the inputs of a run."""
+        return not any(value.name in self._deciding or any(symbolic_names(value)) for value in self.inputs)
+
+    def fit(self, ordered: Sequence[Array], named: Mapping[str, Array], dims: Mapping[str, int]) -> FittedInputs:
+        """
+        What inputs given in order and by name fix; `dims` given by hand stay as they are.
+
+        Raises UserError where two sizes of one dimension differ, and for an input that becomes a constant and has
+        another shape or element type than the model says.
+        """
+        given = dict(zip((value.name for value in self.inputs), ordered, strict=False)) | dict(named)
+        bound = BoundDims.by_hand(dims)
+        constants: dict[str, Array] = {}
+        for value in self.inputs:
+            if (array := given.get(value.name)) is None:
+                continue
+            if self._becomes_constant(value.name, array):
+                constants[value.name] = _checked(value, array)
+                continue
+            names = symbolic_names(value)
+            if len(names) == array.ndim:
+                bound.take(value.name, names, array.shape)
+        return FittedInputs(
+            constants,
+            bound.sizes,
+            [array for value, array in zip(self.inputs, ordered, strict=False) if value.name not in constants]
+            + list(ordered[len(self.inputs) :]),
+            {name: array for name, array in named.items() if name not in constants},
+        )
+
+    def _becomes_constant(self, name: str, array: Array) -> bool:
+        # "V" are the types of other packages, bfloat16 among them.
+        if array.dtype.kind not in "biufV":
+            return False
+        return name in self._only or (name in self._deciding and array.ndim <= LARGEST_RANK)
+
+    def with_constants(self, constants: Mapping[str, Array]) -> ModelProto:
+        """A copy of the model in which these inputs are constants."""
+        copy = ModelProto()
+        copy.CopyFrom(self.model)
+        copy.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+        return copy
+
+
 def fit_to_inputs(
     model: Path | ModelProto, ordered: Sequence[Array], named: Mapping[str, Array], dims: Mapping[str, int]
 ) -> FittedModel:
@@ -74,34 +157,24 @@ def fit_to_inputs(
     Inputs that do not fit in number, name or rank are left for the check against the signature, which says so.
     Raises UserError for a file that is no model, and where two sizes of one dimension differ.
     """
-    if isinstance(model, Path):
-        model = load_model(model)
-    else:
-        loaded, model = model, ModelProto()
-        model.CopyFrom(loaded)
-    graph = model.graph
-    constants = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in constants]
-    given = dict(zip((value.name for value in inputs), ordered, strict=False)) | dict(named)
-    bound = BoundDims.by_hand(dims)
-    baked: set[str] = set()
-    for value in inputs:
-        if (array := given.get(value.name)) is None:
-            continue
-        if array.dtype.kind in "if" and _only_shapes(graph, value.name):
-            graph.initializer.append(numpy_helper.from_array(array, value.name))
-            baked.add(value.name)
-        else:
-            names = symbolic_names(value)
-            if len(names) == array.ndim:
-                bound.take(value.name, names, array.shape)
-    return FittedModel(
-        model,
-        bound.sizes,
-        [array for value, array in zip(inputs, ordered, strict=False) if value.name not in baked]
-        + list(ordered[len(inputs) :]),
-        {name: array for name, array in named.items() if name not in baked},
-    )
+    specialiser = Specialiser(load_model(model) if isinstance(model, Path) else model)
+    fitted = specialiser.fit(ordered, named, dims)
+    return FittedModel(specialiser.with_constants(fitted.constants), fitted.dims, fitted.ordered, fitted.named)
+
+
+def _checked(value: ValueInfoProto, array: Array) -> Array:
+    """An input that becomes a constant, checked as an engine checks those that stay inputs."""
+    tensor = value.type.tensor_type
+    try:
+        dtype = array_dtype(tensor.elem_type)
+    except Unsupported:
+        # What the import has to say about it is more.
+        return array
+    shape = array.shape
+    if tensor.HasField("shape"):
+        sizes = zip(symbolic_names(value), tensor.shape.dim, strict=True)
+        shape = tuple(UNBOUND if name else dim.dim_value for name, dim in sizes)
+    return TensorSpec(value.name, shape, dtype).checked(array)
 
 
 def _only_shapes(graph: GraphProto, name: str) -> bool:
@@ -115,6 +188,35 @@ def _only_shapes(graph: GraphProto, name: str) -> bool:
         if operand == name
     ]
     return bool(uses) and all(uses)
+
+
+def _names_that_decide(graph: GraphProto) -> set[str]:
+    """The names of the values that shapes are computed from, at any distance."""
+    nodes = list(_nodes(graph))
+    # A graph inside a node may give one of its values any name; taking two for one only specialises more.
+    makers = {name: node for node in nodes for name in node.output if name}
+    pending = [
+        node.input[index]
+        for node in nodes
+        for index in SHAPE_OPERANDS.get(node.op_type, frozenset())
+        if index < len(node.input) and node.input[index]
+    ]
+    found: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name in found:
+            continue
+        found.add(name)
+        if (node := makers.get(name)) is None:
+            continue
+        last = len(node.input) - 1
+        pending += [
+            each for index, each in enumerate(node.input) if each and not (node.op_type in OF_TYPES and index == last)
+        ]
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                pending += [output.name for output in attribute.g.output]
+    return found
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:

@@ -19,7 +19,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext, bind_weights
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.element_types import numpy_dtype, same_bits
 from penstock.dialects.graph.base import WeightAttr
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import ParsedText
@@ -67,8 +67,7 @@ def _check_entry(store: WeightStore, name: str, type: Attribute, place: str) -> 
         return
     expected = numpy_dtype(type.get_element_type())  # pyright: ignore
     # Below graph level integers are signless, so an unsigned entry stands for bits of the same width.
-    same_bits = expected.kind in "iu" and dtype.kind in "iu" and expected.itemsize == dtype.itemsize
-    if shape != tuple(type.get_shape()) or (expected != dtype and not same_bits):
+    if shape != tuple(type.get_shape()) or not same_bits(expected, dtype):
         raise UserError(
             f'the weight "{name}" is used as {type}, but the weights file has shape {_spell(shape)} and type {dtype}',
             loc=place,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from xdsl.ir import Dialect
 
+from penstock.dialects.graph.attention import AttentionOp
 from penstock.dialects.graph.base import (
     GraphOp,
     HasPatternKind,
@@ -21,7 +22,14 @@ from penstock.dialects.graph.base import (
     pattern_kind,
     tensor_of,
 )
-from penstock.dialects.graph.bitwise import BitwiseAndOp, BitwiseOrOp, BitwiseXorOp, ShiftLeftOp, ShiftRightOp
+from penstock.dialects.graph.bitwise import (
+    BitcastOp,
+    BitwiseAndOp,
+    BitwiseOrOp,
+    BitwiseXorOp,
+    ShiftLeftOp,
+    ShiftRightOp,
+)
 from penstock.dialects.graph.broadcast import (
     AddOp,
     AndOp,
@@ -33,6 +41,7 @@ from penstock.dialects.graph.broadcast import (
     LessOp,
     MaxOp,
     MinOp,
+    ModOp,
     MulOp,
     OrOp,
     PowOp,
@@ -41,6 +50,7 @@ from penstock.dialects.graph.broadcast import (
     WhereOp,
 )
 from penstock.dialects.graph.constant import ConstantOp, dense_of
+from penstock.dialects.graph.convolution import ConvOp
 from penstock.dialects.graph.elementwise import (
     AbsOp,
     CastOp,
@@ -79,6 +89,7 @@ from penstock.dialects.graph.indexing import (
     TopKOp,
 )
 from penstock.dialects.graph.layout import NCHW, NHWC, channel_axis
+from penstock.dialects.graph.layout_transform import LayoutTransformOp
 from penstock.dialects.graph.nn import (
     BatchNormalizationOp,
     GemmOp,
@@ -118,7 +129,6 @@ from penstock.dialects.graph.trigonometry import (
 )
 from penstock.dialects.graph.window import (
     AveragePoolOp,
-    ConvOp,
     GlobalAveragePoolOp,
     GlobalMaxPoolOp,
     GlobalPoolOp,
@@ -137,8 +147,10 @@ OPS = (
     AsinhOp,
     AtanOp,
     AtanhOp,
+    AttentionOp,
     AveragePoolOp,
     BatchNormalizationOp,
+    BitcastOp,
     BitwiseAndOp,
     BitwiseOrOp,
     BitwiseXorOp,
@@ -170,6 +182,7 @@ OPS = (
     HardSigmoidOp,
     HardSwishOp,
     IdentityOp,
+    LayoutTransformOp,
     LeakyReluOp,
     LessOp,
     LogOp,
@@ -179,6 +192,7 @@ OPS = (
     MaxOp,
     MaxPoolOp,
     MinOp,
+    ModOp,
     MulOp,
     NegOp,
     NotOp,
@@ -234,9 +248,11 @@ __all__ = [
     "AsinhOp",
     "AtanOp",
     "AtanhOp",
+    "AttentionOp",
     "AveragePoolOp",
     "BatchNormalizationOp",
     "BinaryOp",
+    "BitcastOp",
     "BitwiseAndOp",
     "BitwiseOrOp",
     "BitwiseXorOp",
@@ -273,6 +289,7 @@ __all__ = [
     "HardSwishOp",
     "HasPatternKind",
     "IdentityOp",
+    "LayoutTransformOp",
     "LeakyReluOp",
     "LessOp",
     "LinearOp",
@@ -283,6 +300,7 @@ __all__ = [
     "MaxOp",
     "MaxPoolOp",
     "MinOp",
+    "ModOp",
     "MulOp",
     "NegOp",
     "NotOp",

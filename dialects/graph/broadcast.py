@@ -11,6 +11,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, traits_def
 from penstock.dialects.graph.base import (
     ANY_ELEMENTS,
     BOOLS,
+    FLOATS,
     NUMBERS,
     TENSOR,
     Elements,
@@ -80,6 +81,14 @@ class DivOp(BinaryOp):
     """a / b; integers truncate towards zero."""
 
     name = "graph.div"
+
+
+@irdl_op_definition
+class ModOp(BinaryOp):
+    """The remainder of a / b with the sign of a, exact: C's `fmod`."""
+
+    name = "graph.mod"
+    ACCEPTS: ClassVar[Elements] = FLOATS
 
 
 @irdl_op_definition

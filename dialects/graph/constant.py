@@ -76,7 +76,7 @@ def dense_of(array: Array) -> Dense | None:
     Raises ValueError for elements that no element type holds.
     """
     element = element_type(array.dtype)
-    if array.dtype.kind in "biu":
+    if not isinstance(element, AnyFloat):
         numbers = [int(number) for number in array.ravel().tolist()]
     else:
         numbers = [float(number) for number in np.asarray(array, np.float64).ravel().tolist()]
@@ -124,8 +124,9 @@ class ConstantOp(GraphOp):
     @property
     def dense(self) -> Dense:
         """The value in the text; raises VerifyException for a weight."""
-        require(not isinstance(self.value, WeightAttr), f"this constant is the weight {self.value}")
-        return cast(Dense, self.value)
+        if isinstance(self.value, WeightAttr):  # every verification comes here: the message is written only if needed
+            raise VerifyException(f"this constant is the weight {self.value}")
+        return self.value
 
     def infer_type(self) -> Tensor:
         return self.result_type if self.weight is not None else self.infer(self.dense)

@@ -1,19 +1,178 @@
-"""Layouts of images: where the channels and the spatial dimensions of a tensor are."""
+"""
+Layouts: how the dimensions of a tensor are stored, as a word such as "NCHW", "NHWC16c" or "HWOI16o16i".
+
+An upper-case letter is a dimension. A number and a lower-case letter is a block of that dimension: it is cut in
+blocks of so many elements, the upper-case letter counts the blocks and the block holds the place in one. Dimensions
+are given from the outermost to the innermost. The letters are those of the field: images have N, C and the spatial
+D, H, W, filters O, I and the spatial ones; any others serve as well. In layouts of images and filters `HW` stands for
+all spatial dimensions, whatever their number. See Liu et al., "Optimizing CNN Model Inference on CPUs", ATC 2019.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
 
 from penstock.dialects.graph.base import Tensor, require
+from penstock.dialects.graph.sizes import is_known
 
 NCHW = "NCHW"
 """The layout with the channels before the spatial dimensions, whatever their number."""
 NHWC = "NHWC"
 """The layout with the channels innermost."""
 
+_PART = re.compile(r"([A-Z])|([1-9][0-9]*)([a-z])")
+_SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
+_FILTERS = {NCHW: "OIHW", NHWC: "HWIO"}
+
+
+class Part(NamedTuple):
+    """One dimension of the stored tensor: a dimension of the original, or, with a number, a block of it."""
+
+    dim: str
+    block: int | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout, part by part from the outermost to the innermost."""
+
+    parts: tuple[Part, ...]
+
+    def __str__(self) -> str:
+        return "".join(dim if block is None else f"{block}{dim.lower()}" for dim, block in self.parts)
+
+    @property
+    def rank(self) -> int:
+        """The rank of what is stored."""
+        return len(self.parts)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions of the original, in the order in which they are stored."""
+        return tuple(part.dim for part in self.parts if part.block is None)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a dimension has blocks."""
+        return any(part.block is not None for part in self.parts)
+
+    def blocks(self, dim: str) -> list[int]:
+        """The sizes of the blocks of a dimension, from the outermost to the innermost."""
+        return [part.block for part in self.parts if part.dim == dim and part.block is not None]
+
+    def block(self, dim: str) -> int:
+        """The elements of a dimension that its upper-case letter counts as one."""
+        return prod(self.blocks(dim))
+
+    def axis(self, dim: str) -> int:
+        """Where the dimension is stored, or, if it has blocks, their number."""
+        return self.parts.index(Part(dim))
+
+    def shape(self, sizes: Mapping[str, int]) -> list[int]:
+        """The shape of what is stored of a tensor with these sizes; the last block of a dimension may hang over."""
+        shape: list[int] = []
+        for dim, block in self.parts:
+            whole = self.block(dim)
+            size = sizes[dim]
+            require(whole == 1 or is_known(size), f"blocks of {dim} need a size that is known")
+            shape.append(block if block is not None else size if whole == 1 else -(-size // whole))
+        return shape
+
+    def extents(self, shape: Sequence[int]) -> dict[str, int]:
+        """How many elements what is stored has of each dimension; raises VerifyException if it is not stored so."""
+        require(len(shape) == self.rank, f'the layout "{self}" has {self.rank} dimensions, and here are {len(shape)}')
+        sizes: dict[str, int] = {}
+        for (dim, block), size in zip(self.parts, shape, strict=True):
+            if block is None:
+                whole = self.block(dim)
+                sizes[dim] = size if whole == 1 else size * whole
+            else:
+                require(size == block, f'the layout "{self}" has blocks of {block} elements of {dim}, not of {size}')
+        return sizes
+
+    def replaced(self, old: str, new: str) -> Layout:
+        """The layout with another name for a dimension."""
+        return Layout(tuple(Part(new, block) if dim == old else Part(dim, block) for dim, block in self.parts))
+
+
+@lru_cache(maxsize=1024)
+def parse_layout(text: str) -> Layout:
+    """Read a layout; raises VerifyException if `text` is none."""
+    parts: list[Part] = []
+    at = 0
+    while at < len(text):
+        found = _PART.match(text, at)
+        require(found is not None, f'"{text}" is no layout: letters for dimensions, numbers with letters for blocks')
+        assert found is not None
+        dim, block, blocked = found.groups()
+        parts.append(Part(dim) if dim else Part(blocked.upper(), int(block)))
+        at = found.end()
+    whole = [part.dim for part in parts if part.block is None]
+    require(len(set(whole)) == len(whole) > 0, f'the layout "{text}" names a dimension twice, or none')
+    for number, part in enumerate(parts):
+        if part.block is not None:
+            require(
+                Part(part.dim) in parts[:number],
+                f'the layout "{text}" has blocks of {part.dim}, but no {part.dim} before them',
+            )
+    return Layout(tuple(parts))
+
+
+@lru_cache(maxsize=1024)
+def layout_of_rank(text: str, rank: int) -> Layout:
+    """Read a layout of tensors of `rank`; `HW` in it stands for W or for DHW if the rank asks for it."""
+    layout = parse_layout(text)
+    if layout.rank == rank or "HW" not in text or "D" in layout.dims:
+        require(
+            layout.rank == rank, f'the layout "{text}" has {layout.rank} dimensions, and the tensor has the rank {rank}'
+        )
+        return layout
+    spatial = 2 + rank - layout.rank
+    require(
+        spatial in _SPATIAL,
+        f'a tensor of rank {rank} in the layout "{text}" has {spatial} spatial dimensions, supported are 1 to 3',
+    )
+    return parse_layout(text.replace("HW", _SPATIAL[spatial]))
+
+
+# images and filters
+
+
+def image_layout(text: str, rank: int) -> Layout:
+    """
+    The layout of a batch of images (or lines, or volumes) of `rank`: N, C, the spatial dimensions in their order and
+    next to each other, and blocks of the channels innermost. Raises VerifyException for another.
+    """
+    layout = layout_of_rank(text, rank)
+    spatial = [dim for dim in layout.dims if dim in "DHW"]
+    first = layout.axis(spatial[0]) if spatial else 0
+    fits = (
+        sorted(layout.dims) == sorted(("N", "C", *spatial))
+        and "".join(spatial) in _SPATIAL.values()
+        and layout.dims[0] == "N"
+        and [part.dim for part in layout.parts[first : first + len(spatial)]] == spatial
+        and [dim for dim, block in layout.parts if block is not None] in ([], ["C"])
+        and (not layout.is_blocked or layout.parts[-1].block is not None)
+    )
+    require(fits, f'the layout of images is "NCHW", "NHWC", or one of these with blocks of channels, not "{text}"')
+    return layout
+
+
+def spatial_dims(text: str, rank: int) -> range:
+    """Where the spatial dimensions of a batch of images are stored."""
+    layout = image_layout(text, rank)
+    places = [at for at, part in enumerate(layout.parts) if part.dim in "DHW"]
+    return range(places[0], places[-1] + 1)
+
 
 def channel_axis(layout: str, rank: int) -> int:
-    """The dimension of the channels of a tensor of `rank`; raises VerifyException for another layout."""
+    """The dimension of the channels of a tensor of `rank`; raises VerifyException for a layout other than two."""
     require(layout in (NCHW, NHWC), f'the layout is "NCHW" or "NHWC", not "{layout}"')
     return 1 if layout == NCHW else rank - 1
 
@@ -21,11 +180,120 @@ def channel_axis(layout: str, rank: int) -> int:
 def spatial_sizes(x: Tensor, layout: str) -> tuple[int, ...]:
     """The spatial sizes of a batch of images (or lines, or volumes)."""
     shape = x.get_shape()
-    rank = len(shape)
-    require(3 <= rank <= 5, f"{x} has {rank - 2} spatial dimensions, supported are 1 to 3")
-    return shape[2:] if channel_axis(layout, rank) == 1 else shape[1:-1]
+    return tuple(shape[dim] for dim in spatial_dims(layout, len(shape)))
+
+
+def channels_of(x: Tensor, layout: str) -> int:
+    """The channels that a batch of images has room for."""
+    return image_layout(layout, x.get_num_dims()).extents(x.get_shape())["C"]
 
 
 def with_channels(batch: int, channels: int, spatial: Sequence[int], layout: str) -> list[int]:
     """The shape of a batch of images."""
-    return [batch, channels, *spatial] if layout == NCHW else [batch, *spatial, channels]
+    if layout in (NCHW, NHWC):
+        return [batch, channels, *spatial] if layout == NCHW else [batch, *spatial, channels]
+    rank = parse_layout(layout).rank - 2 + len(spatial)
+    whole = image_layout(layout, rank)
+    return whole.shape({"N": batch, "C": channels, **dict(zip(_SPATIAL[len(spatial)], spatial, strict=True))})
+
+
+def default_filters(layout: str) -> str | None:
+    """The layout of the filters of images in a layout where none is named; None where one has to be."""
+    return _FILTERS.get(layout)
+
+
+def filter_layout(text: str, rank: int) -> Layout:
+    """The layout of filters of `rank`: O, I and the spatial dimensions. Raises VerifyException for another."""
+    layout = layout_of_rank(text, rank)
+    spatial = [dim for dim in layout.dims if dim in "DHW"]
+    blocked = [dim for dim, block in layout.parts if block is not None]
+    require(
+        sorted(layout.dims) == sorted(("O", "I", *spatial))
+        and "".join(spatial) in _SPATIAL.values()
+        and set(blocked) <= {"O", "I"}
+        and len(set(blocked)) == len(blocked),
+        f'the layout of filters has O, I and the spatial dimensions, as "OIHW", "HWIO" or "HWOI16o16i", not "{text}"',
+    )
+    return layout
+
+
+# from one layout to another
+
+
+class Steps(NamedTuple):
+    """How a tensor gets from one layout into another; each step takes what the one before it left."""
+
+    grown: tuple[int, ...]
+    """The shape with zeros after what is stored, for blocks that hang over."""
+    split: tuple[int, ...]
+    """Every dimension in runs that both layouts keep together."""
+    perm: tuple[int, ...]
+    """The order of those in the result."""
+    joined: tuple[int, ...]
+    """The shape of the result before what is beyond its sizes is cut off."""
+
+    def is_view(self, source: Sequence[int], result: Sequence[int]) -> bool:
+        """Whether no element of a tensor of the shape `source` moves on the way to one of the shape `result`."""
+        kept = [dim for dim in self.perm if self.split[dim] != 1]
+        return self.grown == tuple(source) and self.joined == tuple(result) and kept == sorted(kept)
+
+
+def common_sizes(source: Layout, target: Layout, shape: Sequence[int], result: Sequence[int]) -> bool:
+    """Whether there is a tensor that is stored in `shape` in the one layout and in `result` in the other."""
+    held, wanted = source.extents(shape), target.extents(result)
+    for dim, size in held.items():
+        least = max(size - source.block(dim), wanted[dim] - target.block(dim)) + 1
+        if least > min(size, wanted[dim]):
+            return False
+    return True
+
+
+def steps_between(source: Layout, target: Layout, shape: Sequence[int], result: Sequence[int]) -> Steps:
+    """
+    The way of a tensor of `shape` in the layout `source` to one of the shape `result` in the layout `target`.
+
+    Raises VerifyException unless both have the same dimensions and blocks of which the larger is a multiple of the
+    smaller.
+    """
+    require(
+        sorted(source.dims) == sorted(target.dims),
+        f'the layouts "{source}" and "{target}" do not have the same dimensions',
+    )
+    held, wanted = source.extents(shape), target.extents(result)
+    grown, joined = list(shape), list(result)
+    runs: dict[str, dict[int, int]] = {}
+    """Of each dimension: how many elements apart the steps of a run are -> its length."""
+    for dim in source.dims:
+        weights = sorted({*_weights(source, dim), *_weights(target, dim)}, reverse=True)
+        require(
+            all(large % small == 0 for large, small in pairwise(weights)),
+            f'the blocks of {dim} of the layouts "{source}" and "{target}" are no multiples of one another',
+        )
+        extent = -(-max(held[dim], wanted[dim]) // weights[0]) * weights[0]
+        grown[source.axis(dim)] = extent // source.block(dim)
+        joined[target.axis(dim)] = extent // target.block(dim)
+        ends = [extent, *weights[:-1]]
+        runs[dim] = {weight: end // weight for weight, end in zip(weights, ends, strict=True)}
+    order = _runs(source, runs)
+    split = tuple(runs[dim][weight] for dim, weight in order)
+    perm = tuple(order.index(run) for run in _runs(target, runs))
+    return Steps(tuple(grown), split, perm, tuple(joined))
+
+
+def _weights(layout: Layout, dim: str) -> list[int]:
+    """How many elements a step along each part of a dimension passes over."""
+    blocks = layout.blocks(dim)
+    return [prod(blocks[number:]) for number in range(len(blocks) + 1)]
+
+
+def _runs(layout: Layout, runs: Mapping[str, Mapping[int, int]]) -> list[tuple[str, int]]:
+    """The runs of all dimensions in the order in which a layout stores them."""
+    order: list[tuple[str, int]] = []
+    met = dict.fromkeys(layout.dims, 0)
+    for dim, _ in layout.parts:
+        weights = _weights(layout, dim)
+        number = met[dim]
+        met[dim] += 1
+        above = weights[number - 1] if number else None
+        order += [(dim, each) for each in runs[dim] if each >= weights[number] and (above is None or each < above)]
+    return order

@@ -36,8 +36,8 @@ def _is_word(element: Attribute) -> bool:
     return integer_bounds(element) == range(-(1 << 31), 1 << 31)
 
 
-QUANTIZED = Elements("i8, ui8, i16 and ui16", _is_narrow)
-DEQUANTIZED = Elements("i8, ui8, i16, ui16 and i32", lambda e: _is_narrow(e) or _is_word(e))
+QUANTIZED = Elements("integers of 2 to 16 bits", _is_narrow)
+DEQUANTIZED = Elements("integers of 2 to 16 bits and i32", lambda e: _is_narrow(e) or _is_word(e))
 REAL = Elements("floats and i32", lambda e: is_float(e) or _is_word(e))
 
 

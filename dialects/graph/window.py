@@ -1,4 +1,4 @@
-"""Operators that slide a window over the spatial dimensions: convolution and pooling."""
+"""Operators that combine the elements of windows over the spatial dimensions, or over all of them: pooling."""
 
 from __future__ import annotations
 
@@ -6,18 +6,9 @@ from abc import ABC
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import (
-    I64,
-    BoolAttr,
-    DenseArrayBase,
-    IntegerAttr,
-    IntegerType,
-    StringAttr,
-)
-from xdsl.ir import Attribute
-from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, traits_def
+from xdsl.dialects.builtin import BoolAttr, DenseArrayBase, IntegerType, StringAttr
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 
-from penstock.dialects.graph.accumulator import accumulated
 from penstock.dialects.graph.base import (
     FLOATS,
     NUMBERS,
@@ -29,14 +20,13 @@ from penstock.dialects.graph.base import (
     Tensor,
     Value,
     boolean,
-    integer,
     ints,
     require,
     tensor_of,
     tensor_type,
 )
-from penstock.dialects.graph.layout import NCHW, channel_axis, spatial_sizes, with_channels
-from penstock.dialects.graph.sizes import is_known, may_equal, may_reach, unknown_size
+from penstock.dialects.graph.layout import NCHW, channels_of, spatial_sizes, with_channels
+from penstock.dialects.graph.sizes import is_known, may_reach, unknown_size
 
 
 def window_counts(
@@ -83,136 +73,6 @@ def window_counts(
             count -= 1
         counts.append(count + 1)
     return counts
-
-
-@irdl_op_definition
-class ConvOp(GraphOp):
-    """
-    Convolution of `x` with the filters `w`, plus the bias `b` of each output channel.
-
-    Layout "NCHW": x is [N, C, spatial...], w is [O, C / group, spatial...]. Layout "NHWC": x is
-    [N, spatial..., C], w is [spatial..., C / group, O]. `pads` lists all beginnings, then all ends. It is computed in
-    the type of the operands, or in the wider `accumulator`, to which `b` and the result then belong.
-    """
-
-    name = "graph.conv"
-
-    x = operand_def(TENSOR)
-    w = operand_def(TENSOR)
-    b = opt_operand_def(TENSOR)
-    strides = prop_def(DenseArrayBase.constr(IntegerType(64)))
-    pads = prop_def(DenseArrayBase.constr(IntegerType(64)))
-    dilations = prop_def(DenseArrayBase.constr(IntegerType(64)))
-    group = prop_def(IntegerAttr[I64], default_value=integer(1))
-    layout = prop_def(StringAttr, default_value=StringAttr(NCHW))
-    accumulator = opt_prop_def(Attribute)
-
-    traits = traits_def(HasPatternKind(PatternKind.COMPLEX_OUT_FUSABLE))
-    assembly_format = (
-        "operands `strides` $strides `pads` $pads `dilations` $dilations (`group` $group^)?"
-        " (`layout` $layout^)? (`accumulate` $accumulator^)? attr-dict `:` functional-type(operands, results)"
-    )
-
-    def __init__(
-        self,
-        x: Value,
-        w: Value,
-        b: Value | None = None,
-        *,
-        strides: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        dilations: Sequence[int] | None = None,
-        group: int = 1,
-        layout: str = NCHW,
-        accumulator: Attribute | None = None,
-        result_type: Tensor | None = None,
-    ):
-        rank = tensor_of(x).get_num_dims() - 2
-        strides = [1] * rank if strides is None else strides
-        pads = [0] * (2 * rank) if pads is None else pads
-        dilations = [1] * rank if dilations is None else dilations
-        inferred = self.infer(
-            tensor_of(x),
-            tensor_of(w),
-            None if b is None else tensor_of(b),
-            strides=strides,
-            pads=pads,
-            dilations=dilations,
-            group=group,
-            layout=layout,
-            accumulator=accumulator,
-        )
-        properties = {
-            "strides": ints(strides),
-            "pads": ints(pads),
-            "dilations": ints(dilations),
-            "group": integer(group),
-            "layout": StringAttr(layout),
-            "accumulator": accumulator,
-        }
-        super().__init__([x, w, b], result_type or inferred, properties)
-
-    @staticmethod
-    def infer(
-        x: Tensor,
-        w: Tensor,
-        b: Tensor | None = None,
-        *,
-        strides: Sequence[int],
-        pads: Sequence[int],
-        dilations: Sequence[int],
-        group: int,
-        layout: str,
-        accumulator: Attribute | None = None,
-    ) -> Tensor:
-        """[N, O, spatial...] or [N, spatial..., O]."""
-        element = accumulated((x, w), b, accumulator, "graph.conv")
-        spatial = spatial_sizes(x, layout)
-        rank = len(spatial)
-        require(
-            w.get_num_dims() == rank + 2,
-            f"filters {w} of rank {w.get_num_dims()} do not match {x} of rank {rank + 2}",
-        )
-        shape = w.get_shape()
-        if layout == NCHW:
-            outputs, inputs, kernel = shape[0], shape[1], shape[2:]
-        else:
-            outputs, inputs, kernel = shape[-1], shape[-2], shape[:-2]
-        channels = x.get_shape()[channel_axis(layout, rank + 2)]
-        require(group >= 1, f"group is {group}, must be at least 1")
-        require(
-            may_equal(inputs * group, channels),
-            f"{channels} input channels do not match {inputs} in the filters times {group} group(s)",
-        )
-        require(
-            not is_known(outputs) or outputs % group == 0,
-            f"{outputs} output channels do not divide into {group} groups",
-        )
-        require(
-            b is None or (b.get_num_dims() == 1 and may_equal(b.get_shape()[0], outputs)),
-            f"the bias must have the shape {outputs}, found {b}",
-        )
-        counts = window_counts(spatial, kernel, strides, pads, dilations)
-        return tensor_type(element, with_channels(x.get_shape()[0], outputs, counts, layout))
-
-    @property
-    def kernel_shape(self) -> tuple[int, ...]:
-        """The spatial sizes of the filters."""
-        shape = tensor_of(self.w).get_shape()
-        return shape[2:] if self.layout.data == NCHW else shape[:-2]
-
-    def infer_type(self) -> Tensor:
-        return self.infer(
-            tensor_of(self.x),
-            tensor_of(self.w),
-            None if self.b is None else tensor_of(self.b),
-            strides=self.strides.get_values(),
-            pads=self.pads.get_values(),
-            dilations=self.dilations.get_values(),
-            group=self.group.value.data,
-            layout=self.layout.data,
-            accumulator=self.accumulator,
-        )
 
 
 class PoolOp(GraphOp, ABC):
@@ -287,7 +147,7 @@ class PoolOp(GraphOp, ABC):
         cls.ACCEPTS.check(x, cls.name)
         spatial = spatial_sizes(x, layout)
         counts = window_counts(spatial, kernel_shape, strides, pads, dilations, ceil_mode)
-        channels = x.get_shape()[channel_axis(layout, x.get_num_dims())]
+        channels = channels_of(x, layout)
         shape = with_channels(x.get_shape()[0], channels, counts, layout)
         return tensor_type(x.element_type, shape)
 
@@ -374,7 +234,7 @@ class GlobalPoolOp(GraphOp, ABC):
         """`x` with spatial sizes of 1."""
         cls.ACCEPTS.check(x, cls.name)
         ones = [1] * len(spatial_sizes(x, layout))
-        channels = x.get_shape()[channel_axis(layout, x.get_num_dims())]
+        channels = channels_of(x, layout)
         shape = with_channels(x.get_shape()[0], channels, ones, layout)
         return tensor_type(x.element_type, shape)
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 from onnx import NodeProto, TypeProto, helper
+from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.node import to_array
@@ -41,8 +42,8 @@ MOVES = frozenset(
 )
 """Operators that compute nothing: they are evaluated whatever the size."""
 
-FROM_CONSTANTS = frozenset({"NonZero", "Range"})
-"""Operators whose result has a shape that depends on values: they can only be evaluated at import."""
+FROM_CONSTANTS = frozenset({"MelWeightMatrix", "NonZero", "Range"})
+"""Operators whose result has a shape that depends on values, and tables: they can only be evaluated at import."""
 
 _NOT_A_FUNCTION = ("Random", "Bernoulli", "Multinomial", "Dropout")
 
@@ -71,11 +72,16 @@ def is_foldable(proto: NodeProto, inputs: Sequence[Array | None], importable: bo
 
 
 def constant_node(proto: NodeProto) -> Array | None:
-    """The array of a Constant node, or None for the forms that are left to the reference evaluator."""
-    for attribute in proto.attribute:
-        if attribute.name == "value":
-            return to_array(attribute.t)
-    return None
+    """
+    The array of a Constant node, or None for the forms that are left to the reference evaluator.
+
+    Raises VerifyException unless it has exactly one value.
+    """
+    if len(proto.attribute) != 1:
+        names = " and ".join(attribute.name for attribute in proto.attribute) or "none"
+        raise VerifyException(f"it takes one attribute, its value, and has {names}")
+    (attribute,) = proto.attribute
+    return to_array(attribute.t) if attribute.name == "value" else None
 
 
 def evaluate(proto: NodeProto, opset: int, inputs: Sequence[Array | None]) -> Sequence[Array] | None:

@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import Array
@@ -48,6 +48,8 @@ def mapped(tensor: TensorProto, dtype: np.dtype[np.generic]) -> Array:
             f'its data are in the file "{path}", and a model that is loaded without its data does not say where that is'
         )
     shape = tuple(tensor.dims)
+    if _bits(tensor) < 8:
+        return _unpacked(tensor, path, int(entries.get("offset", "0")))
     size = prod(shape) * dtype.itemsize
     if size == 0:
         return np.empty(shape, dtype)
@@ -55,6 +57,15 @@ def mapped(tensor: TensorProto, dtype: np.dtype[np.generic]) -> Array:
     array = np.asarray(data).view(dtype).reshape(shape)
     # Elements that are not aligned are for nobody: few compilers and no vector instruction expect them.
     return array if array.flags.aligned else array.copy()
+
+
+def _unpacked(tensor: TensorProto, path: Path, offset: int) -> Array:
+    """The array of a tensor of which several elements share a byte."""
+    inside = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
+    with path.open("rb") as file:
+        file.seek(offset)
+        inside.raw_data = file.read(_length(tensor))
+    return numpy_helper.to_array(inside)
 
 
 def _bind(tensor: TensorProto, folder: Path, place: str) -> None:
@@ -74,7 +85,7 @@ def _bind(tensor: TensorProto, folder: Path, place: str) -> None:
             notes=["the model and its data files belong in one folder"],
         )
     offset, length = (_count(tensor, entries, key, place) for key in ("offset", "length"))
-    needed = prod(tensor.dims) * _bits(tensor) // 8
+    needed = _length(tensor)
     if length is not None and length != needed:
         raise UserError(
             f'initializer "{tensor.name}" has {length} bytes of data, and its shape takes {needed}', loc=place
@@ -109,16 +120,29 @@ def _escapes(location: str) -> bool:
     return False
 
 
+def _length(tensor: TensorProto) -> int:
+    """The bytes of the data of a tensor."""
+    return -(-prod(tensor.dims) * _bits(tensor) // 8)
+
+
 def _bits(tensor: TensorProto) -> int:
     """The bits of an element; 0 for types that are refused when the tensor is read."""
-    kinds = TensorProto
-    sizes = {
-        8: (kinds.BOOL, kinds.INT8, kinds.UINT8, kinds.FLOAT8E4M3FN, kinds.FLOAT8E5M2),
-        16: (kinds.INT16, kinds.UINT16, kinds.FLOAT16, kinds.BFLOAT16),
-        32: (kinds.INT32, kinds.UINT32, kinds.FLOAT),
-        64: (kinds.INT64, kinds.UINT64, kinds.DOUBLE),
-    }
-    return next((bits for bits, types in sizes.items() if tensor.data_type in types), 0)
+    known = tensor.data_type in TensorProto.DataType.values()
+    match TensorProto.DataType.Name(tensor.data_type) if known else "":
+        case "INT2" | "UINT2":
+            return 2
+        case "INT4" | "UINT4" | "FLOAT4E2M1":
+            return 4
+        case "BOOL" | "INT8" | "UINT8":
+            return 8
+        case "INT16" | "UINT16" | "FLOAT16" | "BFLOAT16":
+            return 16
+        case "INT32" | "UINT32" | "FLOAT":
+            return 32
+        case "INT64" | "UINT64" | "DOUBLE":
+            return 64
+        case name:
+            return 8 if name.startswith("FLOAT8") else 0
 
 
 def _entries(tensor: TensorProto) -> dict[str, str]:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import onnx
-from onnx import AttributeProto, FunctionProto, NodeProto, helper
+from onnx import AttributeProto, FunctionProto, NodeProto
 
-from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import Tensor
-from penstock.dialects.graph.sizes import Dim, UnknownSize, is_known
+from penstock.dialects.graph.sizes import Dim, UnknownSize
 from penstock.lowering.from_onnx.node import Unsupported
-from penstock.lowering.from_onnx.schema import schema_of
+from penstock.lowering.from_onnx.schema import DOMAINS, schema_of, type_proto
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def body_of(proto: NodeProto, opset: int, types: Sequence[Tensor | None]) -> Bod
     for name, attribute in schema.attributes.items():
         if name not in given and attribute.default_value.type != AttributeProto.UNDEFINED:
             given[name] = attribute.default_value
-    version = next(entry.version for entry in function.opset_import if entry.domain == "")
+    version = next((entry.version for entry in function.opset_import if entry.domain in DOMAINS), opset)
     nodes = [_bound(node, given, proto.name, index) for index, node in enumerate(function.node)]
     return Body(nodes, list(function.input), list(function.output), version)
 
@@ -90,11 +89,7 @@ def _function(schema: _Schema, proto: NodeProto, opset: int, types: Sequence[Ten
 
 
 def _type_text(tensor: Tensor | None) -> bytes:
-    if tensor is None:
-        return onnx.TypeProto().SerializeToString()
-    element = helper.np_dtype_to_tensor_dtype(numpy_dtype(tensor.element_type))
-    sizes = [size if is_known(size) else str(size) for size in tensor.get_shape()]
-    return helper.make_tensor_type_proto(element, sizes).SerializeToString()
+    return (onnx.TypeProto() if tensor is None else type_proto(tensor)).SerializeToString()
 
 
 def _bound(node: NodeProto, given: Mapping[str, AttributeProto], owner: str, index: int) -> NodeProto:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, NameLoc, NoneAttr, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
@@ -19,14 +19,16 @@ from penstock.dialects.element_types import element_type
 from penstock.dialects.graph import ConstantOp, GraphOp, Tensor, WeightAttr, dense_of, tensor_of
 from penstock.dialects.graph.base import erased, set_type
 from penstock.dialects.graph.dims import DIMS, names_attr, symbols_of
-from penstock.dialects.graph.sizes import UnknownSize
+from penstock.dialects.graph.sizes import UnknownSize, is_known
 from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_foldable
+from penstock.lowering.from_onnx.declared import Declarations, check_declared, declarations_of, mismatch
 from penstock.lowering.from_onnx.functions import Body, body_of, has_body
 from penstock.lowering.from_onnx.node import Held, Node, Unsupported, node_name, to_array
 from penstock.lowering.from_onnx.not_a_number import refuse_nan
-from penstock.lowering.from_onnx.schema import DOMAINS, check_node
+from penstock.lowering.from_onnx.schema import DOMAINS, STUMBLES, check_node, refuse_faulty
 from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown
+from penstock.lowering.from_onnx.structure import check_structure, why_undefined
 from penstock.lowering.from_onnx.table import IMPORTERS
 
 INLINE_LIMIT = 16
@@ -82,6 +84,9 @@ class GraphImporter:
             found = op.operands[0]
             op.erase()
             return found
+        if all(is_known(size) for value in (*op.operands, op.result) for size in tensor_of(value).get_shape()):
+            # Here the node at fault is known. Types with names of sizes verify only without them.
+            op.verify_()
         op.location = NameLoc(StringAttr(name), NoneAttr())
         self.block.add_op(op)
         return op.result
@@ -121,6 +126,7 @@ class GraphImporter:
             argument = self.block.insert_arg(tensor, len(self.block.args))
             _hint(argument, name)
             names[name] = argument
+        check_structure(graph, self.place)
         self._run_graph(graph, names)
         results = [self._output(names, value.name) for value in graph.output]
         self._refuse_gaps()
@@ -145,23 +151,31 @@ class GraphImporter:
             set_type(value, erased(tensor_of(value)))
 
     def _run_graph(self, graph: GraphProto, names: Names) -> None:
+        inputs = {value.name: value for value in graph.input}
         for tensor in graph.initializer:
             names[tensor.name] = tensor
+            self._check_initializer(tensor, inputs)
         outputs = [value.name for value in graph.output]
-        self._run_nodes(graph.node, outputs, names, self.opsets[""])
+        self._run_nodes(graph.node, outputs, names, self.opsets[""], declarations_of(graph))
 
-    def _run_nodes(self, nodes: Sequence[NodeProto], outputs: Sequence[str], names: Names, opset: int) -> None:
+    def _run_nodes(
+        self, nodes: Sequence[NodeProto], outputs: Sequence[str], names: Names, opset: int, declared: Declarations
+    ) -> None:
         used = {name for node in nodes for name in _reads(node)} | set(outputs)
         for proto in nodes:
             try:
+                self._check_operands(proto, nodes, names)
                 results = self._run_node(proto, names, opset, used)
+                for name, held in zip(proto.output, results or (), strict=False):
+                    if held is not None:
+                        check_declared(name, held, declared)
             except Unsupported as reason:
                 self.gaps.append(_Gap(_operator(proto), node_name(proto), str(reason)))
                 results = None
             except UnknownSize as error:
                 raise self._open(proto, error) from None
             except VerifyException as error:
-                raise self._fault(proto, str(error)) from None
+                raise self._fault(proto, str(error), getattr(error, "__notes__", ())) from None
             for index, name in enumerate(proto.output):
                 if not name:
                     continue
@@ -173,7 +187,7 @@ class GraphImporter:
 
     def _run_node(self, proto: NodeProto, names: Names, opset: int, used: set[str]) -> Sequence[Held | None] | None:
         """The outputs of a node, None if they cannot be known because its inputs are not."""
-        inputs = [self._lookup(proto, name, names) if name else None for name in proto.input]
+        inputs = [self._lookup(name, names) if name else None for name in proto.input]
         operator = _operator(proto)
         if (importer := IMPORTERS.get(operator)) is None or proto.domain in DOMAINS:
             check_node(proto, opset)
@@ -200,14 +214,19 @@ class GraphImporter:
             raise Unsupported("all its inputs must be constant")
         if importer is None:
             return self._run_body(body_of(proto, opset, [self._type_of(each) for each in held]), held)
-        outputs = importer(node)
+        try:
+            outputs = importer(node)
+        except STUMBLES:
+            # Importers check what they use; what else is wrong with a node, ONNX knows.
+            refuse_faulty(proto, opset, [None if each is None else self._type_of(each) for each in held])
+            raise
         return outputs if isinstance(outputs, Sequence) else [outputs]
 
     def _run_body(self, body: Body, inputs: Sequence[Held | None]) -> Sequence[Held | None]:
         """The outputs of an operator that ONNX defines by a function on other operators."""
         names: Names = {name: held for name, held in zip(body.inputs, inputs, strict=False) if held is not None}
         before = len(self.gaps)
-        self._run_nodes(body.nodes, body.outputs, names, body.opset)
+        self._run_nodes(body.nodes, body.outputs, names, body.opset, {})
         if len(self.gaps) > before:
             inner = ", ".join(dict.fromkeys(str(gap) for gap in self.gaps[before:]))
             del self.gaps[before:]
@@ -231,14 +250,26 @@ class GraphImporter:
 
     # Names.
 
+    def _check_operands(self, proto: NodeProto, nodes: Sequence[NodeProto], names: Names) -> None:
+        for name in proto.input:
+            if name and name not in names:
+                raise self._fault(
+                    proto,
+                    f'it reads "{name}", which no input, initializer or earlier node defines',
+                    why_undefined(name, proto, nodes, list(names)),
+                )
+
+    def _check_initializer(self, tensor: TensorProto, inputs: Mapping[str, ValueInfoProto]) -> None:
+        """An initializer that is also an input has the type of both."""
+        if (value := inputs.get(tensor.name)) is not None and (fault := mismatch(tensor, value)):
+            raise UserError(f'initializer "{tensor.name}" {fault}', loc=self.place)
+
     def _held(self, found: Held | TensorProto | _Unknown) -> Held:
         assert not isinstance(found, _Unknown)
         return self._read(found) if isinstance(found, TensorProto) else found
 
-    def _lookup(self, proto: NodeProto, name: str, names: Names) -> Held | _Unknown:
-        found = names.get(name)
-        if found is None:
-            raise self._fault(proto, f'it reads "{name}", which no input, initializer or earlier node defines')
+    def _lookup(self, name: str, names: Names) -> Held | _Unknown:
+        found = names[name]
         if isinstance(found, TensorProto):
             found = names[name] = self._read(found)
         return found

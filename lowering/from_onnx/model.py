@@ -14,7 +14,7 @@ from penstock.dialects.graph import Tensor
 from penstock.dialects.graph.base import tensor_type
 from penstock.dialects.graph.dims import checked_sizes, size_of_name
 from penstock.lowering.from_onnx.external import bind_external_data
-from penstock.lowering.from_onnx.node import Unsupported, array_dtype
+from penstock.lowering.from_onnx.node import Unsupported, array_dtype, node_name
 
 OLDEST_OPSET = 7
 """Before it, operators did not broadcast as NumPy does."""
@@ -125,7 +125,11 @@ def input_types(model: ModelProto, dims: Mapping[str, int], place: str) -> dict[
     symbols: dict[str, list[str]] = {}
     types: dict[str, Tensor] = {}
     for value in inputs:
-        shape, element = _checked_shape(value, place)
+        try:
+            shape, element = _checked_shape(value, place)
+        except UserError as error:
+            notes = [*error.notes, *_readers(model.graph, value.name)]
+            raise UserError(error.message, loc=place, notes=notes, status=error.status) from None
         sizes: list[int] = []
         for axis, size in enumerate(shape):
             if isinstance(size, str):
@@ -135,6 +139,19 @@ def input_types(model: ModelProto, dims: Mapping[str, int], place: str) -> dict[
         types[value.name] = tensor_type(element, sizes)
     _check_dims(symbols, dims, place)
     return types
+
+
+def _readers(graph: GraphProto, name: str) -> list[str]:
+    """The operators that read an input, for a message."""
+    nodes: dict[str, list[str]] = {}
+    for node in graph.node:
+        if name in node.input:
+            operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            nodes.setdefault(operator, []).append(f'"{node_name(node)}"')
+    return [
+        f"it is an operand of {operator}, in {len(names)} node{'s' if len(names) > 1 else ''}: {', '.join(names)}"
+        for operator, names in nodes.items()
+    ]
 
 
 def _check_dims(symbols: Mapping[str, list[str]], dims: Mapping[str, int], place: str) -> None:

@@ -8,7 +8,17 @@ from typing import Protocol, TypeAlias, TypeVar, cast
 import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, numpy_helper
-from xdsl.dialects.builtin import BFloat16Type, Float8E4M3FNType, Float8E5M2Type
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float4E2M1FNType,
+    Float8E4M3FNType,
+    Float8E4M3FNUZType,
+    Float8E5M2FNUZType,
+    Float8E5M2Type,
+    Float8E8M0FNUType,
+    IntegerType,
+    Signedness,
+)
 from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -17,6 +27,7 @@ from penstock.dialects.graph import GraphOp, Tensor, tensor_of
 from penstock.dialects.graph.sizes import Dim, Size, UnknownSize
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.external import is_external, mapped
+from penstock.lowering.from_onnx.tensor_data import BadTensor, check_data
 
 Held: TypeAlias = SSAValue | Array
 """What a name of the ONNX graph stands for: a value of the IR, or an array known at import."""
@@ -207,27 +218,43 @@ def node_name(proto: NodeProto) -> str:
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:
-    """The array of an ONNX tensor, read-only where it needs no copy; raises Unsupported for strings."""
+    """
+    The array of an ONNX tensor, read-only where it needs no copy.
+
+    Raises Unsupported for element types that the IR does not have, and BadTensor for data that do not fit.
+    """
     if tensor.data_type == onnx.TensorProto.STRING:
         raise Unsupported("tensors of strings")
+    check_data(tensor)
     dtype = array_dtype(tensor.data_type)
-    if is_external(tensor):
-        return mapped(tensor, dtype)
-    array = numpy_helper.to_array(tensor)
+    try:
+        array = mapped(tensor, dtype) if is_external(tensor) else numpy_helper.to_array(tensor)
+    except (OSError, ValueError) as error:
+        raise BadTensor(str(error)) from None
     return array if array.dtype == dtype else array.astype(dtype)
 
 
 def array_dtype(data_type: int) -> np.dtype[np.generic]:
     """The NumPy type of an ONNX element type; raises Unsupported for one that the IR does not have."""
     kinds = onnx.TensorProto
-    # Releases of onnx differ in what they map these to.
-    special: dict[int, Attribute] = {
-        kinds.BFLOAT16: BFloat16Type(),
-        kinds.FLOAT8E4M3FN: Float8E4M3FNType(),
-        kinds.FLOAT8E5M2: Float8E5M2Type(),
+    known = data_type in kinds.DataType.values()
+    name = kinds.DataType.Name(data_type) if known else str(data_type)
+    # By name: releases of onnx differ in which of these they have, and in what they map them to.
+    special: dict[str, Attribute] = {
+        "BFLOAT16": BFloat16Type(),
+        "FLOAT8E4M3FN": Float8E4M3FNType(),
+        "FLOAT8E5M2": Float8E5M2Type(),
+        "FLOAT8E4M3FNUZ": Float8E4M3FNUZType(),
+        "FLOAT8E5M2FNUZ": Float8E5M2FNUZType(),
+        "FLOAT8E8M0": Float8E8M0FNUType(),
+        "FLOAT4E2M1": Float4E2M1FNType(),
+        "INT4": IntegerType(4),
+        "UINT4": IntegerType(4, Signedness.UNSIGNED),
+        "INT2": IntegerType(2),
+        "UINT2": IntegerType(2, Signedness.UNSIGNED),
     }
-    if data_type in special:
-        return numpy_dtype(special[data_type])
+    if name in special:
+        return numpy_dtype(special[name])
     plain: dict[int, str] = {
         kinds.BOOL: "?",
         kinds.FLOAT16: "f2",
@@ -244,6 +271,4 @@ def array_dtype(data_type: int) -> np.dtype[np.generic]:
     }
     if data_type in plain:
         return np.dtype(plain[data_type])
-    known = data_type in kinds.DataType.values()
-    name = kinds.DataType.Name(data_type) if known else str(data_type)
     raise Unsupported(f"elements of type {name}")

@@ -6,14 +6,14 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-from xdsl.dialects.builtin import Float8E4M3FNType, Float8E5M2Type, f64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import f64
+from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
-from penstock.dialects.element_types import element_type, numpy_dtype
+from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import BinaryOp, UnaryOp, tensor_of
 from penstock.dialects.graph.base import is_float, is_unsigned, require
-from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported, array_dtype
+from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported
 
 FLOAT32_LIMIT = 3.4028234663852886e38
 """The bounds of Clip that stood for "none" while they were attributes."""
@@ -130,19 +130,24 @@ def is_inf(node: Node) -> SSAValue:
 
 
 def modulo(node: Node) -> SSAValue:
-    """The remainder of integers: with the sign of the divisor, or, if `fmod`, of the dividend."""
+    """The remainder: with the sign of the divisor, or, if `fmod`, of the dividend."""
     a, b = node.value(0), node.value(1)
     element = tensor_of(a).element_type
     if is_float(element):
-        raise Unsupported("of floats")
-    whole = node.emit(graph.MulOp(node.emit(graph.DivOp(a, b)), b))
-    rest = node.emit(graph.SubOp(a, whole))
+        rest = node.emit(graph.ModOp(a, b))
+    else:
+        whole = node.emit(graph.MulOp(node.emit(graph.DivOp(a, b)), b))
+        rest = node.emit(graph.SubOp(a, whole))
     if node.flag("fmod", False) or is_unsigned(element):
         return rest
-    zero = node.scalar(0, rest)
-    signs = node.emit(graph.MulOp(node.emit(graph.SignOp(rest)), node.emit(graph.SignOp(b))))
+    zero, sign = node.scalar(0, rest), node.emit(graph.SignOp(b))
+    signs = node.emit(graph.MulOp(node.emit(graph.SignOp(rest)), sign))
     other_side = node.emit(graph.LessOp(signs, zero))
-    return node.emit(graph.WhereOp(other_side, node.emit(graph.AddOp(rest, b)), rest))
+    moved = node.emit(graph.WhereOp(other_side, node.emit(graph.AddOp(rest, b)), rest))
+    if not is_float(element):
+        return moved
+    # A remainder of zero has the sign of the divisor too.
+    return node.emit(graph.WhereOp(node.emit(graph.EqualOp(rest, zero)), node.emit(graph.MulOp(sign, zero)), moved))
 
 
 def not_equal(node: Node) -> SSAValue:
@@ -198,27 +203,6 @@ def _scalar_value(node: Node, index: int) -> SSAValue:
     return node.emit(graph.ReshapeOp(value, [])) if tensor_of(value).get_num_dims() else value
 
 
-FLOAT8_LIMITS: dict[type[Attribute], float] = {Float8E4M3FNType: 448.0, Float8E5M2Type: 57344.0}
-"""The largest numbers of the types to which Cast saturates."""
-
-
-def converted(node: Node, element: Attribute) -> SSAValue:
-    """The first input in another element type; to 8-bit floats it saturates, unless told not to."""
-    x = node.value(0)
-    limit = FLOAT8_LIMITS.get(type(element))
-    if limit is not None and is_float(node.type(0).element_type) and node.flag("saturate", True):
-        x = node.emit(graph.ClipOp(x, min=-limit, max=limit))
-    return node.emit(graph.CastOp(x, element))
-
-
-def cast(node: Node) -> SSAValue:
-    return converted(node, element_type(array_dtype(node.int("to", 1))))
-
-
-def cast_like(node: Node) -> SSAValue:
-    return converted(node, node.type(1).element_type)
-
-
 def power(node: Node) -> SSAValue:
     """The exponent may have another type than the base: the result has that of the base."""
     base, exponent = node.value(0), node.value(1)
@@ -253,8 +237,6 @@ TABLE: dict[str, Importer] = {
     "Abs": unary(graph.AbsOp),
     "Add": binary(graph.AddOp),
     "And": binary(graph.AndOp),
-    "Cast": cast,
-    "CastLike": cast_like,
     "Ceil": unary(graph.CeilOp),
     "Celu": celu,
     "Clip": clip,

@@ -9,27 +9,42 @@ from xdsl.dialects.builtin import f32
 from xdsl.ir import Attribute, SSAValue
 
 from penstock.dialects import graph
+from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import tensor_of
-from penstock.dialects.graph.base import normalized_axis
+from penstock.dialects.graph.base import is_float, normalized_axis
 from penstock.lowering.from_onnx.node import Importer, Node, Unsupported
 
 
+def accumulator_of(element: Attribute) -> Attribute | None:
+    """
+    The type in which products of an element type are summed up, if it is another one: for floats of 16 bits f32, as
+    units that multiply them do it, and NumPy and onnxruntime.
+    """
+    return f32 if is_float(element) and numpy_dtype(element).itemsize <= 2 else None
+
+
 def gemm(node: Node) -> SSAValue:
-    return node.emit(
+    element = node.type(0).element_type
+    wide, c = accumulator_of(element), node.optional(2)
+    product = node.emit(
         graph.GemmOp(
             node.value(0),
             node.value(1),
-            node.optional(2),
+            c if c is None or wide is None else _cast(node, c, wide),
             alpha=node.float("alpha", 1.0),
             beta=node.float("beta", 1.0),
             trans_a=node.flag("transA", False),
             trans_b=node.flag("transB", False),
+            accumulator=wide,
         )
     )
+    return _cast(node, product, element)
 
 
 def matmul(node: Node) -> SSAValue:
-    return node.emit(graph.MatmulOp(node.value(0), node.value(1)))
+    element = node.type(0).element_type
+    product = graph.MatmulOp(node.value(0), node.value(1), accumulator=accumulator_of(element))
+    return _cast(node, node.emit(product), element)
 
 
 def _cast(node: Node, value: SSAValue, element: Attribute) -> SSAValue:
@@ -64,10 +79,17 @@ def lrn(node: Node) -> SSAValue:
 
 
 def softmax(op: type[graph.SoftmaxOp | graph.LogSoftmaxOp]) -> Importer:
-    """Before operator set 13, all dimensions from `axis` on are normalised together."""
+    """Before operator set 13, all dimensions from `axis` on are normalised together; of 16-bit floats in f32."""
 
     def build(node: Node) -> SSAValue:
-        x, shape = node.value(0), node.shape(0)
+        element = node.type(0).element_type
+        wide = accumulator_of(element)
+        return _cast(
+            node, normalized(node, node.value(0) if wide is None else _cast(node, node.value(0), wide)), element
+        )
+
+    def normalized(node: Node, x: SSAValue) -> SSAValue:
+        shape = node.shape(0)
         if node.opset >= 13:
             return node.emit(op(x, axis=node.int("axis", -1)))
         # An axis of rank, for a matrix of one column, is allowed here.

@@ -9,10 +9,13 @@ from xdsl.dialects.builtin import f32, i32
 from xdsl.ir import Attribute, SSAValue
 
 from penstock.dialects import graph
-from penstock.dialects.element_types import element_type
+from penstock.dialects.element_types import element_type, numpy_dtype
 from penstock.dialects.graph import tensor_of
+from penstock.dialects.graph.base import integer_bounds, is_float, normalized_axis, require
 from penstock.dialects.graph.quantization import DEQUANTIZED, QUANTIZED
 from penstock.lowering.from_onnx.node import Importer, Node, Unsupported, array_dtype
+from penstock.lowering.from_onnx.nodes_cast import converted, limit_of
+from penstock.lowering.from_onnx.nodes_shape import sliced
 from penstock.lowering.from_onnx.nodes_window import resolved_pads
 
 UINT8, FLOAT = 2, 1
@@ -29,11 +32,9 @@ def _parameter(node: Node, index: int) -> SSAValue:
     return _reshaped(node, node.value(index), []) if math.prod(shape) == 1 else node.value(index)
 
 
-def _refuse_blocks(node: Node) -> None:
-    if node.int("block_size", 0):
-        raise Unsupported("quantised in blocks")
-    if node.int("precision", FLOAT) not in (0, FLOAT):
-        raise Unsupported("in another precision than float32")
+def _working_type(node: Node) -> Attribute:
+    """The type in which a quotient is rounded."""
+    return element_type(array_dtype(node.int("precision", 0) or FLOAT))
 
 
 def _quantized_type(node: Node) -> Attribute:
@@ -41,25 +42,70 @@ def _quantized_type(node: Node) -> Attribute:
         element = node.type(2).element_type
     else:
         element = element_type(array_dtype(node.int("output_dtype", 0) or UINT8))
-    if not QUANTIZED.contains(element):
+    if not QUANTIZED.contains(element) and not (is_float(element) and numpy_dtype(element).itemsize == 1):
         raise Unsupported(f"to elements of type {element}")
     return element
 
 
+def _cast(node: Node, value: SSAValue, element: Attribute) -> SSAValue:
+    return value if tensor_of(value).element_type == element else node.emit(graph.CastOp(value, element))
+
+
+def _spread(node: Node, index: int, element: Attribute) -> SSAValue:
+    """A scale or a zero point, in an element type, in a shape that broadcasts to the first input."""
+    value = _cast(node, _parameter(node, index), element)
+    shape, x_shape = list(tensor_of(value).get_shape()), node.shape(0)
+    if not shape:
+        return value
+    axis = normalized_axis(node.int("axis", 1), len(x_shape))
+    if not (block := node.int("block_size", 0)):
+        return _reshaped(node, value, [x_shape[axis] if dim == axis else 1 for dim in range(len(x_shape))])
+    require(
+        len(shape) == len(x_shape) and shape[axis] == -(-x_shape[axis] // block),
+        f"a scale of shape {shape} for blocks of {block} along dimension {axis} of {list(x_shape)}",
+    )
+    apart = node.emit(graph.ReshapeOp(value, [*shape[: axis + 1], 1, *shape[axis + 1 :]]))
+    wide = node.emit(graph.ExpandOp(apart, [*shape[: axis + 1], block, *shape[axis + 1 :]]))
+    joined = node.emit(graph.ReshapeOp(wide, [*shape[:axis], shape[axis] * block, *shape[axis + 1 :]]))
+    return sliced(node, joined, axis, 0, x_shape[axis])
+
+
 def quantize_linear(node: Node) -> SSAValue:
-    _refuse_blocks(node)
-    element = _quantized_type(node)
-    zero = _parameter(node, 2) if node.has(2) else None
-    axis = node.int("axis", 1)
-    return node.emit(graph.QuantizeLinearOp(node.value(0), _parameter(node, 1), zero, element_type=element, axis=axis))
+    element, working = _quantized_type(node), _working_type(node)
+    if QUANTIZED.contains(element) and working == f32 and not node.int("block_size", 0):
+        zero = _parameter(node, 2) if node.has(2) else None
+        axis = node.int("axis", 1)
+        return node.emit(
+            graph.QuantizeLinearOp(node.value(0), _parameter(node, 1), zero, element_type=element, axis=axis)
+        )
+    whole = node.emit(graph.DivOp(_cast(node, node.value(0), working), _spread(node, 1, working)))
+    if bounds := integer_bounds(element):
+        whole = node.emit(graph.RoundOp(whole))
+        if not _is_zero(node, 2):
+            whole = node.emit(graph.AddOp(whole, _spread(node, 2, working)))
+        return _cast(node, node.emit(graph.ClipOp(whole, min=bounds[0], max=bounds[-1])), element)
+    # The zero point of a float of 8 bits is 0: its type is what it is there for.
+    if limit_of(element) is None and not _is_zero(node, 2):
+        whole = node.emit(graph.AddOp(whole, _spread(node, 2, working)))
+    return converted(node, whole, element, saturate=node.flag("saturate", True))
 
 
 def dequantize_linear(node: Node) -> SSAValue:
-    _refuse_blocks(node)
-    if not DEQUANTIZED.contains(node.type(0).element_type):
-        raise Unsupported(f"from elements of type {node.type(0).element_type}")
-    zero = None if _is_zero(node, 2) else _parameter(node, 2)
-    return node.emit(graph.DequantizeLinearOp(node.value(0), _parameter(node, 1), zero, axis=node.int("axis", 1)))
+    x, scale = node.type(0).element_type, node.type(1).element_type
+    given = node.int("output_dtype", 0)
+    element = element_type(array_dtype(given)) if given else scale
+    zero = not _is_zero(node, 2)
+    if DEQUANTIZED.contains(x) and not node.int("block_size", 0):
+        factor = _parameter(node, 1) if element == scale else _cast(node, _parameter(node, 1), f32)
+        point = _parameter(node, 2) if zero else None
+        result = node.emit(graph.DequantizeLinearOp(node.value(0), factor, point, axis=node.int("axis", 1)))
+        return _cast(node, result, element)
+    if not (DEQUANTIZED.contains(x) or (is_float(x) and numpy_dtype(x).itemsize == 1)):
+        raise Unsupported(f"from elements of type {x}")
+    number = node.value(0)
+    if integer_bounds(x) and zero:
+        number = node.emit(graph.SubOp(_cast(node, number, i32), _spread(node, 2, i32)))
+    return _cast(node, node.emit(graph.MulOp(_cast(node, number, f32), _spread(node, 1, f32))), element)
 
 
 def _is_zero(node: Node, index: int) -> bool:
@@ -129,9 +175,11 @@ def _scale(node: Node, index: int) -> SSAValue:
 
 
 def qlinear_matmul(node: Node) -> SSAValue:
-    """The integer product, and what stands for it; one scale for each operand."""
-    if any(math.prod(node.shape(index)) != 1 for index in (1, 2, 4, 5, 6, 7)):
-        raise Unsupported("with a scale for each row or column")
+    """The integer product, and what stands for it; one scale for each operand, or for each column of the second."""
+    if any(math.prod(node.shape(index)) != 1 for index in (1, 2, 6, 7)):
+        raise Unsupported("with a scale for each row")
+    if any(math.prod(node.shape(index)) != 1 and len(node.shape(index)) > 1 for index in (4, 5)):
+        raise Unsupported("with a scale for each column of each matrix")
     a, b = _centred(node, 0, 2, trailing=1), _centred(node, 3, 5, trailing=0)
     total = node.emit(graph.MatmulOp(a, b, accumulator=i32))
     return _requantized(node, total, (1, 4, 6), 7, 0)

@@ -14,6 +14,7 @@ from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import is_float, require
 from penstock.dialects.graph.sizes import decided_equal
+from penstock.dialects.graph.window import window_counts
 from penstock.lowering.from_onnx.node import Importer, Node, Unsupported
 
 MOST_TAPS = 64
@@ -100,14 +101,30 @@ def max_pool(node: Node) -> list[SSAValue]:
     return [values, _where_largest(node, kernel, strides, pads, dilations)]
 
 
+def _whole_windows(
+    node: Node, kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """The pads with which no window hangs over the end, as with `ceil_mode` one may, and the numbers of windows."""
+    spatial, rank = node.shape(0)[2:], len(kernel)
+    counts = window_counts(spatial, kernel, strides, pads, dilations, node.flag("ceil_mode", False))
+    if not node.flag("ceil_mode", False):
+        return list(pads), counts
+    ends = [
+        (count - 1) * strides[dim] + dilations[dim] * (kernel[dim] - 1) + 1 - spatial[dim] - pads[dim]
+        for dim, count in enumerate(counts)
+    ]
+    return [*pads[:rank], *(max(end, 0) for end in ends)], counts
+
+
 def _where_largest(
     node: Node, kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
 ) -> SSAValue:
     """The index, into all elements of the input, of the first of the largest of each window: tap after tap."""
     x, shape, rank = node.value(0), node.shape(0), len(kernel)
     taps = math.prod(kernel)
-    if node.flag("ceil_mode", False) or not is_float(tensor_of(x).element_type) or taps > MOST_TAPS:
-        raise Unsupported(f"indices with ceil_mode, of integers, or of more than {MOST_TAPS} taps")
+    if not is_float(tensor_of(x).element_type) or taps > MOST_TAPS:
+        raise Unsupported(f"indices of integers, or of more than {MOST_TAPS} taps")
+    pads, counts = _whole_windows(node, kernel, strides, pads, dilations)
     padded = node.emit(graph.PadOp(x, pads=[0, 0, *pads[:rank], 0, 0, *pads[rank:]], value=-math.inf))
     column_major = node.flag("storage_order", False)
     order = range(rank) if column_major else range(rank)[::-1]
@@ -115,10 +132,6 @@ def _where_largest(
     for dim in order:
         pitches[dim] = pitch
         pitch *= shape[2 + dim]
-    counts = [
-        (shape[2 + dim] + pads[dim] + pads[dim + rank] - dilations[dim] * (kernel[dim] - 1) - 1) // strides[dim] + 1
-        for dim in range(rank)
-    ]
     best: tuple[SSAValue, SSAValue] | None = None
     for tap in itertools.product(*(range(size) for size in kernel)):
         starts = [0, 0, *(step * dilation for step, dilation in zip(tap, dilations, strict=True))]
@@ -140,8 +153,7 @@ def _where_largest(
 def lp_pool(node: Node) -> SSAValue:
     """(sum of |x|^p)^(1/p) over each window: the sum is a convolution of each channel with ones."""
     kernel, strides, pads, dilations = _window(node)
-    if node.flag("ceil_mode", False):
-        raise Unsupported("ceil_mode")
+    pads, _ = _whole_windows(node, kernel, strides, pads, dilations)
     x, p, channels = node.value(0), node.int("p", 2), node.shape(0)[1]
     powers = node.emit(graph.AbsOp(x))
     if p != 1:
@@ -183,10 +195,19 @@ def global_max_pool(node: Node) -> SSAValue:
     return node.emit(graph.GlobalMaxPoolOp(node.value(0)))
 
 
+def global_lp_pool(node: Node) -> SSAValue:
+    """(sum of |x|^p)^(1/p) over all elements of each channel."""
+    x, p = node.value(0), node.int("p", 2)
+    powers = node.emit(graph.PowOp(node.emit(graph.AbsOp(x)), node.scalar(p, x)))
+    total = node.emit(graph.ReduceSumOp(powers, axes=list(range(2, len(node.shape(0))))))
+    return node.emit(graph.PowOp(total, node.scalar(1 / p, x)))
+
+
 TABLE: dict[str, Importer] = {
     "AveragePool": average_pool,
     "Conv": conv,
     "GlobalAveragePool": global_average_pool,
+    "GlobalLpPool": global_lp_pool,
     "GlobalMaxPool": global_max_pool,
     "LpPool": lp_pool,
     "MaxPool": max_pool,

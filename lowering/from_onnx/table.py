@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from penstock.lowering.from_onnx import (
+    nodes_cast,
     nodes_conv_transpose,
     nodes_einsum,
     nodes_elementwise,
     nodes_fill,
     nodes_indexing,
+    nodes_linear_attention,
+    nodes_matrix,
     nodes_nn,
     nodes_quantization,
     nodes_recurrent,
     nodes_reduction,
     nodes_resize,
+    nodes_sampling,
     nodes_scalar_functions,
     nodes_selection,
     nodes_shape,
+    nodes_signal,
     nodes_window,
 )
 from penstock.lowering.from_onnx.node import Importer
 
 IMPORTERS: dict[str, Importer] = {
+    **nodes_cast.TABLE,
     **nodes_conv_transpose.TABLE,
     **nodes_einsum.TABLE,
     **nodes_elementwise.TABLE,
@@ -32,7 +38,11 @@ IMPORTERS: dict[str, Importer] = {
     **nodes_scalar_functions.TABLE,
     **nodes_selection.TABLE,
     **nodes_shape.TABLE,
+    **nodes_signal.TABLE,
     **nodes_window.TABLE,
     **nodes_resize.TABLE,
+    **nodes_sampling.TABLE,
     **nodes_indexing.TABLE,
+    **nodes_linear_attention.TABLE,
+    **nodes_matrix.TABLE,
 }

@@ -12,7 +12,17 @@ if it is elementwise, its formula with `pointwise`:
 from __future__ import annotations
 
 # Imported for their registrations.
-from penstock.lowering.graph_to_tensor import indexing, nn, pooling, quantization, reduction, scalar_functions
+from penstock.lowering.graph_to_tensor import (
+    attention,
+    contraction,
+    indexing,
+    layout,
+    nn,
+    pooling,
+    quantization,
+    reduction,
+    scalar_functions,
+)
 from penstock.lowering.graph_to_tensor.body import Body
 from penstock.lowering.graph_to_tensor.driver import GraphToTensorPass
 from penstock.lowering.graph_to_tensor.elementwise import pointwise
@@ -25,7 +35,10 @@ __all__ = [
     "KernelBuilder",
     "Reduction",
     "Split",
+    "attention",
+    "contraction",
     "indexing",
+    "layout",
     "loops",
     "lowers",
     "nn",

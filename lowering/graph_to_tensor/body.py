@@ -26,6 +26,8 @@ from xdsl.dialects.linalg.ops import IndexOp, YieldOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.hints import isa
 
+from penstock.dialects.remainder import RemFOp
+
 
 def constant_attribute(
     value: float, element: Attribute
@@ -113,6 +115,10 @@ class Body:
         if _is_float(a):
             return self.emit(arith.DivfOp(a, b))
         return self.emit(arith.DivUIOp(a, b) if self.unsigned else arith.DivSIOp(a, b))
+
+    def rem(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """The remainder of a / b of floats, with the sign of a."""
+        return self.emit(RemFOp(a, b))
 
     def max(self, a: SSAValue, b: SSAValue) -> SSAValue:
         """The larger of the two; NaN if one of them is."""
@@ -213,8 +219,8 @@ class Body:
         return self.emit(arith.SIToFPOp(wide, target))
 
     def _cast_float(self, a: SSAValue, source: AnyFloat, target: AnyFloat) -> SSAValue:
-        if source.bitwidth == target.bitwidth:
-            # f16 and bf16: no op goes across, so through the type that holds both.
+        if source.bitwidth == target.bitwidth or max(source.bitwidth, target.bitwidth) <= 8:
+            # f16 and bf16, or two types of 8 bits or fewer: no op goes across, so through the type that holds both.
             return self.emit(arith.TruncFOp(self.emit(arith.ExtFOp(a, f32)), target))
         widens = source.bitwidth < target.bitwidth
         return self.emit(arith.ExtFOp(a, target) if widens else arith.TruncFOp(a, target))

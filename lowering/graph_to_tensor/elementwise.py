@@ -53,6 +53,7 @@ SIMPLE: dict[type[Operation], Callable[..., SSAValue]] = {
     graph.PowOp: Body.pow,
     graph.MaxOp: Body.max,
     graph.MinOp: Body.min,
+    graph.ModOp: Body.rem,
     graph.WhereOp: Body.select,
 }
 """The ops that are one scalar op."""

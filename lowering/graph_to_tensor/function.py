@@ -122,7 +122,7 @@ class FunctionLowering:
                 members = [member for member in op.body.block.ops if member is not op.terminator]
                 outside: dict[SSAValue, SSAValue] = dict(zip(op.body.block.args, op.inputs, strict=True))
                 self._call(members, outside, op.terminator.values, op.outputs)
-            case graph.ReshapeOp():
+            case graph.ReshapeOp() | graph.LayoutTransformOp() if is_view(op):
                 shape = shape_of(op.result)
                 self._values[op.result] = emit_reshape(self._emit, self._value(op.x), shape)
             case graph.SliceOp() if is_view(op):

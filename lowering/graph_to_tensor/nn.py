@@ -1,123 +1,19 @@
-"""Contractions (convolution, gemm, matmul), batch normalisation and softmax."""
+"""Matrix products, batch normalisation and softmax."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
-from penstock.dialects.graph.base import is_unsigned
-from penstock.lowering.graph_to_tensor.body import Body, Compute
+from penstock.lowering.graph_to_tensor.body import Body
+from penstock.lowering.graph_to_tensor.contraction import contract
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.reduction import MAX, SUM, SUM_OF_POWERS
-from penstock.lowering.graph_to_tensor.shapes import (
-    Dims,
-    Split,
-    element_of,
-    loops,
-    shape_of,
-    signless,
-    windowed,
-)
+from penstock.lowering.graph_to_tensor.shapes import element_of, loops, shape_of
 from penstock.lowering.graph_to_tensor.widening import stored_factor
-
-
-def multiply_add(unsigned: tuple[bool, bool]) -> Compute:
-    """
-    The body of every contraction: `accumulator + a * b`, the factors widened to the accumulator's type first.
-
-    `unsigned` says of `a` and of `b` whether its integers are.
-    """
-
-    def compute(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
-        a, b, accumulator = elements
-        left, right = (
-            body.widen(factor, accumulator.type, each) for factor, each in zip((a, b), unsigned, strict=True)
-        )
-        return body.add(accumulator, body.mul(left, right))
-
-    return compute
-
-
-def contract(
-    kernel: KernelBuilder,
-    op: graph.ConvOp | graph.GemmOp | graph.MatmulOp,
-    a: tuple[SSAValue, Dims],
-    b: tuple[SSAValue, Dims],
-    shape: Sequence[int],
-    reductions: int,
-) -> SSAValue:
-    """
-    The sum of products of `a` and `b`, the tensors of the first two operands of `op`, over `reductions` loops, for
-    each element of `shape`, in the element type of the result.
-    """
-    left, right = (is_unsigned(element_of(stored_factor(factor))) for factor in op.operands[:2])
-    start = kernel.fill(shape, signless(element_of(op.result)), 0)
-    return kernel.generic([a, b], (start, loops(len(shape))), reductions, multiply_add((left, right)))
-
-
-class ConvolutionLoops(NamedTuple):
-    """The loops of a convolution by their role; `group` is empty or one loop."""
-
-    batch: Dims
-    group: Dims
-    output: Dims
-    places: Dims
-    kernel: Dims
-    input: Dims
-
-
-def convolution_loops(rank: int, grouped: bool, channels_last: bool) -> ConvolutionLoops:
-    """
-    The parallel loops in the order of the result, then the reductions, each in the order of the filters:
-    (n, o..., g, oc, k..., ic) with the channels last, and (n, g, oc, o..., ic, k...) with them first.
-    """
-    group = 1 if grouped else 0
-    dims = loops(3 + 2 * rank + group)
-    end = 2 + rank + group
-    if channels_last:
-        places, channels = dims[1 : 1 + rank], dims[1 + rank : end]
-        kernel, inputs = dims[end : end + rank], dims[end + rank :]
-    else:
-        channels, places = dims[1 : 2 + group], dims[2 + group : end]
-        inputs, kernel = dims[end : end + 1], dims[end + 1 :]
-    return ConvolutionLoops(dims[:1], channels[:group], channels[group:], places, kernel, inputs)
-
-
-@lowers(graph.ConvOp)
-def conv(kernel: KernelBuilder, op: graph.ConvOp) -> SSAValue:
-    """
-    A contraction over windows of the padded input, then the bias.
-
-    With groups the channels are split in two dims, (group, channel of it); the caller passes views.
-    """
-    channels_last = op.layout.data == graph.NHWC
-    rank, groups = len(op.kernel_shape), op.group.value.data
-    axis, out_axis = (rank + 1, rank + 1) if channels_last else (1, 0)
-    split = Split(axis, groups) if groups > 1 else None
-    x = kernel.value(stored_factor(op.x), split)
-    w = kernel.value(stored_factor(op.w), Split(out_axis, groups) if groups > 1 else None)
-    pads = op.pads.get_values()
-    before = 1 if channels_last else len(shape_of(x)) - rank
-    x = kernel.pad_spatial(x, before, pads[:rank], pads[rank:], 0)
-
-    at = convolution_loops(rank, groups > 1, channels_last)
-    read = windowed(at.places, at.kernel, op.strides.get_values(), op.dilations.get_values())
-    if channels_last:
-        x_dims: Dims = [*at.batch, *read, *at.group, *at.input]
-        w_dims: Dims = [*at.kernel, *at.input, *at.group, *at.output]
-    else:
-        x_dims = [*at.batch, *at.group, *at.input, *read]
-        w_dims = [*at.group, *at.output, *at.input, *at.kernel]
-    shape = shape_of(op.result) if split is None else split.shape(shape_of(op.result))
-    result = contract(kernel, op, (x, x_dims), (w, w_dims), shape, rank + 1)
-    kernel.define(op.result, result, split)
-    if op.b is None:
-        return result
-    return kernel.pointwise([op.result, op.b], op.result, lambda body, xs: body.add(xs[0], xs[1]), along={1: [axis]})
 
 
 @lowers(graph.GemmOp)

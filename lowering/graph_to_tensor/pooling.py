@@ -12,6 +12,7 @@ from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph.base import is_unsigned
+from penstock.dialects.graph.layout import spatial_dims
 from penstock.lowering.graph_to_tensor.body import Body
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Reduction, lowers
 from penstock.lowering.graph_to_tensor.reduction import MAX, SUM
@@ -77,7 +78,7 @@ def window_dims(op: graph.PoolOp) -> list[WindowDim]:
 
 
 def _first_spatial(op: graph.PoolOp) -> int:
-    return 2 if op.layout.data == graph.NCHW else 1
+    return spatial_dims(op.layout.data, len(shape_of(op.x))).start
 
 
 def _pool(kernel: KernelBuilder, op: graph.PoolOp, reduction: Reduction) -> SSAValue:

@@ -10,6 +10,7 @@ from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
 from penstock.dialects.graph.base import is_unsigned
+from penstock.dialects.graph.layout import spatial_dims
 from penstock.lowering.graph_to_tensor.body import Body, highest, lowest
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Reduction, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, element_of, loops, shape_of
@@ -49,9 +50,7 @@ def _divided(kernel: KernelBuilder, result: SSAValue, total: SSAValue, count: in
 
 
 def _all_places(kernel: KernelBuilder, op: graph.GlobalPoolOp, reduction: Reduction) -> SSAValue:
-    rank = len(shape_of(op.x))
-    first = 2 if op.layout.data == graph.NCHW else 1
-    axes = range(first, first + rank - 2)
+    axes = spatial_dims(op.layout.data, len(shape_of(op.x)))
     unsigned = is_unsigned(element_of(op.x))
     return kernel.reduce(kernel.value(op.x), axes, reduction, keep=True, unsigned=unsigned)
 

@@ -20,9 +20,10 @@ from penstock.lowering.graph_to_tensor.shapes import (
     signless,
     tensor_type,
 )
+from penstock.passes.graph.values import is_view
 
 
-def _copy(kernel: KernelBuilder, source: SSAValue, dims: Dims, shape: Sequence[int]) -> SSAValue:
+def copied(kernel: KernelBuilder, source: SSAValue, dims: Dims, shape: Sequence[int]) -> SSAValue:
     """A tensor of `shape` whose elements are those of `source` at `dims`."""
     output = kernel.empty(shape, element_of(source))
     return kernel.generic([(source, dims)], (output, loops(len(shape))), 0, lambda body, elements: elements[0])
@@ -45,7 +46,7 @@ def transpose(kernel: KernelBuilder, op: graph.TransposeOp) -> SSAValue:
     """A copy whose map permutes the loops."""
     shape = shape_of(op.result)
     place = dict(zip(op.perm.get_values(), loops(len(shape)), strict=True))
-    return _copy(kernel, kernel.value(op.x), [place[dim] for dim in range(len(shape))], shape)
+    return copied(kernel, kernel.value(op.x), [place[dim] for dim in range(len(shape))], shape)
 
 
 @lowers(graph.PadOp)
@@ -58,9 +59,11 @@ def pad(kernel: KernelBuilder, op: graph.PadOp) -> SSAValue:
 @lowers(graph.SliceOp)
 def slice_(kernel: KernelBuilder, op: graph.SliceOp) -> SSAValue:
     """
-    An extracted slice, and a copy of it; a dim with a negative step is extracted forwards and copied
-    backwards.
+    An extracted slice, and a copy of it where it is no view; a dim with a negative step is extracted forwards and
+    copied backwards.
     """
+    if is_view(op):
+        return emit_slice(kernel.emit, op, kernel.value(op.x))
     x, sizes = kernel.value(op.x), op.sizes.get_values()
     offsets: list[int] = []
     strides: list[int] = []
@@ -76,7 +79,7 @@ def slice_(kernel: KernelBuilder, op: graph.SliceOp) -> SSAValue:
         # Nothing is read: an empty slice may begin anywhere inside.
         offsets = [0] * len(sizes)
     extracted = kernel.emit(tensor.ExtractSliceOp(x, offsets, sizes, strides, tensor_type(tuple(sizes), element_of(x))))
-    return _copy(kernel, extracted, dims, sizes)
+    return copied(kernel, extracted, dims, sizes)
 
 
 def emit_slice(emit: Callable[[Operation], SSAValue], op: graph.SliceOp, x: SSAValue) -> SSAValue:

@@ -162,7 +162,7 @@ class FunctionEmitter:
     def helper(self, what: str, ctype: CType) -> str:
         """The name of the helper that does `what` on a type."""
         # 16-bit floats are floats in expressions.
-        key = helper_name(what, "f32" if ctype.is_half else ctype.name)
+        key = helper_name(what, "f32" if ctype.is_small else ctype.name)
         self.program.helpers.add(key)
         return f"pen_{key}"
 

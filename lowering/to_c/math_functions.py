@@ -18,14 +18,14 @@ from penstock.lowering.to_c.expressions import (
 from penstock.lowering.to_c.text import Expr
 
 
-def _library(function: str) -> Rule:
+def library(function: str) -> Rule:
     """A function of the C library, in float for 16-bit floats."""
 
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
         ctype = result_type(emitter, op)
         name = function if ctype.bits == 64 else f"{function}f"
         called = call(name, *operands_of(emitter, op))
-        return emitter.rounded(ctype, called.text) if ctype.is_half else called
+        return emitter.rounded(ctype, called.text) if ctype.is_small else called
 
     return rule
 
@@ -42,7 +42,7 @@ def _power_of_float(emitter: FunctionEmitter, op: math.FPowIOp) -> Expr:
     ctype = result_type(emitter, op)
     base, power = operands_of(emitter, op)
     called = call("pow" if ctype.bits == 64 else "powf", base, cast(ctype.value, power))
-    return emitter.rounded(ctype, called.text) if ctype.is_half else called
+    return emitter.rounded(ctype, called.text) if ctype.is_small else called
 
 
 def _absolute(emitter: FunctionEmitter, op: math.AbsIOp) -> Expr:
@@ -55,43 +55,43 @@ def _absolute(emitter: FunctionEmitter, op: math.AbsIOp) -> Expr:
 
 
 MATH_RULES: dict[type[Operation], Rule] = {
-    math.AbsFOp: _library("fabs"),
+    math.AbsFOp: library("fabs"),
     math.AbsIOp: _absolute,
-    math.AcosOp: _library("acos"),
-    math.AcoshOp: _library("acosh"),
-    math.AsinOp: _library("asin"),
-    math.AsinhOp: _library("asinh"),
-    math.AtanOp: _library("atan"),
-    math.Atan2Op: _library("atan2"),
-    math.AtanhOp: _library("atanh"),
-    math.CbrtOp: _library("cbrt"),
-    math.CeilOp: _library("ceil"),
-    math.CopySignOp: _library("copysign"),
-    math.CosOp: _library("cos"),
-    math.CoshOp: _library("cosh"),
+    math.AcosOp: library("acos"),
+    math.AcoshOp: library("acosh"),
+    math.AsinOp: library("asin"),
+    math.AsinhOp: library("asinh"),
+    math.AtanOp: library("atan"),
+    math.Atan2Op: library("atan2"),
+    math.AtanhOp: library("atanh"),
+    math.CbrtOp: library("cbrt"),
+    math.CeilOp: library("ceil"),
+    math.CopySignOp: library("copysign"),
+    math.CosOp: library("cos"),
+    math.CoshOp: library("cosh"),
     math.CountLeadingZerosOp: integer_helper("leading_zeros"),
     math.CountTrailingZerosOp: integer_helper("trailing_zeros"),
     math.CtPopOp: integer_helper("ones"),
-    math.ErfOp: _library("erf"),
-    math.ExpOp: _library("exp"),
-    math.Exp2Op: _library("exp2"),
-    math.ExpM1Op: _library("expm1"),
+    math.ErfOp: library("erf"),
+    math.ExpOp: library("exp"),
+    math.Exp2Op: library("exp2"),
+    math.ExpM1Op: library("expm1"),
     math.FPowIOp: _power_of_float,
-    math.FloorOp: _library("floor"),
-    math.FmaOp: _library("fma"),
+    math.FloorOp: library("floor"),
+    math.FmaOp: library("fma"),
     math.IPowIOp: integer_helper("power_integer"),
-    math.LogOp: _library("log"),
-    math.Log10Op: _library("log10"),
-    math.Log1pOp: _library("log1p"),
-    math.Log2Op: _library("log2"),
-    math.PowFOp: _library("pow"),
-    math.RoundOp: _library("round"),
-    math.RoundEvenOp: _library("rint"),
+    math.LogOp: library("log"),
+    math.Log10Op: library("log10"),
+    math.Log1pOp: library("log1p"),
+    math.Log2Op: library("log2"),
+    math.PowFOp: library("pow"),
+    math.RoundOp: library("round"),
+    math.RoundEvenOp: library("rint"),
     math.RsqrtOp: _rsqrt,
-    math.SinOp: _library("sin"),
-    math.SinhOp: _library("sinh"),
-    math.SqrtOp: _library("sqrt"),
-    math.TanOp: _library("tan"),
-    math.TanhOp: _library("tanh"),
-    math.TruncOp: _library("trunc"),
+    math.SinOp: library("sin"),
+    math.SinhOp: library("sinh"),
+    math.SqrtOp: library("sqrt"),
+    math.TanOp: library("tan"),
+    math.TanhOp: library("tanh"),
+    math.TruncOp: library("trunc"),
 }

@@ -264,6 +264,7 @@ def global_definition(op: memref.GlobalOp, symbol: str) -> str:
 
 
 def _element(ctype: CType, value: float) -> str:
-    if ctype.is_half:
-        return f"0x{int(np.asarray(value).astype(ctype.dtype()).view(np.uint16)):04x}"
+    if ctype.is_small:
+        bits = np.asarray(value).astype(ctype.dtype()).view(f"u{ctype.size}")
+        return f"0x{int(bits):0{2 * ctype.size}x}"
     return literal(ctype, value).text

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.lowering.to_c.byte_floats import BYTE_FLOATS
+
 HEADER = """\
 #include <math.h>
 #include <stddef.h>
@@ -72,6 +74,7 @@ static inline uint16_t pen_store_bf16(float value) {
 }
 static inline float pen_round_bf16(float value) { return pen_load_bf16(pen_store_bf16(value)); }
 """,
+    **BYTE_FLOATS,
     # A double as a float that rounds to a 16-bit float as the double would: to odd if it is not exact.
     "odd_f16": """\
 static inline float pen_odd_f16(double value) {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from xdsl.dialects import affine, arith
-from xdsl.dialects.builtin import IndexType
+from xdsl.dialects.builtin import IndexType, IntegerType
 from xdsl.ir import Operation, SSAValue
 
+from penstock.dialects.remainder import RemFOp
 from penstock.lowering.to_c.affine_text import affine_expression
 from penstock.lowering.to_c.emitter import FunctionEmitter, refuse
 from penstock.lowering.to_c.expressions import (
@@ -18,9 +19,9 @@ from penstock.lowering.to_c.expressions import (
     type_of,
     unsigned_of,
 )
-from penstock.lowering.to_c.math_functions import MATH_RULES
+from penstock.lowering.to_c.math_functions import MATH_RULES, library
 from penstock.lowering.to_c.text import Expr
-from penstock.lowering.to_c.types import attribute_number, literal
+from penstock.lowering.to_c.types import CType, attribute_number, literal
 
 
 def constant(emitter: FunctionEmitter, op: arith.ConstantOp) -> Expr:
@@ -160,12 +161,27 @@ def _select(emitter: FunctionEmitter, op: arith.SelectOp) -> Expr:
 # conversions
 
 
+def _wrapped(ctype: CType, operand: Expr) -> Expr:
+    """The low bits of an integer, as a number of a type of less than a byte."""
+    half = 1 << (ctype.bits - 1)
+    return Expr(f"({ctype.value})((({operand.atom} & {2 * half - 1}) ^ {half}) - {half})", is_atom=True)
+
+
+def _as_unsigned(ctype: CType, operand: Expr) -> Expr:
+    """An integer read without its sign."""
+    if ctype.is_narrow:
+        return Expr(f"({operand.atom} & {(1 << ctype.bits) - 1})", is_atom=True)
+    return cast(unsigned_of(ctype), operand)
+
+
 def _convert_integer(emitter: FunctionEmitter, op: Operation) -> Expr:
     """Sign extension, truncation, and between index and integers."""
     source, ctype = type_of(emitter, op.operands[0]), result_type(emitter, op)
     operand = emitter.scalar(op.operands[0])
     if ctype.is_bool:
         return operand if source.is_bool else Expr(f"{operand.atom} & 1")
+    if ctype.is_narrow:
+        return _wrapped(ctype, Expr(f"-{operand.atom}") if source.is_bool else operand)
     if source.is_bool:
         return Expr(f"({ctype.value})-{operand.atom}")
     return operand if source.value == ctype.value else cast(ctype.value, operand)
@@ -173,14 +189,15 @@ def _convert_integer(emitter: FunctionEmitter, op: Operation) -> Expr:
 
 def _extend_unsigned(emitter: FunctionEmitter, op: arith.ExtUIOp) -> Expr:
     source, ctype = type_of(emitter, op.input), result_type(emitter, op)
-    return Expr(f"({ctype.value})({unsigned_of(source)}){emitter.scalar(op.input).atom}")
+    operand = _as_unsigned(source, emitter.scalar(op.input))
+    return _wrapped(ctype, operand) if ctype.is_narrow else cast(ctype.value, operand)
 
 
 def _integer_to_float(emitter: FunctionEmitter, op: arith.SIToFPOp | arith.UIToFPOp) -> Expr:
     source, ctype = type_of(emitter, op.input), result_type(emitter, op)
     operand = emitter.scalar(op.input)
     if isinstance(op, arith.UIToFPOp):
-        operand = cast(unsigned_of(source), operand)
+        operand = _as_unsigned(source, operand)
     elif source.is_bool:
         operand = Expr(f"-{operand.atom}")
     return emitter.rounded(ctype, f"({ctype.value}){operand.atom}")
@@ -193,6 +210,8 @@ def _float_to_integer(emitter: FunctionEmitter, op: arith.FPToSIOp | arith.FPToU
     if isinstance(op, arith.FPToUIOp) and ctype.bits == 64:
         return Expr(f"(int64_t)(uint64_t){operand.atom}")
     whole = cast("int64_t", operand)
+    if ctype.is_narrow:
+        return _wrapped(ctype, whole)
     if ctype.is_bool:
         return Expr(f"{whole.atom} & 1")
     return whole if ctype.bits == 64 else cast(ctype.value, whole)
@@ -201,10 +220,10 @@ def _float_to_integer(emitter: FunctionEmitter, op: arith.FPToSIOp | arith.FPToU
 def _convert_float(emitter: FunctionEmitter, op: arith.ExtFOp | arith.TruncFOp) -> Expr:
     source, ctype = type_of(emitter, op.input), result_type(emitter, op)
     operand = emitter.scalar(op.input)
-    if source.bits == 64 and ctype.name == "f16":
+    if source.bits == 64 and (ctype.name == "f16" or ctype.bits < 16):
         emitter.program.helpers.add("odd_f16")
         return emitter.rounded(ctype, f"pen_odd_f16({operand.text})")
-    if ctype.is_half:
+    if ctype.is_small:
         return emitter.rounded(ctype, f"(float){operand.atom}")
     return operand if source.value == ctype.value else cast(ctype.value, operand)
 
@@ -212,17 +231,17 @@ def _convert_float(emitter: FunctionEmitter, op: arith.ExtFOp | arith.TruncFOp) 
 def _bitcast(emitter: FunctionEmitter, op: arith.BitcastOp) -> Expr:
     source, ctype = type_of(emitter, op.input), result_type(emitter, op)
     operand = emitter.scalar(op.input)
-    if source.is_float == ctype.is_float and source.bits == ctype.bits and not source.is_half:
+    if source.is_float == ctype.is_float and source.bits == ctype.bits and not source.is_small:
         return operand
-    if source.bits != ctype.bits or source.is_bool:
+    if source.bits != ctype.bits or source.is_bool or source.bits < 8:
         raise refuse(op, f"a bitcast of {op.input.type} to {op.result.type} cannot be lowered to C")
-    if source.bits != 16:
+    if source.bits > 16:
         return call(emitter.helper("bitcast", ctype), operand)
-    bits = cast("uint16_t", operand)
-    if source.is_half:
+    bits = cast(f"uint{source.bits}_t", operand)
+    if source.is_small:
         emitter.program.helpers.update(source.helpers)
         bits = Expr(source.store(operand.text), is_atom=True)
-    return emitter.load(ctype, bits.text) if ctype.is_half else cast(ctype.value, bits)
+    return emitter.load(ctype, bits.text) if ctype.is_small else cast(ctype.value, bits)
 
 
 def _affine(emitter: FunctionEmitter, op: affine.ApplyOp) -> Expr:
@@ -262,6 +281,7 @@ RULES: dict[type[Operation], Rule] = {
     arith.RemSIOp: _division("rems", "%"),
     arith.DivUIOp: integer_helper("divu", may_fault=True),
     arith.RemUIOp: integer_helper("remu", may_fault=True),
+    RemFOp: library("fmod"),
     arith.FloorDivSIOp: integer_helper("floordivs", may_fault=True),
     arith.CeilDivSIOp: integer_helper("ceildivs", may_fault=True),
     arith.CeilDivUIOp: integer_helper("ceildivu", may_fault=True),
@@ -292,9 +312,37 @@ RULES: dict[type[Operation], Rule] = {
 """Class of a pure op with one result -> its expression. A plug-in may add its own."""
 
 
+NARROW = (
+    arith.ConstantOp,
+    arith.SelectOp,
+    arith.ExtSIOp,
+    arith.ExtUIOp,
+    arith.TruncIOp,
+    arith.SIToFPOp,
+    arith.UIToFPOp,
+    arith.FPToSIOp,
+    arith.FPToUIOp,
+)
+"""The ops that take or give integers of less than a byte."""
+
+
+def _is_narrow(value: SSAValue) -> bool:
+    match value.type:
+        case IntegerType():
+            return 1 < value.type.width.data < 8
+        case _:
+            return False
+
+
+def _compares_equal(op: Operation) -> bool:
+    return isinstance(op, arith.CmpiOp) and op.predicate.value.data < 2
+
+
 def emit_scalar(emitter: FunctionEmitter, op: Operation) -> None:
     """Bind the result of a scalar op; raises UserError (unsupported) for one without a rule."""
     rule = RULES.get(type(op))
     if rule is None:
         raise refuse(op, f"{op.name} cannot be lowered to C")
+    if not isinstance(op, NARROW) and not _compares_equal(op) and any(map(_is_narrow, (*op.operands, *op.results))):
+        raise refuse(op, f"{op.name} of integers of less than a byte cannot be lowered to C")
     emitter.bind(op, rule(emitter, op))

@@ -9,6 +9,12 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import (
     BFloat16Type,
+    Float4E2M1FNType,
+    Float8E4M3FNType,
+    Float8E4M3FNUZType,
+    Float8E5M2FNUZType,
+    Float8E5M2Type,
+    Float8E8M0FNUType,
     Float16Type,
     Float32Type,
     Float64Type,
@@ -29,8 +35,9 @@ class CType:
     """
     An element type in C.
 
-    16-bit floats are `uint16_t` in memory and `float` in expressions, rounded after every operation; i1 is a byte
-    that holds 0 or 1. Integers are signless: an operation that reads them as unsigned casts.
+    Floats of 16 bits or fewer are unsigned integers in memory and `float` in expressions, rounded after every
+    operation; i1 is a byte that holds 0 or 1; i2 and i4 are bytes that hold numbers of their signed range. Integers
+    are signless: an operation that reads them as unsigned casts.
     """
 
     name: str
@@ -50,12 +57,17 @@ class CType:
     @property
     def value_size(self) -> int:
         """Bytes of a variable."""
-        return 4 if self.is_half else self.size
+        return 4 if self.is_small else self.size
 
     @property
-    def is_half(self) -> bool:
+    def is_small(self) -> bool:
         """Whether memory and expressions differ."""
-        return self.is_float and self.bits == 16
+        return self.is_float and self.bits <= 16
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it is an integer of less than a byte, but no truth value: it is converted, not computed with."""
+        return not self.is_float and 1 < self.bits < 8
 
     @property
     def is_bool(self) -> bool:
@@ -64,22 +76,24 @@ class CType:
     @property
     def helpers(self) -> tuple[str, ...]:
         """The helpers that loads, stores and rounding of this type call."""
-        return (f"bits_{self.name}",) if self.is_half else ()
+        return (f"bits_{self.name}",) if self.is_small else ()
 
     def load(self, lvalue: str) -> Expr:
         """The value of an element in memory."""
-        return Expr(f"pen_load_{self.name}({lvalue})" if self.is_half else lvalue, is_atom=True)
+        return Expr(f"pen_load_{self.name}({lvalue})" if self.is_small else lvalue, is_atom=True)
 
     def store(self, value: str) -> str:
         """What an element in memory becomes, so that it holds `value`."""
-        return f"pen_store_{self.name}({value})" if self.is_half else value
+        return f"pen_store_{self.name}({value})" if self.is_small else value
 
     def rounded(self, text: str) -> Expr:
         """The result of an operation that was computed as the C expression `text`."""
-        return Expr(f"pen_round_{self.name}({text})", is_atom=True) if self.is_half else Expr(text)
+        return Expr(f"pen_round_{self.name}({text})", is_atom=True) if self.is_small else Expr(text)
 
     def dtype(self) -> DType:
-        """The NumPy type of an element in memory."""
+        """The NumPy type of an element in memory, integers of less than a byte in one."""
+        if self.is_narrow:
+            return np.dtype(np.int8)
         return numpy_dtype(_ATTRIBUTES[self.name])
 
 
@@ -87,15 +101,29 @@ _F32 = CType("f32", "float", "float", 32, is_float=True)
 _F64 = CType("f64", "double", "double", 64, is_float=True)
 _F16 = CType("f16", "uint16_t", "float", 16, is_float=True)
 _BF16 = CType("bf16", "uint16_t", "float", 16, is_float=True)
+_BYTE_FLOATS: dict[type[Attribute], CType] = {
+    kind: CType(str(kind()), "uint8_t", "float", kind().bitwidth, is_float=True)
+    for kind in (
+        Float8E4M3FNType,
+        Float8E5M2Type,
+        Float8E4M3FNUZType,
+        Float8E5M2FNUZType,
+        Float8E8M0FNUType,
+        Float4E2M1FNType,
+    )
+}
 _I1 = CType("i1", "uint8_t", "uint8_t", 1)
 _INDEX = CType("index", "int64_t", "int64_t", 64)
-_INTEGERS = {bits: CType(f"i{bits}", f"int{bits}_t", f"int{bits}_t", bits) for bits in (8, 16, 32, 64)}
+_INTEGERS = {
+    bits: CType(f"i{bits}", f"int{max(8, bits)}_t", f"int{max(8, bits)}_t", bits) for bits in (2, 4, 8, 16, 32, 64)
+}
 
 _FLOATS: dict[type[Attribute], CType] = {
     Float32Type: _F32,
     Float64Type: _F64,
     Float16Type: _F16,
     BFloat16Type: _BF16,
+    **_BYTE_FLOATS,
 }
 
 _ATTRIBUTES: dict[str, Attribute] = {
@@ -105,7 +133,8 @@ _ATTRIBUTES: dict[str, Attribute] = {
     "bf16": BFloat16Type(),
     "i1": IntegerType(1),
     "index": IndexType(),
-    **{f"i{bits}": IntegerType(bits) for bits in (8, 16, 32, 64)},
+    **{f"i{bits}": IntegerType(bits) for bits in _INTEGERS},
+    **{ctype.name: kind() for kind, ctype in _BYTE_FLOATS.items()},
 }
 
 
@@ -125,7 +154,7 @@ def c_type(type: Attribute, op: Operation) -> CType:
             raise UserError(
                 f"elements of type {type} cannot be lowered to C",
                 loc=location_of(op),
-                notes=["C has f16, bf16, f32, f64, i1, i8, i16, i32, i64 and index"],
+                notes=[f"C has {', '.join(_ATTRIBUTES)}"],
                 status=UNSUPPORTED,
             )
 
@@ -139,7 +168,7 @@ def literal(ctype: CType, number: Any) -> Expr:
     bits = ctype.bits
     value = int(number) & ((1 << bits) - 1)
     value -= (1 << bits) if value >> (bits - 1) else 0
-    if value == -(1 << (bits - 1)):
+    if bits >= 8 and value == -(1 << (bits - 1)):
         return Expr(f"INT{bits}_MIN", is_atom=True)
     if abs(value) >= 1 << 31:
         return Expr(f"INT64_C({value})", is_atom=True)

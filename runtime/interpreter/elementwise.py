@@ -19,6 +19,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.element_types import DType
+from penstock.dialects.remainder import RemFOp
 from penstock.runtime.interpreter import bits
 from penstock.runtime.interpreter.graph.special import erf
 from penstock.runtime.interpreter.values import dtype_of, element_of, width_of
@@ -306,6 +307,7 @@ ELEMENTWISE: dict[type[Operation], Maker] = {
     arith.CeilDivUIOp: _divider(bits.divide_upwards),
     arith.RemSIOp: _divider(np.fmod),
     arith.RemUIOp: _divider(np.fmod),
+    RemFOp: _same(np.fmod),
     arith.MinUIOp: _unsigned(np.minimum),
     arith.MaxUIOp: _unsigned(np.maximum),
     arith.MinSIOp: _integer(np.minimum, np.logical_or),

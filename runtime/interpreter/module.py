@@ -12,6 +12,7 @@ from xdsl.ir import Attribute, BlockArgument
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.element_types import stored
 
 # Imported for their registrations.
 from penstock.dialects.mem import memref_of
@@ -141,7 +142,7 @@ def _checked(main: FuncOp, argument: BlockArgument, array: Array, title: str) ->
     """`array` as an argument that nobody writes to."""
     shape, element = _shape_and_element(argument)
     dtype = dtype_of(element, main)
-    array = np.asarray(array)
+    array = stored(np.asarray(array))
     if array.dtype.kind == "u" and dtype.kind == "i" and array.dtype.itemsize == dtype.itemsize:
         array = array.view(dtype)
     if array.dtype != dtype or array.shape != shape:

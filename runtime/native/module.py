@@ -13,6 +13,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.element_types import same_bits, stored
 from penstock.dialects.weights import Array
 from penstock.lowering.to_c import CSource, Parameter, emit_c
 from penstock.runtime.native.library import build
@@ -122,12 +123,9 @@ def _checked(what: str, specs: Sequence[Parameter], arrays: Sequence[Array]) -> 
         raise UserError(f"the program takes {len(specs)} {what}s, and {len(arrays)} were given")
     checked: list[Array] = []
     for spec, array in zip(specs, arrays, strict=True):
-        array = np.asarray(array)
+        array = stored(np.asarray(array))
         # Integers are signless: unsigned arrays are taken as they are.
-        same = array.dtype == spec.dtype or (
-            array.dtype.kind in "iu" and spec.dtype.kind in "iu" and array.dtype.itemsize == spec.dtype.itemsize
-        )
-        if not same or not array.dtype.isnative or array.shape != spec.shape:
+        if not same_bits(array.dtype, spec.dtype) or not array.dtype.isnative or array.shape != spec.shape:
             raise UserError(
                 f'the {what} "{spec.name}" has the shape {array.shape} and elements of type {array.dtype}, and the '
                 f"program takes {spec.shape} and {spec.dtype}"

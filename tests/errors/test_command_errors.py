@@ -109,13 +109,13 @@ def test_a_malformed_dimension_is_a_usage_fault(penstock: Command, model: Path, 
 
 def test_an_unsupported_operator_has_a_status_of_its_own(penstock: Command, tmp_path: Path) -> None:
     graph = helper.make_graph(
-        [helper.make_node("Det", ["x"], ["y"], "determinant")],
+        [helper.make_node("RandomNormalLike", ["x"], ["y"], "noise")],
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2])],
     )
-    (tmp_path / "det.onnx").write_bytes(model_bytes(graph))
-    refused(penstock("import", "det.onnx"), "Det", "determinant", status=3)
+    (tmp_path / "noise.onnx").write_bytes(model_bytes(graph))
+    refused(penstock("import", "noise.onnx"), "RandomNormalLike", "noise", status=3)
 
 
 # inputs

@@ -203,11 +203,11 @@ def test_a_dimension_below_one_is_refused() -> None:
 def test_all_unsupported_operators_are_listed_at_once_with_their_nodes() -> None:
     model = make_model(
         [
-            helper.make_node("Det", ["x"], ["a"], name="first"),
-            helper.make_node("Det", ["x"], ["b"], name="second"),
+            helper.make_node("RandomNormalLike", ["x"], ["a"], name="first"),
+            helper.make_node("RandomNormalLike", ["x"], ["b"], name="second"),
             helper.make_node("Relu", ["a"], ["after"], name="needs first"),
             helper.make_node("Fancy", ["x"], ["c"], name="third", domain="com.example"),
-            helper.make_node("MaxPool", ["x"], ["d", "where"], name="pool", kernel_shape=[2], ceil_mode=1),
+            helper.make_node("MaxPool", ["x"], ["d", "where"], name="pool", kernel_shape=[65], pads=[40, 40]),
             helper.make_node("NonZero", ["after"], ["e"], name="nonzero of unknown"),
             helper.make_node("Unique", ["a"], ["f"], name="after an unknown one"),
         ],
@@ -219,11 +219,14 @@ def test_all_unsupported_operators_are_listed_at_once_with_their_nodes() -> None
         import_model(model, name="model.onnx")
     error = caught.value
     assert (error.loc, error.status) == ("model.onnx", UNSUPPORTED)
-    assert error.message == "the model uses 4 operators not supported: Det, com.example.Fancy, MaxPool, Unique"
+    assert (
+        error.message
+        == "the model uses 4 operators not supported: RandomNormalLike, com.example.Fancy, MaxPool, Unique"
+    )
     assert error.notes == (
-        'Det, in 2 nodes: "first", "second"',
+        'RandomNormalLike, in 2 nodes: "first", "second"',
         'com.example.Fancy, in 1 node: "third"',
-        'MaxPool: indices with ceil_mode, of integers, or of more than 64 taps, in 1 node: "pool"',
+        'MaxPool: indices of integers, or of more than 64 taps, in 1 node: "pool"',
         'Unique, in 1 node: "after an unknown one"',
     )
 
@@ -240,7 +243,7 @@ def test_an_operator_newer_than_the_operator_set_is_not_supported() -> None:
     [
         ([node("Relu", "nothing")], r'node "y" \(Relu\): it reads "nothing", which no input'),
         ([node("Relu", "x", "z")], 'nothing defines the output "y"'),
-        ([node("Add", "x x", alpha=1)], r'node "y" \(Add\): .*[Uu]nrecognized attribute: alpha'),
+        ([node("Add", "x x", alpha=1)], r'node "y" \(Add\): Add has no attribute "alpha"'),
         ([node("Conv", "x")], r'node "y" \(Conv\): .*input size 1 not in range'),
         ([node("MatMul", "x x")], r'node "y" \(MatMul\): the inner sizes 4 of .* and 3 of .* differ'),
         ([node("Transpose", "x", perm=[0, 1])], r'\(Transpose\): perm \[0, 1\] is no permutation of the 3'),

@@ -213,8 +213,8 @@ def test_quantised_convolutions_with_a_bias(per_channel: bool) -> None:
 @pytest.mark.parametrize(
     ("op_type", "operands", "opset", "attributes", "message"),
     [
-        ("QuantizeLinear", [np.ones((4, 6)), np.ones((2, 6))], 21, {"block_size": 2, "axis": 0}, "quantised in blocks"),
-        ("QuantizeLinear", [np.ones((4, 6)), np.ones(())], 21, {"output_dtype": 17}, "f8E4M3FN"),
+        ("QuantizeLinear", [np.ones((4, 6)), np.ones(())], 21, {"output_dtype": 6}, "to elements of type i32"),
+        ("DequantizeLinear", [np.ones((4, 6)), np.ones(())], 21, {}, "from elements of type f32"),
     ],
 )
 def test_what_is_not_supported_is_said(

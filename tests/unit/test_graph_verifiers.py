@@ -64,7 +64,10 @@ REFUSED = [
     (f"graph.conv %g, %w {PLAIN} group 0 : (!g, !w) -> !y", "group is 0, must be at least 1"),
     (f"graph.conv %g, %w, %v {PLAIN} : (!g, !w, !v) -> !y", "the bias must have the shape 6, found tensor<4xf32>"),
     (f"graph.conv %g, %x {PLAIN} : (!g, !x) -> !y", "filters tensor<2x3xf32> of rank 2 do not match"),
-    (f'graph.conv %g, %w {PLAIN} layout "NCWH" : (!g, !w) -> !y', 'the layout is "NCHW" or "NHWC", not "NCWH"'),
+    (
+        f'graph.conv %g, %w {PLAIN} layout "NCWH" : (!g, !w) -> !y',
+        'the layout of images is "NCHW", "NHWC", or one of these with blocks of channels, not "NCWH"',
+    ),
     (
         "graph.max_pool %x kernel_shape [] strides [] pads [] dilations [] : !x -> !x",
         "has 0 spatial dimensions, supported are 1 to 3",
@@ -91,9 +94,9 @@ REFUSED = [
         "graph.quantize_linear %x, %c, %i : (!x, !c, !i) -> tensor<2x3xi8>",
         "the zero point must be of i8 and have the shape of the scale tensor<f32>, found tensor<4xi32>",
     ),
-    ("graph.quantize_linear %x, %c : (!x, !c) -> tensor<2x3xi32>", "gives i8, ui8, i16 and ui16, but"),
+    ("graph.quantize_linear %x, %c : (!x, !c) -> tensor<2x3xi32>", "gives integers of 2 to 16 bits, but"),
     ("graph.quantize_linear %u, %c : (!u, !c) -> tensor<4xi8>", "works on floats and i32, not on ui8"),
-    ("graph.dequantize_linear %x, %c : (!x, !c) -> !x", "works on i8, ui8, i16, ui16 and i32, not on f32"),
+    ("graph.dequantize_linear %x, %c : (!x, !c) -> !x", "works on integers of 2 to 16 bits and i32, not on f32"),
     ("graph.dequantize_linear %i, %i : (!i, !i) -> !v", "works on floats, not on i32"),
     ("graph.dequantize_linear %i, %v axis 1 : (!i, !v) -> !v", r"axis 1 is outside 0 to 0 \(rank 1\)"),
     ("graph.softmax %x axis 2 : !x -> !x", r"axis 2 is outside 0 to 1 \(rank 2\)"),

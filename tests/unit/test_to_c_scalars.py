@@ -15,6 +15,7 @@ from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.remainder import RemFOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_c import RULES, emit_c
 from penstock.runtime.interpreter import run_module
@@ -114,6 +115,7 @@ def assert_same_bits(operations: Sequence[tuple[str, str]], ours: Sequence[Array
 BINARY_FLOAT = [op.name for op in (
     arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp,
     arith.MaximumfOp, arith.MinimumfOp, arith.MaxnumfOp, arith.MinnumfOp, math.CopySignOp,
+    RemFOp,
 )]  # fmt: skip
 EXACT_UNARY_FLOAT = [op.name for op in (
     math.AbsFOp, math.CeilOp, math.FloorOp, math.TruncOp, math.RoundOp, math.RoundEvenOp, math.SqrtOp, arith.NegfOp,
@@ -341,6 +343,12 @@ def test_an_op_without_a_rule_is_refused_with_its_name() -> None:
 
 
 def test_an_element_type_that_c_lacks_is_refused() -> None:
+    text = module_text(["i3"], [("arith.extsi %s0 : i3 to i8", "i8")], 4)
+    with pytest.raises(UserError, match="elements of type i3"):
+        emit_c(Parser(make_context(), text).parse_module())
+
+
+def test_arithmetic_on_less_than_a_byte_is_refused() -> None:
     text = module_text(["i4"], [("arith.addi %s0, %s0 : i4", "i4")], 4)
-    with pytest.raises(UserError, match="elements of type i4"):
+    with pytest.raises(UserError, match="integers of less than a byte"):
         emit_c(Parser(make_context(), text).parse_module())

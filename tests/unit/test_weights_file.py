@@ -15,6 +15,19 @@ from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariable
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 
+NARROW = (
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float4_e2m1fn",
+    "int4",
+    "uint4",
+    "int2",
+    "uint2",
+)
+"""What a file holds as bytes, and its metadata name."""
 DTYPES = ("?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
 
 
@@ -26,6 +39,8 @@ def store_of_everything() -> WeightStore:
     store.add("scalar", np.array(2.5, np.float32))
     store.add("empty", np.empty((0, 4), np.float64))
     store.add("bf16", np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16))
+    for dtype in NARROW:
+        store.add(dtype, np.arange(1, 5).reshape(2, 2).astype(getattr(ml_dtypes, dtype)))
     return store
 
 
@@ -58,6 +73,7 @@ def test_data_are_aligned_to_their_elements(tmp_path: Path) -> None:
     header = json.loads(data[8 : 8 + length])
     assert length % 8 == 0
     ends = [0]
+    assert header.pop("__metadata__")["type of int4"] == "int4"
     for entry in header.values():
         start, end = entry["data_offsets"]
         assert start == ends[-1], "no byte is left out"

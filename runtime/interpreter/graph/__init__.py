@@ -10,8 +10,10 @@ from __future__ import annotations
 
 # Imported for their registrations.
 from penstock.runtime.interpreter.graph import (
+    attention,
     elementwise,
     indexing,
+    layout,
     nn,
     quantization,
     reduction,
@@ -26,11 +28,13 @@ from penstock.runtime.interpreter.graph.tensor_types import dtype_of, tensor_typ
 __all__ = [
     "IMPLEMENTATIONS",
     "Listener",
+    "attention",
     "dtype_of",
     "elementwise",
     "evaluate_op",
     "implements",
     "indexing",
+    "layout",
     "nn",
     "quantization",
     "reduction",

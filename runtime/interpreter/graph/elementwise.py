@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from xdsl.ir import Operation
 
+from penstock.dialects.element_types import is_narrow_integer
 from penstock.dialects.graph import broadcast, elementwise
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.graph.registry import implements
@@ -153,7 +154,11 @@ def _bound(value: float, dtype: np.dtype[Any]) -> np.generic:
 @implements(elementwise.CastOp)
 def cast(op: elementwise.CastOp, operands: Sequence[Array]) -> Array:
     """The elements in another type: floats truncate to integers, integers wrap, not 0 is true."""
-    return operands[0].astype(dtype_of(op.result_type.element_type))
+    x, dtype = operands[0], dtype_of(op.result_type.element_type)
+    if 1 not in (x.dtype.isbuiltin, dtype.isbuiltin) and x.dtype != dtype:
+        # Between types of other packages, which do not all know each other: through one that holds both exactly.
+        x = x.astype(np.int8 if is_narrow_integer(x.dtype) else np.float32)
+    return x.astype(dtype)
 
 
 def divide(a: Array, b: Array) -> Array:
@@ -186,6 +191,7 @@ BINARY: dict[type[Operation], Callable[[Array, Array], Array]] = {
     broadcast.SubOp: np.subtract,
     broadcast.MulOp: np.multiply,
     broadcast.DivOp: divide,
+    broadcast.ModOp: np.fmod,
     broadcast.PowOp: power,
     broadcast.MaxOp: np.maximum,
     broadcast.MinOp: np.minimum,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from penstock.dialects.graph.layout import channel_axis
 from penstock.dialects.graph.nn import (
     BatchNormalizationOp,
     GemmOp,
@@ -15,7 +16,6 @@ from penstock.dialects.graph.nn import (
     SoftmaxBase,
     SoftmaxOp,
 )
-from penstock.dialects.graph.window import channel_axis
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.exact import in_type
 from penstock.runtime.interpreter.graph.accumulator import widened

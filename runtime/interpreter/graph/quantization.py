@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import ml_dtypes
 import numpy as np
 
 from penstock.dialects.graph.quantization import DequantizeLinearOp, LinearOp, QuantizeLinearOp
@@ -30,7 +31,7 @@ def quantize_linear(op: QuantizeLinearOp, operands: Sequence[Array]) -> Array:
     if zero:
         whole = whole + zero[0].astype(np.float32)
     dtype = dtype_of(op.result_type.element_type)
-    bounds = np.iinfo(dtype)
+    bounds = ml_dtypes.iinfo(dtype)
     return np.clip(whole, np.float32(bounds.min), np.float32(bounds.max)).astype(dtype)
 
 

@@ -11,6 +11,7 @@ from penstock.dialects.graph import bitwise, trigonometry
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter import bits
 from penstock.runtime.interpreter.graph.registry import implements
+from penstock.runtime.interpreter.graph.tensor_types import dtype_of
 
 FUNCTIONS: dict[type[Operation], np.ufunc] = {
     trigonometry.SinOp: np.sin,
@@ -35,6 +36,13 @@ FUNCTIONS: dict[type[Operation], np.ufunc] = {
 def function(op: Operation, operands: Sequence[Array]) -> Array:
     """Any of `FUNCTIONS`."""
     return FUNCTIONS[type(op)](*operands)
+
+
+@implements(bitwise.BitcastOp)
+def bitcast(op: bitwise.BitcastOp, operands: Sequence[Array]) -> Array:
+    """The same bits; of a byte that becomes a truth value, whether one is set."""
+    x, dtype = operands[0], dtype_of(op.result_type.element_type)
+    return x.view(np.uint8) != 0 if dtype == np.bool_ else np.ascontiguousarray(x).view(dtype).reshape(x.shape)
 
 
 @implements(bitwise.ShiftLeftOp, bitwise.ShiftRightOp)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
 
+from penstock.dialects.element_types import is_narrow_integer
 from penstock.dialects.graph.reshape import ExpandOp, ReshapeOp
 from penstock.dialects.graph.shape import (
     ConcatOp,
@@ -25,6 +26,8 @@ def dense_array(value: DenseIntOrFPElementsAttr[Any]) -> Array:
     element = value.get_element_type()
     dtype = dtype_of(element)
     data = value.data.data
+    if is_narrow_integer(dtype):
+        return np.frombuffer(data, np.int8).astype(dtype).reshape(value.get_shape())
     # a truth value is stored as a byte, of which any bit may be set
     flat = np.frombuffer(data, np.uint8) != 0 if dtype == np.bool_ else np.frombuffer(data, dtype)
     return flat.reshape(value.get_shape())

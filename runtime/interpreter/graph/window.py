@@ -9,10 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from penstock.dialects.graph.window import (
+from penstock.dialects.graph.convolution import ConvOp
+from penstock.dialects.graph.layout import (
     NCHW,
+    NHWC,
+    image_layout,
+    parse_layout,
+    spatial_dims,
+    spatial_sizes,
+    with_channels,
+)
+from penstock.dialects.graph.window import (
     AveragePoolOp,
-    ConvOp,
     GlobalAveragePoolOp,
     GlobalMaxPoolOp,
     GlobalPoolOp,
@@ -22,6 +30,7 @@ from penstock.dialects.graph.window import (
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.exact import in_type
 from penstock.runtime.interpreter.graph.accumulator import widened
+from penstock.runtime.interpreter.graph.layout import transformed
 from penstock.runtime.interpreter.graph.reduction import extreme
 from penstock.runtime.interpreter.graph.registry import implements
 from penstock.runtime.interpreter.graph.shape import pad_with
@@ -49,7 +58,7 @@ class Windows:
         self.kernel, self.strides, self.dilations = kernel, strides, dilations
         self.counts = counts
         rank = len(kernel)
-        self.first = 2 if layout == NCHW else 1
+        self.first = spatial_dims(layout, x.ndim).start
         """The first spatial dimension."""
         widths = [(0, 0)] * x.ndim
         for dim in range(rank):
@@ -100,8 +109,12 @@ def conv(op: ConvOp, operands: Sequence[Array]) -> Array:
     """
     x, w = operands[:2]
     layout = op.layout.data
-    shape = op.result_type.get_shape()
-    counts = shape[2:] if layout == NCHW else shape[1:-1]
+    counts = spatial_sizes(op.result_type, layout)
+    images, plain = image_layout(layout, x.ndim), image_layout(NHWC, len(counts) + 2)
+    if op.filters is not None:
+        spatial = "".join(plain.dims[1:-1])
+        x, w = transformed(x, images, plain), transformed(w, op.filter_layout, parse_layout(f"{spatial}IO"))
+        layout = NHWC
     inputs, outputs = (w.shape[1], w.shape[0]) if layout == NCHW else w.shape[-2:]
     x, w, total = widened(x, w, op.accumulator, inputs * math.prod(op.kernel_shape))
     windows = Windows(
@@ -121,12 +134,12 @@ def conv(op: ConvOp, operands: Sequence[Array]) -> Array:
         result = _channels_first(windows, w, group)
     else:
         result = _channels_last(windows, w, group)
-    result = in_type(result.reshape(shape), total)
+    result = in_type(result.reshape(with_channels(x.shape[0], outputs, counts, layout)), total)
     if len(operands) > 2:
-        bias = operands[2]
+        bias = operands[2].reshape(-1)
         # in place: the result of a contraction is always a fresh array
         result += bias.reshape(-1, *[1] * len(counts)) if layout == NCHW else bias
-    return result
+    return result if op.filters is None else transformed(result, plain, images)
 
 
 def _depthwise(windows: Windows, w: Array, layout: str) -> Array:
@@ -169,7 +182,6 @@ def _channels_last(windows: Windows, w: Array, group: int) -> Array:
 def _pool(op: PoolOp, x: Array, filler: object, combine: Callable[[Array, Array], Any]) -> Array:
     """The elements of each window combined into one, in row-major order."""
     layout = op.layout.data
-    shape = op.result_type.get_shape()
     windows = Windows(
         x,
         layout,
@@ -177,7 +189,7 @@ def _pool(op: PoolOp, x: Array, filler: object, combine: Callable[[Array, Array]
         op.strides.get_values(),
         op.pads.get_values(),
         op.dilations.get_values(),
-        shape[2:] if layout == NCHW else shape[1:-1],
+        spatial_sizes(op.result_type, layout),
         filler,
     )
     taps = windows.taps()
@@ -208,7 +220,7 @@ def window_sizes(op: AveragePoolOp, input_shape: Sequence[int]) -> Array:
     input, or, with `count_include_pad`, inside the input or its padding.
     """
     layout, pads = op.layout.data, op.pads.get_values()
-    first = 2 if layout == NCHW else 1
+    first = spatial_dims(layout, len(input_shape)).start
     rank = len(pads) // 2
     sizes = np.ones([1] * len(input_shape), np.int64)
     for dim in range(rank):
@@ -228,7 +240,7 @@ def window_sizes(op: AveragePoolOp, input_shape: Sequence[int]) -> Array:
 def global_pool(op: GlobalPoolOp, operands: Sequence[Array]) -> Array:
     """The mean or the largest element of each channel."""
     (x,) = operands
-    axes = tuple(range(2, x.ndim) if op.layout.data == NCHW else range(1, x.ndim - 1))
+    axes = tuple(spatial_dims(op.layout.data, x.ndim))
     if isinstance(op, GlobalMaxPoolOp):
         return np.maximum.reduce(x, axis=axes, keepdims=True)
     total = np.add.reduce(x, axis=axes, keepdims=True, dtype=x.dtype)

@@ -14,6 +14,8 @@ func.func @arithmetic(%a: tensor<2x1x4xf32>, %b: tensor<3x1xf32>, %s: tensor<f32
   // CHECK-NEXT: %3 = graph.div %b, %a : (tensor<3x1xf32>, tensor<2x1x4xf32>) -> tensor<2x3x4xf32>
   %4 = graph.pow %a, %s : (tensor<2x1x4xf32>, tensor<f32>) -> tensor<2x1x4xf32>
   // CHECK-NEXT: %4 = graph.pow %a, %s : (tensor<2x1x4xf32>, tensor<f32>) -> tensor<2x1x4xf32>
+  %mod = graph.mod %b, %a : (tensor<3x1xf32>, tensor<2x1x4xf32>) -> tensor<2x3x4xf32>
+  // CHECK-NEXT: %mod = graph.mod %b, %a : (tensor<3x1xf32>, tensor<2x1x4xf32>) -> tensor<2x3x4xf32>
   %5 = graph.max %a, %b : (tensor<2x1x4xf32>, tensor<3x1xf32>) -> tensor<2x3x4xf32>
   // CHECK-NEXT: %5 = graph.max %a, %b : (tensor<2x1x4xf32>, tensor<3x1xf32>) -> tensor<2x3x4xf32>
   %6 = graph.min %a, %b : (tensor<2x1x4xf32>, tensor<3x1xf32>) -> tensor<2x3x4xf32>

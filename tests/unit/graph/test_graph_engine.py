@@ -214,6 +214,7 @@ FLOAT_OPS: list[tuple[Any, dict[str, Any], int]] = [
     (graph.SoftmaxOp, {}, 1),
     (graph.LogSoftmaxOp, {}, 1),
     (graph.AddOp, {}, 2),
+    (graph.ModOp, {}, 2),
     (graph.PowOp, {}, 2),
     (graph.PreluOp, {}, 2),
     (graph.MatmulOp, {}, 2),

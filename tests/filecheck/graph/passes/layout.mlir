@@ -3,8 +3,8 @@
 
 // CHECK-LABEL: func.func @main(%x: tensor<1x4x8x8xf32>) -> tensor<1x4x6x6xf32>
 func.func @main(%x: tensor<1x4x8x8xf32>) -> tensor<1x4x6x6xf32> {
-  // CHECK: %[[X:.*]] = graph.transpose %x perm [0, 2, 3, 1] {graph.layout = "NHWC"}
-  // CHECK: %[[W:.*]] = graph.transpose %{{.*}} perm [2, 3, 1, 0] : tensor<4x2x3x3xf32> -> tensor<3x3x2x4xf32>
+  // CHECK: %[[X:.*]] = graph.layout_transform %x from "NCHW" to "NHWC"
+  // CHECK: %[[W:.*]] = graph.layout_transform %{{.*}} from "OIHW" to "HWIO" : tensor<4x2x3x3xf32> -> tensor<3x3x2x4xf32>
   // CHECK: graph.conv %[[X]], %[[W]] strides [1, 1] pads [0, 0, 0, 0] dilations [1, 1] group 2 layout "NHWC"
   %w = graph.constant #graph.weight<"w"> : tensor<4x2x3x3xf32>
   %c = graph.conv %x, %w strides [1, 1] pads [0, 0, 0, 0] dilations [1, 1] group 2 : (tensor<1x4x8x8xf32>, tensor<4x2x3x3xf32>) -> tensor<1x4x6x6xf32>
@@ -19,7 +19,7 @@ func.func @main(%x: tensor<1x4x8x8xf32>) -> tensor<1x4x6x6xf32> {
   %k = graph.concat %m, %m axis 1 : (tensor<1x4x6x6xf32>, tensor<1x4x6x6xf32>) -> tensor<1x8x6x6xf32>
   // CHECK: graph.slice {{.*}} starts [0, 0, 0, 2] sizes [1, 6, 6, 4]
   %s = graph.slice %k starts [0, 2, 0, 0] sizes [1, 4, 6, 6] steps [1, 1, 1, 1] : tensor<1x8x6x6xf32> -> tensor<1x4x6x6xf32>
-  // CHECK: %[[Y:.*]] = graph.transpose %{{.*}} perm [0, 3, 1, 2] : tensor<1x6x6x4xf32> -> tensor<1x4x6x6xf32>
+  // CHECK: %[[Y:.*]] = graph.layout_transform %{{.*}} from "NHWC" to "NCHW" : tensor<1x6x6x4xf32> -> tensor<1x4x6x6xf32>
   // CHECK: func.return %[[Y]]
   func.return %s : tensor<1x4x6x6xf32>
 }

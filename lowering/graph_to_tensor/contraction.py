@@ -1,0 +1,126 @@
+"""Contractions: sums of products, and convolution, the one over windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr
+
+from penstock.dialects import graph
+from penstock.dialects.graph.base import is_unsigned
+from penstock.dialects.graph.layout import Layout, Part, image_layout, spatial_dims
+from penstock.lowering.graph_to_tensor.body import Body, Compute
+from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
+from penstock.lowering.graph_to_tensor.shapes import Dims, Split, element_of, loops, shape_of, signless, windowed
+from penstock.lowering.graph_to_tensor.widening import stored_factor
+
+
+def multiply_add(unsigned: tuple[bool, bool]) -> Compute:
+    """
+    The body of every contraction: `accumulator + a * b`, the factors widened to the accumulator's type first.
+
+    `unsigned` says of `a` and of `b` whether its integers are.
+    """
+
+    def compute(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+        a, b, accumulator = elements
+        left, right = (
+            body.widen(factor, accumulator.type, each) for factor, each in zip((a, b), unsigned, strict=True)
+        )
+        return body.add(accumulator, body.mul(left, right))
+
+    return compute
+
+
+def contract(
+    kernel: KernelBuilder,
+    op: graph.ConvOp | graph.GemmOp | graph.MatmulOp,
+    a: tuple[SSAValue, Dims],
+    b: tuple[SSAValue, Dims],
+    shape: Sequence[int],
+    reductions: int,
+) -> SSAValue:
+    """
+    The sum of products of `a` and `b`, the tensors of the first two operands of `op`, over `reductions` loops, for
+    each element of `shape`, in the element type of the result.
+    """
+    left, right = (is_unsigned(element_of(stored_factor(factor))) for factor in op.operands[:2])
+    start = kernel.fill(shape, signless(element_of(op.result)), 0)
+    return kernel.generic([a, b], (start, loops(len(shape))), reductions, multiply_add((left, right)))
+
+
+Loops = dict[Part, list[AffineExpr]]
+"""For each part of a layout the loops that index it: one, or two where groups split the channels."""
+
+
+def _number(parts: Sequence[Part], first: int, split: str | None) -> Loops:
+    """Loops for `parts` from loop `first` on, in their order; the dim `split` has two."""
+    places: Loops = {}
+    for part in parts:
+        count = 2 if part.dim == split else 1
+        places[part] = loops(count, first)
+        first += count
+    return places
+
+
+def convolution_maps(op: graph.ConvOp, images: Layout, filters: Layout) -> tuple[list[AffineExpr], list[AffineExpr]]:
+    """
+    How a convolution indexes its input and its filters: the parallel loops are in the order of the result, the
+    reductions after them in that of the filters. With the channels last that is (n, o..., g, oc, k..., ic), with them
+    first (n, g, oc, o..., ic, k...); blocks of "NHWC16c" and "HWOI16o16i" make it
+    (n, o..., oc, o, k..., ic, i), o and i being the places in the blocks.
+    """
+    grouped = op.group.value.data > 1
+    result = _number(images.parts, 0, "C" if grouped else None)
+    inner = [part for part in filters.parts if part.dim != "O"]
+    within = _number(inner, sum(map(len, result.values())), None)
+    spatial = [Part(dim) for dim in images.dims if dim in "DHW"]
+    read = windowed(
+        [result[part][0] for part in spatial],
+        [within[part][0] for part in spatial],
+        op.strides.get_values(),
+        op.dilations.get_values(),
+    )
+    windows = dict(zip(spatial, read, strict=True))
+    x: list[AffineExpr] = []
+    for part in images.parts:
+        if part in windows:
+            x.append(windows[part])
+        elif part.dim == "C":
+            x += [*(result[part][:1] if grouped else []), *within[Part("I", part.block)]]
+        else:
+            x += result[part]
+    w: list[AffineExpr] = []
+    for part in filters.parts:
+        w += result[Part("C", part.block)] if part.dim == "O" else within[part]
+    return x, w
+
+
+@lowers(graph.ConvOp)
+def conv(kernel: KernelBuilder, op: graph.ConvOp) -> SSAValue:
+    """
+    A contraction over windows of the padded input, then the bias.
+
+    With groups the channels are split in two dims, (group, channel of it); the caller passes views.
+    """
+    rank, groups = len(op.kernel_shape), op.group.value.data
+    images, filters = image_layout(op.layout.data, len(shape_of(op.x))), op.filter_layout
+    axis = images.axis("C")
+    split = Split(axis, groups) if groups > 1 else None
+    x = kernel.value(stored_factor(op.x), split)
+    w = kernel.value(stored_factor(op.w), Split(filters.axis("O"), groups) if groups > 1 else None)
+    pads = op.pads.get_values()
+    # The groups stand before the spatial dims where the channels do.
+    first = spatial_dims(op.layout.data, images.rank).start + (split is not None and axis == 1)
+    x = kernel.pad_spatial(x, first, pads[:rank], pads[rank:], 0)
+
+    x_dims, w_dims = convolution_maps(op, images, filters)
+    shape = shape_of(op.result) if split is None else split.shape(shape_of(op.result))
+    reductions = sum(part.dim != "O" for part in filters.parts)
+    result = contract(kernel, op, (x, x_dims), (w, w_dims), shape, reductions)
+    kernel.define(op.result, result, split)
+    if op.b is None:
+        return result
+    along = [at for at, part in enumerate(images.parts) if part.dim == "C"]
+    return kernel.pointwise([op.result, op.b], op.result, lambda body, xs: body.add(xs[0], xs[1]), along={1: along})
