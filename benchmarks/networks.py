@@ -31,6 +31,12 @@ def network(name: str, *, small: bool = False) -> tuple[Any, dict[str, Any]]:
     return model, zoo.inputs(model, seed=1)
 
 
+def layers_of_bert(layers: int, **sizes: int) -> Any:
+    """BERT-base of so many layers, or of other sizes, as an ONNX model."""
+    _zoo()  # puts its neighbours where they are found
+    return importlib.import_module("bert").bert(seed=0, layers=layers, **sizes)
+
+
 def onnxruntime_on_one_thread(model: Any, feeds: dict[str, Any], *, optimised: bool) -> Callable[[], Sequence[Any]]:
     """What runs a model once in onnxruntime, on one thread, with all of its graph optimisations or with none."""
     return onnxruntime_session(model.SerializeToString(), feeds, optimised=optimised, threads=1)

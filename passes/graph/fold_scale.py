@@ -1,0 +1,163 @@
+"""Fold products and sums with constants into the weights before them, or into one product and one sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWalker
+
+from penstock.dialects import graph
+from penstock.dialects.context import store_of
+from penstock.dialects.graph import NCHW, NHWC, channel_axis, tensor_of
+from penstock.passes.graph.simplification.arithmetic import join_constants
+from penstock.passes.graph.simplification.contractions import channel_vector
+from penstock.passes.graph.simplification.rules import (
+    ApplyRules,
+    Nodes,
+    Rules,
+    has_type_of,
+    is_integral,
+    is_short_constant,
+)
+from penstock.passes.graph.values import graph_blocks, only_user
+
+
+def _with_constant(op: graph.AddOp | graph.MulOp) -> tuple[SSAValue, SSAValue] | None:
+    """What is computed and what is constant, where there is one of each and the constant does not widen the other."""
+    for value, constant in ((op.a, op.b), (op.b, op.a)):
+        if (
+            is_short_constant(constant)
+            and not is_short_constant(value)
+            and has_type_of(value, op)
+            and not is_integral(value)
+        ):
+            return value, constant
+    return None
+
+
+def _scaled(weights: SSAValue, factor: SSAValue, axis: int, nodes: Nodes, part: str) -> SSAValue:
+    """`weights` times a vector along dimension `axis`."""
+    behind = tensor_of(weights).get_num_dims() - 1 - axis
+    if behind:
+        factor = nodes.add(graph.ReshapeOp(factor, [-1, *[1] * behind]), "factors")
+    return nodes.add(graph.MulOp(weights, factor), part)
+
+
+def _are_plain(weights: SSAValue, op: graph.GraphOp) -> bool:
+    """Whether weights are constants of the type of the result: narrow ones would be rounded again."""
+    return is_short_constant(weights) and tensor_of(weights).element_type == tensor_of(op.result).element_type
+
+
+def _into_conv(op: graph.AddOp | graph.MulOp, nodes: Nodes) -> SSAValue | None:
+    found = _with_constant(op)
+    if found is None or not isinstance(conv := found[0].owner, graph.ConvOp) or only_user(conv.result) is not op:
+        return None
+    layout, rank = conv.layout.data, tensor_of(op.result).get_num_dims()
+    plain = _are_plain(conv.w, op) and (conv.b is None or is_short_constant(conv.b))
+    if layout not in (NCHW, NHWC) or conv.filters is not None or not plain:
+        return None
+    axis = channel_axis(layout, rank)
+    vector = channel_vector(found[1], axis, rank, tensor_of(op.result).get_shape()[axis], nodes)
+    if vector is None:
+        return None
+    if isinstance(op, graph.AddOp):
+        w, b = conv.w, vector if conv.b is None else nodes.add(graph.AddOp(conv.b, vector), "bias")
+    else:
+        w = _scaled(conv.w, vector, 0 if layout == NCHW else rank - 1, nodes, "filters")
+        b = None if conv.b is None else nodes.add(graph.MulOp(conv.b, vector), "bias")
+    operands = [conv.x, w] if b is None else [conv.x, w, b]
+    properties = conv.properties.copy()
+    return nodes.add(graph.ConvOp.create(operands=operands, result_types=[op.result.type], properties=properties))
+
+
+def _into_product(op: graph.MulOp, nodes: Nodes) -> SSAValue | None:
+    found = _with_constant(op)
+    if found is None or not isinstance(product := found[0].owner, graph.MatmulOp | graph.GemmOp):
+        return None
+    gemm = isinstance(product, graph.GemmOp)
+    addend = product.c if isinstance(product, graph.GemmOp) else None
+    if only_user(product.result) is not op or not _are_plain(product.b, op) or tensor_of(product.b).get_num_dims() != 2:
+        return None
+    if addend is not None and not is_short_constant(addend):
+        return None
+    rank = tensor_of(op.result).get_num_dims()
+    vector = channel_vector(found[1], rank - 1, rank, tensor_of(op.result).get_shape()[-1], nodes)
+    if vector is None:
+        return None
+    columns = 0 if gemm and bool(product.trans_b) else 1
+    operands = [product.a, _scaled(product.b, vector, columns, nodes, "matrix")]
+    if addend is not None:
+        operands.append(nodes.add(graph.MulOp(addend, vector), "addend"))
+    properties = product.properties.copy()
+    return nodes.add(type(product).create(operands=operands, result_types=[op.result.type], properties=properties))
+
+
+def _distribute(op: graph.MulOp, nodes: Nodes) -> SSAValue | None:
+    """(x + c) * d -> x * d + c * d, where x is a product with a constant that takes the factor."""
+    found = _with_constant(op)
+    if found is None or not isinstance(total := found[0].owner, graph.AddOp) or only_user(total.result) is not op:
+        return None
+    inner = _with_constant(total)
+    if inner is None or not isinstance(factors := inner[0].owner, graph.MulOp) or _with_constant(factors) is None:
+        return None
+    if only_user(factors.result) is not total:
+        return None
+    shift = nodes.add(graph.MulOp(inner[1], found[1]), "shift")
+    scaled = nodes.add(graph.MulOp(inner[0], found[1]), "scaled")
+    return nodes.add(graph.AddOp(scaled, shift))
+
+
+RULES: Rules = {
+    graph.AddOp: (_into_conv, join_constants),
+    graph.MulOp: (_into_conv, _into_product, _distribute, join_constants),
+}
+
+
+@dataclass(frozen=True)
+class FoldScalePass(ModulePass):
+    """
+    Fold a product or a sum with constants, one for each channel, into what it follows.
+
+    Behind a convolution or a matrix product with constant weights, as its only user, it goes into weights and bias;
+    products and sums that follow each other become one product and one sum. So a batch normalisation that was written
+    as a normalisation, a scale and a shift costs no more than one, or nothing. What is folded are graph ops on the old
+    constants, for `fold-constants` to evaluate. Weights that are narrower than their accumulator stay. Integers are
+    for `simplify`.
+
+    Products and sums are rounded in another order: the pass reassociates. Runs after `fold-batch-norm`.
+
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<2x3xf32>) -> tensor<2x4xf32> {
+      %w = graph.constant #graph.weight<"weight"> : tensor<3x4xf32>
+      %s = graph.constant #graph.weight<"scale"> : tensor<4xf32>
+      %0 = graph.matmul %x, %w : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>
+      %y = graph.mul %0, %s : (tensor<2x4xf32>, tensor<4xf32>) -> tensor<2x4xf32>
+      func.return %y : tensor<2x4xf32>
+    }
+    ```
+    After (`fold-scale`):
+    ```mlir
+    func.func @main(%x: tensor<2x3xf32>) -> tensor<2x4xf32> {
+      %w = graph.constant #graph.weight<"weight"> : tensor<3x4xf32>
+      %s = graph.constant #graph.weight<"scale"> : tensor<4xf32>
+      %matrix = graph.mul %w, %s : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
+      %y = graph.matmul %x, %matrix : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>
+      func.return %y : tensor<2x4xf32>
+    }
+    ```
+    """
+
+    name = "fold-scale"
+    reassociates: ClassVar[bool] = True
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        store = store_of(ctx)
+        for block in graph_blocks(op):
+            assert block.parent is not None
+            PatternRewriteWalker(GreedyRewritePatternApplier([ApplyRules(RULES, store)])).rewrite_region(block.parent)

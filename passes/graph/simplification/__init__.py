@@ -1,0 +1,1 @@
+"""What `simplify` and `fold-scale` are made of: rules by theme, and what a rule is."""

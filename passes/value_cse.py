@@ -1,0 +1,188 @@
+"""Compute what is computed twice once: graph ops, constants with equal contents, and ops on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TypeAlias
+
+import numpy as np
+from xdsl.context import Context
+from xdsl.dialects import tensor
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+from xdsl.traits import IsolatedFromAbove
+
+from penstock.dialects import graph
+from penstock.dialects.context import PenstockContext
+from penstock.dialects.graph import ConstantOp, WeightAttr
+from penstock.dialects.weights import Array, WeightStore
+from penstock.passes.effects import Effects, destination_uses
+
+Key: TypeAlias = Hashable
+
+_COMMUTATIVE = (graph.AddOp, graph.MulOp, graph.AndOp, graph.OrOp, graph.EqualOp)
+"""Ops with the same bits for swapped operands; of the zeros 0.0 and -0.0, which one is larger is the first's affair."""
+
+_SAMPLES = 64
+
+
+@dataclass
+class _Weights:
+    """Which weights have the same contents; data is only read of those that agree in some of their elements."""
+
+    store: WeightStore | None
+    _first: dict[Key, str] = field(default_factory=dict[Key, str])
+    _names: dict[str, str] = field(default_factory=dict[str, str])
+    _collided: set[Key] = field(default_factory=set[Key])
+
+    def name(self, weight: str) -> str:
+        """The first name under which the contents of a weight were seen."""
+        if weight not in self._names:
+            self._names[weight] = weight if self.store is None else self._find(self.store, weight)
+        return self._names[weight]
+
+    def _find(self, store: WeightStore, weight: str) -> str:
+        array = store[weight]
+        sample: Key = (*_kind(array), _bytes(array.reshape(-1)[:: max(1, array.size // _SAMPLES)]))
+        first = self._first.setdefault(sample, weight)
+        if first == weight:
+            return weight
+        if sample not in self._collided:
+            self._collided.add(sample)
+            self._first[(*_kind(array), _digest(store[first]))] = first
+        return self._first.setdefault((*_kind(array), _digest(array)), weight)
+
+
+def _kind(array: Array) -> tuple[Hashable, ...]:
+    return array.shape, array.dtype.str, array.dtype.name
+
+
+def _bytes(array: Array) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+def _digest(array: Array) -> bytes:
+    return blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+
+
+@dataclass
+class _Elimination:
+    """One walk over the module: the ops that are known at the place where it is, by what they compute."""
+
+    effects: Effects
+    weights: _Weights
+    known: dict[Key, list[Operation]] = field(default_factory=dict[Key, list[Operation]])
+    numbers: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+
+    def visit(self, region: Region) -> None:
+        """Visit a region; what it defines is known in its blocks alone, and in those inside them."""
+        for block in region.blocks:
+            added: list[Key] = []
+            for op in list(block.ops):
+                self._visit_regions(op)
+                if isinstance(op, tensor.EmptyOp) or not self.effects.is_pure(op):
+                    continue
+                if any(True for result in op.results for _ in destination_uses(result)):
+                    continue
+                key = self._key(op)
+                alike = self.known.setdefault(key, [])
+                first = next((each for each in alike if _same_regions(each, op)), None)
+                if first is None:
+                    alike.append(op)
+                    added.append(key)
+                else:
+                    Rewriter.replace_op(op, [], first.results)
+            for key in reversed(added):
+                self.known[key].pop()
+
+    def _visit_regions(self, op: Operation) -> None:
+        outside = self.known
+        if op.has_trait(IsolatedFromAbove):
+            self.known = {}
+        for region in op.regions:
+            self.visit(region)
+        self.known = outside
+
+    def _number(self, value: SSAValue) -> Key:
+        owner = value.owner
+        if isinstance(owner, tensor.EmptyOp):
+            # Nobody can tell one from another, but each is to be overwritten by one op only: they are not merged.
+            return (owner.tensor.type, *(self._number(size) for size in owner.dynamic_sizes))
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    def _key(self, op: Operation) -> Key:
+        operands: Key = tuple(self._number(operand) for operand in op.operands)
+        if isinstance(op, _COMMUTATIVE):
+            operands = frozenset(self._number(operand) for operand in op.operands)
+        properties: dict[str, Attribute] = op.properties
+        if isinstance(op, ConstantOp) and (weight := op.weight) is not None:
+            properties = properties | {"value": WeightAttr(self.weights.name(weight))}
+        attributes = (frozenset(op.attributes.items()), frozenset(properties.items()))
+        return (op.name, operands, tuple(op.result_types), *attributes)
+
+
+def _same_regions(left: Operation, right: Operation) -> bool:
+    return all(a.is_structurally_equivalent(b) for a, b in zip(left.regions, right.regions, strict=True))
+
+
+@dataclass(frozen=True)
+class ValueCsePass(ModulePass):
+    """
+    Merge ops that compute the same value: the later one is replaced by the earlier one, where it can be seen.
+
+    As `cse`, and beyond it: it knows that `linalg` ops, loops and calls on tensors have no effects (see
+    `passes.effects`), that weights of equal bytes are equal whatever they are called, that a sum is the same from
+    either side, and that a `tensor.empty`, or whatever an op overwrites, is a place: one for each writer. What has
+    effects, or works on memory, is left alone. Takes time linear in the module, but for reading equal weights.
+    Guarantees the level that it was given; locations are those of the ops that stay.
+
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = tensor.empty() : tensor<4xf32>
+      %1 = linalg.generic {
+        indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>], iterator_types = ["parallel"]
+      } ins(%x : tensor<4xf32>) outs(%0 : tensor<4xf32>) {
+      ^bb0(%a: f32, %b: f32):
+        %c = arith.mulf %a, %a : f32
+        linalg.yield %c : f32
+      } -> tensor<4xf32>
+      %2 = tensor.empty() : tensor<4xf32>
+      %3 = linalg.generic {
+        indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>], iterator_types = ["parallel"]
+      } ins(%x : tensor<4xf32>) outs(%2 : tensor<4xf32>) {
+      ^bb0(%a: f32, %b: f32):
+        %c = arith.mulf %a, %a : f32
+        linalg.yield %c : f32
+      } -> tensor<4xf32>
+      %y = graph.add %1, %3 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      func.return %y : tensor<4xf32>
+    }
+    ```
+    After (`value-cse`):
+    ```mlir
+    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = tensor.empty() : tensor<4xf32>
+      %1 = linalg.generic {
+        indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>], iterator_types = ["parallel"]
+      } ins(%x : tensor<4xf32>) outs(%0 : tensor<4xf32>) {
+      ^bb0(%a: f32, %b: f32):
+        %c = arith.mulf %a, %a : f32
+        linalg.yield %c : f32
+      } -> tensor<4xf32>
+      %2 = tensor.empty() : tensor<4xf32>
+      %y = graph.add %1, %1 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      func.return %y : tensor<4xf32>
+    }
+    ```
+    """
+
+    name = "value-cse"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        store = ctx.weights if isinstance(ctx, PenstockContext) else None
+        _Elimination(Effects(op), _Weights(store)).visit(op.body)
