@@ -13,7 +13,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.graph import NCHW, CastOp, ConstantOp, FusedOp, GraphOp
+from penstock.dialects.graph import NCHW, CastOp, ConstantOp, FusedOp, GraphOp, LayoutTransformOp
 from penstock.passes.graph.values import LAYOUT_ATTRIBUTE
 
 NAME_ATTRIBUTE = "graph.name"
@@ -29,6 +29,8 @@ def layout_of(value: SSAValue) -> StringAttr | None:
         return None
     if isinstance(op, CastOp) and LAYOUT_ATTRIBUTE not in op.attributes:
         return layout_of(op.x)
+    if isinstance(op, LayoutTransformOp):
+        return op.target if {"N", "C"} < set(op.target.data) else None
     found = op.properties.get("layout", op.attributes.get(LAYOUT_ATTRIBUTE))
     return found if isinstance(found, StringAttr) else None
 

@@ -71,7 +71,7 @@ class FoldIntoConv(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: BatchNormalizationOp, rewriter: PatternRewriter) -> None:
         conv = op.x.owner
-        if not isinstance(conv, ConvOp) or not _can_scale(conv.w, conv.result, op):
+        if not isinstance(conv, ConvOp) or conv.filters is not None or not _can_scale(conv.w, conv.result, op):
             return
         rank, layout = op.result_type.get_num_dims(), conv.layout.data
         if op.axis.value.data != channel_axis(layout, rank) or not _are_constant((conv.w, conv.b, *op.operands[1:])):

@@ -17,8 +17,8 @@ from penstock.dialects.graph import (
 )
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.weights import WeightStore
-from penstock.passes.graph.storage_group import GroupInHalf, rebuilt
-from penstock.passes.graph.storage_values import (
+from penstock.passes.graph.storage.groups import GroupInHalf, rebuilt
+from penstock.passes.graph.storage.values import (
     HALF,
     SINGLE,
     VIEWS,

@@ -16,6 +16,7 @@ from penstock.dialects.element_types import element_type, numpy_dtype
 from penstock.dialects.graph import (
     ConstantOp,
     GraphOp,
+    LayoutTransformOp,
     ReshapeOp,
     SliceOp,
     Tensor,
@@ -95,8 +96,9 @@ def is_view(op: Operation) -> bool:
     """
     Whether outside groups `op` only says where elements lie, so that nothing is computed or copied for it.
 
-    A reshape does; so does a slice that takes runs of neighbouring elements. One that goes backwards, or picks single
-    elements apart, is a copy: strides are not negative, and an intrinsic or a transfer moves rows, not elements.
+    A reshape does, and a change of layout that moves no element; so does a slice that takes runs of neighbouring
+    elements. One that goes backwards, or picks single elements apart, is a copy: strides are not negative, and an
+    intrinsic or a transfer moves rows, not elements.
     That a row which is read again and again might be nearer in a copy of its own is not weighed: its elements are
     neighbours there too, and the copy is another pass over them.
     """
@@ -107,7 +109,7 @@ def is_view(op: Operation) -> bool:
             return False
         extents = tensor_of(op.x).get_shape()
         return not moving or (steps[moving[-1]] == 1 and prod(extents[moving[-1] + 1 :]) == 1)
-    return isinstance(op, ReshapeOp)
+    return isinstance(op, ReshapeOp) or (isinstance(op, LayoutTransformOp) and op.is_view)
 
 
 def only_user(value: SSAValue) -> Operation | None:

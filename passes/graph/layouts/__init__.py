@@ -1,0 +1,1 @@
+"""What `layout` is made of: forms of values, rules of operators, preferences of machines, choice and emission."""

@@ -1,0 +1,128 @@
+"""
+Preferred layouts: for each op defined on images, and for matrix products, those a machine computes it best in.
+
+They follow from the machine's own description. The operands of its multiply-accumulate intrinsic say which dimension
+of the weights is innermost; an operand that is dense and has several rows (VTA's 16 x 16 weights) can only be loaded
+where the blocks adjoin in memory, and asks for blocks of channels. Without a machine, and for element types that its
+intrinsics do not take, channels are innermost and not blocked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Attribute, Operation
+
+from penstock.dialects import graph
+from penstock.dialects.graph import NCHW, NHWC, tensor_of
+from penstock.dialects.machine import IntrinsicOp
+from penstock.passes.graph.layouts.forms import bytes_of
+from penstock.passes.intrinsics import block_of, pattern_of
+from penstock.passes.kernels import machine_of
+
+CONTRACTION, WINDOW = 64, 1
+"""
+What an op costs in a layout that it does not prefer, in multiples of the bytes it reads and writes. A contraction is
+as good as bound to its layout: in another no intrinsic computes it. A pool only follows.
+"""
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Layouts of images and of the filters that go with them; `filters` is None where they are not named."""
+
+    images: str
+    filters: str | None = None
+
+
+CHANNELS_FIRST, CHANNELS_LAST = Preference(NCHW), Preference(NHWC)
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """What the matrix intrinsic of a machine takes: element types of activations, weights and sum, and layouts."""
+
+    elements: tuple[Attribute, ...]
+    preference: Preference
+
+
+def contraction_of(intrinsic: IntrinsicOp) -> Contraction | None:
+    """What `intrinsic`, if it multiplies matrices and accumulates, prefers: y[m,n] += x[m,k] * w[k,n] or w[n,k]."""
+    pattern = pattern_of(intrinsic)
+    maps = [operand.index_map for operand in pattern.access.operands]
+    if not intrinsic.macs_per_issue() or len(maps) != 3 or any(len(each.results) != 2 for each in maps):
+        return None
+    used = [[next(iter(expr.used_dims())) for expr in each.results] for each in maps]
+    n = used[2][1]
+    weights = 0 if n in used[0] else 1
+    w, x = used[weights], used[1 - weights]
+    if n not in w or x[1] not in w:
+        return None
+    inner = "oi" if w[0] == n else "io"
+    elements = tuple(pattern.specs[number].dtype for number in (1 - weights, weights, 2))
+    block = block_of(intrinsic, weights)
+    filters = f"HW{inner.upper()}"
+    if not block:
+        return Contraction(elements, Preference(NHWC, None if filters == "HWIO" else filters))
+    if block[0] != block[1]:
+        return None  # a result in blocks of one size is no input in blocks of the other
+    blocks = "".join(f"{size}{letter}" for size, letter in zip(block, inner, strict=True))
+    return Contraction(elements, Preference(f"{NHWC}{block[0]}c", f"{filters}{blocks}"))
+
+
+class Preferences:
+    """The layouts in which ops can be computed, the preferred first, and what each of the others costs."""
+
+    def __init__(self, module: ModuleOp, demanded: str | None = None):
+        target = machine_of(module)
+        intrinsics = () if target is None else target.intrinsics().values()
+        self._demanded = demanded
+        self._contractions = [found for each in intrinsics if (found := contraction_of(each)) is not None]
+
+    def of(self, op: Operation) -> list[tuple[Preference, int]]:
+        """For an op on images the layouts that it can have, the preferred first, each with its penalty in bytes."""
+        wanted = self._wanted(op)
+        layouts = [wanted]
+        if self._demanded is None and isinstance(op, graph.PoolOp | graph.GlobalPoolOp):
+            # It combines elements of one channel at a time, and is as fast in blocks as with whole channels.
+            layouts += [Preference(each.preference.images) for each in self._contractions]
+        layouts = list(dict.fromkeys(layouts))
+        preferred = len(layouts)
+        offered = {each.images for each in layouts}
+        layouts += [each for each in (CHANNELS_LAST, CHANNELS_FIRST) if each.images not in offered]
+        bound = isinstance(op, graph.ConvOp) or self._demanded is not None
+        penalty = (CONTRACTION if bound else WINDOW) * moved_bytes(op)
+        return [(each, 0 if number < preferred else penalty) for number, each in enumerate(layouts)]
+
+    def of_product(self, op: graph.GemmOp | graph.MatmulOp) -> tuple[Preference, int] | None:
+        """The blocked layouts in which a product with a matrix is better computed, and what it costs not to."""
+        found = self._of_contraction(op)
+        blocked = found is not None and found.filters is not None and found.images != NHWC
+        return (found, CONTRACTION * moved_bytes(op)) if found is not None and blocked else None
+
+    def _wanted(self, op: Operation) -> Preference:
+        blockable = not isinstance(op, graph.LrnOp) and not (isinstance(op, graph.ConvOp) and op.group.value.data > 1)
+        if self._demanded is not None:
+            images = self._demanded if blockable else self._demanded[: len(NCHW)]
+            return Preference(images, _filters_for(images) if isinstance(op, graph.ConvOp) else None)
+        if isinstance(op, graph.ConvOp) and blockable and (found := self._of_contraction(op)) is not None:
+            return found
+        return CHANNELS_LAST
+
+    def _of_contraction(self, op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> Preference | None:
+        elements = tuple(tensor_of(value).element_type for value in (*op.operands[:2], op.result))
+        return next((each.preference for each in self._contractions if each.elements == elements), None)
+
+
+def moved_bytes(op: Operation) -> int:
+    """The bytes of the first operand and of the result."""
+    return sum(bytes_of(value) for value in (op.operands[0], op.results[0]))
+
+
+def _filters_for(images: str) -> str | None:
+    """The layout of filters for images that are demanded in blocks: outputs innermost, so that they make a vector."""
+    base, block = images[: len(NCHW)], images[len(NCHW) : -1]
+    if not block:
+        return None
+    return f"HWOI{block}o{block}i" if base == NHWC else f"OIHW{block}i{block}o"

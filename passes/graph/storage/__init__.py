@@ -1,0 +1,1 @@
+"""What `storage-type` is made of: which values and which groups are stored narrow."""
