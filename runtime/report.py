@@ -23,7 +23,7 @@ from penstock.dialects.files import write_whole
 from penstock.dialects.graph import FusedOp
 from penstock.lowering.to_c import CSource
 from penstock.passes.accel.traffic import compulsory_bytes, traffic
-from penstock.passes.graph.fuse import is_groupable
+from penstock.passes.graph.fuse import GraphFusePass, is_groupable
 from penstock.passes.kernels import ENTRY, HOST, kernels, machine_of, multiply_accumulates, partition
 from penstock.passes.loop.plan_report import ARENA, ScopePlan, plan_report
 from penstock.runtime.compiler import LEVELS, level_of
@@ -45,10 +45,15 @@ class FusionCount:
 
     operations: int | None = None
     groups: int | None = None
+    explain: bool = False
+    """Whether to ask why the groups are not larger."""
+    remarks: list[str] = field(default_factory=list[str])
+    """Why, a line a group."""
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
-        if module_pass.name == "graph-fuse":
+        if isinstance(module_pass, GraphFusePass):
             self.operations = _graph_kernels(module)
+            self.remarks = module_pass.explain(module) if self.explain else []
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         if module_pass.name == "graph-fuse":

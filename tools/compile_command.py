@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
     require_bound(program.module, str(program.path))
     signature = signature_of(program.module)
     until = args.emit if args.emit in LEVEL_EMITS else "accel"
-    fusion = FusionCount()
+    fusion = FusionCount(explain=args.verbose)
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         seconds = compile_module(
             program.module, program.ctx, args.machine, until, progress, parsed=program.parsed, observers=[fusion]
@@ -65,7 +66,7 @@ def execute(args: argparse.Namespace) -> int:
         report = report_on(program.module, fusion=fusion, seconds=seconds, source=emitted)
         if args.report is not None:
             report.write(args.report)
-        _say_report(args, report, program.module)
+        _say_report(args, report, fusion.remarks, program.module)
     output = Path(args.output or _default_output(program.path, args.emit))
     if emitted is None:
         write_program(program, output, locations=args.print_debuginfo)
@@ -85,13 +86,17 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _say_report(args: argparse.Namespace, report: CompileReport, module: ModuleOp) -> None:
-    """The report; with -v the times of all passes and the decisions on each kernel before it."""
+def _say_report(
+    args: argparse.Namespace, report: CompileReport, fusion_remarks: Sequence[str], module: ModuleOp
+) -> None:
+    """The report; with -v the times of all passes, why groups are not larger, and what was decided on each kernel."""
     from penstock.tools.instruments import timing_table
     from penstock.tools.report import kernel_lines
 
     if args.verbose:
         say(args, timing_table(report.passes))
+        for line in fusion_remarks:
+            say(args, f"fused: {line}")
         for line in kernel_lines(module) if report.level != "graph" else []:
             say(args, line)
     for line in report.lines():

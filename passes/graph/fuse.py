@@ -1,117 +1,59 @@
-"""Group the ops of a graph into kernels: elementwise epilogues and chains."""
+"""Group the ops of a graph into kernels, as TVM does."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Block, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.dialects.graph import (
-    ConcatOp,
-    ConstantOp,
-    FusedOp,
-    GraphOp,
-    HasPatternKind,
-    PatternKind,
-    YieldOp,
-    pattern_kind,
-    tensor_of,
-)
-from penstock.passes.graph.values import graph_blocks, is_view, only_user, remove_dead_constants
+from penstock.dialects.graph import FusedOp, YieldOp, pattern_kind
+from penstock.passes.graph.fusion.groups import MAX_OPS, Kind, Veto
+from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, is_groupable, planned_groups, splat
+from penstock.passes.graph.fusion.remarks import Remarks, called
+from penstock.passes.graph.fusion.spm_model import SpmModel, cheaper
+from penstock.passes.graph.storage_type import multiplies_halves_only
+from penstock.passes.graph.values import graph_blocks, remove_dead_constants
+from penstock.passes.kernels import machine_of
 
-NOT_GROUPED = (ConcatOp, ConstantOp, FusedOp)
-"""Ops that stay outside, beside views: constants, a concatenation (its producers write into the result), and groups."""
+__all__ = ["GraphFusePass", "is_groupable"]
+
+REMARK = "fusion_remark"
+"""The attribute of a group that says why it is not larger."""
 
 
-def is_groupable(op: Operation) -> bool:
-    """Whether `op` computes something, and is to be in a group."""
-    known = isinstance(op, GraphOp) or op.get_trait(HasPatternKind) is not None
-    return known and not isinstance(op, NOT_GROUPED) and not is_view(op) and len(op.results) == 1
+def _only_chains(graph: FusionGraph) -> Veto:
+    """For a machine that stores f16 between kernels: what follows a contraction is a chain."""
+    nodes = graph.nodes
 
-
-def takes_epilogue(op: Operation) -> bool:
-    """Whether elementwise ops may follow `op` in its group: after contractions, windows and elementwise ops."""
-    kind = pattern_kind(op)
-    return kind <= PatternKind.BROADCAST or kind == PatternKind.COMPLEX_OUT_FUSABLE
-
-
-@dataclass
-class _Grouping:
-    """The groups of one block, each a chain of ops of which every one is the only user of the one before."""
-
-    block: Block
-    position: dict[Operation, int] = field(default_factory=dict[Operation, int])
-    grouped: set[Operation] = field(default_factory=set[Operation])
-
-    def run(self) -> list[list[Operation]]:
-        ops = list(self.block.ops)
-        self.position = {op: index for index, op in enumerate(ops)}
-        groups: list[list[Operation]] = []
-        for op in ops:
-            if is_groupable(op) and op not in self.grouped:
-                groups.append(self._chain(op))
-        return groups
-
-    def _chain(self, op: Operation) -> list[Operation]:
-        chain = [op]
-        self.grouped.add(op)
-        while takes_epilogue(op) and (following := self._epilogue(chain)) is not None:
-            chain.append(following)
-            self.grouped.add(following)
-        return chain
-
-    def _epilogue(self, chain: list[Operation]) -> Operation | None:
-        """The op that continues a chain, or None."""
-        value = chain[-1].results[0]
-        user = only_user(value)
-        if user is None or user.parent_block() is not self.block or not is_groupable(user):
+    def veto(merged: Sequence[int], parts: Sequence[Sequence[int]]) -> str | None:
+        if all(nodes[index].kind != Kind.COMPLEX_OUT_FUSABLE for index in merged):
             return None
-        if user in self.grouped or pattern_kind(user) > PatternKind.BROADCAST:
+        inside = set(merged)
+        readers = [use.consumer for index in merged for use in nodes[index].uses if use.consumer in inside]
+        if len(readers) == len(merged) - 1 and len(set(readers)) == len(readers):
             return None
-        if tensor_of(user.results[0]).get_shape() != tensor_of(value).get_shape():
-            return None
-        here = self.position[chain[-1]]
-        return None if any(self._yields(here, operand, user) for operand in user.operands) else user
+        return "a tile's values are used once, and where it is cut they would be stored in f32 instead of f16"
 
-    def _yields(self, here: int, operand: SSAValue, user: Operation) -> bool:
-        """
-        Whether the chain that ends at `here` leaves `user` to the chain that computes another of its operands.
-
-        Of two chains that meet, as at a residual addition, the one that is computed last goes on: the operands
-        of the other would have to live until then.
-        """
-        op = operand.owner
-        if not isinstance(op, Operation) or self.position[op] <= here:
-            return False
-        same_shape = tensor_of(operand).get_shape() == tensor_of(user.results[0]).get_shape()
-        return same_shape and is_groupable(op) and takes_epilogue(op) and only_user(operand) is user
+    return veto
 
 
-def _splat(value: SSAValue) -> ConstantOp | None:
-    """The constant behind `value` if it is one number, in the text."""
-    owner = value.owner
-    if not isinstance(owner, ConstantOp) or owner.weight is not None:
-        return None
-    dense = owner.dense
-    # A constant without elements is no number.
-    return owner if len(dense) == 1 or (len(dense) > 1 and dense.is_splat()) else None
-
-
-def _outline(chain: list[Operation]) -> None:
-    """Move a chain into a `graph.fused` at the place of its last op."""
-    last = chain[-1]
+def _outline(group: PlannedGroup, remark: str | None) -> None:
+    """Move the ops of a group into a `graph.fused` at the place of its last one."""
+    last = group.root
     body = Block()
     inside: dict[SSAValue, SSAValue] = {}
     inputs: list[SSAValue] = []
-    for op in chain:
+    for op in group.members:
         for operand in op.operands:
             if operand in inside:
                 continue
-            if (constant := _splat(operand)) is not None:
+            if (constant := splat(operand)) is not None:
                 clone = constant.clone()
                 body.add_op(clone)
                 inside[operand] = clone.result
@@ -122,13 +64,15 @@ def _outline(chain: list[Operation]) -> None:
         body.add_op(op.clone(inside))
     result = inside[last.results[0]]
     body.add_op(YieldOp(result))
-    kind = max((pattern_kind(op) for op in chain), key=lambda kind: kind.level)
-    group = FusedOp(inputs, body, pattern=kind)
-    group.location = last.location
-    group.results[0].name_hint = last.results[0].name_hint
-    Rewriter.insert_op(group, InsertPoint.before(last))
-    last.results[0].replace_all_uses_with(group.results[0])
-    for op in reversed(chain):
+    kind = max((pattern_kind(op) for op in group.members), key=lambda kind: kind.level)
+    fused = FusedOp(inputs, body, pattern=kind)
+    fused.location = last.location
+    fused.results[0].name_hint = last.results[0].name_hint
+    if remark is not None:
+        fused.attributes[REMARK] = StringAttr(remark)
+    Rewriter.insert_op(fused, InsertPoint.before(last))
+    last.results[0].replace_all_uses_with(fused.results[0])
+    for op in reversed(group.members):
         op.detach()
         op.erase()
 
@@ -138,14 +82,27 @@ class GraphFusePass(ModulePass):
     """
     Put every op of @main that computes something into a `graph.fused`, which becomes one kernel.
 
-    A convolution, matrix product, pool or elementwise op takes the elementwise and broadcasting ops that
-    follow it, as long as each is the only user of the value before and has its shape; other ops stand alone.
-    At a join of two such chains, as a residual addition is one, the chain that is computed last goes on.
-    Constants, `graph.reshape`, `graph.concat`, and a `graph.slice` that takes runs of neighbouring elements stay in
-    @main: they are names, views and places, not work.
+    The groups are those of TVM's algorithm: see `fusion/groups.py` for its kinds, its three phases and its limits,
+    `max_ops` and `max_arguments`. A convolution, matrix product or pool takes the elementwise ops that follow it, a
+    reduction the elementwise and broadcasting ones before it, injective ops each other; a diamond goes as a whole,
+    and a group has one result. Where two contractions meet, as at a residual addition, the one that is computed
+    last goes on: TVM takes the one that its traversal meets first, and so do we, in a traversal that begins there.
 
-    A group stands where its last op stood and has its location. Weights are operands; a constant that is one
-    number in the text is repeated inside. Constants that nothing reads any more are removed.
+    Around the algorithm stand four rules of the house. A constant is a parameter and no partner; one that is one
+    number in the text is repeated inside, others are operands. A `graph.reshape` and a `graph.slice` that takes runs
+    of neighbouring elements are views: they stay in @main at the ends of a group, and are inside only between what
+    is computed. A `graph.concat` is in a group only with all that it joins: else it stays in @main, where each
+    producer writes its part into the whole. Ops that read indices from memory (gathers) are opaque, and not injective
+    as in TVM: they are loops, and not one expression. What is padded is computed by another kernel.
+
+    On a machine that stores f16 between kernels, what follows a contraction in its group is a chain: `assign-devices`
+    cuts off what is used twice, and a value on which a group is cut is stored as it is, in f32.
+
+    With the strategy "spm" two groups only merge where the bytes go down that go off chip and back, for the machine in
+    tiles that fit its scopes: see `fusion/spm_model.py`. Where that cannot be told, or leads to more, groups are those
+    of TVM.
+
+    A group stands where its last op stood and has its location. Constants that nothing reads any more are removed.
 
     See Chen et al., "TVM: An Automated End-to-End Optimizing Compiler for Deep Learning", OSDI 2018, section 3.
 
@@ -189,8 +146,51 @@ class GraphFusePass(ModulePass):
 
     name = "graph-fuse"
 
+    strategy: Literal["tvm", "spm"] = "tvm"
+    """"spm" also asks the machine in the module, if there is one."""
+    max_ops: int = MAX_OPS
+    """Ops in one group; a concatenation counts twice."""
+    max_arguments: int | None = None
+    """Values that one group reads from outside; any number by default."""
+
+    remarks: bool = False
+    """Whether each group gets an attribute `fusion_remark`, which says why it is not larger."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for block in graph_blocks(op):
-            for chain in _Grouping(block).run():
-                _outline(chain)
+            graph, groups = self._plan(op, block)
+            remarks = Remarks(graph, groups)
+            for group, remark in [(group, remarks.of(group) if self.remarks else None) for group in groups]:
+                _outline(group, remark)
             remove_dead_constants(block)
+
+    def explain(self, module: ModuleOp) -> list[str]:
+        """What each group would be made of and why it would not be larger, a line a group; changes nothing."""
+        lines: list[str] = []
+        for block in graph_blocks(module):
+            remarks = Remarks(*self._plan(module, block))
+            for group in remarks.groups:
+                more = f" and {len(group.members) - 1} more" if len(group.members) > 1 else ""
+                lines.append(f"{called(group.root)}{more}: {remarks.of(group)}")
+        return lines
+
+    def _plan(self, module: ModuleOp, block: Block) -> tuple[FusionGraph, list[PlannedGroup]]:
+        target = machine_of(module)
+        halves = target is not None and multiplies_halves_only(target)
+
+        def only_chains(graph: FusionGraph) -> Veto | None:
+            return _only_chains(graph) if halves else None
+
+        graph, groups = planned_groups(block, only_chains, max_ops=self.max_ops, max_arguments=self.max_arguments)
+        if target is None or self.strategy == "tvm":
+            return graph, groups
+        models: list[SpmModel] = []
+
+        def make_veto(graph: FusionGraph) -> Veto:
+            known = SpmModel(graph, target, halves) if not models else models[-1]
+            models.append(replace(known, graph=graph, otherwise=only_chains(graph)))
+            return models[-1].veto
+
+        found, own = planned_groups(block, make_veto, max_ops=self.max_ops, max_arguments=self.max_arguments)
+        position = {op: index for index, op in enumerate(block.ops)}
+        return found, sorted(cheaper(models[-1], own, graph, groups), key=lambda group: position[group.root])

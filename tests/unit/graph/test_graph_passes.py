@@ -232,7 +232,7 @@ def test_a_residual_addition_joins_the_convolution_that_is_computed_last(make: M
     assert [name_of(op) for op in fused] == ["a", "relu"]
 
 
-def test_a_value_that_is_used_twice_or_returned_ends_its_group(make: Make) -> None:
+def test_a_diamond_goes_into_its_group_and_a_value_that_is_returned_ends_it(make: Make) -> None:
     text = f"""
     func.func @main(%x: {T}) -> ({T}, {T}) {{ {weighted_conv("a", "x", relu=True)}
       %n = graph.neg %a_r : {T}
@@ -242,7 +242,7 @@ def test_a_value_that_is_used_twice_or_returned_ends_its_group(make: Make) -> No
     }}"""
     program = make(text, **FILTERS)
     program.assert_kept("graph-fuse", integers(1, 4, 5, 5))
-    assert program.groups() == [["conv", "relu"], ["neg", "mul"], ["abs"]]
+    assert program.groups() == [["conv", "relu", "neg", "mul"], ["abs"]]
 
 
 def test_an_addition_whose_other_operand_cannot_take_it_is_not_left_alone(make: Make) -> None:

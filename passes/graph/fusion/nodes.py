@@ -1,0 +1,195 @@
+"""The groups of a block: its ops as nodes for `fusion_groups`, and the house's rules for what only moves elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from penstock.dialects.graph import (
+    ConcatOp,
+    ConstantOp,
+    FusedOp,
+    GraphOp,
+    HasPatternKind,
+    PadOp,
+    PatternKind,
+    pattern_kind,
+    tensor_of,
+)
+from penstock.passes.graph.fusion.groups import MAX_OPS, Group, Kind, Node, Stop, Use, Veto, fusion_groups
+from penstock.passes.graph.values import is_view
+
+NOT_GROUPED = (ConcatOp, ConstantOp, FusedOp)
+"""Ops that are no kernel alone, beside views: constants, a concatenation (its producers write into it), and groups."""
+
+_KINDS = {kind: Kind[kind.name] for kind in PatternKind}
+
+
+def is_graph_op(op: Operation) -> bool:
+    """Whether `op` is an operator with one result, of this dialect or of a plug-in."""
+    known = isinstance(op, GraphOp | FusedOp) or op.get_trait(HasPatternKind) is not None
+    return known and not isinstance(op, ConstantOp) and len(op.results) == 1
+
+
+def is_groupable(op: Operation) -> bool:
+    """Whether `op` computes something, and is to be in a group."""
+    return is_graph_op(op) and not isinstance(op, NOT_GROUPED) and not is_view(op)
+
+
+def in_post_order(block: Block) -> list[Operation]:
+    """
+    The operators of a block, each after those that it reads, what is computed last before its siblings.
+
+    Where two contractions meet, as at a residual addition, the one that is computed last then takes the addition:
+    the operands of the other would have to live until then.
+    """
+    position = {op: index for index, op in enumerate(block.ops)}
+    order: list[Operation] = []
+    seen: set[Operation] = set()
+    pending = [(op, False) for op in position]
+    while pending:
+        op, read = pending.pop()
+        if read:
+            order.append(op)
+        elif op not in seen and is_graph_op(op):
+            seen.add(op)
+            pending.append((op, True))
+            owners = {operand.owner for operand in op.operands}
+            producers = [owner for owner in owners if isinstance(owner, Operation) and owner in position]
+            pending += [(each, False) for each in sorted(producers, key=position.__getitem__)]
+    return order
+
+
+def splat(value: SSAValue) -> ConstantOp | None:
+    """The constant behind `value` if it is one number, in the text: groups repeat it inside."""
+    owner = value.owner
+    if not isinstance(owner, ConstantOp) or owner.weight is not None:
+        return None
+    dense = owner.dense
+    # A constant without elements is no number.
+    return owner if len(dense) == 1 or (len(dense) > 1 and dense.is_splat()) else None
+
+
+def kind_at(op: Operation, operand: SSAValue) -> Kind:
+    """
+    The kind of `op` as seen from an operand: one that has the shape of the result is not repeated.
+
+    What is padded is not computed in the same kernel: a tile of the pad would be a window of a tile, with borders.
+    """
+    if isinstance(op, PadOp):
+        return Kind.OPAQUE
+    kind = _KINDS[pattern_kind(op)]
+    alike = kind == Kind.BROADCAST and tensor_of(operand).get_shape() == tensor_of(op.results[0]).get_shape()
+    return Kind.ELEMENTWISE if alike else kind
+
+
+@dataclass
+class FusionGraph:
+    """The nodes of a block, a tuple before each concatenation that is not opaque; and which op each one is."""
+
+    nodes: list[Node] = field(default_factory=list[Node])
+    ops: list[Operation] = field(default_factory=list[Operation])
+    """Of each node; of a tuple the concatenation."""
+
+    @staticmethod
+    def of(block: Block, opaque: AbstractSet[Operation]) -> FusionGraph:
+        """The graph of a block; concatenations in `opaque` are not fused."""
+        graph = FusionGraph()
+        kinds: list[Kind] = []
+        number: dict[Operation, int] = {}
+        for op in in_post_order(block):
+            if isinstance(op, ConcatOp) and op not in opaque:
+                kinds.append(Kind.TUPLE)
+                graph.ops.append(op)
+            number[op] = len(graph.ops)
+            graph.ops.append(op)
+            kinds.append(Kind.OPAQUE if op in opaque or isinstance(op, FusedOp) else _KINDS[pattern_kind(op)])
+        for index, (op, kind) in enumerate(zip(graph.ops, kinds, strict=True)):
+            graph.nodes.append(graph._node(op, kind, index, number, opaque))
+        return graph
+
+    def _node(
+        self, op: Operation, kind: Kind, index: int, number: Mapping[Operation, int], opaque: AbstractSet[Operation]
+    ) -> Node:
+        reads = tuple(operand for operand in op.operands if operand.owner not in number and splat(operand) is None)
+        if kind == Kind.TUPLE:
+            return Node(kind, (Use(number[op], Kind.INJECTIVE),), reads=reads)
+        uses: dict[Use, None] = {}
+        escapes = False
+        for use in op.results[0].uses:
+            user = use.operation
+            if user not in number:
+                escapes = True
+            elif isinstance(user, ConcatOp) and user not in opaque:
+                uses[Use(number[user] - 1, Kind.INJECTIVE)] = None
+            else:
+                seen = Kind.OPAQUE if user in opaque else kind_at(user, op.results[0])
+                uses[Use(number[user], seen)] = None
+        through_tuple = isinstance(op, ConcatOp) and op not in opaque
+        ordered = tuple(sorted(uses, key=lambda each: each.consumer))
+        return Node(kind, ordered, escapes, () if through_tuple else reads)
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """Ops of a block that become one kernel, in the order of the block."""
+
+    members: tuple[Operation, ...]
+    root: Operation
+    """The one that computes the result."""
+    stop: Stop
+    """Why it is not larger."""
+
+
+def planned_groups(
+    block: Block,
+    make_veto: Callable[[FusionGraph], Veto | None],
+    *,
+    max_ops: int = MAX_OPS,
+    max_arguments: int | None = None,
+) -> tuple[FusionGraph, list[PlannedGroup]]:
+    """
+    The groups of a block that are kernels, in the order in which they are computed, and the graph they are found in.
+
+    Views at the start and at the end of a group leave it. A concatenation of anything that is not computed in its
+    group is opaque: outside, each producer writes its part into the whole, and inside the parts would be copied.
+    """
+    position = {op: index for index, op in enumerate(block.ops)}
+    opaque: set[Operation] = set()
+    while True:
+        graph = FusionGraph.of(block, opaque)
+        groups = fusion_groups(graph.nodes, max_ops=max_ops, max_arguments=max_arguments, veto=make_veto(graph))
+        found = [(group, _without_views(group, graph, position)) for group in groups]
+        outside = [op for _, members in found for op in members if _is_copied(op, members)]
+        if not outside:
+            break
+        opaque.update(outside)
+    planned = [
+        PlannedGroup(tuple(members), members[-1], group.stop)
+        for group, members in found
+        if any(is_groupable(op) for op in members)
+    ]
+    return graph, sorted(planned, key=lambda group: position[group.root])
+
+
+def _without_views(group: Group, graph: FusionGraph, position: Mapping[Operation, int]) -> list[Operation]:
+    """The ops of a group but for the views of what comes from outside and those that its result is seen through."""
+    kept: dict[Operation, None] = {}
+    for op in dict.fromkeys(graph.ops[index] for index in group.members):
+        if not is_view(op) or op.operands[0].owner in kept:
+            kept[op] = None
+    root = graph.ops[group.members[-1]]
+    while root in kept and is_view(root):
+        del kept[root]
+        root = root.operands[0].owner
+        assert isinstance(root, Operation)
+    return sorted(kept, key=lambda op: position[op])
+
+
+def _is_copied(op: Operation, members: Sequence[Operation]) -> bool:
+    """Whether `op` concatenates in a kernel what is not computed there."""
+    together = len(members) > 1 and isinstance(op, ConcatOp)
+    return together and not all(operand.owner in members for operand in op.operands)
