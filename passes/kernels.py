@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects import arith, func
+from xdsl.dialects import arith, func, scf
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.machine import TargetOp, find_target
@@ -87,10 +87,30 @@ def has_reduction(generic: GenericOp) -> bool:
 
 
 def multiply_accumulates(kernel: func.FuncOp) -> int:
-    """The multiply-accumulates of one call of `kernel`; its domains must be static."""
+    """The multiply-accumulates of one call of `kernel`; its domains, and the loops around them, must be static."""
     return sum(
-        prod(op.get_static_loop_ranges()) for op in kernel.walk() if isinstance(op, GenericOp) and is_contraction(op)
+        _trips(op) * prod(op.get_static_loop_ranges())
+        for op in kernel.walk()
+        if isinstance(op, GenericOp) and is_contraction(op)
     )
+
+
+def _trips(op: Operation) -> int:
+    """How often the loops around `op` run it; one whose bounds are not known counts once."""
+    trips, loop = 1, op.parent_op()
+    while loop is not None:
+        if isinstance(loop, scf.ForOp):
+            bounds = [_known(bound) for bound in (loop.lb, loop.ub, loop.step)]
+            if None not in bounds:
+                trips *= len(range(*(bound for bound in bounds if bound is not None)))
+        loop = loop.parent_op()
+    return trips
+
+
+def _known(value: SSAValue) -> int | None:
+    owner = value.owner
+    number = owner.value if isinstance(owner, arith.ConstantOp) else None
+    return number.value.data if isinstance(number, IntegerAttr) else None
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,13 @@ class Promotion:
             done[(operand, scope)] = buffer
             generic.operands[number] = buffer
             return
+        assert isa(operand.type, MemRefType)
+        if scope_of(operand.type) is not None and operand not in generic.outputs:
+            # What another intrinsic left in its scope, and this one only reads: brought over as it is now.
+            buffer = self._buffer(operand, scope, adjoining, InsertPoint.before(generic), generic)
+            Rewriter.insert_op(self._copy(operand, buffer, generic), InsertPoint.before(generic))
+            generic.operands[number] = buffer
+            return
         users = [op for op in accesses if operand in op.operands]
         block = _after(operand).block
         if len(users) < len(accesses):

@@ -25,23 +25,11 @@ from penstock.passes.kernels import (
 )
 from penstock.passes.tensor.outline import outline
 from penstock.passes.tensor.partition import count_crossings, settle
+from penstock.passes.tensor.pointwise import accumulate_in_place
 from penstock.passes.tensor.segments import Choice, Segment, choose, is_fill, runs_on_a_unit, segments_of
 from penstock.passes.tensor.split_bodies import split_bodies
 from penstock.passes.tensor.tile_plan import refusal
-
-
-def _accumulate_in_place(generic: GenericOp, number: int) -> None:
-    """Make input `number` the output's initial value; the body reads it there."""
-    source = generic.inputs[number]
-    maps = [m for position, m in enumerate(generic.indexing_maps) if position != number]
-    inputs = [v for position, v in enumerate(generic.inputs) if position != number]
-    body = generic.detach_region(generic.body)
-    block = body.block
-    block.args[number].replace_all_uses_with(block.args[-1])
-    block.erase_arg(block.args[number])
-    new = GenericOp(inputs, [source], body, maps, generic.iterator_types, [r.type for r in generic.results])
-    new.location = generic.location
-    Rewriter.replace_op(generic, new)
+from penstock.passes.tensor.tiled_kernels import cover_tiled
 
 
 def _mark(kernel: func.FuncOp, segment: Segment, machine: str) -> None:
@@ -57,7 +45,7 @@ def accumulate(kernel: func.FuncOp, target: TargetOp) -> None:
     for generic in [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]:
         choice = choose(generic, target)
         if isinstance(choice, Choice) and choice.in_place is not None:
-            _accumulate_in_place(generic, choice.in_place)
+            accumulate_in_place(generic, choice.in_place)
         elif isinstance(choice, Choice) and (number := _dying_operand(generic, choice)) is not None:
             # A tile then needs one buffer where it would need two.
             generic.operands[len(generic.inputs)] = generic.inputs[number]
@@ -82,6 +70,16 @@ def _refusal(kernel: func.FuncOp, target: TargetOp) -> str | None:
     trial = kernel.clone()
     accumulate(trial, target)
     return refusal(trial, target)
+
+
+def _place_tiled(kernel: func.FuncOp, target: TargetOp, machine: str) -> None:
+    """Decide where a kernel runs that has its loops already: as a whole on the machine, or on the host."""
+    covered = cover_tiled(kernel, target)
+    if isinstance(covered, str):
+        _mark(kernel, Segment(False, remark=covered), machine)
+        return
+    Rewriter.replace_op(kernel, covered, [])
+    _mark(covered, Segment(True), machine)
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,9 @@ class AssignDevicesPass(ModulePass):
             if device_of(kernel) is not None:
                 continue
             loops = any(isinstance(o, scf.ForOp) for o in kernel.body.block.ops)
-            # Loops before tiling are those of indices in memory, which no machine follows.
+            if target is not None and loops:
+                _place_tiled(kernel, target, machine)
+                continue
             generics = [] if loops else [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]
             if target is not None:
                 generics = split_bodies(generics, target)

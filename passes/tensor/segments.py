@@ -94,7 +94,7 @@ def segments_of(kernel: func.FuncOp, choices: dict[GenericOp, Choice | str]) -> 
         covered = isinstance(choice, Choice) and _inits_are_covered(generic, choices)
         tree = trees[generic] = Segment(covered, [generic])
         if not covered:
-            tree.remark = _remark(generic, choice if isinstance(choice, str) else "its initial value is not covered")
+            tree.remark = remark_on(generic, choice if isinstance(choice, str) else "its initial value is not covered")
             continue
         for operand in dict.fromkeys(generic.operands):
             producer = operand.owner
@@ -108,7 +108,7 @@ def segments_of(kernel: func.FuncOp, choices: dict[GenericOp, Choice | str]) -> 
         found = [choices[generic] for generic in segment.generics]
         if segment.on_machine and not any(isinstance(c, Choice) and runs_on_unit(c.match) for c in found):
             segment.on_machine = False
-            segment.remark = _remark(segment.generics[0], "only a transfer computes it, and nothing is transferred")
+            segment.remark = remark_on(segment.generics[0], "only a transfer computes it, and nothing is transferred")
         if segments and not segments[-1].on_machine and not segment.on_machine:
             segments[-1].generics += segment.generics
         else:
@@ -116,7 +116,7 @@ def segments_of(kernel: func.FuncOp, choices: dict[GenericOp, Choice | str]) -> 
     return segments
 
 
-def _remark(generic: GenericOp, why: str) -> str:
+def remark_on(generic: GenericOp, why: str) -> str:
     """The reason, with the name of the op in the model where it has one."""
     return f"{render_location(generic.location)}: {why}" if isinstance(generic.location, NameLoc) else why
 

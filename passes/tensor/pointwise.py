@@ -1,0 +1,57 @@
+"""Building generics all of whose loops are parallel, and letting one start from one of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdsl.dialects.builtin import AffineMapAttr, LocationAttr
+from xdsl.dialects.linalg.attrs import IteratorTypeAttr
+from xdsl.dialects.linalg.ops import GenericOp, YieldOp
+from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.rewriter import Rewriter
+
+Dims = Sequence[AffineExpr]
+
+
+def dims(count: int) -> list[AffineExpr]:
+    """`count` loops as expressions."""
+    return [AffineExpr.dimension(number) for number in range(count)]
+
+
+def pointwise(
+    inputs: Sequence[tuple[SSAValue, Dims]],
+    output: tuple[SSAValue, Dims],
+    elements: Sequence[Attribute],
+    compute: Callable[[Block], SSAValue],
+    location: LocationAttr,
+) -> GenericOp:
+    """
+    A generic that writes `compute(its body)`, not inserted yet; `elements` are the types of the body's arguments, and
+    the loops are as many as the output has dims.
+    """
+    block = Block(arg_types=elements)
+    block.add_op(YieldOp(compute(block)))
+    dest, place = output
+    maps = [AffineMapAttr(AffineMap(len(place), 0, tuple(each))) for _, each in (*inputs, output)]
+    kinds = [IteratorTypeAttr.parallel()] * len(place)
+    made = GenericOp([value for value, _ in inputs], [dest], Region(block), maps, kinds, [dest.type])
+    made.location = location
+    made.results[0].name_hint = dest.name_hint
+    return made
+
+
+def accumulate_in_place(generic: GenericOp, number: int) -> GenericOp:
+    """Make input `number` the output's initial value; the body reads it there."""
+    source = generic.inputs[number]
+    maps = [m for position, m in enumerate(generic.indexing_maps) if position != number]
+    inputs = [v for position, v in enumerate(generic.inputs) if position != number]
+    body = generic.detach_region(generic.body)
+    block = body.block
+    block.args[number].replace_all_uses_with(block.args[-1])
+    block.erase_arg(block.args[number])
+    new = GenericOp(inputs, [source], body, maps, generic.iterator_types, [r.type for r in generic.results])
+    new.location = generic.location
+    new.results[0].name_hint = generic.results[0].name_hint
+    Rewriter.replace_op(generic, new)
+    return new

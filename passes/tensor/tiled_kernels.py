@@ -1,0 +1,255 @@
+"""
+Kernels that are written as tiles, with loops of their own, on a machine: every op becomes one of its intrinsics.
+
+Such a kernel, an attention, comes from `graph-to-tensor` with its loops; `tile` leaves it as it is. Its tiles are
+rewritten a little where the machine asks for it: a body of several operations is split, a reduction that no intrinsic
+accumulates is done by halves, other numbers than those that an intrinsic fills with are added to zero, and so is what
+is only copied; where an intrinsic updates its output, an op starts from an operand that is not read any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from xdsl.dialects import arith, func, scf, tensor
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, TensorType
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.rewriter import Rewriter
+from xdsl.utils.hints import isa
+
+from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.mem import element_bytes
+from penstock.passes.access import access_of, in_place_variants
+from penstock.passes.intrinsics import Match, candidates
+from penstock.passes.paths import scope_path
+from penstock.passes.tensor.placement import result_number
+from penstock.passes.tensor.pointwise import Dims, accumulate_in_place, pointwise
+from penstock.passes.tensor.reduce_by_halves import by_halves
+from penstock.passes.tensor.segments import Choice, choose, is_fill, remark_on
+from penstock.passes.tensor.split_bodies import split_bodies
+
+_OPS = (
+    arith.AddiOp,
+    arith.ConstantOp,
+    arith.MinSIOp,
+    arith.MuliOp,
+    func.FuncOp,
+    func.ReturnOp,
+    scf.ForOp,
+    scf.YieldOp,
+    tensor.EmptyOp,
+    tensor.ExtractSliceOp,
+    tensor.InsertSliceOp,
+    GenericOp,
+)
+"""What such a kernel consists of, besides the bodies of its generics."""
+
+
+def cover_tiled(kernel: func.FuncOp, target: TargetOp) -> func.FuncOp | str:
+    """
+    A copy of `kernel`, whose loops are there already, of which every generic is an intrinsic of the machine; or the
+    reason why there is none.
+    """
+    if not all(isinstance(op, _OPS) for op in _ops(kernel)):
+        # Loops of indices in memory, which no machine follows.
+        return "it computes nothing, and only moves elements"
+    trial = kernel.clone()
+    for generic in _generics(trial):
+        for op in _as_intrinsics(generic, target):
+            if (reason := _settle(op, target)) is not None:
+                return remark_on(op, reason)
+    return _misplaced(trial, target) or trial
+
+
+def _ops(kernel: func.FuncOp) -> Iterator[Operation]:
+    return (op for op in kernel.walk() if not isinstance(op.parent_op(), GenericOp))
+
+
+def _generics(kernel: func.FuncOp) -> list[GenericOp]:
+    return [op for op in _ops(kernel) if isinstance(op, GenericOp)]
+
+
+# one op as several
+
+
+def _as_intrinsics(generic: GenericOp, target: TargetOp) -> list[GenericOp]:
+    """What takes the place of `generic`, in order; each of it may become an intrinsic, as far as its body goes."""
+    if isinstance(choose(generic, target), Choice):
+        return [generic]
+    if (halves := by_halves(generic)) is not None:
+        return halves
+    if (parts := _from_zero(generic)) is not None:
+        return parts
+    own = generic.outputs[0]
+    pieces = split_bodies([generic], target)
+    if len(pieces) == 1:
+        return pieces
+    if own not in pieces[0].inputs:
+        _write_to(pieces[-1], own)
+        return pieces
+    for piece in pieces:
+        # What was to be overwritten is overwritten by each in turn.
+        if own in piece.inputs and piece.results[0].type == own.type:
+            _write_to(piece, own)
+            own = piece.results[0]
+    return pieces
+
+
+def _write_to(generic: GenericOp, dest: SSAValue) -> None:
+    """Let the result of `generic` take the place of `dest`."""
+    empty = generic.outputs[0].owner
+    if dest.type == generic.results[0].type:
+        generic.operands[len(generic.inputs)] = dest
+        if isinstance(empty, tensor.EmptyOp) and not empty.tensor.uses:
+            Rewriter.erase_op(empty)
+
+
+def _from_zero(generic: GenericOp) -> list[GenericOp] | None:
+    """A fill with a number that is not 0, or a copy, as zeros to which the number or the source is added."""
+    yielded, type, dest = generic.body.block.last_op, generic.results[0].type, generic.outputs[0]
+    assert yielded is not None
+    assert isa(type, TensorType)
+    element = type.element_type
+    if not isinstance(element, AnyFloat):
+        return None
+    written = list(generic.indexing_maps)[-1].data.results
+    value = yielded.operands[0]
+    is_copy = len(generic.inputs) == 1 and value is generic.body.block.args[0]
+    number = _number(value) if is_fill(generic) else None
+    if not is_copy and not number:
+        return None
+
+    def constant(block: Block, value: float) -> SSAValue:
+        block.add_op(made := arith.ConstantOp(FloatAttr(value, element)))
+        return made.result
+
+    def plus(block: Block) -> SSAValue:
+        other = block.args[1] if number is None else constant(block, number)
+        block.add_op(made := arith.AddfOp(block.args[0], other))
+        return made.result
+
+    zero = pointwise([], (dest, written), [element], lambda block: constant(block, 0.0), generic.location)
+    inputs: list[tuple[SSAValue, Dims]] = [(zero.results[0], written)]
+    if is_copy:
+        inputs.append((generic.inputs[0], next(iter(generic.indexing_maps)).data.results))
+    total = pointwise(inputs, (zero.results[0], written), [element] * (len(inputs) + 1), plus, generic.location)
+    Rewriter.replace_op(generic, [zero, total], [total.results[0]])
+    return [zero, total]
+
+
+def _number(value: SSAValue) -> float | None:
+    """The float that a constant is."""
+    attr = value.owner.value if isinstance(value.owner, arith.ConstantOp) else None
+    return attr.value.data if isinstance(attr, FloatAttr) else None
+
+
+# the intrinsics
+
+
+def _settle(generic: GenericOp, target: TargetOp) -> str | None:
+    """Bring `generic` into the form of an intrinsic; the reason if there is none."""
+    choice = choose(generic, target)
+    if isinstance(choice, str):
+        return choice
+    access = access_of(generic)
+    assert access is not None
+    matches, _ = candidates(access, target)
+    if matches:
+        return None
+    # Only intrinsics that update their output: they overwrite what is written here anyway, or what is read last here.
+    numbers = [number for number, variant in in_place_variants(access) if candidates(variant, target)[0]]
+    numbers.sort(key=lambda number: generic.inputs[number] is not generic.outputs[0])
+    for number in numbers:
+        value = generic.inputs[number]
+        if value is generic.outputs[0] or _is_read_last(value, generic):
+            accumulate_in_place(generic, number)
+            return None
+    return f"@{choice.match.intrinsic.sym_name.data} overwrites an operand that is read again"
+
+
+def _is_read_last(value: SSAValue, op: Operation) -> bool:
+    """Whether `value` is computed in the block of `op`, and nothing reads it after `op`."""
+    owner = value.owner
+    if not isinstance(owner, GenericOp | scf.ForOp) or owner.parent is not op.parent:
+        return False
+    users = {use.operation for use in value.uses}
+    return all(user is op or (user.parent is op.parent and user.is_before_in_block(op)) for user in users)
+
+
+# scopes
+
+
+def _misplaced(kernel: func.FuncOp, target: TargetOp) -> str | None:
+    """Why the tiles of a kernel cannot be where its intrinsics want them, if that is so."""
+    generics = _generics(kernel)
+    wanted: dict[GenericOp, Match] = {}
+    for generic in generics:
+        access = access_of(generic)
+        assert access is not None
+        wanted[generic] = candidates(access, target)[0][0]
+    held: dict[tuple[SSAValue, str], int] = {}
+    for generic in generics:
+        for number, value in enumerate(generic.operands):
+            scope = wanted[generic].scope_of_operand(number)
+            producer = _made_by(value)
+            here = DRAM if producer is None else wanted[producer].scope_of_operand(len(producer.inputs))
+            if producer is not None and here != scope and scope_path(target, here, scope) is None:
+                return remark_on(
+                    generic,
+                    f'@{wanted[generic].intrinsic.sym_name.data} wants in "{scope}" what '
+                    f'@{wanted[producer].intrinsic.sym_name.data} leaves in "{here}", and no engine leads there',
+                )
+            if scope != DRAM:
+                held[_storage(value), scope] = _bytes_in(value, target.scope(scope).granule_bytes)
+    for name, scope in target.scopes().items():
+        needed = sum(size for (_, where), size in held.items() if where == name)
+        if needed > scope.size_bytes:
+            return f'its tiles need {needed:,} bytes of scope "{name}", which has {scope.size_bytes:,}'
+    return None
+
+
+def _made_by(value: SSAValue) -> GenericOp | None:
+    """The op that computed a tile, through loops; None for what comes from off chip, and for an empty tensor."""
+    root = _root(value)
+    if isinstance(root.owner, GenericOp):
+        return root.owner
+    return None
+
+
+def _root(value: SSAValue) -> SSAValue:
+    """What computed a tile, or the slice of what is off chip that it is."""
+    while True:
+        owner = value.owner
+        if isinstance(value, BlockArgument):
+            loop = value.block.parent_op()
+            if not isinstance(loop, scf.ForOp) or value.index == 0:
+                return value
+            value = loop.iter_args[value.index - 1]
+        elif isinstance(owner, scf.ForOp):
+            value = owner.iter_args[result_number(value)]
+        elif isinstance(owner, tensor.InsertSliceOp):
+            value = owner.dest
+        elif isinstance(owner, tensor.ExtractSliceOp):
+            source = _root(owner.source)
+            if not isinstance(source.owner, GenericOp):
+                return value
+            value = source
+        else:
+            return value
+
+
+def _storage(value: SSAValue) -> SSAValue:
+    """The tensor whose bytes a tile has: an op writes where its output operand is."""
+    while isinstance((root := _root(value)).owner, GenericOp):
+        value = root.owner.outputs[0]
+    return root
+
+
+def _bytes_in(value: SSAValue, granule: int) -> int:
+    """The bytes of the buffer of a tile, its rows rounded up to the granule."""
+    storage = _storage(value)
+    assert isa(storage.type, TensorType)
+    *outer, row = storage.type.get_shape() or (1,)
+    return prod(outer) * -(-row * element_bytes(storage.type) // granule) * granule
