@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from penstock.dialects.diagnostics import USAGE, did_you_mean
-from penstock.tools import check_command, compile_command, import_command, machines, run_command
+from penstock.tools import check_command, compile_command, import_command, machines, quantize_command, run_command
 from penstock.tools.errors import guarded
 from penstock.tools.reproduce import reproduce_command
 
@@ -17,6 +17,7 @@ COMMANDS: dict[str, Callable[[argparse._SubParsersAction[argparse.ArgumentParser
     "compile": compile_command.add_parser,
     "run": run_command.add_parser,
     "check": check_command.add_parser,
+    "quantize": quantize_command.add_parser,
     "machines": machines.add_parser,
 }
 """The subcommands; each adds its parser, whose default `run` takes the arguments and returns the status."""

@@ -4,12 +4,13 @@ Trains the small convolutional network that the demonstration compiles, and expo
 The data are the 1,797 handwritten digits of 8 x 8 pixels that scikit-learn bundles (the test set
 of the UCI "Optical Recognition of Handwritten Digits" data set), so nothing is downloaded. The
 network is written in NumPy, one function forward and one backward, and trained with Adam; a seed
-fixes the split, the initial weights and the batches. It writes two files beside this one:
+fixes the split, the initial weights and the batches. It writes three files beside this one:
 
 - `digits.onnx`: conv 3x3 (1 -> 16, pad 1), relu, max_pool 2x2, conv 3x3 (16 -> 32, pad 1), relu,
   flatten, gemm (512 -> 10);
 - `test_images.npz`: `images` f32 [360, 1, 8, 8] in [0, 1], which training never saw, and `labels`
-  i64 [360].
+  i64 [360];
+- `calibration_images.npz`: `image` f32 [128, 1, 8, 8], some of those it was trained on.
 
 Run it as `python examples/digits/train.py`; it takes well under a minute.
 """
@@ -38,6 +39,8 @@ BATCH = 32
 CLASSES = 10
 CHANNELS = (16, 32)
 WANTED_ACCURACY = 0.97
+CALIBRATION = 128
+"""How many of the images to train on are written for calibration."""
 
 
 def load() -> tuple[Array, Array, Array, Array]:
@@ -218,6 +221,7 @@ def main() -> int:
     accuracy = float((forward(weights, held_images)[0].argmax(1) == held_labels).mean())
     export(weights, folder / "digits.onnx")
     np.savez_compressed(folder / "test_images.npz", images=held_images, labels=held_labels)
+    np.savez_compressed(folder / "calibration_images.npz", image=images[:CALIBRATION])
     print(f"held-out accuracy {accuracy:.2%} on {len(held_labels)} images; wrote {folder}")
     return 0 if accuracy >= WANTED_ACCURACY else 1
 

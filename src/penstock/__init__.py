@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.runtime.dynamic_engine import DynamicEngine, compile
     from penstock.runtime.engine import Engine
+    from penstock.runtime.quantization import QuantizedModel, quantize
 
 __version__ = "0.1.0"
-__all__ = ["DynamicEngine", "Engine", "__version__", "compile"]
+__all__ = ["DynamicEngine", "Engine", "QuantizedModel", "__version__", "compile", "quantize"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> Any:
         from penstock.runtime import dynamic_engine
 
         return getattr(dynamic_engine, name)
+    if name in ("QuantizedModel", "quantize"):
+        from penstock.runtime import quantization
+
+        return getattr(quantization, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

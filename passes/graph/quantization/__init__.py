@@ -1,0 +1,1 @@
+"""What `quantize` and `integer-arithmetic` are made of: scales, ranges, schemes and integer products."""

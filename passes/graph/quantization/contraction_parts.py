@@ -1,0 +1,206 @@
+"""A contraction with what follows it, as quantisation sees it: factors, one bias per channel, bounds of the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from xdsl.dialects.builtin import i32
+from xdsl.ir import Operation, SSAValue
+
+from penstock.dialects.graph import (
+    NCHW,
+    AddOp,
+    ClipOp,
+    ConstantOp,
+    ConvOp,
+    GemmOp,
+    GraphOp,
+    MatmulOp,
+    ReluOp,
+    channel_axis,
+    tensor_of,
+)
+from penstock.dialects.weights import Array, WeightStore
+from penstock.passes.graph.values import is_constant, only_user
+from penstock.runtime.interpreter.graph import evaluate_op
+
+ContractionOp = ConvOp | GemmOp | MatmulOp
+
+
+@dataclass
+class Contraction:
+    """bounded(x * w + bias): one contraction, and the additions and bounds that only follow it."""
+
+    op: ContractionOp
+    result: SSAValue
+    """The result of the last op."""
+    w: Array | None
+    """The weights, the second factor, where they are constant; scaled by `alpha` of a gemm."""
+    bias: Array | None
+    """A vector along the channels of the result."""
+    low: float = -math.inf
+    high: float = math.inf
+    absorbed: list[Operation] = field(default_factory=list[Operation])
+    """The ops after `op` that belong to it."""
+
+    @property
+    def x(self) -> SSAValue:
+        """The first factor."""
+        return self.op.operands[0]
+
+    @property
+    def weights(self) -> SSAValue:
+        """The second factor."""
+        return self.op.operands[1]
+
+    @property
+    def weight_axis(self) -> int | None:
+        """The dimension of the weights that is the channels of the result."""
+        return weight_axis(self.op)
+
+    @property
+    def channel_axis(self) -> int:
+        """The dimension of the result that is its channels."""
+        return channels_of(self.op)
+
+    @property
+    def length(self) -> int:
+        """How many products an element of the result sums."""
+        return contraction_length(self.op)
+
+
+def weight_axis(op: ContractionOp) -> int | None:
+    """The dimension of the second factor that is the channels of the result; None of a vector."""
+    rank = tensor_of(op.operands[1]).get_num_dims()
+    match op:
+        case ConvOp():
+            return 0 if op.layout.data == NCHW else rank - 1
+        case GemmOp():
+            return 0 if op.trans_b else 1
+        case _:
+            return rank - 1 if rank > 1 else None
+
+
+def contraction_length(op: ContractionOp) -> int:
+    """How many products an element of the result sums."""
+    shape = tensor_of(op.operands[1]).get_shape()
+    match op:
+        case ConvOp():
+            return math.prod(shape) // (shape[0] if op.layout.data == NCHW else shape[-1])
+        case GemmOp():
+            return shape[1] if op.trans_b else shape[0]
+        case _:
+            return tensor_of(op.operands[0]).get_shape()[-1]
+
+
+def channels_of(op: ContractionOp) -> int:
+    """The dimension of the result of a contraction that the second factor gives it."""
+    rank = tensor_of(op.results[0]).get_num_dims()
+    return channel_axis(op.layout.data, rank) if isinstance(op, ConvOp) else rank - 1
+
+
+def on_integers(op: ContractionOp, x: SSAValue, w: SSAValue, pads: Sequence[int] | None = None) -> GraphOp:
+    """The contraction of integers in 32 bits, without its bias; `pads` stand for those of a convolution."""
+    match op:
+        case ConvOp():
+            return ConvOp(
+                x,
+                w,
+                strides=op.strides.get_values(),
+                pads=op.pads.get_values() if pads is None else pads,
+                dilations=op.dilations.get_values(),
+                group=op.group.value.data,
+                layout=op.layout.data,
+                accumulator=i32,
+            )
+        case GemmOp():
+            return GemmOp(x, w, trans_a=bool(op.trans_a), trans_b=bool(op.trans_b), accumulator=i32)
+        case _:
+            return MatmulOp(x, w, accumulator=i32)
+
+
+def constant_array(value: SSAValue | None, store: WeightStore) -> Array | None:
+    """The value of what depends on constants only, None of anything else."""
+    if value is None or not isinstance(op := value.owner, GraphOp):
+        return None
+    if isinstance(op, ConstantOp):
+        return evaluate_op(op, [], store)[0]
+    if not is_constant(value):
+        return None
+    operands = [constant_array(operand, store) for operand in op.operands]
+    return evaluate_op(op, [array for array in operands if array is not None], store)[0]
+
+
+def along_channels(array: Array, shape: tuple[int, ...], axis: int) -> Array | None:
+    """What broadcasts to `shape` as a vector along `axis`, None if it differs along other dimensions, or enlarges."""
+    if array.ndim > len(shape):
+        return None
+    aligned = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+    for dim, size in enumerate(aligned.shape):
+        if size != 1 and (dim != axis or size != shape[axis]):
+            return None
+    return np.broadcast_to(aligned.reshape(-1), (shape[axis],)).copy()
+
+
+def contraction_at(op: ContractionOp, store: WeightStore, *, alone: bool = False) -> Contraction | str:
+    """The contraction that begins at `op`, with what follows unless it is to be `alone`; or why there is none."""
+    shape, axis = tensor_of(op.result).get_shape(), channels_of(op)
+    if tensor_of(op.result).get_num_dims() == 0 or tensor_of(op.operands[1]).get_num_dims() < 2:
+        return "it multiplies by a vector"
+    w, bias = constant_array(op.operands[1], store), None
+    scale, addend = 1.0, None
+    if isinstance(op, ConvOp):
+        addend = op.b
+    elif isinstance(op, GemmOp):
+        addend, scale = op.c, op.alpha.value.data
+    if scale != 1.0:
+        if w is None:
+            return "it scales a product of computed factors"
+        w = w * w.dtype.type(scale)
+    if addend is not None:
+        array = constant_array(addend, store)
+        if array is not None:
+            bias = array if isinstance(op, ConvOp) else along_channels(array, shape, axis)
+        if bias is None:
+            return "its addend is no vector of constants"
+        if isinstance(op, GemmOp):
+            bias = bias * bias.dtype.type(op.beta.value.data)
+    found = Contraction(op, op.result, w, bias)
+    if not alone:
+        _absorb(found, store)
+    return found
+
+
+def _absorb(found: Contraction, store: WeightStore) -> None:
+    shape, axis = tensor_of(found.result).get_shape(), found.channel_axis
+    bounded = False
+    while (user := only_user(found.result)) is not None:
+        match user:
+            case AddOp() if not bounded and (vector := _addend(user, found.result, shape, axis, store)) is not None:
+                found.bias = vector if found.bias is None else found.bias + vector
+            case ReluOp() | ClipOp():
+                bounded = True
+                low, high = bounds_of(user)
+                found.low = min(max(found.low, low), high)
+                found.high = min(max(found.high, low), high)
+            case _:
+                return
+        found.absorbed.append(user)
+        found.result = user.result
+
+
+def _addend(op: AddOp, value: SSAValue, shape: tuple[int, ...], axis: int, store: WeightStore) -> Array | None:
+    array = constant_array(op.b if op.a is value else op.a, store)
+    return None if array is None else along_channels(array, shape, axis)
+
+
+def bounds_of(op: ReluOp | ClipOp) -> tuple[float, float]:
+    """What the result of a relu or a clip lies between."""
+    if isinstance(op, ReluOp):
+        return 0.0, math.inf
+    low = -math.inf if op.min is None else op.min.value.data
+    high = math.inf if op.max is None else op.max.value.data
+    return low, high

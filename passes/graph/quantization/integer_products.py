@@ -1,0 +1,314 @@
+"""
+Contractions of what integers stand for, as contractions of the integers: zero points leave the products exactly.
+
+    sum (x - zx) (w - zw) = sum x w - zx sum w - zw sum x + n zx zw
+
+With constant weights all but the first term are constants, or zw goes into the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from xdsl.dialects.builtin import LocationAttr, NameLoc, UnknownLoc, i8, i32
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from penstock.dialects import graph
+from penstock.dialects.graph import GraphOp, tensor_of
+from penstock.dialects.graph.base import integer_bounds, is_unsigned
+from penstock.dialects.weights import Array, WeightStore
+from penstock.passes.graph.quantization.contraction_parts import (
+    ContractionOp,
+    channels_of,
+    constant_array,
+    contraction_length,
+    on_integers,
+    weight_axis,
+)
+from penstock.passes.graph.quantization.quantizer import MOVES
+from penstock.passes.graph.values import constant_of, derived
+
+BYTE = range(-128, 128)
+SIGN = 128
+"""What unsigned integers are above the signed ones with the same scale."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The 8-bit integers that stand for a factor: real = (value - zero) * scale."""
+
+    value: SSAValue
+    zero: Array
+    """i64, a scalar or a vector along `axis`."""
+    scale: Array
+    """f32, a scalar or a vector along `axis`."""
+    axis: int = 0
+
+
+def is_byte(value: SSAValue) -> bool:
+    """Whether a value holds 8-bit integers, signed or not."""
+    bounds = integer_bounds(tensor_of(value).element_type)
+    return bounds is not None and len(bounds) == 256
+
+
+def stored_factor(value: SSAValue, store: WeightStore) -> Stored | None:
+    """What a factor in float dequantises, if its scale and zero point are constants; else None."""
+    op = value.owner
+    if not isinstance(op, graph.DequantizeLinearOp) or not is_byte(op.x):
+        return None
+    scale, zero = constant_array(op.scale, store), constant_array(op.zero_point, store)
+    if scale is None or scale.dtype != np.float32 or (zero is None and op.zero_point is not None):
+        return None
+    return Stored(op.x, np.zeros_like(scale, np.int64) if zero is None else zero.astype(np.int64), scale, op.along or 0)
+
+
+def centred_factor(value: SSAValue, store: WeightStore) -> Stored | None:
+    """
+    The 8-bit integers in a factor that is one, or is 32-bit integers: a difference to a zero point, or a constant.
+
+    The importers of ONNX's integer operators write such differences; zero points differ along one dimension at most.
+    """
+    if is_byte(value):
+        return Stored(value, np.asarray(0, np.int64), np.asarray(1, np.float32))
+    op = value.owner
+    if not isinstance(op, graph.SubOp) or not isinstance(wide := op.a.owner, graph.CastOp) or not is_byte(wide.x):
+        return None
+    zero = constant_array(op.b, store)
+    rank = tensor_of(wide.x).get_num_dims()
+    if zero is None or zero.ndim > rank:
+        return None
+    varying = [rank - zero.ndim + dim for dim, size in enumerate(zero.shape) if size != 1]
+    if len(varying) > 1:
+        return None
+    vector = zero.astype(np.int64).reshape([-1] * len(varying))
+    return Stored(wide.x, vector, np.asarray(1, np.float32), varying[0] if varying else 0)
+
+
+@dataclass
+class IntegerProducts:
+    """Rewrites contractions of a block; what is emitted stands in front of `before`."""
+
+    store: WeightStore
+    before: Operation
+    location: LocationAttr = field(default_factory=UnknownLoc)
+    signed_values: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+
+    def emit(self, op: GraphOp, part: str) -> SSAValue:
+        """Insert an op on the way."""
+        op.location = derived(self.location, part)
+        op.result.name_hint = part
+        Rewriter.insert_op(op, InsertPoint.before(self.before))
+        return op.result
+
+    def constant(self, array: Array, name: str) -> SSAValue:
+        """Insert a constant."""
+        op = self._constant(array, name)
+        Rewriter.insert_op(op, InsertPoint.before(self.before))
+        return op.result
+
+    def _constant(self, array: Array, name: str) -> graph.ConstantOp:
+        located = f"{self.location.desc.data}/{name}" if isinstance(self.location, NameLoc) else name
+        op = constant_of(array, located, self.store, self.location)
+        op.result.name_hint = name
+        return op
+
+    def signed(self, value: SSAValue) -> SSAValue:
+        """8-bit integers as signed ones, 128 less if they have no sign."""
+        if not is_unsigned(tensor_of(value).element_type):
+            return value
+        if (known := self.signed_values.get(value)) is None:
+            known = self.signed_values[value] = self._shifted(value)
+        return known
+
+    def _shifted(self, value: SSAValue) -> SSAValue:
+        """128 less: what computes them computes that as well, or they are recomputed from."""
+        op = value.owner
+        array = constant_array(value, self.store)
+        if array is not None:
+            return self._behind(value, [self._constant((array.astype(np.int16) - SIGN).astype(np.int8), "signed")])
+        if isinstance(op, graph.QuantizeLinearOp):
+            zero = constant_array(op.zero_point, self.store)
+            if zero is not None or op.zero_point is None:
+                whole = np.zeros((), np.int16) if zero is None else zero.astype(np.int16)
+                if zero is None and tensor_of(op.scale).get_num_dims():
+                    whole = np.zeros(tensor_of(op.scale).get_shape(), np.int16)
+                new, axis = self._constant((whole - SIGN).astype(np.int8), "zero"), op.axis.value.data
+                Rewriter.insert_op(new, InsertPoint.before(op))
+                return self._after(op, graph.QuantizeLinearOp(op.x, op.scale, new, element_type=i8, axis=axis))
+        if isinstance(op, graph.ClipOp):
+            bounds = [None if each is None else each.value.data - SIGN for each in (op.min, op.max)]
+            return self._after(op, graph.ClipOp(self.signed(op.x), min=bounds[0], max=bounds[1]))
+        if isinstance(op, graph.PadOp):
+            return self._after(
+                op,
+                graph.PadOp(self.signed(op.x), pads=op.pads.get_values(), value=op.value.value.data - SIGN),
+            )
+        if isinstance(op, MOVES):
+            operands = [self.signed(op.operands[0]), *op.operands[1:]]
+            result = graph.Tensor(i8, tensor_of(value).get_shape())
+            new_op = type(op).create(operands=operands, result_types=[result], properties=op.properties.copy())
+            assert isinstance(new_op, GraphOp)
+            return self._after(op, new_op)
+        wide, sign = graph.CastOp(value, i32), self._constant(np.asarray(SIGN, np.int32), "sign")
+        below = graph.SubOp(wide, sign)
+        return self._behind(value, [wide, sign, below, graph.CastOp(below, i8)])
+
+    def _behind(self, value: SSAValue, ops: Sequence[GraphOp]) -> SSAValue:
+        """Insert ops right behind the definition of a value, where whatever is derived from it can use them."""
+        owner = value.owner
+        point = InsertPoint.after(owner) if isinstance(owner, Operation) else InsertPoint.at_start(owner)
+        location = owner.location if isinstance(owner, Operation) else UnknownLoc()
+        for op in ops:
+            op.location = derived(location, "signed")
+        ops[-1].result.name_hint = "signed"
+        Rewriter.insert_op(ops, point)
+        return ops[-1].result
+
+    def _after(self, op: Operation, new: GraphOp) -> SSAValue:
+        new.location = op.location
+        new.result.name_hint = op.results[0].name_hint
+        Rewriter.insert_op(new, InsertPoint.after(op))
+        return new.result
+
+    # products
+
+    def product(self, op: ContractionOp, x: Stored, w: Stored, bias: Array | None) -> SSAValue | None:
+        """
+        The contraction of (x - zx) and (w - zw) in 32 bits plus `bias`, a vector along the channels, of products of
+        8-bit integers; None if there is no such form.
+
+        Overflow wraps, so the sums are those of the differences, bit for bit, even then.
+        """
+        array = constant_array(w.value, self.store)
+        if x.zero.ndim:
+            return None
+        if array is None:
+            return self._computed_product(op, x, w, bias)
+        if w.zero.ndim and w.axis != weight_axis(op):
+            return None
+        whole, zeros = array.astype(np.int64), _along(w.zero, w.axis, array.ndim)
+        centred, rest = whole - zeros, None
+        stored = centred
+        if not _fits(centred):
+            below = SIGN if is_unsigned(tensor_of(w.value).element_type) else 0
+            stored, rest = whole - below, w.zero - below
+        first, zero = self.signed(x.value), int(x.zero)
+        if is_unsigned(tensor_of(x.value).element_type):
+            zero -= SIGN
+        pads = None
+        if isinstance(op, graph.ConvOp) and zero and any(op.pads.get_values()):
+            first, pads = self._padded(op, first, zero), [0] * len(op.pads.get_values())
+        second = w.value
+        if (
+            array.dtype != np.int8
+            or not np.array_equal(stored, whole)
+            or not isinstance(w.value.owner, graph.ConstantOp)
+        ):
+            second = self.constant(stored.astype(np.int8), "weights")
+        total = self.emit(on_integers(op, first, second, pads), "sums")
+        if rest is not None:
+            total = self._without_zero_points(op, total, first, rest, array.shape, pads)
+        if zero:
+            if isinstance(op, graph.MatmulOp) and centred.ndim > 2:
+                total = self._plus(total, _wrapped(-zero * centred.sum(axis=-2, keepdims=True)))
+            else:
+                correction = -zero * _sums(op, centred)
+                bias = correction if bias is None else bias.astype(np.int64) + correction
+        if bias is not None:
+            total = self._plus(total, self._of_channels(op, bias))
+        return total
+
+    def _without_zero_points(
+        self,
+        op: ContractionOp,
+        total: SSAValue,
+        x: SSAValue,
+        zeros: Array,
+        shape: tuple[int, ...],
+        pads: Sequence[int] | None,
+    ) -> SSAValue:
+        """Sums minus zw sum x: the sums of x are one more channel, with weights of 1."""
+        axis = weight_axis(op)
+        # Groups of channels have sums of their own; each channel computes that of its group.
+        grouped = isinstance(op, graph.ConvOp) and op.group.value.data != 1
+        ones = [1 if dim == axis and not grouped else size for dim, size in enumerate(shape)]
+        lines = self.emit(on_integers(op, x, self.constant(np.ones(ones, np.int8), "ones"), pads), "lines")
+        factor = _wrapped(zeros) if not zeros.ndim else self._of_channels(op, zeros)
+        scaled = self.emit(graph.MulOp(lines, self.constant(factor, "zero")), "scaled")
+        return self.emit(graph.SubOp(total, scaled), "centred")
+
+    def _of_channels(self, op: ContractionOp, vector: Array) -> Array:
+        """A vector along the channels of the result, in a shape that broadcasts to it."""
+        return _wrapped(vector).reshape(-1, *[1] * self._after_channels(op))
+
+    @staticmethod
+    def _after_channels(op: ContractionOp) -> int:
+        return tensor_of(op.results[0]).get_num_dims() - 1 - channels_of(op)
+
+    def _plus(self, total: SSAValue, addend: Array) -> SSAValue:
+        if not np.any(addend):
+            return total
+        return self.emit(graph.AddOp(total, self.constant(addend, "bias")), "biased")
+
+    def _padded(self, op: graph.ConvOp, x: SSAValue, zero: int) -> SSAValue:
+        """The image with what stands for 0 around it."""
+        rank = tensor_of(x).get_num_dims()
+        pads, first = op.pads.get_values(), 2 if op.layout.data == graph.NCHW else 1
+        spatial = rank - 2
+        around = [0] * (2 * rank)
+        for dim in range(spatial):
+            around[first + dim], around[rank + first + dim] = pads[dim], pads[spatial + dim]
+        return self.emit(graph.PadOp(x, pads=around, value=float(zero)), "padded")
+
+    def _computed_product(self, op: ContractionOp, x: Stored, w: Stored, bias: Array | None) -> SSAValue | None:
+        """A matrix product of two computed factors, with the sums of rows and columns subtracted."""
+        ranks = [tensor_of(each.value).get_num_dims() for each in (x, w)]
+        if not isinstance(op, graph.MatmulOp) or w.zero.ndim or min(ranks) < 2:
+            return None
+        values = [self.signed(each.value) for each in (x, w)]
+        zeros = [int(each.zero) - (SIGN if is_unsigned(tensor_of(each.value).element_type) else 0) for each in (x, w)]
+        total = self.emit(on_integers(op, values[0], values[1]), "sums")
+        for value, zero, axis in ((values[0], zeros[1], ranks[0] - 1), (values[1], zeros[0], ranks[1] - 2)):
+            if not zero:
+                continue
+            wide = self.emit(graph.CastOp(value, i32), "wide")
+            sums = self.emit(graph.ReduceSumOp(wide, axes=[axis], keepdims=True), "lines")
+            scaled = self.emit(graph.MulOp(sums, self.constant(np.asarray(zero, np.int32), "zero")), "scaled")
+            total = self.emit(graph.SubOp(total, scaled), "centred")
+        number = contraction_length(op) * zeros[0] * zeros[1]
+        addend = np.asarray(0 if bias is None else bias.astype(np.int64)) + number
+        return self._plus(total, _wrapped(addend))
+
+
+def _along(vector: Array, axis: int, rank: int) -> Array:
+    return vector.reshape([-1 if dim == axis else 1 for dim in range(rank)]) if vector.ndim else vector
+
+
+def _fits(array: Array) -> bool:
+    return not array.size or (int(array.min()) in BYTE and int(array.max()) in BYTE)
+
+
+def _sums(op: ContractionOp, weights: Array) -> Array:
+    """The sums of the weights of each channel of the result."""
+    match op:
+        case graph.ConvOp():
+            channels = 0 if op.layout.data == graph.NCHW else weights.ndim - 1
+            return weights.sum(axis=tuple(dim for dim in range(weights.ndim) if dim != channels))
+        case graph.GemmOp():
+            return weights.sum(axis=1 if op.trans_b else 0)
+        case _:
+            return weights.sum(axis=-2)
+
+
+def _wrapped(array: Array) -> Array:
+    """In 32 bits, modulo 2^32."""
+    return array.astype(np.int64).astype(np.int32)
+
+
+def combined_scale(scales: Sequence[Array]) -> Array:
+    """The product of f32 scales, in f32."""
+    return np.asarray(math.prod(scales[1:], start=scales[0]), np.float32)

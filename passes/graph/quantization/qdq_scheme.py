@@ -1,0 +1,155 @@
+"""The schemes that write quantisation around ops in float, as onnxruntime's static quantiser does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from xdsl.ir import Operation, SSAValue
+
+from penstock.dialects import graph
+from penstock.dialects.graph import GraphOp
+from penstock.passes.graph.quantization.contraction_parts import Contraction, ContractionOp, contraction_at
+from penstock.passes.graph.quantization.quantizer import Quantized, Quantizer, Refused
+from penstock.passes.graph.quantization.ranges import Range
+from penstock.passes.graph.quantization.scales import (
+    LARGEST_BIAS,
+    LARGEST_LENGTH,
+    Scale,
+    affine_scale,
+    quantized_bias,
+    quantized_weights,
+    symmetric_scale,
+    weight_scales,
+)
+
+
+class QdqQuantizer(Quantizer):
+    """Affine: each op works on dequantised integers, and its result is quantised."""
+
+    forms: ClassVar[Mapping[type[Operation], Callable[[Any, Any], None]]] = {}
+
+    def scale_for(self, found: Range) -> Scale:
+        return affine_scale(found)
+
+    def dequantized(self, value: SSAValue, scale: Scale) -> SSAValue:
+        """Emit the float of new integers."""
+        factor = self.constant(np.asarray(scale.factor, np.float32), "scale")
+        zero = self.constant(np.asarray(scale.zero, np.int8), "zero") if scale.zero else None
+        return self.emit(graph.DequantizeLinearOp(value, factor, zero), "dq")
+
+    def operand(self, old: SSAValue) -> SSAValue:
+        """What an op reads in place of an old value: its integers, dequantised for this op."""
+        given = self.integers(old)
+        return self.dequantized(given.value, given.scale)
+
+    def move(self, op: Operation, given: Quantized) -> SSAValue:
+        real = self.emit(self.moved(op, self.dequantized(given.value, given.scale)), "moved", op.location)
+        return self.quantized(real, given.scale, op.results[0])
+
+    def contraction(self, op: ContractionOp) -> None:
+        found = contraction_at(op, self.store)
+        if isinstance(found, str):
+            raise Refused(found)
+        if found.length > LARGEST_LENGTH:
+            raise Refused(f"its sums of {found.length} products may not fit into 32 bits")
+        self.require(found.x, found.result)
+        if found.w is None:
+            self.require(found.weights)
+        scale = self.scale_of(found.result)
+        x = self.integers(found.x)
+        factors = [self.dequantized(x.value, x.scale)]
+        if found.w is None:
+            factors.append(self.operand(found.weights))
+            addend = None if found.bias is None else self.constant(found.bias, "bias")
+        else:
+            w, addend = self._constants(found, x.scale)
+            factors.append(w)
+        real = self._product(found, factors, addend)
+        for bound in found.absorbed:
+            if not isinstance(bound, graph.AddOp):
+                real = self.emit(_on(bound, real), "bounded", bound.location)
+        self.skip(found.absorbed)
+        self.define(found.result, Quantized(self.quantized(real, scale, found.result), scale), op)
+
+    def _constants(self, found: Contraction, of_x: Scale) -> tuple[SSAValue, SSAValue | None]:
+        """Weights and bias, dequantised."""
+        assert found.w is not None
+        axis = found.weight_axis if self.per_channel else None
+        scales = weight_scales(found.w, axis)
+        if found.bias is not None:  # the bias must fit beside the sums
+            least = np.abs(found.bias) / (of_x.factor * LARGEST_BIAS)
+            scales = np.maximum(scales, (least if axis is not None else least.max(initial=0.0)).astype(np.float32))
+        along = scales if axis is None else scales.reshape([-1 if dim == axis else 1 for dim in range(found.w.ndim)])
+        factor = self.constant(scales, "weight_scale")
+        stored = self.constant(quantized_weights(found.w, along), "weights")
+        w = self.emit(graph.DequantizeLinearOp(stored, factor, axis=axis or 0), "dq")
+        if found.bias is None:
+            return w, None
+        products = np.asarray(np.float32(of_x.factor) * scales, np.float32)
+        bias = self.constant(quantized_bias(found.bias, products), "bias")
+        return w, self.emit(graph.DequantizeLinearOp(bias, self.constant(products, "bias_scale"), axis=0), "dq")
+
+    def _product(self, found: Contraction, factors: list[SSAValue], addend: SSAValue | None) -> SSAValue:
+        x, w = factors
+        match op := found.op:
+            case graph.ConvOp():
+                properties = op.properties.copy()
+                operands = [x, w] if addend is None else [x, w, addend]
+                new = graph.ConvOp.create(operands=operands, result_types=[op.result.type], properties=properties)
+                return self.emit(new, "product", op.location)
+            case graph.GemmOp():
+                new = graph.GemmOp(x, w, addend, trans_a=bool(op.trans_a), trans_b=bool(op.trans_b))
+                return self.emit(new, "product", op.location)
+            case _:
+                product = self.emit(graph.MatmulOp(x, w), "product", op.location)
+                return product if addend is None else self.emit(graph.AddOp(product, addend), "biased")
+
+
+def _on(op: Operation, x: SSAValue) -> GraphOp:
+    """A copy of an op of one operand on another."""
+    copy = op.clone({op.operands[0]: x})
+    assert isinstance(copy, GraphOp)
+    return copy
+
+
+class SymmetricQdqQuantizer(QdqQuantizer):
+    """The same with zero points of 0."""
+
+    def scale_for(self, found: Range) -> Scale:
+        return symmetric_scale(found)
+
+
+def _around(quantizer: QdqQuantizer, op: GraphOp) -> None:
+    """The op itself, between its operands dequantised and its result quantised."""
+    quantizer.require(*op.operands, op.result)
+    scale = quantizer.scale_of(op.result)
+    copy = op.clone({operand: quantizer.operand(operand) for operand in op.operands})
+    real = quantizer.emit(copy, "real", op.location)
+    quantizer.define(op.result, Quantized(quantizer.quantized(real, scale, op.result), scale), op)
+
+
+QdqQuantizer.forms = dict.fromkeys(
+    (
+        graph.AddOp,
+        graph.SubOp,
+        graph.MulOp,
+        graph.MaxOp,
+        graph.MinOp,
+        graph.ReluOp,
+        graph.ClipOp,
+        graph.PadOp,
+        graph.ConcatOp,
+        graph.AveragePoolOp,
+        graph.GlobalAveragePoolOp,
+        graph.ReduceMeanOp,
+        graph.SigmoidOp,
+        graph.TanhOp,
+        graph.LeakyReluOp,
+        graph.HardSigmoidOp,
+        graph.HardSwishOp,
+        graph.GeluOp,
+    ),
+    _around,
+)

@@ -1,0 +1,270 @@
+"""Rebuilds a graph on 8-bit integers: what every scheme shares, and the ops that only move elements or compare them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from xdsl.dialects.builtin import LocationAttr, NameLoc, StringAttr, UnknownLoc, f32, i8
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from penstock.dialects import graph
+from penstock.dialects.graph import GraphOp, Tensor, tensor_of
+from penstock.dialects.weights import Array, WeightStore
+from penstock.passes.graph.quantization.contraction_parts import ContractionOp, constant_array
+from penstock.passes.graph.quantization.ranges import Range, value_names
+from penstock.passes.graph.quantization.scales import Scale, quantized_array
+from penstock.passes.graph.values import constant_of, derived, remove_dead_constants
+
+REMARK = "quantize_remark"
+"""The attribute of an op that stays in float although integers reach it: why."""
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """The integers that stand for a value."""
+
+    value: SSAValue
+    scale: Scale
+
+
+@dataclass(frozen=True)
+class QuantizedLayer:
+    """One value that is computed in, or turned into, integers."""
+
+    name: str
+    """As in the table of ranges."""
+    operation: str
+    scale: Scale
+    range: Range
+    """Of the calibration; what the scale reaches may be more."""
+    value: SSAValue
+    """The 8-bit integers, in the new graph."""
+    shift: int | None = None
+    """Bits that sums are shifted to the right by."""
+
+
+class Refused(Exception):
+    """Why an op has no integer form here."""
+
+
+MOVES = (
+    graph.ReshapeOp,
+    graph.TransposeOp,
+    graph.SliceOp,
+    graph.ExpandOp,
+    graph.MaxPoolOp,
+    graph.GlobalMaxPoolOp,
+    graph.ReduceMaxOp,
+    graph.ReduceMinOp,
+    graph.GatherOp,
+    graph.IdentityOp,
+)
+"""The ops whose result is made of elements of their first operand: integers go through as they are."""
+
+
+class Quantizer(ABC):
+    """The rebuilding of one function, in place."""
+
+    forms: ClassVar[Mapping[type[Operation], Callable[[Any, Any], None]]]
+    """How ops other than contractions and moves are rebuilt; a form raises Refused before it emits anything."""
+
+    def __init__(self, func: FuncOp, ranges: Mapping[str, Range], store: WeightStore, per_channel: bool):
+        self.block: Block = func.body.block
+        self.names = value_names(func)
+        self.ranges = ranges
+        self.store = store
+        self.per_channel = per_channel
+        self.layers: list[QuantizedLayer] = []
+        self.remarks: list[tuple[str, str]] = []
+        """Name and reason of each op that stays in float."""
+        self._integers: dict[SSAValue, Quantized] = {}
+        self._reals: dict[SSAValue, SSAValue] = {}
+        self._done: set[Operation] = set()
+        self._location: LocationAttr = UnknownLoc()
+
+    # what a scheme decides
+
+    @abstractmethod
+    def scale_for(self, found: Range) -> Scale:
+        """The scale for activations in a range."""
+
+    @abstractmethod
+    def contraction(self, op: ContractionOp) -> None:
+        """Rebuild a contraction and what it absorbs; raises Refused."""
+
+    @abstractmethod
+    def move(self, op: Operation, given: Quantized) -> SSAValue:
+        """Rebuild one of `MOVES` on integers."""
+
+    # the walk
+
+    def run(self) -> None:
+        """Rebuild the block; its arguments, and the types of what it returns, stay as they are."""
+        ops = list(self.block.ops)
+        for op in ops:
+            op.detach()
+        for argument in self.block.args:
+            self._reals[argument] = argument
+        for op in ops:
+            if op not in self._done:
+                self._location = op.location
+                self._rebuild(op)
+        for op in reversed(ops):
+            op.erase()
+        remove_dead_constants(self.block)
+
+    def _rebuild(self, op: Operation) -> None:
+        reason = None
+        if isinstance(op, GraphOp) and op.operands and tensor_of(op.results[0]).element_type == f32:
+            try:
+                if self._as_integers(op):
+                    return
+            except Refused as refused:
+                reason = str(refused)
+        copy = op.clone({operand: self.real(operand) for operand in op.operands})
+        if reason is not None:
+            copy.attributes[REMARK] = StringAttr(reason)
+            name = self.names.get(op.results[0], op.name)
+            self.remarks.append((name, f"{op.name}: {reason}"))
+        self.block.add_op(copy)
+        for before, after in zip(op.results, copy.results, strict=True):
+            self._reals[before] = after
+
+    def _as_integers(self, op: GraphOp) -> bool:
+        """Rebuild `op` on integers if there is a form, and integers reach it; else emit nothing, or raise Refused."""
+        if isinstance(op, graph.ConvOp | graph.GemmOp | graph.MatmulOp):
+            self.contraction(op)
+            return True
+        if not any(operand in self._integers for operand in op.operands):
+            return False
+        if isinstance(op, MOVES):
+            given = self._integers.get(op.operands[0])
+            if given is None:
+                raise Refused("its data is no integers")
+            self.define(op.results[0], Quantized(self.move(op, given), given.scale), op)
+            return True
+        form = self.forms.get(type(op))
+        if form is None:
+            raise Refused("it has no integer form")
+        form(self, op)
+        return True
+
+    # values
+
+    def real(self, old: SSAValue) -> SSAValue:
+        """The new value in float of an old one."""
+        if old not in self._reals:
+            given = self._integers[old]
+            zero = None
+            if given.scale.zero:
+                zero = self.constant(np.asarray(given.scale.zero, np.int8), "zero")
+            scale = self.constant(np.asarray(given.scale.factor, np.float32), "scale")
+            op = graph.DequantizeLinearOp(given.value, scale, zero)
+            # What is called as the old value is its integers; at the border it is this.
+            self._reals[old] = self.emit(op, "real", self._location_of(old))
+        return self._reals[old]
+
+    def is_integer(self, old: SSAValue) -> bool:
+        """Whether an old value has become integers."""
+        return old in self._integers
+
+    def integers(self, old: SSAValue) -> Quantized:
+        """The integers of an old value, quantised here if it is in float; raises Refused without a range."""
+        if old not in self._integers:
+            scale, array = self.scale_of(old), constant_array(old, self.store)
+            if array is None:
+                value = self.quantized(self.real(old), scale, old)
+            else:
+                value = self.constant(quantized_array(array, scale), "integers")
+            self.define(old, Quantized(value, scale), None)
+        return self._integers[old]
+
+    def quantized(self, real: SSAValue, scale: Scale, old: SSAValue) -> SSAValue:
+        """Emit the quantisation of a new value in float."""
+        factor = self.constant(np.asarray(scale.factor, np.float32), "scale")
+        zero = self.constant(np.asarray(scale.zero, np.int8), "zero") if scale.zero else None
+        return self.emit(
+            graph.QuantizeLinearOp(real, factor, zero, element_type=i8),
+            "q",
+            derived(self._location_of(old), "integers"),
+        )
+
+    def require(self, *olds: SSAValue) -> None:
+        """Raise Refused unless each value is in integers already, or can be: is f32, and has a range."""
+        for old in olds:
+            if old not in self._integers:
+                self.scale_of(old)
+
+    def range_of(self, old: SSAValue) -> Range:
+        """The range of an old value; raises Refused if it is not known."""
+        if tensor_of(old).element_type != f32:
+            raise Refused(f"it works on {tensor_of(old).element_type}")
+        if (array := constant_array(old, self.store)) is not None:
+            return (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
+        name = self.names[old]
+        if name not in self.ranges:
+            raise Refused(f'the range of "{name}" is not known')
+        return self.ranges[name]
+
+    def scale_of(self, old: SSAValue) -> Scale:
+        """The scale that the range of an old value asks for."""
+        return self.scale_for(self.range_of(old))
+
+    def define(self, old: SSAValue, new: Quantized, op: Operation | None, shift: int | None = None) -> None:
+        """Say which integers stand for an old value; `op` computed it, None if its float was quantised."""
+        self._integers[old] = new
+        if (name := self.names.get(old)) is None:
+            return  # a constant
+        operation = "graph.quantize_linear" if op is None else op.name
+        found = self.ranges.get(name, new.scale.range)
+        self.layers.append(QuantizedLayer(name, operation, new.scale, found, new.value, shift))
+
+    def skip(self, ops: list[Operation]) -> None:
+        """Say that ops are rebuilt as part of another."""
+        self._done.update(ops)
+
+    # emission
+
+    def emit(self, op: GraphOp, part: str, location: LocationAttr | None = None) -> SSAValue:
+        """Append an op on the way to the result, or one at a `location`."""
+        op.location = derived(self._location, part) if location is None else location
+        op.result.name_hint = part
+        self.block.add_op(op)
+        return op.result
+
+    def finish(self, op: GraphOp, old: SSAValue) -> SSAValue:
+        """Append the op whose result stands for an old value."""
+        op.location = derived(self._location_of(old), "integers")
+        op.result.name_hint = old.name_hint
+        self.block.add_op(op)
+        return op.result
+
+    def constant(self, array: Array, name: str) -> SSAValue:
+        """Append a constant."""
+        op = constant_of(array, self._weight_name(name), self.store, self._location)
+        op.result.name_hint = name
+        self.block.add_op(op)
+        return op.result
+
+    def _weight_name(self, part: str) -> str:
+        location = self._location
+        return f"{location.desc.data}/{part}" if isinstance(location, NameLoc) else part
+
+    @staticmethod
+    def _location_of(old: SSAValue) -> LocationAttr:
+        return old.owner.location if isinstance(old.owner, Operation) else UnknownLoc()
+
+    def moved(self, op: Operation, data: SSAValue) -> GraphOp:
+        """A copy of one of `MOVES` on other data, of its element type."""
+        others = [self.real(operand) for operand in op.operands[1:]]
+        shape = tensor_of(op.results[0]).get_shape()
+        return type(op).create(  # pyright: ignore[reportReturnType]
+            operands=[data, *others],
+            result_types=[Tensor(tensor_of(data).element_type, shape)],
+            properties=op.properties.copy(),
+        )

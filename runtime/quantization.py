@@ -1,0 +1,255 @@
+"""Post-training quantisation as a whole: inputs to calibrate with, ranges, the quantised program, and what it lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+
+from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.passes.graph.quantization.quantizer import QuantizedLayer
+from penstock.passes.graph.quantization.ranges import Range, checked_ranges, value_names
+from penstock.passes.graph.quantize import QUANTIZERS, Scheme, quantize_module
+from penstock.runtime.calibration import Method, calibrate, main_of
+from penstock.runtime.compiler import Program, import_program, load_input, require_bound
+from penstock.runtime.interpreter.graph import run_graph
+from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.signature import Signature, signature_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from penstock.runtime.engine import Backend, Engine
+
+Array = NDArray[Any]
+Sample = Sequence[Array]
+"""The inputs of one run, in order."""
+
+PREPARATION = "fold-batch-norm,fold-constants"
+"""What is done to a program before it is calibrated: ranges are of what is left then."""
+MEASURED = 32
+"""How many samples the loss is measured on."""
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """How one value was quantised, and what that cost."""
+
+    layer: QuantizedLayer
+    sqnr: float | None
+    """The least ratio of signal to quantisation noise over the samples measured, in dB; infinite without noise."""
+
+    def words(self) -> list[str]:
+        """The columns of a table: name, operation, scale, zero point, shift, range, SQNR."""
+        layer = self.layer
+        low, high = layer.range
+        shift = "-" if layer.shift is None else str(layer.shift)
+        sqnr = "-" if self.sqnr is None else "exact" if math.isinf(self.sqnr) else f"{self.sqnr:.1f} dB"
+        scale = f"{layer.scale.factor:.6g}"
+        if math.frexp(layer.scale.factor)[0] == 0.5:
+            scale = f"2^{layer.scale.exponent}"
+        operation = layer.operation.removeprefix("graph.")
+        return [layer.name, operation, scale, str(layer.scale.zero), shift, f"{low:.4g} to {high:.4g}", sqnr]
+
+
+HEAD = ["value", "operation", "scale", "zero", "shift", "range", "worst SQNR"]
+
+
+@dataclass
+class QuantizedModel:
+    """A quantised program, at graph level, with the ranges it was made from and a report on each value."""
+
+    program: Program
+    scheme: Scheme
+    ranges: dict[str, Range]
+    layers: list[LayerReport] = field(default_factory=list[LayerReport])
+    remarks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Name and reason of what stays in float although integers reach it."""
+
+    def integer(self) -> QuantizedModel:
+        """The same with products of integers in place of quantisation around ops in float; see `integer-arithmetic`."""
+        from penstock.dialects.context import make_context
+
+        ctx = make_context()
+        ctx.weights = self.program.ctx.weights.copy()
+        copy = replace(self.program, module=self.program.module.clone(), ctx=ctx)
+        run_passes(ctx, copy.module, read_pipeline("integer-arithmetic"))
+        return replace(self, program=copy)
+
+    def compile(self, machine: str | None = None, backend: Backend = "native") -> Engine:
+        """Compile the integer form for a machine, or the host; the program itself is not changed."""
+        from penstock.runtime.engine import compile_program
+
+        return compile_program(self.integer().program, machine=machine, backend=backend)
+
+    def __call__(self, *arrays: Any, **named: Any) -> list[Array]:
+        """The outputs by the reference interpreter at graph level."""
+        inputs = signature_of(self.program.module).bind(arrays, named)
+        return run_graph(self.program.module, inputs, self.program.ctx.weights)
+
+    def lines(self) -> list[str]:
+        """The report as a table, and the remarks."""
+        rows = [HEAD, *(report.words() for report in self.layers)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+        text = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return text + [f"in float: {name}: {reason}" for name, reason in self.remarks]
+
+
+def quantize(
+    model: str | Path | ModelProto | Program,
+    calibration: Any = None,
+    *,
+    scheme: Scheme = "qdq",
+    per_channel: bool = True,
+    method: Method = "min-max",
+    percentile: float = 99.99,
+    ranges: Mapping[str, Range] | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> QuantizedModel:
+    """
+    Quantise an ONNX model, or a program at graph level, to 8-bit integers after training.
+
+    `calibration` is an array with samples along its first dimension, a mapping from the names of inputs to such
+    arrays, or a sequence of them; or `ranges` is a table of an earlier calibration, and then `calibration` only serves
+    to measure the loss. A model for batches of B takes B samples a run. See the passes `quantize` for the schemes and
+    `runtime.calibration` for the methods. A `Program` is changed in place.
+
+    Raises UserError for inputs that do not fit, are empty, or hold what is not finite, for dimensions that are not
+    bound, and for ranges of another program.
+    """
+    if scheme not in QUANTIZERS:
+        near = did_you_mean(scheme, QUANTIZERS)
+        raise UserError(f'there is no scheme "{scheme}"', notes=[near or f"schemes: {', '.join(QUANTIZERS)}"])
+    if isinstance(model, Program):
+        program = model
+    elif isinstance(model, str | Path):
+        program = load_input(model, dims=dims)
+    else:
+        program = import_program(model, dims or {})
+    require_bound(program.module, str(program.path))
+    if program.level != "graph":
+        raise UserError(f"the program is at {program.level} level, and graphs are quantised", loc=str(program.path))
+    samples = [] if calibration is None else samples_of(signature_of(program.module), calibration)
+    run_passes(program.ctx, program.module, read_pipeline(PREPARATION), parsed=program.parsed)
+    store = program.ctx.weights
+    if ranges is None:
+        table = calibrate(program.module, store, samples, method, percentile)
+    else:
+        table = checked_ranges(dict(ranges))
+    original = program.module.clone()
+    done = quantize_module(program.module, table, store, scheme, per_channel)
+    losses = _losses(program, original, done.layers, samples[:MEASURED])
+    reports = [LayerReport(layer, losses.get(layer.name)) for layer in done.layers]
+    return QuantizedModel(replace(program, parsed=None), scheme, table, reports, done.remarks)
+
+
+# calibration inputs
+
+
+def samples_of(signature: Signature, calibration: Any) -> list[Sample]:
+    """
+    The runs that calibration inputs come to; see `quantize`.
+
+    Raises UserError where there is none, and for inputs that do not fit, or hold what is not finite.
+    """
+    parts: list[Any] = [calibration]
+    if isinstance(calibration, list | tuple):
+        parts = list(cast(Sequence[Any], calibration))
+    runs: list[Sample] = []
+    for part in parts:
+        runs += _runs_of(signature, part)
+    if not runs:
+        raise UserError("there are no calibration inputs", notes=[signature.describe()])
+    return runs
+
+
+def _runs_of(signature: Signature, part: Any) -> list[Sample]:
+    given: Mapping[Any, Any]
+    if isinstance(part, Mapping):
+        given = cast(Mapping[Any, Any], part)
+    else:
+        if len(signature.inputs) != 1:
+            raise UserError(
+                f"the program takes {len(signature.inputs)} inputs: give calibration inputs by name",
+                notes=[signature.describe()],
+            )
+        given = {signature.inputs[0].name: part}
+    arrays: dict[str, Array] = {str(name): np.asarray(array) for name, array in given.items()}
+    split: dict[str, list[Array]] = {}
+    for spec in signature.inputs:
+        if (array := arrays.get(spec.name)) is not None:
+            split[spec.name] = _split(spec.name, array, spec.shape)
+    unknown = {name: array for name, array in arrays.items() if name not in split}
+    counts = {name: len(pieces) for name, pieces in split.items()}
+    if len(set(counts.values())) > 1:
+        words = ", ".join(f'"{name}" {count}' for name, count in counts.items())
+        raise UserError(f"the calibration inputs have different numbers of runs: {words}")
+    number = next(iter(counts.values()), 1)
+    runs: list[Sample] = []
+    for index in range(number):
+        bound = signature.bind([], {name: pieces[index] for name, pieces in split.items()} | unknown)
+        for spec, array in zip(signature.inputs, bound, strict=True):
+            if array.dtype.kind not in "biu" and not np.isfinite(array.astype(np.float64)).all():
+                raise UserError(f'the calibration input "{spec.name}" holds NaN or infinities, in run {index}')
+        runs.append(bound)
+    return runs
+
+
+def _split(name: str, array: Array, shape: tuple[int, ...]) -> list[Array]:
+    """The runs in an array: along a dimension in front, or in batches along the first."""
+    if array.ndim == len(shape) + 1:
+        return list(array)
+    if array.ndim != len(shape) or not shape or array.shape[1:] != shape[1:]:
+        return [array]  # as it is; whether it fits is checked there
+    if array.shape[0] % shape[0]:
+        raise UserError(f'{array.shape[0]} calibration inputs "{name}" do not fill batches of {shape[0]}')
+    return np.split(array, array.shape[0] // shape[0]) if array.shape[0] else []
+
+
+# what was lost
+
+
+def _losses(
+    program: Program, original: ModuleOp, layers: Sequence[QuantizedLayer], samples: Sequence[Sample]
+) -> dict[str, float]:
+    """The least signal-to-quantisation-noise ratio of each value, in dB."""
+    store = program.ctx.weights
+    before, after = main_of(original), main_of(program.module)
+    names = value_names(before)
+    known = {layer.value: layer for layer in layers}
+    losses: dict[str, float] = {}
+    for sample in samples:
+        exact: dict[str, Array] = {}
+        rounded: dict[str, Array] = {}
+
+        def keep(values: Sequence[SSAValue], arrays: Sequence[Array], exact: dict[str, Array] = exact) -> None:
+            for value, array in zip(values, arrays, strict=True):
+                if (name := names.get(value)) is not None:
+                    exact[name] = np.asarray(array, np.float64)
+
+        def restore(op: Operation, arrays: Sequence[Array], rounded: dict[str, Array] = rounded) -> None:
+            for value, array in zip(op.results, arrays, strict=True):
+                if (layer := known.get(value)) is not None:
+                    rounded[layer.name] = (array.astype(np.float64) - layer.scale.zero) * layer.scale.factor
+
+        keep(before.body.block.args, sample)
+        run_graph(before, sample, store, listener=lambda op, arrays: keep(op.results, arrays))
+        run_graph(after, sample, store, listener=restore)
+        for name, array in rounded.items():
+            if name in exact:
+                losses[name] = min(losses.get(name, math.inf), _sqnr(exact[name], array))
+    return losses
+
+
+def _sqnr(exact: Array, rounded: Array) -> float:
+    noise, signal = float(np.sum((exact - rounded) ** 2)), float(np.sum(exact**2))
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
