@@ -1,0 +1,1 @@
+"""What `graph-gradient` is made of: adjoint code, and the rules of the operators by theme."""

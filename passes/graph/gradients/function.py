@@ -1,0 +1,236 @@
+"""Adjoint code generation: what influences what, the rules in reverse order, and the function around them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, StringAttr, TensorType
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+from penstock.dialects import graph
+from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
+from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.graph import tensor_of
+from penstock.dialects.graph.base import is_float
+from penstock.dialects.weights import WeightStore
+from penstock.passes.graph.gradients import (
+    rules_contraction,
+    rules_elementwise,
+    rules_indexing,
+    rules_reduction,
+    rules_shape,
+    rules_window,
+)
+from penstock.passes.graph.gradients.code import CONSTANT_ALMOST_EVERYWHERE, AdjointCode
+
+RULE_MODULES = (
+    rules_contraction,
+    rules_elementwise,
+    rules_indexing,
+    rules_reduction,
+    rules_shape,
+    rules_window,
+)
+"""Where our rules are: importing them registers them."""
+
+NAME = "graph.name"
+"""The attribute that names an argument or a result."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which derivatives of a function are wanted, and how."""
+
+    wrt: tuple[str | int, ...] = ()
+    """Arguments by number or name, and weights by name; none stands for all arguments of floats."""
+    results: tuple[int, ...] = ()
+    """The numbers of the results that are differentiated; none stands for all of floats."""
+    seed: Literal["argument", "one"] = "argument"
+    """Whether the adjoints of the results are arguments, or 1, for results of one element."""
+    primal: bool = False
+    """Whether the results of the function come first among those of its gradient."""
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What the function is differentiated with respect to: an argument, or the places of a weight."""
+
+    name: str | None
+    values: Sequence[SSAValue]
+
+
+def _is_differentiable(value: SSAValue) -> bool:
+    return isinstance(value.type, TensorType) and is_float(tensor_of(value).element_type)
+
+
+class _Names:
+    """The attributes of the arguments or results of a function."""
+
+    def __init__(self, attributes: ArrayAttr[DictionaryAttr] | None, count: int):
+        self.entries: list[Mapping[str, Attribute]] = (
+            [dict[str, Attribute]() for _ in range(count)] if attributes is None else [e.data for e in attributes]
+        )
+
+    def of(self, index: int) -> str | None:
+        """The name of an argument or result."""
+        found = self.entries[index].get(NAME)
+        return found.data if isinstance(found, StringAttr) else None
+
+    def append(self, name: str | None, part: str) -> None:
+        """One more, called `<name>/<part>`."""
+        self.entries.append({} if name is None else {NAME: StringAttr(f"{name}/{part}")})
+
+    def attribute(self) -> ArrayAttr[DictionaryAttr] | None:
+        return ArrayAttr([DictionaryAttr(e) for e in self.entries]) if any(self.entries) else None
+
+
+def make_gradient(func: FuncOp, name: str, request: Request, store: WeightStore) -> FuncOp:
+    """
+    The function `name`, not yet in a module, that computes the derivatives of `func`.
+
+    Raises UserError for what `request` names and `func` does not have, and (unsupported, located) for an op without a
+    derivative between the two.
+    """
+    new = func.clone()
+    new.sym_name = StringAttr(name)
+    block = new.body.block
+    last = block.last_op
+    assert isinstance(last, ReturnOp)
+    arguments, results = _Names(func.arg_attrs, len(block.args)), _Names(func.res_attrs, len(last.arguments))
+    targets = _targets(func, new.body.block, request.wrt, arguments)
+    chosen = _results(func, request.results)
+    forward = [op for op in block.ops if op is not last]
+    primal = list(last.arguments)
+    last.detach()
+    last.erase()
+
+    active = _active(forward, targets, [primal[index] for index in chosen])
+    code = AdjointCode(block, active, store)
+    for index in chosen:
+        value = primal[index]
+        if request.seed == "one":
+            seed = _one(value, func)
+            if value in active:
+                code.emit(seed)
+                code.add_seed(value, seed.result)
+            continue
+        seed_argument = block.insert_arg(value.type, len(block.args))
+        seed_argument.name_hint = "seed" if value.name_hint is None else f"{value.name_hint}_seed"
+        arguments.append(results.of(index), "seed")
+        code.add_seed(value, seed_argument)
+    for op in reversed(forward):
+        code.differentiate(op)
+
+    kept = _Names(new.res_attrs if request.primal else None, len(primal) if request.primal else 0)
+    returned = [*(primal if request.primal else ()), *(_gradient(code, target) for target in targets)]
+    for target in targets:
+        kept.append(target.name, "gradient")
+    block.add_op(ReturnOp(*returned))
+    _remove_dead(list(block.ops))
+    new.function_type = FunctionType.from_lists(block.arg_types, [value.type for value in returned])
+    new.arg_attrs, new.res_attrs = arguments.attribute(), kept.attribute()
+    return new
+
+
+def _targets(func: FuncOp, block: Block, wrt: Sequence[str | int], names: _Names) -> list[_Target]:
+    """What `wrt` names, as values of the `block`, a copy of that of `func`."""
+    arguments = block.args
+    if not wrt:
+        wrt = [index for index, argument in enumerate(arguments) if _is_differentiable(argument)]
+        if not wrt:
+            raise UserError(f"@{func.sym_name.data} has no argument of floats", loc=location_of(func))
+    weights: dict[str, list[SSAValue]] = {}
+    for op in block.ops:
+        if isinstance(op, graph.ConstantOp) and op.weight is not None:
+            weights.setdefault(op.weight, []).append(op.result)
+    known = {name: index for index in range(len(arguments)) if (name := names.of(index)) is not None}
+    targets: list[_Target] = []
+    for each in wrt:
+        index = each if isinstance(each, int) else known.get(each)
+        if index is not None and 0 <= index < len(arguments):
+            target = _Target(names.of(index), [arguments[index]])
+        elif isinstance(each, str) and each in weights:
+            target = _Target(each, weights[each])
+        else:
+            candidates = [*known, *weights]
+            near = did_you_mean(str(each), candidates)
+            words = f"it has arguments 0 to {len(arguments) - 1}" if arguments else "it has no arguments"
+            words += f", and by name: {', '.join(candidates)}" if candidates else ""
+            raise UserError(
+                f'@{func.sym_name.data} has no argument or weight "{each}"',
+                loc=location_of(func),
+                notes=[near or words],
+            )
+        if not _is_differentiable(target.values[0]):
+            raise UserError(
+                f'"{each}" is a {target.values[0].type}: only floats have derivatives', loc=location_of(func)
+            )
+        targets.append(target)
+    return targets
+
+
+def _results(func: FuncOp, asked: Sequence[int]) -> list[int]:
+    last = func.body.block.last_op
+    assert last is not None
+    floats = [index for index, value in enumerate(last.operands) if _is_differentiable(value)]
+    for index in asked:
+        if index not in floats:
+            raise UserError(
+                f"@{func.sym_name.data} has no result {index} of floats",
+                loc=location_of(func),
+                notes=["results of floats: " + (", ".join(map(str, floats)) or "none")],
+            )
+    if not floats:
+        raise UserError(f"@{func.sym_name.data} has no result of floats", loc=location_of(func))
+    return list(asked or floats)
+
+
+def _active(forward: Sequence[Operation], targets: Sequence[_Target], results: Sequence[SSAValue]) -> set[SSAValue]:
+    """The values that depend on a target and influence a result, by ways on which there can be a derivative."""
+    varied = {value for target in targets for value in target.values}
+    for op in forward:
+        if type(op) not in CONSTANT_ALMOST_EVERYWHERE and any(operand in varied for operand in op.operands):
+            varied.update(result for result in op.results if _is_differentiable(result))
+    useful = set(results)
+    for op in reversed(forward):
+        if type(op) not in CONSTANT_ALMOST_EVERYWHERE and any(result in useful for result in op.results):
+            useful.update(operand for operand in op.operands if _is_differentiable(operand))
+    return varied & useful
+
+
+def _one(value: SSAValue, func: FuncOp) -> graph.ConstantOp:
+    tensor = tensor_of(value)
+    size = math.prod(tensor.get_shape())
+    if size != 1:
+        raise UserError(
+            f"a result of {size} elements has no derivative without a seed",
+            loc=location_of(func),
+            notes=["seed=one needs a result of one element, a loss; seed=argument takes its adjoint as an argument"],
+        )
+    dense = graph.dense_of(np.ones(tensor.get_shape(), numpy_dtype(tensor.element_type)))
+    assert dense is not None
+    return graph.ConstantOp(dense)
+
+
+def _gradient(code: AdjointCode, target: _Target) -> SSAValue:
+    """The adjoint of a target, over all its places; zeros if it influences nothing."""
+    found = [adjoint for value in target.values if (adjoint := code.adjoint_of(value)) is not None]
+    if not found:
+        return code.zeros(target.values[0]).value
+    total = found[0]
+    for adjoint in found[1:]:
+        total = total + adjoint
+    return total.value
+
+
+def _remove_dead(ops: Sequence[Operation]) -> None:
+    """Erase the graph ops that nothing uses: what only the results needed, and shares of adjoints that were not."""
+    for op in reversed(ops):
+        if isinstance(op, graph.GraphOp | graph.FusedOp) and not any(result.uses for result in op.results):
+            op.detach()
+            op.erase()
