@@ -29,6 +29,8 @@ test: $(INSTALLED)
 # Each benchmark is a module that can be run by itself, and says what it measures.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.layouts
+	$(BIN)/python -m benchmarks.attention
 	$(BIN)/python -m benchmarks.breadth
 
 lint: $(INSTALLED)

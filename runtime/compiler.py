@@ -55,8 +55,19 @@ class Step:
 
 PIPELINE: dict[str, tuple[Step, ...]] = {
     "graph": (
+        # Before any folding: a quantised weight that is folded is no longer one.
+        Step("integer-arithmetic"),
+        Step("simplify"),
         Step("fold-batch-norm"),
+        Step("fold-scale"),
+        Step("reorder-matmuls"),
+        Step("fold-constants"),
+        Step("simplify"),
+        Step("value-cse"),
+        Step("value-dce"),
         Step("transpose-operands"),
+        Step("combine-matmuls"),
+        Step("fuse-attention"),
         Step("layout"),
         Step("fold-constants"),
         Step("graph-fuse"),
@@ -65,10 +76,11 @@ PIPELINE: dict[str, tuple[Step, ...]] = {
     "tensor": (
         Step("graph-to-tensor"),
         Step("assign-devices", for_machine=True),
+        Step("fuse-elementwise"),
         Step("tile", for_machine=True),
         Step("licm", for_machine=True),
-        Step("cse", for_machine=True),
-        Step("dce", for_machine=True),
+        Step("value-cse", for_machine=True),
+        Step("value-dce", for_machine=True),
     ),
     "loop": (
         Step("tensor-to-loop"),

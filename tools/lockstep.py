@@ -30,6 +30,7 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.element_types import stored
 from penstock.lowering.from_text import ParsedText
 from penstock.runtime.compiler import level_of
 from penstock.runtime.interpreter import Listener, run_module
@@ -245,6 +246,7 @@ def _draw(rng: np.random.Generator, spec: TensorSpec, real: bool) -> Array:
 
 
 def _compare_arrays(pass_name: str, output: str, before: Array, after: Array, bound: float) -> Comparison:
+    before, after = stored(before), stored(after)
     if before.dtype.kind in "iu" and after.dtype.kind in "iu" and before.itemsize == after.itemsize:
         after = after.view(before.dtype)  # below graph level integers are signless
     if before.shape != after.shape or before.dtype != after.dtype:

@@ -91,4 +91,4 @@ def test_groups_are_named_after_nodes(network: Network) -> None:
     """What `Network.own_errors` relies on."""
     names = [name_of(op) for op in main_function(network.groups[0]).body.block.ops if isinstance(op, graph.FusedOp)]
     assert len(set(names)) == len(names)
-    assert all(name in network.values or name.endswith(("/NHWC", "/NCHW")) for name in names)
+    assert all(name in network.values or name.endswith(("/NHWC", "/NCHW", "/siblings")) for name in names)

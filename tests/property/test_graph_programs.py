@@ -1,4 +1,7 @@
-"""Random graphs on small integers: no graph pass changes a value, bit for bit, and each leaves valid IR."""
+"""
+Random graphs on small integers: no graph pass changes a value, bit for bit, and each leaves valid IR, from which the
+levels below compute the same.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from penstock.dialects import graph
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.graph import WeightAttr, tensor_of
+from penstock.runtime.compiler import compile_module
+from penstock.runtime.interpreter import run_module
 from penstock.runtime.interpreter.graph import run_graph, tensor_type_of
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
@@ -26,12 +31,30 @@ Array = NDArray[Any]
 PIPELINES = [
     "fold-batch-norm",
     "fold-constants",
+    "simplify",
+    "value-cse,value-dce",
     "layout",
+    'layout{layout="NHWC4c"}',
+    'layout{layout="NCHW2c"},fold-constants,graph-fuse',
     "graph-fuse",
     "layout,fold-constants,graph-fuse",
     "fold-batch-norm,layout,fold-constants,graph-fuse",
     "layout,fold-batch-norm,fold-constants,graph-fuse",
+    "simplify,layout,fold-constants,simplify,value-cse,value-dce,graph-fuse,value-cse",
 ]
+
+LOWERED = [("tensor", None), ("loop", None), ("accel", "gemmini-fp32"), ("accel", "neural-accelerator")]
+
+
+class Drawn:
+    """A context with weights, a module, and an input; a failure shows the text, not the objects, which never end."""
+
+    def __init__(self, ctx: PenstockContext, module: ModuleOp, x: Array):
+        self.ctx, self.module, self.x = ctx, module, x
+        self.text = str(module)
+
+    def __repr__(self) -> str:
+        return f"{self.text}\ninput of shape {self.x.shape}"
 
 
 @dataclass
@@ -188,8 +211,8 @@ STEPS = (unary, binary, binary, select, move, move, reduce)
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> tuple[PenstockContext, ModuleOp, Array]:
-    """A context with weights, a module, and an input."""
+def programs(draw: st.DrawFn) -> Drawn:
+    """A random program."""
     writer = Writer(draw)
     sizes = (writer.integer(1, 2), writer.integer(1, 4), writer.integer(3, 5), writer.integer(3, 5))
     x = np.random.default_rng(writer.integer(0, 99)).integers(-4, 5, sizes).astype(np.float32)
@@ -205,14 +228,14 @@ def programs(draw: st.DrawFn) -> tuple[PenstockContext, ModuleOp, Array]:
     types = ([tensor_type_of(x)], [value.type for value in results])
     module = ModuleOp([FuncOp("main", types, Region(writer.block))])
     module.verify()
-    return writer.ctx, module, x
+    return Drawn(writer.ctx, module, x)
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @settings(max_examples=20)
 @given(program=programs())
-def test_passes_keep_every_value(pipeline: str, program: tuple[PenstockContext, ModuleOp, Array]) -> None:
-    ctx, module, x = program
+def test_passes_keep_every_value(pipeline: str, program: Drawn) -> None:
+    ctx, module, x = program.ctx, program.module, program.x
     before = run_graph(module, [x], ctx.weights)
     run_passes(ctx, module, read_pipeline(pipeline))
     for expected, found in zip(before, run_graph(module, [x], ctx.weights), strict=True):
@@ -222,14 +245,39 @@ def test_passes_keep_every_value(pipeline: str, program: tuple[PenstockContext, 
     assert str(module) == text, "a second run changed something"
 
 
+@pytest.mark.parametrize(("level", "machine"), LOWERED)
+@settings(max_examples=25, deadline=None)
+@given(program=programs())
+def test_fused_programs_keep_every_value_below(level: str, machine: str | None, program: Drawn) -> None:
+    ctx, module, x = program.ctx, program.module, program.x
+    before = run_graph(module, [x], ctx.weights)
+    compile_module(module, ctx, machine, level)
+    for expected, found in zip(before, run_module(module, [x], ctx.weights), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(program=programs())
+def test_ops_of_the_host_that_are_inlined_keep_every_value(program: Drawn) -> None:
+    ctx, module, x = program.ctx, program.module, program.x
+    before = run_graph(module, [x], ctx.weights)
+    run_passes(ctx, module, read_pipeline("layout,graph-fuse,graph-to-tensor,fuse-elementwise"))
+    for spec in ("cse", "tensor-to-loop"):
+        for expected, found in zip(before, run_module(module, [x], ctx.weights), strict=True):
+            np.testing.assert_array_equal(found, expected)
+        run_passes(ctx, module, read_pipeline(spec))
+    for expected, found in zip(before, run_module(module, [x], ctx.weights), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_the_programs_are_worth_it() -> None:
     """The generator makes what the passes are about: one test that the others test something."""
     seen: set[str] = set()
 
-    @settings(max_examples=60)
+    @settings(max_examples=150)
     @given(program=programs())
-    def collect(program: tuple[PenstockContext, ModuleOp, Array]) -> None:
-        seen.update(op.name for op in program[1].walk())
+    def collect(program: Drawn) -> None:
+        seen.update(op.name for op in program.module.walk())
 
     collect()
     assert {"graph.conv", "graph.batch_normalization", "graph.concat", "graph.transpose", "graph.prelu"} <= seen
