@@ -4,13 +4,14 @@ Trains the small convolutional network that the demonstration compiles, and expo
 The data are the 1,797 handwritten digits of 8 x 8 pixels that scikit-learn bundles (the test set
 of the UCI "Optical Recognition of Handwritten Digits" data set), so nothing is downloaded. The
 network is written in NumPy, one function forward and one backward, and trained with Adam; a seed
-fixes the split, the initial weights and the batches. It writes three files beside this one:
+fixes the split, the initial weights and the batches. It writes four files beside this one:
 
 - `digits.onnx`: conv 3x3 (1 -> 16, pad 1), relu, max_pool 2x2, conv 3x3 (16 -> 32, pad 1), relu,
   flatten, gemm (512 -> 10);
 - `test_images.npz`: `images` f32 [360, 1, 8, 8] in [0, 1], which training never saw, and `labels`
   i64 [360];
-- `calibration_images.npz`: `image` f32 [128, 1, 8, 8], some of those it was trained on.
+- `training_images.npz`: `images` and `labels` of the 1,437 that it was trained on;
+- `calibration_images.npz`: `image` f32 [128, 1, 8, 8], some of these.
 
 Run it as `python examples/digits/train.py`; it takes well under a minute.
 """
@@ -27,7 +28,6 @@ import onnx
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from sklearn.datasets import load_digits
 
 Array = NDArray[Any]
 Weights = dict[str, Array]
@@ -45,6 +45,9 @@ CALIBRATION = 128
 
 def load() -> tuple[Array, Array, Array, Array]:
     """Images f32 [n, 1, 8, 8] in [0, 1] and labels [n], to train on and held out."""
+    # Here, since the network and its gradients are of use without the data.
+    from sklearn.datasets import load_digits
+
     digits = cast(Any, load_digits())
     images = (digits.images / 16.0).astype(np.float32)[:, None]
     labels = digits.target.astype(np.int64)
@@ -221,6 +224,7 @@ def main() -> int:
     accuracy = float((forward(weights, held_images)[0].argmax(1) == held_labels).mean())
     export(weights, folder / "digits.onnx")
     np.savez_compressed(folder / "test_images.npz", images=held_images, labels=held_labels)
+    np.savez_compressed(folder / "training_images.npz", images=images, labels=labels)
     np.savez_compressed(folder / "calibration_images.npz", image=images[:CALIBRATION])
     print(f"held-out accuracy {accuracy:.2%} on {len(held_labels)} images; wrote {folder}")
     return 0 if accuracy >= WANTED_ACCURACY else 1

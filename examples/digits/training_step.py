@@ -154,9 +154,15 @@ def by_numpy(weights: train.Weights, images: Array, labels: Array, rate: float) 
     return loss, {name: (weights[name] - np.float32(rate) * gradient[name]).astype(np.float32) for name in WEIGHTS}
 
 
+def _load(name: str) -> tuple[Array, Array]:
+    """Images and labels of a file that `train.py` wrote."""
+    with np.load(Path(__file__).with_name(name)) as file:
+        return file["images"], file["labels"]
+
+
 def batches(count: int) -> Iterator[tuple[Array, Array]]:
     """`count` batches of images and labels of the training set, in a fixed order."""
-    images, labels, _, _ = train.load()
+    images, labels = _load("training_images.npz")
     rng = np.random.default_rng(train.SEED)
     for _ in range(count):
         chosen = rng.choice(len(images), BATCH, replace=False)
@@ -190,7 +196,7 @@ def main() -> int:
     losses, weights = trained(by(engine), given)
     seconds = (time.perf_counter() - start) / len(given)
     reference, expected = trained(by_numpy, given)
-    _, _, images, labels = train.load()
+    images, labels = _load("test_images.npz")
     accuracy = float((train.forward(weights, images)[0].argmax(1) == labels).mean())
     print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(given)} steps (NumPy: {reference[-1]:.4f})")
     print(f"weights at most {apart(weights, expected):.1e} from NumPy's; held-out accuracy {accuracy:.1%}")

@@ -17,8 +17,6 @@ from penstock.passes.kernels import partition, share_on_machine
 from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.native import find_compiler
 
-pytest.importorskip("sklearn")
-
 try:
     HAS_COMPILER = bool(find_compiler())
 except UserError:

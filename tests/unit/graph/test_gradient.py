@@ -137,7 +137,6 @@ def test_the_derivative_of_the_derivative_of_a_cube(make: Make) -> None:
 def test_the_gradients_of_an_imported_model_are_those_written_by_hand(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("sklearn")
     folder = repository / "examples" / "digits"
     monkeypatch.syspath_prepend(str(folder))  # pyright: ignore[reportUnknownMemberType]
     train: Any = importlib.import_module("train")
