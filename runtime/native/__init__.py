@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.runtime.native.compiler import Compiler, find_compiler
-from penstock.runtime.native.library import CompilerFault, build, cache_directory
+from penstock.passes.toolchain.compiler import Compiler, find_compiler
+from penstock.passes.toolchain.library import CompilerFault, cache_directory
+from penstock.runtime.native.library import build
 from penstock.runtime.native.module import NativeContext, NativeCounters, NativeModule, load_native
 
 __all__ = [

@@ -10,7 +10,7 @@ import pytest
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from penstock.dialects.weights import Array, WeightStore
-from penstock.runtime.native import compiler
+from penstock.passes.toolchain import compiler
 
 if TYPE_CHECKING:
     from tests.conftest import Command, Finished

@@ -15,6 +15,7 @@ from xdsl.parser import Parser
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_c import CSource, emit_c
+from penstock.passes.toolchain import compiler as compilers
 from penstock.runtime.native import (
     Compiler,
     CompilerFault,
@@ -24,7 +25,6 @@ from penstock.runtime.native import (
     find_compiler,
     load_native,
 )
-from penstock.runtime.native import compiler as compilers
 
 Array = NDArray[Any]
 

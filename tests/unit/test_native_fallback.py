@@ -12,7 +12,8 @@ import pytest
 
 import penstock as package
 from penstock.dialects.diagnostics import UserError
-from penstock.runtime.native import compiler, find_compiler
+from penstock.passes.toolchain import compiler
+from penstock.runtime.native import find_compiler
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 

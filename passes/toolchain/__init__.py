@@ -1,0 +1,1 @@
+"""The C that the compiler writes, of programs and of the inner loops of solvers: the compiler, and the cached build."""
