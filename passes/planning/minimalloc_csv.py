@@ -1,109 +1,332 @@
 """
 The CSV form of a planning problem that minimalloc defined (Moffitt, ASPLOS 2023), and of its solution.
 
-Columns `id,lower,upper,size` in any order: half-open lifetimes, bytes. Also understood: `start` or `begin` for
-`lower`, `buffer` or `buffer_id` for `id`, `end` for an upper end that is *inclusive*, `alignment`, and `gaps`
-(`4-6 9-12`: half-open spans within the lifetime in which the buffer is not alive). `offset` is the column of
-a solution. The capacity is no column; by custom the file name carries it (`A.1048576.csv`).
+| column | what it holds |
+|---|---|
+| `id`, `buffer` or `buffer_id` | a name, once only |
+| `lower`, `start` or `begin` | the first moment at which the buffer is alive |
+| `upper`, or else `end` | the first at which it no longer is, or else the last at which it is |
+| `size` | bytes |
+| `alignment` | its offset is a multiple of this power of two |
+| `hint` | an offset to try first |
+| `gaps` | spans of its life in which nothing of it is alive: `4-6 9-12`; in `4-6@0:64` its bytes [0, 64) live on |
+| `banks` | of which one holds all of it: `0 2`; ours |
+| `offset` | where it lies |
+
+Those behind `size` are optional and may be empty; columns stand in any order. Gaps are half-open like lifetimes,
+and with the column `end` they too reach to their last moment. The capacity is no column; by custom the file name
+carries it (`A.1048576.csv`).
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from itertools import pairwise
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.dialects.diagnostics import UserError
-from penstock.passes.planning.problem import Buffer, Interval, Plan, PlanError, Problem, merge_intervals
+from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.passes.planning.problem import Buffer, Interval, Plan, Problem, Window, conflicts
 
 _ALIASES = {"start": "lower", "begin": "lower", "buffer": "id", "buffer_id": "id"}
-_COLUMNS = frozenset({"id", "lower", "upper", "end", "size", "alignment", "gaps", "offset", "hint"})
+_NEEDED = ("id", "lower", "size")
+_COLUMNS = (*_NEEDED, "upper", "end", "alignment", "hint", "gaps", "banks", "offset")
+_NAMES = (*_COLUMNS, *_ALIASES)
+_CELL = re.compile(r'[ \t]*("(?:[^"]|"")*"|[^,"]*?)[ \t]*(,|$)')
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_GAP = re.compile(r"(-?[0-9]+)-(-?[0-9]+)(?:@([0-9]+):([0-9]+))?")
+_CAPACITY = re.compile(r".+\.([0-9]+)\.csv", re.IGNORECASE)
+_DIGITS = 18
+"""Of a number: what has more is no place, time or size of anything."""
 
 
-def read_csv(path: Path, capacity: int | None = None) -> Problem:
+def capacity_in(name: str) -> int | None:
+    """The capacity that a file name carries, as in `A.1048576.csv`; None if it carries none."""
+    found = _CAPACITY.fullmatch(name)
+    return int(found[1]) if found is not None and len(found[1]) <= _DIGITS else None
+
+
+def read_csv(path: Path, capacity: int | None = None, *, bank_size: int | None = None) -> Problem:
     """The problem in the file at `path`; the capacity is taken from its name where none is given."""
-    if capacity is None:
-        capacity = next((int(p) for p in reversed(path.name.split(".")) if p.isdecimal()), None)
+    return load_csv(path, capacity, bank_size=bank_size)[0]
+
+
+def load_csv(
+    path: Path, capacity: int | None = None, *, bank_size: int | None = None, fixed: bool = False
+) -> tuple[Problem, Plan]:
+    """`read_csv`, with the plan in the column `offset`; see `parse_csv`."""
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read it: {error}", loc=str(path)) from None
-    return parse_csv(text, capacity, name=str(path))[0]
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"cannot read it: {error.strerror}", loc=str(path)) from None
+    except UnicodeDecodeError:
+        raise UserError("it is no text in UTF-8", loc=str(path)) from None
+    if capacity is None:
+        capacity = capacity_in(path.name)
+    return parse_csv(text, capacity, name=str(path), bank_size=bank_size, fixed=fixed)
 
 
-def parse_csv(text: str, capacity: int | None = None, name: str = "csv") -> tuple[Problem, Plan]:
+def parse_csv(
+    text: str, capacity: int | None = None, name: str = "csv", *, bank_size: int | None = None, fixed: bool = False
+) -> tuple[Problem, Plan]:
     """
-    The problem in a text, and the plan in its `offset` column, which is empty if there is none.
+    The problem in a text, and the plan in its column `offset`, which lacks the buffers that have none there.
 
-    Raises UserError, placed in line `name:line`, for a column that is missing or not known and for a value
-    that makes no sense. A gap in which *part* of a buffer lives on (`4-6@0:64`) is refused.
+    With `fixed` these places are given by hand: they are part of the problem. Raises UserError, placed as
+    `name:row:column`, for whatever is no such problem, and for a buffer that is larger than the capacity.
     """
-    rows = csv.DictReader(io.StringIO(text), skipinitialspace=True)
-    header = [_ALIASES.get(column, column) for column in rows.fieldnames or ()]
-    for column in header:
-        if column not in _COLUMNS:
-            raise UserError(f'no column is called "{column}"', loc=f"{name}:1")
-    for column in ("id", "lower", "size"):
-        if column not in header:
-            raise UserError(f'the column "{column}" is missing', loc=f"{name}:1")
-    if ("upper" in header) == ("end" in header):
-        raise UserError('give one of the columns "upper" and "end"', loc=f"{name}:1")
-    rows.fieldnames = header
+    if not text.strip():
+        raise UserError("the file is empty", loc=name, notes=["its first line is a header: id,lower,upper,size"])
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    rows = [_Row(name, number, _cells(line, f"{name}:{number}")) for number, line in lines]
+    header = _header(rows[0])
+    if capacity is not None and capacity < 1:
+        raise UserError(f"the capacity is {capacity} bytes", loc=name, notes=["it is a positive number of bytes"])
+    reader = _Reader(header, capacity, bank_size)
     buffers: list[Buffer] = []
     offsets: dict[str, int] = {}
-    for row in rows:
-        try:
-            buffer = _buffer(row)
-            if row.get("offset"):
-                offsets[buffer.id] = int(row["offset"])
-        except (ValueError, TypeError) as error:
-            raise UserError(f"not a buffer: {error}", loc=f"{name}:{rows.line_num}") from None
+    seen: dict[str, int] = {}
+    for row in rows[1:]:
+        buffer, offset = reader.buffer(row)
+        if buffer.id in seen:
+            raise reader.fault(
+                row, "id", f'two buffers have the id "{buffer.id}"', f"the first is in line {seen[buffer.id]}"
+            )
+        seen[buffer.id] = row.line
+        if offset is not None:
+            offsets[buffer.id] = offset
+            buffer = replace(buffer, offset=offset) if fixed else buffer
         buffers.append(buffer)
-    try:
-        return Problem(tuple(buffers), capacity), Plan(offsets)
-    except PlanError as error:
-        raise UserError(str(error), loc=name) from None
+    problem = Problem(tuple(buffers), capacity, bank_size)
+    if fixed:
+        _check_fixed(problem, reader, {row.line: row for row in rows}, seen)
+    return problem, Plan(offsets)
 
 
-def _buffer(row: dict[str, str]) -> Buffer:
-    lower = int(row["lower"])
-    upper = int(row["upper"]) if "upper" in row else int(row["end"]) + 1
-    alive: list[Interval] = []
-    start = lower
-    for gap in sorted(_gap(text) for text in (row.get("gaps") or "").split()):
-        if not start <= gap[0] < gap[1] <= upper:
-            raise ValueError(f"the gap {gap[0]}-{gap[1]} is not within [{start}, {upper})")
-        alive.append((start, gap[0]))
-        start = gap[1]
-    alive.append((start, upper))
-    # a gap at either end leaves nothing on its outer side
-    spans = alive if len(alive) == 1 else [span for span in alive if span[0] < span[1]]
-    return Buffer(row["id"], tuple(spans), int(row["size"]), int(row.get("alignment") or 1))
+def _check_fixed(problem: Problem, reader: _Reader, rows: dict[int, _Row], lines: dict[str, int]) -> None:
+    """Raise UserError at the first place given by hand that breaks a rule together with those above it."""
+    held = tuple(buffer for buffer in problem.buffers if buffer.offset is not None)
+    places = Plan({buffer.id: buffer.offset for buffer in held if buffer.offset is not None})
+    for conflict in conflicts(replace(problem, buffers=held), places):
+        others = [f"buffer {id} is fixed in line {lines[id]}" for id in conflict.buffers[:-1]]
+        raise reader.fault(rows[lines[conflict.buffers[-1]]], "offset", conflict.message, *others)
 
 
-def _gap(text: str) -> Interval:
-    if "@" in text:
-        raise ValueError(f"the gap {text} keeps part of the buffer alive, which is not supported")
-    lower, _, upper = text.partition("-")
-    return int(lower), int(upper)
+@dataclass(frozen=True)
+class _Row:
+    """A line of the file: its cells, each with the column of its first character."""
+
+    file: str
+    line: int
+    cells: list[tuple[str, int]]
+
+    def place(self, index: int) -> str:
+        """Of a cell; of the end of the line for one that is missing."""
+        at = self.cells[min(index, len(self.cells) - 1)][1]
+        return f"{self.file}:{self.line}:{at}"
+
+
+def _cells(line: str, place: str) -> list[tuple[str, int]]:
+    cells: list[tuple[str, int]] = []
+    at = 0
+    while True:
+        found = _CELL.match(line, at)
+        if found is None:
+            raise UserError("a quote is not closed, or has text around it", loc=f"{place}:{at + 1}")
+        text = found[1]
+        cells.append((text[1:-1].replace('""', '"') if text.startswith('"') else text, found.start(1) + 1))
+        if not found[2]:
+            return cells
+        at = found.end()
+
+
+def _header(row: _Row) -> list[str]:
+    """The names of the columns, by their first names."""
+    header: list[str] = []
+    notes = ["the header names columns: id,lower,upper,size, and as needed alignment, hint, gaps, banks, offset"]
+    if not any(text.strip().lower() in _NAMES for text, _ in row.cells):
+        raise UserError("the header is missing", loc=row.place(0), notes=notes)
+    for index, (text, _) in enumerate(row.cells):
+        column = _ALIASES.get(text.lower(), text.lower())
+        if column not in _COLUMNS:
+            near = did_you_mean(text, _NAMES)
+            raise UserError(f'no column is called "{text}"', loc=row.place(index), notes=[near] if near else notes)
+        if column in header:
+            raise UserError(f'the column "{column}" is there twice', loc=row.place(index))
+        header.append(column)
+    for column in _NEEDED:
+        if column not in header:
+            raise UserError(f'the column "{column}" is missing', loc=row.place(0), notes=notes)
+    if ("upper" in header) == ("end" in header):
+        message = 'give one of the columns "upper" and "end"'
+        notes = ['a buffer is alive before "upper", or up to and at "end"']
+        raise UserError(message, loc=row.place(header.index("end") if "end" in header else 0), notes=notes)
+    return header
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Turns rows under one header into buffers."""
+
+    header: list[str]
+    capacity: int | None
+    bank_size: int | None
+
+    def buffer(self, row: _Row) -> tuple[Buffer, int | None]:
+        """The buffer of a row, free to lie anywhere, and its offset if the row has one."""
+        if len(row.cells) != len(self.header):
+            message = f"{len(row.cells)} values stand under {len(self.header)} columns"
+            raise UserError(
+                message, loc=row.place(len(self.header)), notes=[f"the columns are {', '.join(self.header)}"]
+            )
+        id = self.text(row, "id")
+        if not id:
+            raise self.fault(row, "id", "a buffer has no id")
+        size = self.integer(row, "size")
+        if size < 1:
+            raise self.fault(row, "size", f"buffer {id} has {size} bytes", "a size is a positive number of bytes")
+        if self.capacity is not None and size > self.capacity:
+            message = f"buffer {id} of {size} bytes is larger than the capacity of {self.capacity}"
+            raise self.fault(row, "size", message, "the capacity comes from --capacity, or else from the file name")
+        given = self.optional(row, "alignment")
+        alignment = 1 if given is None else given
+        if alignment < 1 or alignment & (alignment - 1):
+            message = f"the alignment {alignment} of buffer {id} is no power of two"
+            raise self.fault(row, "alignment", message)
+        intervals, windows = self.life(row, id, size)
+        banks = self.banks(row, id, size)
+        hint, offset = self.place(row, id, "hint"), self.place(row, id, "offset")
+        return Buffer(id, intervals, size, alignment, windows=windows, banks=banks, hint=hint), offset
+
+    def life(self, row: _Row, id: str, size: int) -> tuple[tuple[Interval, ...], tuple[Window, ...]]:
+        """When the buffer is alive; and which bytes of it, if that is not always all."""
+        last = "upper" if "upper" in self.header else "end"
+        beyond = 1 if last == "end" else 0
+        lower, upper = self.integer(row, "lower"), self.integer(row, last) + beyond
+        if lower >= upper:
+            never = f"lower {lower}, upper {upper}" if not beyond else f"lower {lower}, end {upper - 1}"
+            raise self.fault(row, last, f"buffer {id} is never alive: {never}", "it is alive in [lower, upper)")
+        whole = (0, size)
+        pieces: list[tuple[Interval, Window]] = []
+        now = lower
+        for (start, end), window in sorted(self.gaps(row, id, size, beyond)):
+            if not lower <= start < end <= upper:
+                message = f"the gap {start}-{end - beyond} of buffer {id} is not within its life, [{lower}, {upper})"
+                raise self.fault(row, "gaps", message)
+            if start < now:
+                raise self.fault(row, "gaps", f"the gap {start}-{end - beyond} of buffer {id} overlaps another one")
+            pieces += [((now, start), whole)] if now < start else []
+            pieces += [((start, end), window)] if window[0] < window[1] else []
+            now = end
+        pieces += [((now, upper), whole)] if now < upper else []
+        if not pieces:
+            raise self.fault(row, "gaps", f"buffer {id} is never alive: gaps cover all of its life")
+        pieces = _joined(pieces)
+        intervals, windows = tuple(piece[0] for piece in pieces), tuple(piece[1] for piece in pieces)
+        return intervals, windows if any(window != whole for window in windows) else ()
+
+    def gaps(self, row: _Row, id: str, size: int, beyond: int) -> list[tuple[Interval, Window]]:
+        """Spans of time, each with the bytes that live on in it; none is the window (0, 0)."""
+        found: list[tuple[Interval, Window]] = []
+        for word in self.text(row, "gaps").split():
+            gap = _GAP.fullmatch(word)
+            if gap is None or len(word) > 4 * _DIGITS:
+                note = "a gap is 4-6, or 4-6@0:64 where the bytes [0, 64) live on; blanks stand between gaps"
+                raise self.fault(row, "gaps", f'"{word}" is no gap', note)
+            window = (int(gap[3]), int(gap[4])) if gap[3] is not None else (0, 0)
+            if gap[3] is not None and not window[0] < window[1] <= size:
+                message = f"the bytes {window[0]}:{window[1]} of a gap are not within the {size} of buffer {id}"
+                raise self.fault(row, "gaps", message)
+            found.append(((int(gap[1]), int(gap[2]) + beyond), window))
+        return found
+
+    def banks(self, row: _Row, id: str, size: int) -> tuple[int, ...] | None:
+        words = self.text(row, "banks").split()
+        if not words:
+            return None
+        if not all(word.isascii() and word.isdecimal() and len(word) <= _DIGITS for word in words):
+            raise self.fault(row, "banks", f'"{" ".join(words)}" are no banks', "banks are numbers from 0: 0 2")
+        if self.bank_size is None:
+            message = f"buffer {id} lies in banks, and nothing says how large they are"
+            raise self.fault(row, "banks", message, "give the bytes of a bank: --bank-size BYTES")
+        if size > self.bank_size:
+            message = f"buffer {id} of {size} bytes is larger than a bank of {self.bank_size}"
+            raise self.fault(row, "size", message)
+        return tuple(sorted({int(word) for word in words}))
+
+    def place(self, row: _Row, id: str, column: str) -> int | None:
+        place = self.optional(row, column)
+        if place is not None and place < 0:
+            raise self.fault(row, column, f"the {column} {place} of buffer {id} lies before the memory")
+        return place
+
+    def text(self, row: _Row, column: str) -> str:
+        return row.cells[self.header.index(column)][0] if column in self.header else ""
+
+    def integer(self, row: _Row, column: str) -> int:
+        text = self.text(row, column)
+        if not _INTEGER.fullmatch(text):
+            raise self.fault(row, column, f'"{text}" is no integer, in the column "{column}"')
+        if len(text) > _DIGITS:
+            raise self.fault(row, column, f'the number in the column "{column}" has more than {_DIGITS} digits')
+        return int(text)
+
+    def optional(self, row: _Row, column: str) -> int | None:
+        return self.integer(row, column) if self.text(row, column) else None
+
+    def fault(self, row: _Row, column: str, message: str, *notes: str) -> UserError:
+        return UserError(message, loc=row.place(self.header.index(column)), notes=notes)
+
+
+def _joined(pieces: Sequence[tuple[Interval, Window]]) -> list[tuple[Interval, Window]]:
+    """Pieces of a life, ascending, with those made one that touch and have the same bytes."""
+    joined: list[tuple[Interval, Window]] = []
+    for (lower, upper), window in pieces:
+        if joined and joined[-1][0][1] == lower and joined[-1][1] == window:
+            joined[-1] = ((joined[-1][0][0], upper), window)
+        else:
+            joined.append(((lower, upper), window))
+    return joined
 
 
 def write_csv(problem: Problem, plan: Plan | None = None) -> str:
-    """The text of a problem, with the offsets of `plan` if one is given; `parse_csv` reads it back."""
-    aligned = any(buffer.alignment != 1 for buffer in problem.buffers)
-    gapped = any(len(merge_intervals(buffer.intervals)) > 1 for buffer in problem.buffers)
-    header = ["id", "lower", "upper", "size"]
-    header += ["alignment"] * aligned + ["gaps"] * gapped + ["offset"] * (plan is not None)
+    """
+    The text of a problem; `parse_csv` reads it back.
+
+    The column `offset` holds the places of `plan`, or else those that are fixed. It and other optional columns are
+    only there where some buffer needs them.
+    """
+    table: dict[str, list[str]] = {"id": [buffer.id for buffer in problem.buffers]}
+    table["lower"] = [str(buffer.lower) for buffer in problem.buffers]
+    table["upper"] = [str(buffer.upper) for buffer in problem.buffers]
+    table["size"] = [str(buffer.size) for buffer in problem.buffers]
+    if any(buffer.alignment != 1 for buffer in problem.buffers):
+        table["alignment"] = [str(buffer.alignment) for buffer in problem.buffers]
+    optional = {
+        "hint": [_shown(buffer.hint) for buffer in problem.buffers],
+        "gaps": [_gaps_of(buffer) for buffer in problem.buffers],
+        "banks": [" ".join(str(bank) for bank in buffer.banks or ()) for buffer in problem.buffers],
+        "offset": [_shown(plan.offsets.get(b.id) if plan is not None else b.offset) for b in problem.buffers],
+    }
+    table |= {column: cells for column, cells in optional.items() if any(cells)}
     out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow(header)
-    for buffer in problem.buffers:
-        spans = merge_intervals(buffer.intervals)
-        gaps = pairwise(spans)
-        row: list[str | int] = [buffer.id, buffer.lower, buffer.upper, buffer.size]
-        row += [buffer.alignment] * aligned
-        row += [" ".join(f"{left[1]}-{right[0]}" for left, right in gaps)] * gapped
-        row += [plan.offsets[buffer.id]] if plan is not None else []
-        table.writerow(row)
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(table)
+    rows.writerows(zip(*table.values(), strict=True))
     return out.getvalue()
+
+
+def _shown(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _gaps_of(buffer: Buffer) -> str:
+    words: list[str] = []
+    now = buffer.lower
+    for (lower, upper), (low, high) in _joined(buffer.pieces):
+        words += [f"{now}-{lower}"] if now < lower else []
+        words += [f"{lower}-{upper}@{low}:{high}"] if (low, high) != (0, buffer.size) else []
+        now = upper
+    return " ".join(words)

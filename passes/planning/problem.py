@@ -7,16 +7,39 @@ the simplest check there is, O(n^2), and shares no code with any planner: a plan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 Interval = tuple[int, int]
 """A half-open span of time, [lower, upper)."""
 
+Window = tuple[int, int]
+"""A half-open span of the bytes of a buffer, counted from its start."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """One rule that a plan breaks: which buffers, when, on which bytes, and a sentence that says so."""
+
+    rule: str
+    """`overlap`, `capacity`, `bank`, `alignment`, `fixed`, `missing` (no offset) or `unknown` (no such buffer)."""
+    buffers: tuple[str, ...]
+    """Their ids: two for an overlap, else one."""
+    message: str
+    """For people."""
+    time: Interval | None = None
+    """When it happens: the first moments for an overlap; None where time plays no part."""
+    bytes: tuple[int, int] | None = None
+    """The bytes of the memory that are at fault, half-open: what two buffers share, or what lies outside."""
+
 
 class PlanError(ValueError):
-    """A problem that makes no sense, or a plan that breaks a rule of its problem."""
+    """A problem that makes no sense, or a plan that breaks a rule of its problem, which `conflict` then names."""
+
+    def __init__(self, message: str, conflict: Conflict | None = None):
+        super().__init__(message)
+        self.conflict = conflict
 
 
 @dataclass(frozen=True)
@@ -33,16 +56,30 @@ class Buffer:
     """Its offset is a multiple of this many bytes."""
     offset: int | None = None
     """Where it must lie, in bytes; None leaves that to the planner."""
+    windows: tuple[Window, ...] = ()
+    """The bytes that are alive in each of `intervals`; empty where all of them are in all of them."""
+    banks: tuple[int, ...] | None = None
+    """It lies wholly within one bank of these; None lets it lie anywhere, across banks too."""
+    hint: int | None = None
+    """An offset to try first, in bytes; no plan has to follow it."""
 
     def __post_init__(self) -> None:
         if self.size < 0:
             raise PlanError(f"buffer {self.id} has {self.size} bytes")
         if self.alignment < 1:
             raise PlanError(f"buffer {self.id} is aligned to {self.alignment} bytes")
+        if self.windows and len(self.windows) != len(self.intervals):
+            raise PlanError(f"buffer {self.id} has {len(self.windows)} windows for {len(self.intervals)} intervals")
+        if any(not 0 <= low < high <= self.size for low, high in self.windows):
+            raise PlanError(f"buffer {self.id} of {self.size} bytes has the windows {list(self.windows)}")
+        if self.banks is not None and (not self.banks or min(self.banks) < 0):
+            raise PlanError(f"buffer {self.id} may lie in the banks {list(self.banks)}")
         if not self.intervals:
             raise PlanError(f"buffer {self.id} is never alive")
         if self.offset is not None and self.offset < 0:
             raise PlanError(f"buffer {self.id} is fixed at byte {self.offset}")
+        if self.hint is not None and self.hint < 0:
+            raise PlanError(f"buffer {self.id} has the hint {self.hint}")
         end = None
         for lower, upper in self.intervals:
             if lower >= upper or (end is not None and lower < end):
@@ -64,8 +101,14 @@ class Buffer:
         """For how long it is alive in all."""
         return sum(upper - lower for lower, upper in self.intervals)
 
+    @property
+    def pieces(self) -> tuple[tuple[Interval, Window], ...]:
+        """What is alive of it and when: its intervals, each with the bytes that are alive in it."""
+        windows = self.windows or ((0, self.size),) * len(self.intervals)
+        return tuple(zip(self.intervals, windows, strict=True))
+
     def meets(self, other: Buffer) -> bool:
-        """Whether the two are ever alive at once."""
+        """Whether the two are ever alive at once, in whatever bytes."""
         if self.upper <= other.lower or other.upper <= self.lower:
             return False
         return any(
@@ -81,12 +124,23 @@ class Problem:
 
     buffers: tuple[Buffer, ...]
     capacity: int | None = None
+    bank_size: int | None = None
+    """Bytes of a bank: bank n is [n * bank_size, (n + 1) * bank_size). Needed where a buffer names banks."""
 
     def __post_init__(self) -> None:
         if len({buffer.id for buffer in self.buffers}) != len(self.buffers):
             raise PlanError("two buffers have the same id")
         if self.capacity is not None and self.capacity < 0:
             raise PlanError(f"the capacity is {self.capacity} bytes")
+        if self.bank_size is not None and self.bank_size < 1:
+            raise PlanError(f"a bank has {self.bank_size} bytes")
+        for buffer in self.buffers:
+            if buffer.banks is None:
+                continue
+            if self.bank_size is None:
+                raise PlanError(f"buffer {buffer.id} lies in banks, and the problem does not say how large they are")
+            if buffer.size > self.bank_size:
+                raise PlanError(f"buffer {buffer.id} of {buffer.size} bytes is larger than a bank of {self.bank_size}")
 
 
 @dataclass(frozen=True)
@@ -94,6 +148,34 @@ class Plan:
     """The byte offset of every buffer, by id."""
 
     offsets: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a planner may go. Only `steps` makes two runs the same on every machine."""
+
+    seconds: float | None = None
+    """Wall-clock time after which it returns the best that it has; None sets no such limit."""
+    steps: int | None = None
+    """Elementary steps, of which each planner says what they are; None sets no such limit."""
+    seed: int = 0
+    """Of whatever it draws at random. Same problem, same limits in steps, same seed: same plan."""
+    good_enough: int | None = None
+    """Bytes: a plan of no more is not improved. None goes on until the lower bound."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a planner found, and what it proved."""
+
+    plan: Plan | None
+    """The best valid plan, whose height may exceed the capacity; None where it has none at all."""
+    bound: int = 0
+    """Bytes that no plan can do without, as far as this planner proved; `lower_bound` is known to all."""
+    infeasible: bool = False
+    """Whether it is proved that no plan fits the capacity."""
+    steps: int = 0
+    """Steps taken."""
 
 
 def merge_intervals(spans: Iterable[Interval]) -> tuple[Interval, ...]:
@@ -116,9 +198,9 @@ def live_sums(problem: Problem) -> list[tuple[int, int]]:
     """The bytes alive from each moment at which that changes, as (moment, bytes), ascending."""
     changes: dict[int, int] = {}
     for buffer in problem.buffers:
-        for lower, upper in buffer.intervals:
-            changes[lower] = changes.get(lower, 0) + buffer.size
-            changes[upper] = changes.get(upper, 0) - buffer.size
+        for (lower, upper), (low, high) in buffer.pieces:
+            changes[lower] = changes.get(lower, 0) + high - low
+            changes[upper] = changes.get(upper, 0) - (high - low)
     times = sorted(changes)
     return list(zip(times, accumulate(changes[time] for time in times), strict=True))
 
@@ -129,46 +211,109 @@ def peak(problem: Problem) -> tuple[int, int]:
 
 
 def alive_at(problem: Problem, time: int) -> tuple[Buffer, ...]:
-    """The buffers alive at a moment, in the order of the problem."""
-    return tuple(
-        buffer for buffer in problem.buffers if any(lower <= time < upper for lower, upper in buffer.intervals)
-    )
+    """The buffers of which some bytes are alive at a moment, in the order of the problem."""
+    return tuple(buffer for buffer in problem.buffers if bytes_alive(buffer, time))
+
+
+def bytes_alive(buffer: Buffer, time: int) -> int:
+    """How many bytes of a buffer are alive at a moment."""
+    return sum(high - low for (lower, upper), (low, high) in buffer.pieces if lower <= time < upper)
 
 
 def lower_bound(problem: Problem) -> int:
-    """Bytes that no plan can do without: the most alive at once, and the end of what is fixed."""
-    fixed = (b.offset + b.size for b in problem.buffers if b.offset is not None)
-    return max(peak(problem)[1], *fixed, 0)
+    """Bytes that no plan can do without: the most alive at once, and the lowest end that each buffer can have."""
+    return max([peak(problem)[1], *(_lowest_end(problem, buffer) for buffer in problem.buffers)], default=0)
+
+
+def _lowest_end(problem: Problem, buffer: Buffer) -> int:
+    """Where a buffer ends in an empty memory at the lowest place that its own rules allow."""
+    if buffer.offset is not None:
+        return buffer.offset + buffer.size
+    if buffer.banks is None or problem.bank_size is None:
+        return buffer.size
+    ends: list[int] = []
+    for bank in buffer.banks:
+        start = -(-bank * problem.bank_size // buffer.alignment) * buffer.alignment
+        if start + buffer.size <= (bank + 1) * problem.bank_size:
+            ends.append(start + buffer.size)
+    # A buffer that its alignment keeps out of all of its banks has no place; that is for a planner to find out.
+    return min(ends, default=buffer.size)
 
 
 def validate(problem: Problem, plan: Plan) -> None:
     """
     Check a plan against the definition of the problem, and nothing else.
 
-    Raises PlanError at a buffer without an offset, off its alignment or its fixed place, outside the memory,
-    or on top of another one that is alive at the same time; also at an offset for no buffer.
+    Raises PlanError, with the first of `conflicts`.
     """
-    placed: list[tuple[Buffer, int]] = []
+    for conflict in conflicts(problem, plan):
+        raise PlanError(conflict.message, conflict)
+
+
+def conflicts(problem: Problem, plan: Plan) -> Iterator[Conflict]:
+    """
+    Every rule of the problem that a plan breaks, found as they come.
+
+    A buffer needs an offset that is a multiple of its alignment and, if it is fixed, the one given; it lies within
+    the memory, all of it at all times, and within one of its banks; and no byte belongs to two buffers at a moment
+    at which it is alive in both. An offset for no buffer is a fault, too.
+    """
+    placed: list[tuple[Buffer, int, int, int, int]] = []
     for buffer in problem.buffers:
         offset = plan.offsets.get(buffer.id)
         if offset is None:
-            raise PlanError(f"buffer {buffer.id} has no offset")
-        if offset < 0 or offset % buffer.alignment:
-            raise PlanError(f"buffer {buffer.id} at {offset} is not aligned to {buffer.alignment}")
-        if buffer.offset is not None and offset != buffer.offset:
-            raise PlanError(f"buffer {buffer.id} is fixed at {buffer.offset}, not {offset}")
-        end = offset + buffer.size
-        if problem.capacity is not None and end > problem.capacity:
-            raise PlanError(f"buffer {buffer.id} ends at {end} of {problem.capacity} bytes")
-        for other, start in placed:
-            shared = min(end, start + other.size) - max(offset, start)
-            if shared > 0 and buffer.meets(other):
-                raise PlanError(
-                    f"buffers {other.id} [{start}, {start + other.size}) and {buffer.id} "
-                    f"[{offset}, {end}) overlap while both are alive"
-                )
-        placed.append((buffer, offset))
+            yield Conflict("missing", (buffer.id,), f"buffer {buffer.id} has no offset")
+            continue
+        yield from _misplaced(problem, buffer, offset)
+        end, lower, upper = offset + buffer.size, buffer.lower, buffer.upper
+        for other, start, their_end, their_lower, their_upper in placed:
+            if start < end and offset < their_end and their_lower < upper and lower < their_upper:
+                yield from _overlap(other, start, buffer, offset)
+        placed.append((buffer, offset, end, lower, upper))
     known = {buffer.id for buffer in problem.buffers}
     for id in plan.offsets:
         if id not in known:
-            raise PlanError(f"the plan places {id}, which is no buffer of the problem")
+            yield Conflict("unknown", (id,), f"the plan places {id}, which is no buffer of the problem")
+
+
+def _misplaced(problem: Problem, buffer: Buffer, offset: int) -> Iterator[Conflict]:
+    """The rules that a buffer breaks by itself."""
+    end = offset + buffer.size
+    if offset < 0:
+        message = f"buffer {buffer.id} at {offset} begins before the memory does"
+        yield Conflict("capacity", (buffer.id,), message, bytes=(offset, min(end, 0)))
+    if offset % buffer.alignment:
+        message = f"buffer {buffer.id} at {offset} is not aligned to {buffer.alignment}"
+        yield Conflict("alignment", (buffer.id,), message, bytes=(offset, end))
+    if buffer.offset is not None and offset != buffer.offset:
+        message = f"buffer {buffer.id} is fixed at {buffer.offset}, not {offset}"
+        yield Conflict("fixed", (buffer.id,), message, bytes=(offset, end))
+    if problem.capacity is not None and end > problem.capacity:
+        message = f"buffer {buffer.id} ends at {end} of {problem.capacity} bytes"
+        yield Conflict("capacity", (buffer.id,), message, bytes=(max(offset, problem.capacity), end))
+    if buffer.banks is not None and problem.bank_size is not None:
+        size = problem.bank_size
+        if not any(bank * size <= offset and end <= (bank + 1) * size for bank in buffer.banks):
+            banks = ", ".join(str(bank) for bank in buffer.banks)
+            message = f"buffer {buffer.id} [{offset}, {end}) does not lie within one bank of {banks}, of {size} bytes"
+            yield Conflict("bank", (buffer.id,), message, bytes=(offset, end))
+
+
+def _overlap(one: Buffer, start: int, other: Buffer, offset: int) -> Iterator[Conflict]:
+    """The first moments at which two buffers share a byte that is alive in both."""
+    for (lower, upper), (low, high) in one.pieces:
+        for (their_lower, their_upper), (their_low, their_high) in other.pieces:
+            time = max(lower, their_lower), min(upper, their_upper)
+            shared = max(start + low, offset + their_low), min(start + high, offset + their_high)
+            if time[0] < time[1] and shared[0] < shared[1]:
+                message = (
+                    f"buffers {one.id} [{start}, {start + one.size}) and {other.id} [{offset}, {offset + other.size}) "
+                    f"overlap while both are alive: bytes {span_text(shared)} at times {span_text(time)}"
+                )
+                yield Conflict("overlap", (one.id, other.id), message, time, shared)
+                return
+
+
+def span_text(span: tuple[int, int]) -> str:
+    """A half-open span as mathematics writes it."""
+    return f"[{span[0]}, {span[1]})"

@@ -1,8 +1,9 @@
 """
-Planners by name: ours, and those that installed packages offer under the entry point group `penstock.planners`.
+Planners by name, through the entry point group `penstock.planners`: ours and those of installed packages alike.
 
-A planner is a function from a `Problem` to a `Plan`. It may ignore the capacity; it may not place two buffers
-that are alive together on the same bytes, and whatever it returns is checked.
+A planner is a function from a `Problem` and `Limits` to an `Outcome`. It may return a plan that exceeds the
+capacity, as the best it found; it may not place two buffers that are alive together on the same bytes, and
+whatever it returns is checked.
 
 ```toml
 [project.entry-points."penstock.planners"]
@@ -12,48 +13,41 @@ my-planner = "my_package.planners:plan"
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
-from penstock.passes.planning.greedy import (
-    by_area,
-    by_conflicts,
-    by_size,
-    by_start,
-    by_urgency,
-    greedy,
-)
-from penstock.passes.planning.problem import Plan, PlanError, Problem, validate
+from penstock.passes.planning.problem import Limits, Outcome, Plan, PlanError, Problem, validate
 
-Planner = Callable[[Problem], Plan]
+Planner = Callable[[Problem, Limits], Outcome]
 
 GROUP = "penstock.planners"
-"""The entry point group in which packages offer planners."""
+"""The entry point group of planners."""
 
-DEFAULT_PLANNER = "greedy-by-size"
+DEFAULT_PLANNER = "portfolio"
 
-_OWN: dict[str, Planner] = {
-    "greedy-by-area": greedy(by_area),
-    "greedy-by-conflicts": greedy(by_conflicts),
-    "greedy-by-size": greedy(by_size),
-    "greedy-by-start": greedy(by_start),
-    "greedy-by-urgency": greedy(by_urgency),
-}
+
+def _entries() -> dict[str, EntryPoint]:
+    return _entries_on(tuple(sys.path))
+
+
+@lru_cache(maxsize=8)
+def _entries_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """What is installed along `path`, looked up once: it takes longer than most problems do."""
+    return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
 
 
 def planner_names() -> tuple[str, ...]:
     """All names that `planner` knows, in alphabetical order."""
-    return tuple(sorted({*_OWN, *(entry.name for entry in entry_points(group=GROUP))}))
+    return tuple(_entries())
 
 
 def planner(name: str) -> Planner:
     """The planner `name`; raises UserError, with the nearest name, if there is none."""
-    if (own := _OWN.get(name)) is not None:
-        return own
-    for entry in entry_points(group=GROUP):
-        if entry.name == name:
-            return entry.load()
+    if (entry := _entries().get(name)) is not None:
+        return entry.load()
     near = did_you_mean(name, planner_names())
     raise UserError(
         f'no planner is called "{name}"',
@@ -61,20 +55,28 @@ def planner(name: str) -> Planner:
     )
 
 
-def solve(problem: Problem, name: str = DEFAULT_PLANNER) -> Plan:
+def solve(problem: Problem, name: str = DEFAULT_PLANNER, limits: Limits | None = None) -> Outcome:
     """
-    The plan of the planner `name`, checked against everything but the capacity.
+    What the planner `name` finds; its plan, if it has one, is checked against everything but the capacity.
 
-    Raises UserError for an unknown planner, and for one whose plan is not valid.
+    Raises UserError for an unknown planner, for places given by hand that are no plan, and for a planner whose
+    plan is not valid.
     """
-    plan = planner(name)(problem)
-    try:
-        validate(Problem(problem.buffers), plan)
-    except PlanError as error:
-        fixed = Problem(tuple(b for b in problem.buffers if b.offset is not None))
+    check_fixed(problem)
+    outcome = planner(name)(problem, limits or Limits())
+    if outcome.plan is not None:
         try:
-            validate(fixed, Plan({b.id: b.offset for b in fixed.buffers if b.offset is not None}))
-        except PlanError as cause:
-            raise UserError(f"the places given by hand are no plan: {cause}") from None
-        raise UserError(f'the planner "{name}" returned a plan that is not valid: {error}') from None
-    return plan
+            validate(Problem(problem.buffers, bank_size=problem.bank_size), outcome.plan)
+        except PlanError as error:
+            raise UserError(f'the planner "{name}" returned a plan that is not valid: {error}') from None
+    return outcome
+
+
+def check_fixed(problem: Problem) -> None:
+    """Raise UserError where the places given by hand contradict each other."""
+    fixed = tuple(buffer for buffer in problem.buffers if buffer.offset is not None)
+    places = Plan({buffer.id: buffer.offset for buffer in fixed if buffer.offset is not None})
+    try:
+        validate(Problem(fixed, bank_size=problem.bank_size), places)
+    except PlanError as cause:
+        raise UserError(f"the places given by hand are no plan: {cause}") from None

@@ -1,0 +1,118 @@
+"""
+A plan as a picture in SVG: time from left to right, bytes from the bottom up, a rectangle for each buffer.
+
+The text is the same for the same problem and plan. A rectangle names its buffer, where there is room, and says all
+about it when it is pointed at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from itertools import count
+
+from penstock.passes.planning.problem import Buffer, Plan, Problem, height, lower_bound, span_text
+
+WIDTH, HEIGHT = 960, 480
+"""Of the part that shows the memory, in pixels."""
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 90, 110, 40, 50
+_LETTER, _LINE = 6.2, 11
+"""What a letter of a label is wide and high."""
+_TURN = 137.508
+"""Degrees between the hues of two buffers in a row: the golden angle, which keeps neighbours apart."""
+
+
+def svg_map(problem: Problem, plan: Plan, title: str, bound: int | None = None) -> str:
+    """The picture of a plan, with lines at the capacity and at the lower bound, if no better one is known."""
+    return "\n".join(_lines(problem, plan, title, lower_bound(problem) if bound is None else bound)) + "\n"
+
+
+def _lines(problem: Problem, plan: Plan, title: str, bound: int) -> Iterator[str]:
+    scale = _Scale(problem, plan)
+    width, depth = WIDTH + _LEFT + _RIGHT, HEIGHT + _TOP + _BOTTOM
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{depth}" viewBox="0 0 {width} {depth}" '
+        'font-family="sans-serif" font-size="10">'
+    )
+    yield f'<rect width="{width}" height="{depth}" fill="white"/>'
+    yield f'<text x="{_LEFT}" y="{_TOP - 18}" font-size="14">{_safe(title)}</text>'
+    yield f'<rect x="{_LEFT}" y="{_TOP}" width="{WIDTH}" height="{HEIGHT}" fill="#f4f4f4"/>'
+    for number, buffer in enumerate(problem.buffers):
+        yield from _buffer(scale, buffer, plan.offsets[buffer.id], number)
+    yield from _axes(scale)
+    # The label of the bound makes way for that of the capacity, which is above it.
+    highest = 0.0
+    if problem.capacity is not None:
+        yield from _level(scale, problem.capacity, f"capacity {problem.capacity:,}", "#c00000", "6 3", highest)
+        highest = scale.y(problem.capacity) + _LINE
+    yield from _level(scale, bound, f"bound {bound:,}", "#404040", "2 3", highest)
+    yield "</svg>"
+
+
+class _Scale:
+    """From moments and bytes to pixels."""
+
+    def __init__(self, problem: Problem, plan: Plan):
+        self.first = min((buffer.lower for buffer in problem.buffers), default=0)
+        self.last = max((buffer.upper for buffer in problem.buffers), default=self.first + 1)
+        self.bytes = max(height(problem, plan), problem.capacity or 0, 1)
+
+    def x(self, time: float) -> float:
+        return _LEFT + WIDTH * (time - self.first) / (self.last - self.first)
+
+    def y(self, byte: float) -> float:
+        return _TOP + HEIGHT * (1 - byte / self.bytes)
+
+
+def _buffer(scale: _Scale, buffer: Buffer, offset: int, number: int) -> Iterator[str]:
+    fill = f"hsl({number * _TURN % 360:.1f},65%,{72 + number % 3 * 5}%)"
+    life = " and ".join(span_text(interval) for interval in buffer.intervals)
+    about = f"{buffer.id}: {buffer.size:,} bytes at {offset:,}, alive at {life}"
+    yield f'<g fill="{fill}" stroke="#505050" stroke-width="0.5"><title>{_safe(about)}</title>'
+    widest: tuple[float, str] | None = None
+    for (lower, upper), (low, high) in buffer.pieces:
+        left, right = scale.x(lower), scale.x(upper)
+        top, bottom = scale.y(offset + high), scale.y(offset + low)
+        yield f'<rect x="{left:.2f}" y="{top:.2f}" width="{right - left:.2f}" height="{bottom - top:.2f}"/>'
+        fits = bottom - top >= _LINE and right - left >= _LETTER * len(buffer.id) + 4
+        if fits and (widest is None or right - left > widest[0]):
+            place = f'x="{(left + right) / 2:.2f}" y="{(top + bottom) / 2 + 3.5:.2f}"'
+            label = f'<text {place} fill="black" stroke="none" text-anchor="middle">{_safe(buffer.id)}</text>'
+            widest = right - left, label
+    if widest is not None:
+        yield widest[1]
+    yield "</g>"
+
+
+def _axes(scale: _Scale) -> Iterator[str]:
+    yield f'<path d="M{_LEFT} {_TOP}V{_TOP + HEIGHT}H{_LEFT + WIDTH}" fill="none" stroke="black"/>'
+    for time in _ticks(scale.first, scale.last):
+        place = f'x="{scale.x(time):.2f}" y="{_TOP + HEIGHT + 16}"'
+        yield f'<text {place} text-anchor="middle">{time}</text>'
+    for byte in _ticks(0, scale.bytes):
+        yield f'<text x="{_LEFT - 6}" y="{scale.y(byte) + 3.5:.2f}" text-anchor="end">{byte:,}</text>'
+    middle = _LEFT + WIDTH / 2
+    yield f'<text x="{middle:.2f}" y="{_TOP + HEIGHT + 36}" text-anchor="middle" font-size="12">time</text>'
+    half = f"{_TOP + HEIGHT / 2:.2f}"
+    turn = f'transform="rotate(-90 14 {half})"'
+    yield f'<text x="14" y="{half}" text-anchor="middle" font-size="12" {turn}>bytes</text>'
+
+
+def _level(scale: _Scale, byte: int, label: str, colour: str, dashes: str, highest: float) -> Iterator[str]:
+    y = scale.y(byte)
+    yield f'<path d="M{_LEFT} {y:.2f}H{_LEFT + WIDTH}" stroke="{colour}" stroke-dasharray="{dashes}"/>'
+    place = f'x="{_LEFT + WIDTH + 4}" y="{max(y, highest) + 3.5:.2f}"'
+    yield f'<text {place} fill="{colour}">{label}</text>'
+
+
+def _ticks(first: int, last: int) -> list[int]:
+    """Round numbers from `first` to `last`, ten steps apart at most."""
+    steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    step = next(step for step in steps if (last - first) <= 10 * step)
+    return list(range(-(-first // step) * step, last + 1, step))
+
+
+def _safe(text: str) -> str:
+    """Text as XML may hold it, which has no form for control characters."""
+    return escape("".join(letter if letter.isprintable() else "?" for letter in text))

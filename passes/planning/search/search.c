@@ -1,0 +1,380 @@
+/*
+ * The inner loop of the planner `exact`: depth first, one section at a time. What it does and why is told in
+ * penstock/passes/planning/search/python_kernel.py, which takes the same steps in the same order.
+ */
+#include "search.h"
+
+static void stain(struct search *s, number section)
+{
+    if (s->mark[section] != s->tick) {
+        s->mark[section] = s->tick;
+        s->dirty[s->dirty_count++] = section;
+    }
+}
+
+static int raise_one(struct search *s, number piece, number value)
+{
+    number old = s->low[piece];
+    if (s->pinned[piece] || s->placed[piece])
+        return 0;
+    remember(s, LOW, piece, old);
+    add_key(s, piece, s->key_low, (hash)value - (hash)old);
+    s->low[piece] = value;
+    for (number k = s->section_start[piece]; k < s->section_start[piece + 1]; k++)
+        if (s->floor[s->section[k]] == old)
+            stain(s, s->section[k]);
+    return 1;
+}
+
+/* Nothing of a piece, nor of those tied to it, lies lower any more. */
+static int raise(struct search *s, number piece, number value)
+{
+    value = snap(s, piece, value);
+    if (value == FAR)
+        return 0;
+    if (!raise_one(s, piece, value))
+        return 0;
+    for (number other = s->tie[piece]; other != piece; other = s->tie[other]) {
+        number theirs = value - s->shift[piece] + s->shift[other];
+        if (s->low[other] < theirs && !raise_one(s, other, theirs))
+            return 0;
+    }
+    return 1;
+}
+
+static void set_floor(struct search *s, number section, number floor)
+{
+    if (s->floor[section] != floor) {
+        remember(s, FLOOR, section, s->floor[section]);
+        s->floor[section] = floor;
+    }
+}
+
+/* New floors for the sections that may have one, and whether what is left still fits above them. */
+static int settle(struct search *s)
+{
+    for (number k = 0; k < s->dirty_count; k++) {
+        number section = s->dirty[k], least = FAR;
+        if (!s->left[section])
+            continue;
+        if (s->switches & FLOORS) {
+            for (number m = s->member_start[section]; m < s->member_start[section + 1]; m++) {
+                number piece = s->member[m];
+                if (!s->placed[piece] && s->low[piece] < least) {
+                    least = s->low[piece];
+                    if (least <= s->floor[section])
+                        break;
+                }
+            }
+            set_floor(s, section, least);
+        }
+        if ((s->switches & INFERENCE) && s->floor[section] + s->total[section] > s->ceiling[section]) {
+            s->weight[section]++;
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Fix those tied to a piece that was just placed. */
+static void pin(struct search *s, number piece)
+{
+    for (number other = s->tie[piece]; other != piece; other = s->tie[other])
+        if (!s->placed[other] && !s->pinned[other]) {
+            remember(s, PINNED, other, 0);
+            s->pinned[other] = 1;
+            add_key(s, other, s->key_pinned, 1);
+        }
+}
+
+/* Put a piece where it lies lowest. *lonely tells whether nothing that is left ever meets it. */
+static int place(struct search *s, number piece, number *lonely)
+{
+    number top = s->low[piece] + s->size[piece];
+    s->tick++;
+    s->dirty_count = 0;
+    *lonely = s->single[piece];
+    add_piece(s, piece, (hash)-1);
+    s->placed[piece] = 1;
+    remember(s, PLACED, piece, 0);
+    pin(s, piece);
+    for (number k = s->section_start[piece]; k < s->section_start[piece + 1]; k++) {
+        number section = s->section[k];
+        s->total[section] -= s->size[piece];
+        s->left[section]--;
+        set_floor(s, section, top);
+        stain(s, section);
+    }
+    s->steps += s->near_start[piece + 1] - s->near_start[piece];
+    for (number k = s->near_start[piece]; k < s->near_start[piece + 1]; k++) {
+        number other = s->near[k];
+        if (s->placed[other])
+            continue;
+        *lonely = 0;
+        if ((s->switches & HOLES) && s->top[other] < top) {
+            number rest = snap(s, other, top);
+            if (rest == FAR)
+                return 0;
+            remember(s, TOP, other, s->top[other]);
+            add_key(s, other, s->key_top, (hash)rest - (hash)s->top[other]);
+            s->top[other] = rest;
+        }
+        if (s->low[other] < top && !raise(s, other, top))
+            return 0;
+    }
+    return settle(s);
+}
+
+/* The lowest place above the floor of `section` where a piece of it may rest on one that is not placed. */
+static number next_rest(struct search *s, number piece, number floor)
+{
+    number best = FAR, tied = piece;
+    do {
+        s->steps += s->near_start[tied + 1] - s->near_start[tied];
+        for (number k = s->near_start[tied]; k < s->near_start[tied + 1]; k++) {
+            number other = s->near[k];
+            if (s->placed[other] || (tied == piece && s->mark[s->sections + other] == s->tick))
+                continue;
+            number end = s->low[other] + s->size[other] - s->shift[tied] + s->shift[piece];
+            /* it may come to lie higher than now, where it holds what is tied to this one by a distance */
+            if (end <= floor)
+                end = floor + 1;
+            if (end < best)
+                best = end;
+        }
+        tied = s->tie[tied];
+    } while (tied != piece);
+    return best == FAR ? FAR : snap(s, piece, best);
+}
+
+/* Nothing of `section` starts at its floor. */
+static int lift(struct search *s, number section)
+{
+    number floor = s->floor[section], begin = s->member_start[section], end = s->member_start[section + 1];
+    number slack = s->ceiling[section] - floor - s->total[section], next = FAR;
+    if ((s->switches & INFERENCE) && slack <= 0)
+        return 0;
+    s->tick++;
+    s->dirty_count = 0;
+    for (number m = begin; m < end; m++)
+        s->mark[s->sections + s->member[m]] = s->tick;
+    for (number m = begin; m < end; m++) {
+        number piece = s->member[m], rest;
+        if (s->placed[piece])
+            continue;
+        if (s->low[piece] > floor)
+            rest = s->low[piece];
+        else if (s->pinned[piece])
+            return 0;
+        else
+            rest = s->switches & LIFTS ? next_rest(s, piece, floor) : snap(s, piece, floor + 1);
+        if (rest < next)
+            next = rest;
+    }
+    if (next == FAR || ((s->switches & INFERENCE) && next - floor > slack))
+        return 0;
+    set_floor(s, section, next);
+    stain(s, section);
+    for (number m = begin; m < end; m++) {
+        number piece = s->member[m];
+        if (!s->placed[piece] && s->low[piece] < next && !raise(s, piece, next))
+            return 0;
+    }
+    if (!settle(s))
+        return 0;
+    if (s->switches & HOLES)
+        for (number m = begin; m < end; m++) {
+            number piece = s->member[m], hole = s->top[piece] + s->size[piece], fits = 1;
+            if (s->placed[piece] || !s->single[piece] || hole > next || s->top[piece] >= s->low[piece])
+                continue;
+            for (number k = s->section_start[piece]; fits && k < s->section_start[piece + 1]; k++)
+                fits = s->floor[s->section[k]] >= hole;
+            if (fits)
+                return 0;
+        }
+    s->lifted++;
+    return 1;
+}
+
+/* The section to fill next: of those with the lowest floor the one that the rule names. */
+static number choose(struct search *s, number begin, number end)
+{
+    number best = -1, best_floor = FAR, best_key = 0;
+    for (number k = begin; k < end; k++) {
+        number key = 0;
+        if (!s->left[k] || s->floor[k] > best_floor)
+            continue;
+        switch (s->rule) {
+        case LEAST_SLACK:
+            key = s->ceiling[k] - s->floor[k] - s->total[k];
+            break;
+        case WEIGHTED_SLACK:
+            key = s->ceiling[k] - s->floor[k] - s->total[k];
+            key = ((key < 0 ? 0 : key) + 1) * 4096 / s->weight[k];
+            break;
+        case EARLIEST:
+            key = k;
+            break;
+        case LATEST:
+            key = -k;
+        }
+        if (s->floor[k] < best_floor || key < best_key) {
+            best = k;
+            best_floor = s->floor[k];
+            best_key = key;
+        }
+    }
+    return best;
+}
+
+/* The sides at which a piece leaves a pit where it lies lowest, and those at which its top leaves a step: 0 to 4. */
+static number misfit(const struct search *s, number piece)
+{
+    number fit = s->fit, first = s->section[s->section_start[piece]];
+    number last = s->section[s->section_start[piece + 1] - 1] + 1, low = s->low[piece], top = low + s->size[piece];
+    number steps = 0;
+    if (first > 0 && s->left[first - 1])
+        steps += (fit >= SIDES && s->floor[first - 1] <= low) + (fit >= TOPS && s->floor[first - 1] != top);
+    if (last < s->sections && s->left[last])
+        steps += (fit >= SIDES && s->floor[last] <= low) + (fit >= TOPS && s->floor[last] != top);
+    return steps;
+}
+
+/* The pieces of a section that may start at its floor, those that fit best first, then by rank. */
+static number collect(struct search *s, number section)
+{
+    number *choice = s->choice + s->choice_count, count = 0;
+    for (number m = s->member_start[section]; m < s->member_start[section + 1]; m++) {
+        number piece = s->member[m], k = count;
+        if (s->placed[piece] || s->low[piece] != s->floor[section])
+            continue;
+        if ((s->switches & TWINS) && s->twin[piece] >= 0) {
+            /* of pieces alike the first goes first; the members of a section ascend */
+            while (k > 0 && s->twin[s->by_rank[choice[k - 1] % s->pieces]] != s->twin[piece])
+                k--;
+            if (k > 0)
+                continue;
+        }
+        number key = s->rank[piece] + (s->fit ? s->pieces * misfit(s, piece) : 0);
+        for (k = count++; k > 0 && choice[k - 1] > key; k--)
+            choice[k] = choice[k - 1];
+        choice[k] = key;
+    }
+    s->choice_count += count;
+    return count;
+}
+
+static hash *slot(struct search *s, number frame)
+{
+    return s->table + 2 * (s->frame_key[2 * frame] & s->table_mask);
+}
+
+/* Enter a part of the time axis. Returns 0 where it is known to fail. */
+static int enter(struct search *s, number begin, number end)
+{
+    number index = s->frame_count, *frame = s->frame + index * FIELDS;
+    hash *key = s->frame_key + 2 * index;
+    s->nodes++;
+    s->steps += 1 + end - begin;
+    if (s->switches & MEMORY) {
+        key[0] = key[1] = 0;
+        for (number k = begin; k < end; k++) {
+            key[0] += s->sum[2 * k];
+            key[1] += s->sum[2 * k + 1];
+        }
+        if (slot(s, index)[0] == key[0] && slot(s, index)[1] == key[1]) {
+            s->known++;
+            return 0;
+        }
+    }
+    frame[BEGIN] = begin;
+    frame[END] = end;
+    frame[SECTION] = choose(s, begin, end);
+    frame[FIRST] = s->choice_count;
+    frame[NEXT] = 0;
+    frame[COUNT] = collect(s, frame[SECTION]);
+    frame[MARK] = s->trail_count;
+    frame[LONELY] = 0;
+    s->frame_count++;
+    return 1;
+}
+
+/* Where the next part that nothing unplaced crosses ends, from `begin`, which something unplaced is alive in. */
+static number part_end(struct search *s, number begin, number end)
+{
+    number reach = begin + 1;
+    if (!(s->switches & PARTS))
+        return end;
+    for (number k = begin; k < reach; k++)
+        for (number m = s->member_start[k]; m < s->member_start[k + 1]; m++)
+            if (!s->placed[s->member[m]] && s->hull_end[s->member[m]] > reach)
+                reach = s->hull_end[s->member[m]];
+    return reach;
+}
+
+/* The next way at the deepest frame. Returns 0 where there is none. */
+static int next_way(struct search *s)
+{
+    number *frame = s->frame + (s->frame_count - 1) * FIELDS, lonely;
+    undo(s, frame[MARK]);
+    while (!frame[LONELY] && frame[NEXT] <= frame[COUNT]) {
+        if (frame[NEXT] == frame[COUNT]) {
+            frame[NEXT]++;
+            if (lift(s, frame[SECTION]))
+                return 1;
+        } else {
+            number piece = s->by_rank[s->choice[frame[FIRST] + frame[NEXT]++] % s->pieces];
+            number fits = place(s, piece, &lonely);
+            frame[LONELY] = lonely && (s->switches & HATLESS);
+            if (fits)
+                return 1;
+        }
+        undo(s, frame[MARK]);
+    }
+    return 0;
+}
+
+/* Go on until a result, or until as many steps or nodes were taken in all. */
+int penstock_search(struct search *s, number step_limit, number node_limit)
+{
+    for (;;) {
+        if (s->phase == SPLIT) {
+            while (s->at < s->until && !s->left[s->at])
+                s->at++;
+            if (s->at < s->until) {
+                if (s->steps >= step_limit || s->nodes >= node_limit)
+                    return OUT_OF_STEPS;
+                if (s->frame_count + 2 > s->frame_room || s->choice_count + s->pieces > s->choice_room ||
+                    s->trail_count + s->trail_step > s->trail_room)
+                    return MORE_ROOM;
+                s->phase = TRY;
+                if (!enter(s, s->at, part_end(s, s->at, s->until)) && !s->frame_count)
+                    return IMPOSSIBLE;
+                continue;
+            }
+            if (!s->frame_count)
+                return FOUND;
+            /* the part of the deepest frame is done: go on behind it */
+            s->frame_count--;
+            s->at = s->frame[s->frame_count * FIELDS + END];
+            s->until = s->frame_count ? s->frame[(s->frame_count - 1) * FIELDS + END] : s->sections;
+        } else if (next_way(s)) {
+            number *frame = s->frame + (s->frame_count - 1) * FIELDS;
+            s->at = frame[BEGIN];
+            s->until = frame[END];
+            s->choice_count = frame[FIRST] + frame[COUNT];
+            s->phase = SPLIT;
+        } else {
+            s->frame_count--;
+            s->fails++;
+            s->choice_count = s->frame[s->frame_count * FIELDS + FIRST];
+            if (s->switches & MEMORY) {
+                hash *place = slot(s, s->frame_count), *key = s->frame_key + 2 * s->frame_count;
+                place[0] = key[0];
+                place[1] = key[1];
+            }
+            if (!s->frame_count)
+                return IMPOSSIBLE;
+        }
+    }
+}
