@@ -32,7 +32,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-nan", action="store_true", help="accept an ONNX model with weights that hold NaN")
 
 
-def add_machine(parser: argparse.ArgumentParser) -> None:
+def add_machine(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
     """The machine to compile for."""
     parser.add_argument(
         "--machine",

@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from penstock.dialects.diagnostics import USAGE, did_you_mean
-from penstock.tools import check_command, compile_command, import_command, machines, quantize_command, run_command
+from penstock.tools import (
+    check_command,
+    compile_command,
+    import_command,
+    machines,
+    plan_command,
+    quantize_command,
+    run_command,
+)
 from penstock.tools.errors import guarded
 from penstock.tools.reproduce import reproduce_command
 
@@ -18,6 +26,7 @@ COMMANDS: dict[str, Callable[[argparse._SubParsersAction[argparse.ArgumentParser
     "run": run_command.add_parser,
     "check": check_command.add_parser,
     "quantize": quantize_command.add_parser,
+    "plan": plan_command.add_parser,
     "machines": machines.add_parser,
 }
 """The subcommands; each adds its parser, whose default `run` takes the arguments and returns the status."""

@@ -1,0 +1,172 @@
+"""`penstock plan`: places in a memory for the buffers of a planning problem, for which planners compete."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.dialects.diagnostics import USAGE, UserError
+from penstock.passes.planning.problem import Limits, Plan, Problem, conflicts, height, lower_bound
+from penstock.passes.planning.registry import DEFAULT_PLANNER, planner
+from penstock.tools.arguments import add_common, add_machine, say
+from penstock.tools.planners import (
+    ALL,
+    Found,
+    best_of,
+    compare,
+    does_not_fit,
+    read_bytes,
+    read_limits,
+    read_planners,
+    report,
+    run_planner,
+    table,
+)
+from penstock.tools.text import STDIN, write_output
+
+PROGRAMS = (".onnx", ".mlir")
+"""The ends of names of files that hold programs."""
+
+_OF_PROBLEMS = ("capacity", "bank-size", "fixed", "verify", "fit", "map")
+_OF_PROGRAMS = ("machine", "dim", "function", "scope")
+_MOST_FAULTS = 10
+"""That --verify lists."""
+_DESCRIPTION = """\
+Give each buffer of a planning problem a place in one memory, so that buffers alive together share no byte and the
+peak is low. A problem is a CSV file with the columns id,lower,upper,size and, as needed, alignment, hint, gaps,
+banks, offset. What was found is told on stderr. Of a model or a file of IR, the problems are listed that its
+compilation for a machine poses, or written as CSV.
+"""
+_EPILOG = """\
+the exit status is 0 with a plan that fits, 1 where it is proved that none does, and 4 where none was found in time;
+without a capacity every plan fits
+
+examples:
+  penstock plan A.1048576.csv --fit --time-limit 60 -o A.plan.csv
+  penstock plan problem.csv --compare first-fit-by-size,hill-climb,portfolio
+  penstock plan model.onnx --machine gemmini --function fused_3 --scope spad -o spad.csv
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add the command to the parser of `penstock`."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="find places for buffers in a memory",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("problem", metavar="PROBLEM", help="a problem (.csv), a model (.onnx) or a file of IR (.mlir)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the plan as CSV; - is stdout")
+    parser.add_argument("--map", metavar="FILE", help="draw the plan as SVG")
+    parser.add_argument("--verify", action="store_true", help="check the plan in the column offset, and do no more")
+    group = parser.add_argument_group("the memory")
+    group.add_argument("--capacity", metavar="BYTES", help="as 4096, 256K or 1M; default: BYTES of NAME.BYTES.csv")
+    group.add_argument("--bank-size", metavar="BYTES", help="of a bank, where the problem has the column banks")
+    group.add_argument("--fixed", action="store_true", help="keep buffers where the column offset has them")
+    group = parser.add_argument_group("the search")
+    group.add_argument("--planner", metavar="P", default=DEFAULT_PLANNER, help=f"default: {DEFAULT_PLANNER}")
+    group.add_argument("--compare", metavar="P,P,...", help=f"print a table of several planners; {ALL} is all of them")
+    group.add_argument("--time-limit", metavar="S", help="stop after so many seconds")
+    group.add_argument("--steps", metavar="N", help="stop after so many steps, which makes runs the same everywhere")
+    group.add_argument("--seed", metavar="N", default="0", help="of what is drawn at random; default: 0")
+    group.add_argument("--fit", action="store_true", help="stop at the first plan within the capacity")
+    group = parser.add_argument_group("of a model or a file of IR")
+    add_machine(group)
+    group.add_argument("--dim", metavar="NAME=SIZE", action="append", default=[], help="the size of a symbolic dim")
+    group.add_argument("--function", metavar="F", help="only the problems of this function")
+    group.add_argument("--scope", metavar="S", help="only the problems of this scope")
+    add_common(parser)
+    parser.set_defaults(run=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    path = Path(args.problem)
+    limits = read_limits(args.time_limit, args.steps, args.seed)
+    is_program = path.suffix in PROGRAMS
+    for option in _OF_PROBLEMS if is_program else _OF_PROGRAMS:
+        if getattr(args, option.replace("-", "_")):
+            kind = "a planning problem" if is_program else "a model or a file of IR"
+            raise UserError(f"--{option} is for {kind}, which {path} is not", status=USAGE)
+    names = None if args.compare is None else read_planners(args.compare)
+    if names is None:
+        planner(args.planner)
+    if is_program:
+        from penstock.tools.plan_programs import plan_program
+
+        return plan_program(args, path, names or (args.planner,), limits)
+    return _plan_problem(args, path, names, limits)
+
+
+def _plan_problem(args: argparse.Namespace, path: Path, names: tuple[str, ...] | None, limits: Limits) -> int:
+    from penstock.passes.planning.minimalloc_csv import load_csv
+
+    capacity, bank_size = read_bytes("--capacity", args.capacity), read_bytes("--bank-size", args.bank_size)
+    problem, given = load_csv(path, capacity, bank_size=bank_size, fixed=args.fixed)
+    if args.verbose:
+        moments = len({moment for buffer in problem.buffers for interval in buffer.intervals for moment in interval})
+        say(args, f"{path}: {len(problem.buffers):,} buffers, {moments:,} moments at which one comes alive or dies")
+    if args.verify:
+        return _verify(args, path, problem, given)
+    if args.fit:
+        if problem.capacity is None:
+            raise UserError("--fit needs a capacity", notes=["give it: --capacity BYTES"], status=USAGE)
+        limits = replace(limits, good_enough=problem.capacity)
+    if given.offsets and not args.fixed:
+        say(args, f"{path}: the column offset is not used; --fixed keeps its places, --verify checks them")
+    if names is None:
+        best = run_planner(problem, args.planner, limits)
+        for line in report(best, limits.seed):
+            say(args, line)
+    else:
+        found, skipped = compare(problem, names, limits, skip=args.compare == ALL)
+        for line in skipped:
+            say(args, line)
+        print("\n".join(table(found)))
+        best = best_of(found)
+    if not best.fits:
+        raise does_not_fit(best, limits, str(path))
+    _write(args, path, best)
+    return 0
+
+
+def _write(args: argparse.Namespace, path: Path, best: Found) -> None:
+    """The files that were asked for; on a terminal a map, if there are none."""
+    plan = best.outcome.plan
+    assert plan is not None
+    texts: list[tuple[str, str, str]] = []
+    if args.output is not None:
+        from penstock.passes.planning.minimalloc_csv import write_csv
+
+        texts.append((args.output, write_csv(best.problem, plan), "the plan"))
+    if args.map is not None:
+        from penstock.passes.planning.map_svg import svg_map
+
+        title = f"{path.name}: {best.peak:,} bytes by {best.name}"
+        texts.append((args.map, svg_map(best.problem, plan, title, best.bound), "the map"))
+    for name, text, what in texts:
+        write_output(name, text)
+        if name != STDIN:
+            say(args, f"{name}: {what}")
+    if not texts and not args.quiet and sys.stderr.isatty():
+        from penstock.tools.plan_map import print_map
+
+        print_map(best.problem, plan)
+
+
+def _verify(args: argparse.Namespace, path: Path, problem: Problem, given: Plan) -> int:
+    """Check the plan of the file itself, and name what it breaks."""
+    if not given.offsets:
+        raise UserError("there is no plan to check", loc=str(path), notes=["it would be in the column offset"])
+    faults = list(conflicts(problem, given))
+    if faults:
+        notes = [fault.message for fault in faults[1:_MOST_FAULTS]]
+        notes += [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
+        raise UserError(f"the plan is not valid: {faults[0].message}", loc=str(path), notes=notes)
+    peak, bound = height(problem, given), lower_bound(problem)
+    say(args, f"{path}: a valid plan of {peak:,} bytes{', optimal' if peak <= bound else ''}; lower bound {bound:,}")
+    return 0

@@ -1,0 +1,147 @@
+"""`penstock plan` on a model or IR: the planning problems that its compilation poses, as a table or as CSV files."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.passes.planning.problem import Limits, Problem, lower_bound
+from penstock.tools.arguments import read_dims, say
+from penstock.tools.planners import best_of, compare, lined_up
+from penstock.tools.text import STDIN, write_output
+
+if TYPE_CHECKING:
+    from penstock.passes.loop.memory_problems import MemoryProblem
+    from penstock.runtime.compiler import Program
+
+WHOLE = "(program)"
+"""Stands for the function of problems that all functions share."""
+
+_PLANS = "mem-plan"
+"""The pass before which the problems are taken."""
+
+
+def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str], limits: Limits) -> int:
+    """List the problems of the program at `path`, or write them where `--output` says."""
+    from penstock.passes.loop.memory_problems import memory_problems
+    from penstock.runtime.compiler import load_input, require_bound
+
+    program = load_input(path, dims=read_dims(args.dim))
+    require_bound(program.module, str(path))
+    _lower(args, program)
+    found = _chosen(args, path, memory_problems(program.module))
+    if args.output is not None:
+        if not found:
+            raise UserError("the program has no buffers to plan", loc=str(path))
+        _write(args, path, found)
+        return 0
+    if not found:
+        say(args, f"{path}: no buffers to plan")
+        return 0
+    rows: list[tuple[str, ...]] = [("function", "scope", "buffers", "capacity", "bound", *planners)]
+    for memory in found:
+        problem = free(memory)
+        runs, _ = compare(problem, planners, limits, skip=False)
+        capacity = "-" if problem.capacity is None else f"{problem.capacity:,}"
+        peaks = ["-" if run.peak is None else f"{run.peak:,}" for run in runs]
+        numbers = [f"{len(problem.buffers)}", capacity, f"{best_of(runs).bound:,}", *peaks]
+        rows.append((_function(memory), _scope(memory), *numbers))
+    print("\n".join(lined_up(rows, range(2, len(rows[0])))))
+    return 0
+
+
+def free(memory: MemoryProblem) -> Problem:
+    """The problem of a memory, none of its buffers placed, in the alignment of what is not."""
+    from penstock.passes.loop.memory_problems import ALIGNMENT
+
+    least = ALIGNMENT if memory.scope is None else 1
+    buffers = (
+        replace(buffer, offset=None, alignment=max(buffer.alignment, least)) for buffer in memory.problem.buffers
+    )
+    return replace(memory.problem, buffers=tuple(buffers))
+
+
+def _lower(args: argparse.Namespace, program: Program) -> None:
+    """Lower the program to where its buffers are planned; one that is below that stays as it is."""
+    from penstock.dialects.machine import find_target
+    from penstock.runtime.compiler import attach_machine, pipeline
+    from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+    from penstock.tools.progress import pass_progress
+
+    if args.machine is not None:
+        attach_machine(program.module, args.machine)
+    if program.level == "accel":
+        verify(program.module, program.parsed)
+        return
+    target = find_target(program.module)
+    specs = pipeline("loop", target.machine_name if target else None, start=program.level)
+    passes = read_pipeline(",".join(takewhile(lambda spec: spec.split("{")[0] != _PLANS, specs)))
+    with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
+        for number, each in enumerate(passes):
+            if progress is not None:
+                progress(number, len(passes), each)
+            run_passes(program.ctx, program.module, [each], parsed=program.parsed)
+
+
+def _chosen(args: argparse.Namespace, path: Path, found: Sequence[MemoryProblem]) -> list[MemoryProblem]:
+    """The problems of the function and the scope that were asked for; raises UserError if there are none."""
+    chosen = list(found)
+    for option, wanted, name_of in (("function", args.function, _function), ("scope", args.scope, _scope)):
+        if wanted is None:
+            continue
+        names = list(dict.fromkeys(name_of(memory) for memory in chosen))
+        chosen = [memory for memory in chosen if name_of(memory) == wanted.removeprefix("@")]
+        if not chosen:
+            near = did_you_mean(wanted, names)
+            known = f"there are {', '.join(names)}" if names else "the program has no buffers to plan"
+            message = f'no {option} "{wanted}" has buffers to plan'
+            raise UserError(message, loc=str(path), notes=[near or known])
+    return chosen
+
+
+def _write(args: argparse.Namespace, path: Path, found: Sequence[MemoryProblem]) -> None:
+    """One problem as a file, or all of them in a folder."""
+    from penstock.passes.planning.minimalloc_csv import write_csv
+
+    output = Path(args.output)
+    if args.output == STDIN or output.suffix == ".csv":
+        if len(found) != 1:
+            names = [f"--function {_function(memory)} --scope {_scope(memory)}" for memory in found[:5]]
+            message = f"one file is for one problem, and there are {len(found)}"
+            notes = ["choose one, or name a folder:", *names] if found else []
+            raise UserError(message, loc=str(path), notes=notes)
+        write_output(args.output, write_csv(free(found[0])))
+        if args.output != STDIN:
+            say(args, f"{output}: {_figures(found[0])}")
+        return
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder: {error.strerror}", loc=str(output)) from None
+    for memory in found:
+        capacity = "" if memory.problem.capacity is None else f".{memory.problem.capacity}"
+        owner = f"{memory.function}." if memory.function else ""
+        file = output / f"{owner}{_scope(memory)}{capacity}.csv"
+        write_output(str(file), write_csv(free(memory)))
+        say(args, f"{file}: {_figures(memory)}")
+
+
+def _figures(memory: MemoryProblem) -> str:
+    problem = free(memory)
+    plural = "s" if len(problem.buffers) != 1 else ""
+    return f"{len(problem.buffers)} buffer{plural}, lower bound {lower_bound(problem):,} bytes"
+
+
+def _function(memory: MemoryProblem) -> str:
+    return memory.function or WHOLE
+
+
+def _scope(memory: MemoryProblem) -> str:
+    from penstock.passes.loop.memory_problems import ARENA
+
+    return memory.scope or ARENA
