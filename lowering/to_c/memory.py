@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import BufferOp, RingOp, SlotOp, element_bytes, memref_of, scope_of, span_in_bytes
+from penstock.dialects.mem import BufferOp, RingOp, SlotOp, element_bytes, memref_of, scope_of
 from penstock.lowering.to_c.emitter import FunctionEmitter, View, refuse, view_of_type
 from penstock.lowering.to_c.text import Expr, Size, identifier, sum_of, times
 from penstock.lowering.to_c.types import CType, c_type, literal
@@ -23,7 +23,7 @@ def refuse_alloc(emitter: FunctionEmitter, op: memref.AllocOp | memref.AllocaOp 
     raise UserError(
         f"{op.name} cannot be lowered to C: there is no allocation inside generated code",
         loc=location_of(op),
-        notes=["run `plan-arena` first: it gives every buffer a place in the arena"],
+        notes=["run `mem-plan` first: it gives every buffer a place in the arena"],
     )
 
 
@@ -35,7 +35,7 @@ def emit_buffer(emitter: FunctionEmitter, op: BufferOp) -> None:
 
 def emit_ring(emitter: FunctionEmitter, op: RingOp) -> None:
     """A pointer to the first slot; `mem.slot` advances it."""
-    _place(emitter, op, op.ring, op.slot_type, op.byte_offset, op.slot_count)
+    _place(emitter, op, op.ring, op.slot_type, op.byte_offset)
 
 
 def emit_slot(emitter: FunctionEmitter, op: SlotOp) -> None:
@@ -43,7 +43,7 @@ def emit_slot(emitter: FunctionEmitter, op: SlotOp) -> None:
     ring = op.ring.owner
     if not isinstance(ring, RingOp):
         raise refuse(op, "the ring of this slot is not made in this function")
-    pitch = span_in_bytes(ring.slot_type) // element_bytes(ring.slot_type)
+    pitch = ring.pitch_in_bytes // element_bytes(ring.slot_type)
     view = view_of_type(emitter, op.memref, emitter.scalar(op.ring).text)
     turn = emitter.size(op.index)
     number = str(turn % ring.slot_count) if isinstance(turn, int) else f"{turn} % {ring.slot_count}"
@@ -58,18 +58,16 @@ def _place(
     value: SSAValue,
     type: MemRefType[Attribute],
     offset: int | None,
-    count: int = 1,
 ) -> str:
-    """Declare a pointer to `count` buffers in a row in a byte array of the context, and return its name."""
+    """Declare a pointer to the bytes of `op` in a byte array of the context, and return its name."""
     scope = scope_of(type)
     if offset is None:
-        planner = "plan-arena" if scope is None else "plan-scopes"
         raise UserError(
             f'this buffer in "{scope or "dram"}" has no place',
             loc=location_of(op),
-            notes=[f"run `{planner}` first, or write it `at N`"],
+            notes=["run `mem-plan` first, or write it `at N`"],
         )
-    end = offset + count * span_in_bytes(type)
+    end = offset + op.size_in_bytes
     _check_place(emitter, op, type, offset, end)
     ends = emitter.program.scope_ends
     ends[scope or ""] = max(ends.get(scope or "", 0), end)
@@ -104,7 +102,7 @@ def _check_place(
         raise UserError(
             f'this buffer ends at byte {end} of "{scope}", which has {capacity}',
             loc=location_of(op),
-            notes=["run `plan-scopes` again, or tile smaller"],
+            notes=["run `mem-plan` again, or tile smaller"],
         )
 
 

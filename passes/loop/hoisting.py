@@ -23,12 +23,15 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, scope_of, span_in_bytes
 from penstock.passes.loop.footprint import Footprint, footprint, loops_around, source_of
+from penstock.passes.loop.memory_problems import function_problems
 from penstock.passes.loop.promotion import in_scope, is_written, storage_of
 from penstock.passes.loop.ranges import trip_count
-from penstock.passes.loop.scope_problem import scope_problems
 from penstock.passes.paths import no_path, scope_path
-from penstock.passes.planning.problem import height
+from penstock.passes.planning.problem import Problem, height
 from penstock.passes.planning.registry import solve
+
+AT_ONCE = "first-fit-by-size"
+"""The planner that is asked whether a choice fits: one pass over the buffers, and close to the best."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,12 @@ def _buffer_type(held: Footprint, copy: CopyOp, target: TargetOp, scope: str) ->
     return in_scope(MemRefType(copy.source_type.element_type, held.extents), target, scope)
 
 
-def route(function: func.FuncOp, target: TargetOp, *, hoist: bool = True) -> func.FuncOp | None:
+def route(function: func.FuncOp, target: TargetOp, *, hoist: bool = True, reserve: float = 0.0) -> func.FuncOp | None:
     """
     A kernel that computes what `function` does, and in which an engine makes every copy; None if `function` is one.
 
-    Without `hoist` every copy goes through the scopes between where it stands, a tile at a time.
+    Without `hoist` every copy goes through the scopes between where it stands, a tile at a time. The share `reserve` of
+    these scopes is left free as far as fetching later can do that.
     Raises UserError for a copy between scopes that no path of engines joins.
     """
     routed = None
@@ -116,7 +120,7 @@ def route(function: func.FuncOp, target: TargetOp, *, hoist: bool = True) -> fun
             routed = function.clone()
             for detour, options, number in zip(detours(routed, target), levels, chosen, strict=True):
                 _split(detour, target, options[number].depth)
-            full = _full_scopes(routed, target, {detour.through for detour in found})
+            full = _full_scopes(routed, target, {detour.through for detour in found}, reserve)
             inwards = _least_profitable(found, levels, chosen, full)
             if inwards is None:
                 break
@@ -137,13 +141,18 @@ def _least_profitable(
     return min(prices, key=lambda number: (prices[number], number), default=None)
 
 
-def _full_scopes(function: func.FuncOp, target: TargetOp, scopes: set[str]) -> set[str]:
-    """Those of `scopes` for which the default planner finds no plan that fits."""
+def _full_scopes(function: func.FuncOp, target: TargetOp, scopes: set[str], reserve: float) -> set[str]:
+    """Those of `scopes` in which a plan that is made at once does not fit beside what is reserved."""
     return {
-        scoped.scope
-        for scoped in scope_problems(function, target)
-        if scoped.scope in scopes and height(scoped.problem, solve(scoped.problem)) > (scoped.problem.capacity or 0)
+        memory.scope or ""
+        for memory in function_problems(function, target)
+        if memory.scope in scopes and not _fits(memory.problem, reserve)
     }
+
+
+def _fits(problem: Problem, reserve: float) -> bool:
+    plan = solve(problem, AT_ONCE).plan
+    return plan is not None and height(problem, plan) <= int((problem.capacity or 0) * (1 - reserve))
 
 
 def _split(detour: Detour, target: TargetOp, depth: int) -> None:

@@ -1,5 +1,5 @@
-// RUN: penstock-opt %s -p plan-scopes,plan-arena | filecheck %s
-// RUN: penstock-opt %s -p plan-scopes,plan-arena --print-op-generic | penstock-opt | filecheck %s
+// RUN: penstock-opt %s -p mem-plan | filecheck %s
+// RUN: penstock-opt %s -p mem-plan --print-op-generic | penstock-opt | filecheck %s
 
 // The tile of x is alive in the inner loop only, as the tile of w is; the accumulator, from outside that loop,
 // throughout it. Off chip, the kernel's own buffer lies beside what is alive at its calls.

@@ -1,0 +1,1 @@
+"""What is said and tried where buffers do not fit a scope."""
