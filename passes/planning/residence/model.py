@@ -1,0 +1,147 @@
+"""The equations of `problem.py` as rows and columns, for whatever solves linear programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+
+from penstock.passes.planning.residence.problem import ResidenceProblem, Tensor
+from penstock.passes.planning.residence.selection import Selection
+from penstock.passes.planning.residence.single import Spans
+
+
+@dataclass
+class Row:
+    """lower <= sum of the coefficients times their columns <= upper; an end may be infinite."""
+
+    terms: dict[int, int]
+    lower: float
+    upper: float
+
+
+@dataclass
+class Model:
+    """
+    Minimise `constant + costs * x` over columns 0 <= x <= 1 subject to the rows.
+
+    Costs and the rows of space are divided by what divides all of them.
+    """
+
+    problem: ResidenceProblem
+    costs: list[int] = field(default_factory=list[int])
+    lower: list[int] = field(default_factory=list[int])
+    upper: list[int] = field(default_factory=list[int])
+    integral: list[bool] = field(default_factory=list[bool])
+    rows: list[Row] = field(default_factory=list[Row])
+    constant: int = 0
+    unit: int = 1
+    """Bytes of one unit of cost."""
+    resident: list[list[int]] = field(default_factory=list[list[int]])
+    """Of each tensor the column of each access. One that is not integral is resident where a gap beside it is kept."""
+    kept: list[list[int]] = field(default_factory=list[list[int]])
+    """Of each tensor the column of each gap."""
+
+    @staticmethod
+    def of(problem: ResidenceProblem) -> Model:
+        """The model of a problem; raises PlanError if what has to be on chip does not fit."""
+        model = Model(problem)
+        start = Selection(problem)  # also the check
+        space: list[dict[int, int]] = [{} for _ in range(problem.steps)]
+        fixed = [start.rounded(size) for size in problem.workspace]
+        fixed += [0] * (problem.steps - len(fixed))
+        for tensor in problem.tensors:
+            model._add(tensor, start.rounded(tensor.size), space, fixed)
+        for terms, taken in zip(space, fixed, strict=True):
+            left = start.capacity - taken
+            negative = sum(count for count in terms.values() if count < 0)
+            if sum(count for count in terms.values() if count > 0) + negative > left or negative:
+                divisor = gcd(*terms.values())
+                model.rows.append(
+                    Row({at: count // divisor for at, count in terms.items()}, float("-inf"), left // divisor)
+                )
+        model.unit = gcd(model.constant, *model.costs) or 1
+        model.costs = [cost // model.unit for cost in model.costs]
+        model.constant //= model.unit
+        return model
+
+    def _column(self, cost: int = 0, *, lower: bool = False, upper: bool = True, integral: bool = True) -> int:
+        self.costs.append(cost)
+        self.lower.append(int(lower))
+        self.upper.append(int(upper))
+        self.integral.append(integral)
+        return len(self.costs) - 1
+
+    def _at_least(self, terms: Mapping[int, int], bound: int) -> None:
+        self.rows.append(Row(dict(terms), bound, float("inf")))
+
+    def _add(self, tensor: Tensor, size: int, space: list[dict[int, int]], fixed: list[int]) -> None:
+        """The columns and rows of one tensor; what it takes goes into `space` and `fixed`."""
+        accesses = tensor.accesses
+        last = len(accesses) - 1
+        allowed = [access.may_reside for access in accesses]
+        kept = [self._column(-tensor.moved, upper=allowed[index] and allowed[index + 1]) for index in range(last)]
+        writes = [tensor.writes(index) for index in range(last + 1)]
+        resident: list[int] = []
+        for index, access in enumerate(accesses):
+            streamed = tensor.streamed(index)
+            fill = tensor.moved if index > 0 or tensor.source else 0
+            follows = not access.staging and access.may_stream and streamed <= tensor.moved and not any(writes[1:])
+            follows = follows and (fill > 0 or last > 0 or tensor.output)
+            self.constant += streamed
+            column = self._column(
+                fill - streamed, lower=not access.may_stream, upper=access.may_reside, integral=not follows
+            )
+            resident.append(column)
+            for gap in range(max(index - 1, 0), min(index + 1, last)):
+                self._at_least({column: 1, kept[gap]: -1}, 0)
+            terms = space[access.step]
+            terms[column] = terms.get(column, 0) + size - access.staging
+            fixed[access.step] += access.staging
+        for index, gap in enumerate(kept):
+            for step in range(accesses[index].step + 1, accesses[index + 1].step):
+                space[step][gap] = size
+        self.resident.append(resident)
+        self.kept.append(kept)
+        if any(writes[1:]):
+            self._write_back_each_run(tensor, writes, resident, kept)
+        elif writes[0]:
+            # Written once: written back unless everything is kept.
+            back = self._column(tensor.moved, integral=False)
+            for gap in kept:
+                self._at_least({back: 1, resident[0]: -1, gap: 1}, 0)
+            if tensor.output:
+                self._at_least({back: 1, resident[0]: -1}, 0)
+
+    def _write_back_each_run(self, tensor: Tensor, writes: list[bool], resident: list[int], kept: list[int]) -> None:
+        """A tensor that is written more than once: each run that writes it is written back."""
+        newer: int | None = None
+        for index, column in enumerate(resident):
+            before, newer = newer, self._column(integral=False)
+            if writes[index]:
+                self._at_least({newer: 1, column: -1}, 0)
+            elif before is not None:
+                self._at_least({newer: 1, before: -1, kept[index - 1]: -1}, -1)
+            if index < len(kept) or tensor.output:
+                back = self._column(tensor.moved, integral=False)
+                self._at_least({back: 1, newer: -1} | ({kept[index]: 1} if index < len(kept) else {}), 0)
+
+    def spans(self, values: Sequence[float]) -> list[Spans]:
+        """The runs that a solution stands for, without those that save nothing."""
+        found: list[Spans] = []
+        for resident, kept in zip(self.resident, self.kept, strict=True):
+            keeps = [values[column] > 0.5 for column in kept]
+            beside = [
+                any(keeps[max(index - 1, 0) : index + 1])
+                or (values[column] > 0.5 and self.integral[column])
+                or self.lower[column] == 1
+                for index, column in enumerate(resident)
+            ]
+            spans: list[tuple[int, int]] = []
+            for index, here in enumerate(beside):
+                if here and index and keeps[index - 1]:
+                    spans[-1] = (spans[-1][0], index)
+                elif here:
+                    spans.append((index, index))
+            found.append(tuple(spans))
+        return found

@@ -1,0 +1,104 @@
+"""The strategies that keep a tensor whole or not at all, and the points of reference: nothing, one step, no limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.passes.planning.residence.problem import Residence, ResidenceProblem, Tensor
+from penstock.passes.planning.residence.registry import Options
+from penstock.passes.planning.residence.selection import Selection, placed
+from penstock.passes.planning.residence.single import (
+    Span,
+    cheapest,
+    cost,
+    forced,
+    including,
+    lifetime,
+    saved,
+    stretches,
+)
+
+
+def none(problem: ResidenceProblem, options: Options) -> Residence:
+    """Stream all that can be streamed."""
+    return placed(Selection(problem), (), options.planner)
+
+
+def one_step(problem: ResidenceProblem, options: Options) -> Residence:
+    """
+    Keep what a step makes for the very next one, if there is room: OnSRAM's point of reference.
+
+    See Pal et al., "OnSRAM: Efficient Inter-Node On-Chip Scratchpad Management", ACM TECS 2022.
+    """
+    selection = Selection(problem)
+    order: list[int] = []
+    for index, tensor in sorted(enumerate(problem.tensors), key=lambda each: each[1].accesses[0].step):
+        ends = tensor.accesses[:2]
+        if tensor.source or len(ends) < 2 or ends[1].step != ends[0].step + 1:
+            continue
+        spans = including(forced(tensor), (0, 1))
+        if all(access.may_reside for access in ends) and saved(tensor, selection.spans[index], (0, 1)) > 0:
+            if selection.fits(index, spans):
+                selection.put(index, spans)
+                order.append(index)
+    return placed(selection, order, options.planner)
+
+
+def unlimited(problem: ResidenceProblem) -> Residence:
+    """What could be had in a memory without end: a point of reference, and no answer, as nothing has a place."""
+    selection = Selection(replace(problem, capacity=1 << 62))
+    for index, tensor in enumerate(problem.tensors):
+        selection.put(index, cheapest(tensor)[1])
+    found = selection.residence()
+    return replace(found, bound=found.off_chip_bytes)
+
+
+Worth = Callable[[Tensor, int, Span], float]
+"""Of keeping a tensor over a stretch of its accesses, with the bytes that this saves."""
+
+
+def pinned(problem: ResidenceProblem, worth: Worth) -> tuple[Selection, list[int]]:
+    """
+    Tensors kept over their whole lives, those of most worth first, as long as there are bytes enough; and their
+    numbers in that order.
+    """
+    selection = Selection(problem)
+    ranked: list[tuple[float, int, int, Span]] = []
+    for index, tensor in enumerate(problem.tensors):
+        for span in stretches(tensor):
+            if (gain := saved(tensor, forced(tensor), span)) > 0:
+                ranked.append((-worth(tensor, gain, span), -gain, index, span))
+    order: list[int] = []
+    for _, _, index, span in sorted(ranked):
+        tensor = problem.tensors[index]
+        spans = including(selection.spans[index], span)
+        if cost(tensor, spans) < cost(tensor, selection.spans[index]) and selection.fits(index, spans):
+            selection.put(index, spans)
+            order.append(index)
+    return selection, list(dict.fromkeys(order))
+
+
+def toplib(problem: ResidenceProblem, options: Options) -> Residence:
+    """
+    Promote off-chip data into what is left: a knapsack by bytes saved a byte taken, each over its own live range.
+
+    Ours in detail; see Li et al., "TOpLib", NPC 2020, of which it is the last step. Of equal ones the one that lives
+    for fewer steps goes first.
+    """
+    longest = problem.steps + 1
+
+    def worth(tensor: Tensor, gain: int, span: Span) -> float:
+        return gain / max(tensor.size, 1) - lifetime(tensor, span) / longest
+
+    return placed(*pinned(problem, worth), options.planner)
+
+
+def saved_a_step(tensor: Tensor, gain: int, span: Span) -> float:
+    """Accesses saved for each step that the tensor stays."""
+    return gain / max(tensor.moved, 1) / lifetime(tensor, span)
+
+
+def greedy(problem: ResidenceProblem, options: Options) -> Residence:
+    """Keep whole lives by accesses saved a step that they take."""
+    return placed(*pinned(problem, saved_a_step), options.planner)

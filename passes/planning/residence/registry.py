@@ -1,0 +1,76 @@
+"""
+Strategies by name, through the entry point group `penstock.residence_strategies`: ours and those of others alike.
+
+A strategy is a function from a `ResidenceProblem` and `Options` to a `Residence`; whatever it returns is checked.
+
+```toml
+[project.entry-points."penstock.residence_strategies"]
+my-strategy = "my_package.residence:decide"
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+
+from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.passes.planning.problem import PlanError
+from penstock.passes.planning.registry import DEFAULT_PLANNER
+from penstock.passes.planning.residence.problem import Residence, ResidenceProblem, validate_residence
+
+GROUP = "penstock.residence_strategies"
+"""The entry point group of strategies."""
+
+DEFAULT_STRATEGY = "sweep"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a strategy may be told; each takes what concerns it."""
+
+    seconds: float | None = None
+    """Wall-clock time after which it returns the best that it has; None sets no such limit."""
+    planner: str = DEFAULT_PLANNER
+    """Who finds the places of what stays on chip."""
+    iterations: int = 2
+    """Which run of the program this is: a strategy that learns has seen those before."""
+
+
+Strategy = Callable[[ResidenceProblem, Options], Residence]
+
+
+def _entries() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
+
+
+def strategy_names() -> tuple[str, ...]:
+    """All names that `strategy` knows, in alphabetical order."""
+    return tuple(_entries())
+
+
+def strategy(name: str) -> Strategy:
+    """The strategy `name`; raises UserError, with the nearest name, if there is none."""
+    if (entry := _entries().get(name)) is not None:
+        return entry.load()
+    near = did_you_mean(name, strategy_names())
+    raise UserError(
+        f'no residence strategy is called "{name}"',
+        notes=[*([near] if near else []), f"there are {', '.join(strategy_names())}"],
+    )
+
+
+def decide(problem: ResidenceProblem, name: str = DEFAULT_STRATEGY, options: Options | None = None) -> Residence:
+    """
+    What the strategy `name` decides, checked.
+
+    Raises UserError for an unknown strategy and for one whose answer is not valid; PlanError where there is no
+    answer at all, because something that cannot be streamed does not fit.
+    """
+    residence = strategy(name)(problem, options or Options())
+    try:
+        validate_residence(problem, residence)
+    except PlanError as error:
+        raise UserError(f'the strategy "{name}" returned an answer that is not valid: {error}') from None
+    return residence

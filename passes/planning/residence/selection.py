@@ -1,0 +1,150 @@
+"""What strategies share: runs without places, what they cost, what they take at each step, and places for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from math import gcd
+
+from penstock.passes.planning import registry
+from penstock.passes.planning.problem import Limits, PlanError, height
+from penstock.passes.planning.residence.problem import (
+    Residence,
+    ResidenceProblem,
+    Run,
+    Tensor,
+    memory,
+    traffic,
+)
+from penstock.passes.planning.residence.single import Span, Spans, cost, forced, unconstrained_bytes
+
+
+class Selection:
+    """
+    Runs of every tensor, and the bytes that they take at each step, workspace and staging included.
+
+    Sizes count as the multiples of the common alignment that they take in any packing.
+    """
+
+    def __init__(self, problem: ResidenceProblem):
+        self.problem = problem
+        self.grain = gcd(problem.workspace_alignment, *(tensor.alignment for tensor in problem.tensors))
+        self.capacity = self.rounded(problem.capacity)
+        self.spans: list[Spans] = [() for _ in problem.tensors]
+        self.taken = [self.rounded(size) for size in problem.workspace]
+        self.taken += [0] * (problem.steps - len(self.taken))
+        for tensor in problem.tensors:
+            for access in tensor.accesses:
+                self.taken[access.step] += access.staging
+        for index, tensor in enumerate(problem.tensors):
+            self.put(index, forced(tensor))
+        for step, taken in enumerate(self.taken):
+            if taken > self.capacity:
+                raise PlanError(f"step {step} needs {taken} bytes on chip, of {problem.capacity}")
+
+    def rounded(self, size: int) -> int:
+        """A size as the multiple of the common alignment that it takes."""
+        return -(-size // self.grain) * self.grain
+
+    def changes(self, index: int, spans: Spans) -> Iterator[tuple[int, int]]:
+        """What one tensor with these runs adds at which step, as (step, bytes)."""
+        tensor = self.problem.tensors[index]
+        size = self.rounded(tensor.size)
+        for first, last in spans:
+            for step in range(tensor.accesses[first].step, tensor.accesses[last].step + 1):
+                yield step, size
+            for access in tensor.accesses[first : last + 1]:
+                if access.staging:
+                    yield access.step, -access.staging
+
+    def put(self, index: int, spans: Spans) -> None:
+        """Give one tensor these runs instead of those that it has."""
+        for step, count in self.changes(index, self.spans[index]):
+            self.taken[step] -= count
+        self.spans[index] = spans
+        for step, count in self.changes(index, spans):
+            self.taken[step] += count
+
+    def fits(self, index: int, spans: Spans) -> bool:
+        """Whether there are bytes enough, at every step, for one tensor to have these runs instead."""
+        before = self.spans[index]
+        self.put(index, spans)
+        found = all(self.taken[step] <= self.capacity for step, _ in self.changes(index, spans))
+        self.put(index, before)
+        return found
+
+    def bytes_moved(self) -> int:
+        """Bytes over the edge of the chip, all tensors together."""
+        return sum(cost(tensor, spans) for tensor, spans in zip(self.problem.tensors, self.spans, strict=True))
+
+    def residence(self, bound: int = 0) -> Residence:
+        """The runs as a `Residence` in which everything lies at 0."""
+        runs = tuple(
+            Run(tensor.id, first, last, 0)
+            for tensor, spans in zip(self.problem.tensors, self.spans, strict=True)
+            for first, last in spans
+        )
+        found = Residence(runs)
+        counts = traffic(self.problem, found)
+        return replace(found, off_chip_bytes=sum(counts.values()), by_tensor=counts, bound=bound)
+
+
+@dataclass(frozen=True)
+class Placing:
+    """What a planner made of a residence."""
+
+    residence: Residence
+    """With the places that it found, which may be outside of the memory; with none where it found none."""
+    fits: bool
+    """Whether all of them are inside."""
+    hopeless: bool
+    """Whether it is proved that there are none inside."""
+
+
+def place(problem: ResidenceProblem, residence: Residence, planner: str, limits: Limits) -> Placing:
+    """Ask a planner for the places of a residence. That it finds none inside proves nothing by itself."""
+    packing, _ = memory(problem, residence)
+    outcome = registry.solve(packing, planner, limits)
+    if outcome.plan is None:
+        return Placing(residence, not packing.buffers, outcome.infeasible)
+    offsets = outcome.plan.offsets
+    runs = tuple(replace(run, offset=offsets[f"{run.tensor}:{run.first}"]) for run in residence.runs)
+    blocks = {buffer.lower: offsets[buffer.id] for buffer in packing.buffers[len(runs) :]}
+    found = replace(residence, runs=runs, workspace=blocks)
+    return Placing(found, height(packing, outcome.plan) <= problem.capacity, outcome.infeasible)
+
+
+def placed(selection: Selection, order: Sequence[int], planner: str) -> Residence:
+    """
+    The runs of a selection with places. While the planner finds none, a tensor in `order` gives up the runs that were
+    put outside of the memory: of such tensors, the last one.
+
+    Raises PlanError if there is no place even for what has to be on chip.
+    """
+    problem = selection.problem
+    limits = Limits(good_enough=problem.capacity)
+    sizes = {tensor.id: tensor.size for tensor in problem.tensors}
+    left = list(order)
+    while True:
+        found = place(problem, selection.residence(), planner, limits)
+        if found.fits:
+            return replace(found.residence, bound=unconstrained_bytes(problem))
+        runs = [run for run in found.residence.runs if run.offset + sizes[run.tensor] > problem.capacity]
+        for index in reversed(left):
+            tensor = problem.tensors[index]
+            outside = {(run.first, run.last) for run in runs if run.tensor == tensor.id} - set(forced(tensor))
+            if outside:
+                selection.put(index, _without(tensor, selection.spans[index], outside))
+                break
+        else:
+            if not left:
+                raise PlanError(f"{planner} finds no place for what has to be on chip")
+            last = left.pop()
+            selection.put(last, forced(problem.tensors[last]))
+
+
+def _without(tensor: Tensor, spans: Spans, dropped: AbstractSet[Span]) -> Spans:
+    """Runs without some of them, but for what there has to be of those."""
+    has_to = {(at, at) for first, last in dropped for at in range(first, last + 1)} & set(forced(tensor))
+    return tuple(sorted({span for span in spans if span not in dropped} | has_to))
