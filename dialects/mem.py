@@ -173,18 +173,21 @@ class RingOp(IRDLOperation):
     """
     `depth` buffers of one type in a row, to be filled and emptied in turn: multi-buffering as a value.
 
-    Slot n lies n mod `depth` times the bytes of one buffer after the start. Like `mem.buffer` it is an
-    allocation, and its contents are undefined when it is executed; a slot keeps what was written to it until
-    it is written again.
+    Slot n lies n mod `depth` times the pitch after the start; the pitch is the bytes of one buffer, unless
+    `pitch` says more, for slots that begin at whole granules. Like `mem.buffer` it is an allocation, and its
+    contents are undefined when it is executed; a slot keeps what was written to it until it is written again.
 
     ```mlir
     %r = mem.ring 2 at 2048 : !mem.ring<memref<16x32xf32, "spad">>
+    %s = mem.ring 3 pitch 128 at 0 : !mem.ring<memref<8x3xf32, strided<[4, 1]>, "spad">>
     ```
     """
 
     name = "mem.ring"
 
     depth = prop_def(IntegerAttr.constr(i64))
+    pitch = opt_prop_def(IntegerAttr.constr(i64))
+    """Bytes from the start of one slot to that of the next; those of one buffer where it is absent."""
     offset = opt_prop_def(IntegerAttr.constr(i64))
     """Bytes from the start of the scope; absent until a planner has run."""
     ring = result_def(RingType)
@@ -192,12 +195,13 @@ class RingOp(IRDLOperation):
     traits = traits_def(MemoryAllocEffect())
     irdl_options = (ParsePropInAttrDict(),)
 
-    assembly_format = "$depth (`at` $offset^)? attr-dict `:` type($ring)"
+    assembly_format = "$depth (`pitch` $pitch^)? (`at` $offset^)? attr-dict `:` type($ring)"
 
-    def __init__(self, depth: int, slot: MemRefType[Attribute], offset: int | None = None):
+    def __init__(self, depth: int, slot: MemRefType[Attribute], offset: int | None = None, *, pitch: int | None = None):
         super().__init__(
             properties={
                 "depth": IntegerAttr(depth, i64),
+                "pitch": None if pitch is None else IntegerAttr(pitch, i64),
                 "offset": None if offset is None else IntegerAttr(offset, i64),
             },
             result_types=[RingType(slot)],
@@ -224,8 +228,13 @@ class RingOp(IRDLOperation):
         return scope_of(self.slot_type)
 
     @property
+    def pitch_in_bytes(self) -> int:
+        """Bytes from the start of one slot to that of the next."""
+        return span_in_bytes(self.slot_type) if self.pitch is None else self.pitch.value.data
+
+    @property
     def size_in_bytes(self) -> int:
-        return self.slot_count * span_in_bytes(self.slot_type)
+        return (self.slot_count - 1) * self.pitch_in_bytes + span_in_bytes(self.slot_type)
 
     @property
     def byte_offset(self) -> int | None:
@@ -235,13 +244,19 @@ class RingOp(IRDLOperation):
     def slot_offsets(self) -> list[int]:
         """The byte offset of every slot; the ring must have a place."""
         assert self.byte_offset is not None
-        pitch = span_in_bytes(self.slot_type)
-        return [self.byte_offset + number * pitch for number in range(self.slot_count)]
+        return [self.byte_offset + number * self.pitch_in_bytes for number in range(self.slot_count)]
 
     def verify_(self) -> None:
         if self.slot_count < 1:
             raise VerifyException(f"a ring has at least one slot, not {self.slot_count}")
         _verify_buffer(self.slot_type, self.byte_offset)
+        if self.pitch is None:
+            return
+        span, element = span_in_bytes(self.slot_type), element_bytes(self.slot_type)
+        if self.pitch_in_bytes < span:
+            raise VerifyException(f"slots of {span} bytes overlap at a pitch of {self.pitch_in_bytes}")
+        if self.pitch_in_bytes % element:
+            raise VerifyException(f"a pitch of {self.pitch_in_bytes} bytes is no whole number of {element}")
 
 
 @irdl_op_definition

@@ -16,7 +16,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.accel import BarrierOp, TokenType
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp, CopyOp, scope_of
+from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
 from penstock.lowering.loop_to_accel.commands import join, lower_copy, lower_generic
 from penstock.lowering.loop_to_accel.dependences import (
     History,
@@ -27,7 +27,7 @@ from penstock.lowering.loop_to_accel.dependences import (
 )
 from penstock.passes.kernels import machine_kernels
 
-KEPT = (memref.SubviewOp, memref.CastOp, arith.ConstantOp, scf.YieldOp)
+KEPT = (memref.SubviewOp, memref.CastOp, SlotOp, arith.ConstantOp, scf.YieldOp)
 """Ops that a kernel keeps beside its commands, as it does all index arithmetic."""
 
 
@@ -51,13 +51,13 @@ class _Lowering:
                     self._for(op, tracker)
                 case CopyOp() | GenericOp():
                     self._command(op, tracker)
-                case BufferOp() if op.byte_offset is None:
+                case BufferOp() | RingOp() if op.byte_offset is None:
                     raise UserError(
-                        f'this buffer in "{scope_of(op.type) or "dram"}" has no place',
+                        f'this buffer in "{op.scope or "dram"}" has no place',
                         loc=location_of(op),
-                        notes=["run `plan-scopes` first, or write `mem.buffer at N`"],
+                        notes=["run `mem-plan` first, or write `mem.buffer at N`"],
                     )
-                case _ if isinstance(op, (*KEPT, BufferOp, func.ReturnOp)) or op.name.startswith("arith."):
+                case _ if isinstance(op, (*KEPT, BufferOp, RingOp, func.ReturnOp)) or op.name.startswith("arith."):
                     continue
                 case _:
                     raise UserError(
@@ -129,7 +129,7 @@ class LoopToAccelPass(ModulePass):
     tensorized op becomes `accel.exec`, whose match is proved again. Each command comes after what it depends on
     (see `dependences`), and loops carry the tokens, so nothing else is assumed about the order of units.
     Guarantees: kernels of the machine hold commands, loops, views and index arithmetic only, and end in
-    `accel.barrier`. Depth is 1: a buffer is filled again when its last reader is done.
+    `accel.barrier`. Depth is 1, of a ring too: storage is written again when its last reader is done.
 
     Before:
     ```mlir

@@ -3,7 +3,8 @@ What a command must wait for.
 
 Bytes are tracked by the allocation or argument they belong to. A read comes after the last write of its
 storage; a write after every access of its own storage and of every buffer whose bytes overlap it, for a
-planner gives the bytes of a dead buffer to the next. What the kernel never writes needs no order at all.
+planner gives the bytes of a dead buffer to the next. What the kernel never writes needs no order at all. All slots
+of a ring count as one storage: which of them a round uses is not looked into.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from xdsl.dialects import func
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Operation, SSAValue
 
-from penstock.dialects.mem import BufferOp, CopyOp, scope_of, span_in_bytes
+from penstock.dialects.mem import BufferOp, CopyOp, RingOp
 from penstock.passes.loop.promotion import storage_of
 
 
@@ -52,8 +53,8 @@ def overlapping(function: func.FuncOp) -> dict[SSAValue, tuple[SSAValue, ...]]:
     """For each placed buffer, the others that share bytes with it."""
     placed: list[tuple[SSAValue, str | None, int, int]] = []
     for op in function.walk():
-        if isinstance(op, BufferOp) and op.byte_offset is not None:
-            placed.append((op.memref, scope_of(op.type), op.byte_offset, op.byte_offset + span_in_bytes(op.type)))
+        if isinstance(op, BufferOp | RingOp) and op.byte_offset is not None:
+            placed.append((op.storage, op.scope, op.byte_offset, op.byte_offset + op.size_in_bytes))
     return {
         buffer: tuple(
             other

@@ -27,6 +27,8 @@ REFUSED = {
     'mem.buffer : memref<?xf32, "spad">': "a buffer is static",
     "mem.buffer : memref<4xf32, 3 : i32>": "a scope is a string",
     'mem.ring 0 : !mem.ring<memref<4xf32, "spad">>': "at least one slot",
+    'mem.ring 2 pitch 12 : !mem.ring<memref<4xf32, "spad">>': "slots of 16 bytes overlap at a pitch of 12",
+    'mem.ring 2 pitch 18 : !mem.ring<memref<4xf32, "spad">>': "no whole number of 4",
     "%b = mem.buffer : memref<4x4xf32> mem.copy %x to %b : memref<64x128xf32> to memref<4x4xf32>": (
         "without a window they must agree"
     ),

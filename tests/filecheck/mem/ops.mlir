@@ -25,6 +25,8 @@ func.func @places(%x: memref<64x128xf32>, %i: index, %c: f32) {
 
   // CHECK: %r = mem.ring 2 at 4096 : !mem.ring<memref<16x32xf32, "spad">>
   %r = mem.ring 2 at 4096 : !mem.ring<memref<16x32xf32, "spad">>
+  // CHECK: mem.ring 3 pitch 128 at 0 : !mem.ring<memref<8x3xf32, strided<[4, 1]>, "spad">>
+  %p = mem.ring 3 pitch 128 at 0 : !mem.ring<memref<8x3xf32, strided<[4, 1]>, "spad">>
   // CHECK: %s = mem.slot %r[%i] : !mem.ring<memref<16x32xf32, "spad">>
   %s = mem.slot %r[%i] : !mem.ring<memref<16x32xf32, "spad">>
   // CHECK: mem.copy %s to %arena : memref<16x32xf32, "spad"> to memref<16x32xf32>
