@@ -32,6 +32,8 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.layouts
 	$(BIN)/python -m benchmarks.attention
 	$(BIN)/python -m benchmarks.breadth
+	$(BIN)/python -m benchmarks.planning
+	$(BIN)/python -m benchmarks.spilling
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
