@@ -25,7 +25,9 @@ from penstock.lowering.to_c import CSource
 from penstock.passes.accel.traffic import compulsory_bytes, traffic
 from penstock.passes.graph.fuse import GraphFusePass, is_groupable
 from penstock.passes.kernels import ENTRY, HOST, kernels, machine_of, multiply_accumulates, partition
-from penstock.passes.loop.plan_report import ARENA, ScopePlan, plan_report
+from penstock.passes.loop.memory_problems import ARENA
+from penstock.passes.loop.plan_report import ScopePlan, plan_report
+from penstock.passes.loop.residence.prediction import predicted_traffic
 from penstock.runtime.compiler import LEVELS, level_of
 
 SCHEMA = 1
@@ -66,7 +68,7 @@ class ScopeUse:
 
     scope: str
     kernel: str
-    """Empty for the arena."""
+    """Empty for what the whole program shares, as it does the arena."""
     peak: int
     capacity: int | None
     """None for the arena, which takes what it needs."""
@@ -131,6 +133,8 @@ class CompileReport:
     arena: ScopeUse | None
     """The intermediates off chip."""
     transfers: Transfers | None
+    kept: str = ""
+    """What it saves that tensors stay on chip between kernels; empty where none does."""
     transfers_unknown: str = ""
     """Why the bytes could not be counted."""
     c_bytes: int | None = None
@@ -182,6 +186,7 @@ class CompileReport:
 
     def _memory_lines(self) -> list[str]:
         lines = [str(self.arena)] if self.arena is not None else []
+        lines += [self.kept] if self.kept else []
         if self.transfers is not None:
             lines.append(str(self.transfers))
         elif self.transfers_unknown:
@@ -229,7 +234,7 @@ def report_on(
         calls = {placement.kernel: placement.calls for placement in placements}
         macs = sum(calls[kernel.sym_name.data] * multiply_accumulates(kernel) for kernel in kernels(module))
     plans = plan_report(module) if placed else []
-    uses = _fullest(plans)
+    uses = _fullest(plans, [*target.scopes()] if target is not None else [])
     transfers, unknown = _transfers(module) if level == "accel" and target is not None else (None, "")
     return CompileReport(
         machine=target.machine_name if target is not None else None,
@@ -246,6 +251,7 @@ def report_on(
         scopes=tuple(use for use in uses if use.scope != ARENA) if placed else None,
         arena=next((use for use in uses if use.scope == ARENA), None),
         transfers=transfers,
+        kept=_kept(module),
         transfers_unknown=unknown,
         c_bytes=len(source.header.encode()) + len(source.source.encode()) if source is not None else None,
         c_lines=source.header.count("\n") + source.source.count("\n") if source is not None else None,
@@ -263,14 +269,15 @@ def _graph_kernels(module: ModuleOp) -> int:
     )
 
 
-def _fullest(plans: Sequence[ScopePlan]) -> list[ScopeUse]:
-    """For each scope the plan with the highest peak, in the order of the plans."""
+def _fullest(plans: Sequence[ScopePlan], scopes: Sequence[str]) -> list[ScopeUse]:
+    """For each of the scopes the plan with the highest peak, in their order; that of the arena behind them."""
     fullest: dict[str, ScopePlan] = {}
     for plan in plans:
         known = fullest.get(plan.scope)
         if known is None or plan.peak > known.peak:
             fullest[plan.scope] = plan
-    return [ScopeUse(p.scope, p.function, p.peak, p.capacity, p.lower_bound) for p in fullest.values()]
+    found = [fullest[scope] for scope in (*scopes, ARENA) if scope in fullest]
+    return [ScopeUse(p.scope, p.function, p.peak, p.capacity, p.lower_bound) for p in found]
 
 
 def _transfers(module: ModuleOp) -> tuple[Transfers | None, str]:
@@ -282,6 +289,13 @@ def _transfers(module: ModuleOp) -> tuple[Transfers | None, str]:
         return None, error.message
     between = tuple((source, dest, size) for (source, dest), size in moved.between().items())
     return Transfers(moved.bytes_in, moved.bytes_out, into, out, between), ""
+
+
+def _kept(module: ModuleOp) -> str:
+    found = predicted_traffic(module)
+    if found is None or found.total >= found.if_streamed:
+        return ""
+    return f"kept on chip between kernels: {found.if_streamed - found.total:,} of {found.if_streamed:,} bytes saved"
 
 
 def _ratio(moved: int, compulsory: int) -> str:

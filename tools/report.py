@@ -10,12 +10,19 @@ from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.dialects.accel import ExecOp
 from penstock.passes.kernels import HOST, Placement, kernels, partition
+from penstock.passes.loop.residence.prediction import residence_remarks
 
 
 def kernel_lines(module: ModuleOp) -> list[str]:
-    """Each kernel with its device and why, the intrinsics, what crosses to another device, and its tiling."""
+    """
+    Each kernel with its device and why, the intrinsics, what crosses to another device, and its tiling; and each
+    tensor between kernels, whether it stays on chip.
+    """
     intrinsics = {kernel.sym_name.data: _intrinsics(kernel) for kernel in kernels(module)}
-    return [_line(placement, intrinsics[placement.kernel]) for placement in partition(module)]
+    return [
+        *(_line(placement, intrinsics[placement.kernel]) for placement in partition(module)),
+        *residence_remarks(module),
+    ]
 
 
 def _line(placement: Placement, intrinsics: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.mem import CopyOp, scope_of, static_strides
 from penstock.passes.access import Access, Node, Operand, linear_form
+from penstock.passes.command_loops import long_dims, next_loop
 from penstock.passes.indices import Index, add, materialize, scale
 from penstock.passes.intrinsics import Match, candidates
 from penstock.passes.loop.ranges import index_range
@@ -258,7 +259,7 @@ def _exec(
 ) -> SSAValue:
     """One command, or loops around it for the dims that a command cannot iterate."""
     maps = [access.operands[number].index_map for number in match.buffers]
-    dims = [dim for dim, extent in enumerate(access.extents) if extent > 1]
+    dims = long_dims(access.extents)
     return _exec_over(builder, match, dims, access.extents, maps, list(buffers), target, after, op)
 
 
@@ -273,13 +274,8 @@ def _exec_over(
     after: Sequence[SSAValue],
     op: Operation,
 ) -> SSAValue:
-    blocks = match.blocks
-    loops = [dim for dim in dims if dim not in blocks or extents[dim] > blocks[dim][1]]
-    limit = _most_dims(match, target)
-    if limit is not None and len(loops) > limit:
-        # Outer dims first: what stays keeps the order of the domain, and so the order of every sum.
-        dim = next((d for d in loops if d not in match.dims), loops[0])
-        size = blocks[dim][1] if dim in blocks else 1
+    if (loop := next_loop(match, dims, extents, target)) is not None:
+        dim, size = loop
         start = join(builder, after)
 
         def piece(inner: Builder, at: Index, size: int, done: SSAValue) -> SSAValue:
@@ -307,13 +303,6 @@ def _exec_over(
     )
     command.location = op.location
     return builder.insert(command).token
-
-
-def _most_dims(match: Match, target: TargetOp) -> int | None:
-    """How many dims one command iterates, over the blocks of the intrinsic's own; None if there is no limit."""
-    if match.intrinsic.dma_name is not None:
-        return target.dmas()[match.intrinsic.dma_name].dim_count
-    return len(match.intrinsic.max_iterations) or None
 
 
 def _restrict(index_map: AffineMap, dims: Sequence[int]) -> AffineMap:

@@ -199,7 +199,7 @@ def _arguments_moved(function: func.FuncOp, target: TargetOp) -> tuple[list[SSAV
             continue
         for memref, role in sides:
             argument = _argument_behind(memref)
-            if argument is not None and argument.block is function.body.block:
+            if argument is not None and argument.block is function.body.block and _place(argument) == DRAM:
                 (read if role == "in" else written)[argument] = None
     return list(read), list(written)
 

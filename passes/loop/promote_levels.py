@@ -10,6 +10,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 from xdsl.transforms.dead_code_elimination import region_dce
 
+from penstock.dialects.diagnostics import UserError
 from penstock.passes.kernels import machine_kernels
 from penstock.passes.loop.hoisting import route
 
@@ -23,7 +24,7 @@ class PromoteLevelsPass(ModulePass):
     becomes one copy for each step of a shortest path. What a step only reads is fetched before the outermost loop
     before which all that the loops read of it, a static box, still fits: then those loops read the scope
     between, and not the chip's edge. What is written in the loops takes the same path a tile at a time. Guarantees:
-    an engine makes every copy, and the planner `greedy-by-size` finds a plan for the scopes between, if it does
+    an engine makes every copy, and the planner `first-fit-by-size` finds a plan for the scopes between, if it does
     when all goes a tile at a time. Raises UserError for a copy that no path of engines makes.
 
     Before:
@@ -82,12 +83,16 @@ class PromoteLevelsPass(ModulePass):
 
     hoist: bool = True
     """Fetch what inner loops read again before them; otherwise a tile at a time, to see what that costs."""
+    reserve: float = 0.0
+    """The share of a scope between that early fetches leave free, for what stays there between kernels."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if not 0 <= self.reserve < 1:
+            raise UserError(f"promote-levels: a reserve of {self.reserve} is no share from 0 to below 1")
         target, functions = machine_kernels(op)
         for function in functions:
             assert target is not None
-            routed = route(function, target, hoist=self.hoist)
+            routed = route(function, target, hoist=self.hoist, reserve=self.reserve)
             if routed is not None:
                 Rewriter.replace_op(function, routed, [])
                 # Views that only the copies read, and what computed their places.

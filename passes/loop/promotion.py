@@ -14,17 +14,22 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, scope_of
+from penstock.dialects.mem import BufferOp, CopyOp, SlotOp, element_bytes, scope_of
 from penstock.passes.access import access_of
 from penstock.passes.intrinsics import Match, candidates, runs_on_unit
 from penstock.passes.paths import no_path, scope_path
 
 
 def storage_of(value: SSAValue) -> SSAValue:
-    """The allocation or argument whose bytes `value` is a view of."""
-    while isinstance(value.owner, memref.SubviewOp | memref.CastOp):
-        value = value.owner.source
-    return value
+    """The allocation or argument whose bytes `value` is a view of; of a slot, the ring."""
+    while True:
+        match value.owner:
+            case memref.SubviewOp() | memref.CastOp():
+                value = value.owner.source
+            case SlotOp():
+                value = value.owner.ring
+            case _:
+                return value
 
 
 def in_scope(type: MemRefType[Attribute], target: TargetOp, scope: str, adjoining: int = 1) -> MemRefType[Attribute]:
@@ -112,10 +117,13 @@ class Promotion:
         return matches
 
     def _agrees(self, generic: GenericOp, match: Match, scopes: dict[SSAValue, str]) -> bool:
-        return all(
-            scopes.get(storage_of(operand), match.scope_of_operand(number)) == match.scope_of_operand(number)
-            for number, operand in enumerate(generic.operands)
-        )
+        """Whether a match takes operands where they are to be; what has a scope already is to stay there."""
+        for number, operand in enumerate(generic.operands):
+            wanted, root = match.scope_of_operand(number), storage_of(operand)
+            assert isa(operand.type, MemRefType)
+            if scopes.get(root, scope_of(operand.type) or wanted) != wanted:
+                return False
+        return True
 
     def _adjoining(self, allocation: SSAValue) -> int:
         """How many of its last dims some intrinsic wants without gaps."""

@@ -11,6 +11,7 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from penstock.dialects.diagnostics import UserError
 from penstock.passes.kernels import TILING, device_of, kernels, machine_of
 from penstock.passes.tensor.tile_nest import OpPlan, TileNest, replace_by_nest
 from penstock.passes.tensor.tile_plan import plan_members
@@ -30,7 +31,9 @@ class TilePass(ModulePass):
     inwards at the end. A tile of a reduction that does not divide reads zeros behind the end, where products of what
     comes from outside are summed, and is refused elsewhere. For an intrinsic of fixed shape a tile is a multiple of
     its block, and a parallel dim that is shorter is computed on padded operands, of whose result the valid part is
-    kept. The cut is written down for people in `tiling`.
+    kept. The cut is written down for people in `tiling`. Tiles may take all of a scope; `reserve` leaves a share of
+    those free that are filled from off chip and emptied there, so that `mem-promote` finds room. Raises UserError for
+    a share that is not from 0 to below 1.
 
     Before:
     ```mlir
@@ -81,8 +84,12 @@ class TilePass(ModulePass):
 
     sizes: tuple[int, ...] | None = None
     """Tile sizes, one for each dim; a size past the end of its dim takes it whole."""
+    reserve: float = 0.0
+    """The share of a scope that tiles leave free, if any fits the rest, for what stays there between kernels."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if not 0 <= self.reserve < 1:
+            raise UserError(f"tile: a reserve of {self.reserve} is no share from 0 to below 1")
         target = machine_of(op)
         machine = None if target is None else target.sym_name.data
         for kernel in kernels(op):
@@ -95,7 +102,7 @@ class TilePass(ModulePass):
                 continue
             ops = members(root)
             reducing = anchor(ops)
-            plan = plan_members(kernel, ops, reducing, target if on_machine else None, self.sizes)
+            plan = plan_members(kernel, ops, reducing, target if on_machine else None, self.sizes, self.reserve)
             if not plan.is_cut:
                 continue
             on_the_way = streamed(ops, target if on_machine else None)

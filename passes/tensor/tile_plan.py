@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from xdsl.dialects import func, tensor
 from xdsl.dialects.builtin import MemRefType, TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
@@ -18,7 +20,7 @@ from penstock.passes.intrinsics import candidates
 from penstock.passes.loop.promotion import in_scope
 from penstock.passes.paths import intermediates, scope_path
 from penstock.passes.planning.tile_sizes import NoTile
-from penstock.passes.planning.tiling import DoesNotFit, TilePlan, plan_tile
+from penstock.passes.planning.tiling import DoesNotFit, TilePlan, TileProblem, plan_tile
 from penstock.passes.tensor.tile_problem import (
     anchor,
     blocks_of,
@@ -33,9 +35,20 @@ from penstock.passes.tensor.tile_problem import (
 from penstock.passes.tensor.zero_pads import padding_of
 
 
-def plan_on_machine(members: list[GenericOp], anchor: GenericOp, target: TargetOp) -> TilePlan:
-    """The best plan for a kernel of the machine; raises DoesNotFit or NoTile where there is none."""
-    plan = plan_tile(problem_of(members, anchor, target))
+def plan_on_machine(members: list[GenericOp], anchor: GenericOp, target: TargetOp, reserve: float = 0.0) -> TilePlan:
+    """
+    The best plan for a kernel of the machine; raises DoesNotFit or NoTile where there is none.
+
+    The share `reserve` of each scope that is filled from off chip, and emptied there, stays free, if any tile fits
+    the rest.
+    """
+    problem = problem_of(members, anchor, target)
+    try:
+        plan = plan_tile(_with_reserve(problem, target, reserve))
+    except DoesNotFit:
+        if not reserve:
+            raise
+        plan = plan_tile(problem)
     padded = {dim for dim, size in enumerate(plan.tile) if size > plan.dims[dim].extent}
     on_the_way = streamed(members, target) if padded else ()
     for generic in [op for op in members if op in on_the_way]:
@@ -46,17 +59,33 @@ def plan_on_machine(members: list[GenericOp], anchor: GenericOp, target: TargetO
     return plan
 
 
+def _with_reserve(problem: TileProblem, target: TargetOp, reserve: float) -> TileProblem:
+    """The problem in the scopes without what is reserved for what stays there between kernels."""
+    lasting = {
+        name
+        for name in problem.capacity
+        if reserve and target.dma_between(DRAM, name) is not None and target.dma_between(name, DRAM) is not None
+    }
+    capacity = {name: int(size * (1 - reserve)) if name in lasting else size for name, size in problem.capacity.items()}
+    return replace(problem, capacity=capacity)
+
+
 def plan_members(
     kernel: func.FuncOp,
     members: list[GenericOp],
     anchor: GenericOp,
     target: TargetOp | None,
     sizes: tuple[int, ...] | None,
+    reserve: float = 0.0,
 ) -> TilePlan:
-    """The plan for a kernel of these `members`; raises UserError where nothing fits, or for wrong `sizes`."""
+    """
+    The plan for a kernel of these `members`; raises UserError where nothing fits, or for wrong `sizes`.
+
+    Tiles that are chosen here leave the share `reserve` of the scopes free: see `plan_on_machine`.
+    """
     try:
         if sizes is None and target is not None:
-            return plan_on_machine(members, anchor, target)
+            return plan_on_machine(members, anchor, target, reserve)
         return plan_tile(problem_of(members, anchor, target), given=sizes)
     except DoesNotFit as fault:
         parts = ", ".join(f"%{name} {size:,} bytes" for name, size in fault.parts)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects import accel, machine, mem
@@ -15,7 +14,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import memref_of
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.commands import Command, Kind, TokenQueue, Touch, joined
-from penstock.runtime.interpreter.counters import issues_of
+from penstock.runtime.interpreter.counters import issues_of, moved_bytes, touched_bytes
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.generic import Evaluator
 from penstock.runtime.interpreter.loop import regions_of
@@ -137,7 +136,7 @@ def _prepare(execution: Execution, op: accel.ExecOp, arrays: Sequence[Array]) ->
     engine = target.dmas()[intrinsic.dma_name] if intrinsic.dma_name is not None else None
     unit = engine.unit_name if engine is not None else intrinsic.unit_name
     assert unit is not None
-    touched = [_touched(array, region) for array, region in zip(arrays, regions, strict=True)]
+    touched = [touched_bytes(array, region) for array, region in zip(arrays, regions, strict=True)]
     return _Exec(
         name,
         intrinsic.dma_name,
@@ -148,30 +147,9 @@ def _prepare(execution: Execution, op: accel.ExecOp, arrays: Sequence[Array]) ->
         engine.outstanding_limit if engine is not None else 1,
         issues_of(op, intrinsic),
         prod(extents),
-        _moved([_scope(value) or machine.DRAM for value in op.buffers], touched),
+        moved_bytes([_scope(value) or machine.DRAM for value in op.buffers], touched),
         regions,
     )
-
-
-def _moved(scopes: Sequence[str], touched: Sequence[int]) -> dict[tuple[str, str], int]:
-    """What an operation moves from its inputs to its output, the last operand: off chip what it writes there."""
-    *inputs, end = scopes
-    if end == machine.DRAM:
-        return {(inputs[0] if inputs else "", end): touched[-1]}
-    moved: dict[tuple[str, str], int] = {}
-    for start, size in zip(inputs, touched, strict=False):
-        if start != end:
-            moved[start, end] = moved.get((start, end), 0) + size
-    return moved
-
-
-def _touched(array: Array, region: Region) -> int:
-    """The bytes of a region."""
-    if region is None:
-        return array.nbytes
-    if isinstance(region, np.ndarray):
-        return int(np.count_nonzero(region)) * array.itemsize
-    return array[region].nbytes
 
 
 @interprets(accel.ExecOp)

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+import numpy as np
 from xdsl.dialects.builtin import MemRefType
 from xdsl.utils.hints import isa
 
 from penstock.dialects import accel, machine, mem
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.domain import Access
+from penstock.runtime.interpreter.scopes import Region
 
 
 @dataclass
@@ -44,7 +47,12 @@ class ExecCount:
 
 @dataclass
 class Counters:
-    """Sums over an execution, by engine and by intrinsic, in the order of their first use."""
+    """
+    Sums over an execution, by engine and by intrinsic, in the order of their first use.
+
+    At the loop level copies count as one command each of the engine between their scopes, and the tensorized ops that
+    an engine performs on the way as one each: the bytes are those of the accel level, the commands may be fewer.
+    """
 
     dma: dict[str, DmaCount] = field(default_factory=dict[str, DmaCount])
     """By the name of the `machine.dma`, intrinsics that it performs on the way included."""
@@ -86,6 +94,27 @@ class Counters:
         count.issues += issues
         count.points += points
         count.macs += points if multiplies else 0
+
+
+def touched_bytes(array: Array, region: Region) -> int:
+    """The bytes of a region."""
+    if region is None:
+        return array.nbytes
+    if isinstance(region, np.ndarray):
+        return int(np.count_nonzero(region)) * array.itemsize
+    return array[region].nbytes
+
+
+def moved_bytes(scopes: Sequence[str], touched: Sequence[int]) -> dict[tuple[str, str], int]:
+    """What an operation moves from its inputs to its output, the last operand: off chip what it writes there."""
+    *inputs, end = scopes
+    if end == machine.DRAM:
+        return {(inputs[0] if inputs else "", end): touched[-1]}
+    moved: dict[tuple[str, str], int] = {}
+    for start, size in zip(inputs, touched, strict=False):
+        if start != end:
+            moved[start, end] = moved.get((start, end), 0) + size
+    return moved
 
 
 def issues_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> int:

@@ -13,10 +13,11 @@ from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Operation
 
-from penstock.dialects import mem
+from penstock.dialects import machine, mem
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.mem import memref_of
 from penstock.dialects.weights import Array
+from penstock.runtime.interpreter.counters import moved_bytes, touched_bytes
 from penstock.runtime.interpreter.domain import Access, view_over
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.generic import Evaluator, as_operand, evaluator_of, extents_of
@@ -210,7 +211,18 @@ def _copy(execution: Execution, op: mem.CopyOp, args: Sequence[Any]) -> Sequence
     check_apart(op, elements, target, overlap)
     move(elements, target, overlap, padding)
     written(dest, overlap.dest if padding is None else None)
+    crossing = execution.kept((op, "engine"), lambda: (_engine_of(execution, op),))[0]
+    if crossing is not None:
+        engine, ends = crossing
+        execution.counters.add_bytes(engine, {ends: overlap.elements * elements.itemsize})
     return ()
+
+
+def _engine_of(execution: Execution, op: mem.CopyOp) -> tuple[str, tuple[str, str]] | None:
+    """The engine that makes a copy, and the scopes that it leads between; None for a copy that none makes."""
+    ends = mem.scope_of(op.source_type) or machine.DRAM, mem.scope_of(op.dest_type) or machine.DRAM
+    engine = None if execution.target is None or ends[0] == ends[1] else execution.target.dma_between(*ends)
+    return None if engine is None else (engine.sym_name.data, ends)
 
 
 # structured ops
@@ -260,4 +272,25 @@ def _generic(execution: Execution, op: GenericOp, args: Sequence[Any]) -> Sequen
     if tagged:
         for value, region in zip(memrefs[inputs:], regions[inputs:], strict=True):
             written(value, region)
+    engine = execution.kept((op, "engine"), lambda: (_engine_on_the_way(execution, op),))[0]
+    if engine is not None:
+        moved = execution.kept((op, shapes, "moved"), lambda: _moved_on_the_way(op, evaluator, arrays, extents))
+        execution.counters.add_bytes(engine, moved)
     return ()
+
+
+def _engine_on_the_way(execution: Execution, op: GenericOp) -> str | None:
+    """The engine that performs a tensorized op on the way, if one does."""
+    if execution.target is None or op.library_call is None:
+        return None
+    intrinsic = execution.target.intrinsics().get(op.library_call.data)
+    return None if intrinsic is None else intrinsic.dma_name
+
+
+def _moved_on_the_way(
+    op: GenericOp, evaluator: Evaluator, arrays: Sequence[Array], extents: Sequence[int]
+) -> dict[tuple[str, str], int]:
+    """The bytes that such an op moves, by where from and where to."""
+    regions = regions_of(evaluator, extents, [array.shape for array in arrays])
+    scopes = [mem.scope_of(memref_of(value)) or machine.DRAM for value in op.operands]
+    return moved_bytes(scopes, [touched_bytes(array, region) for array, region in zip(arrays, regions, strict=True)])

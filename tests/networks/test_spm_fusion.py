@@ -28,9 +28,9 @@ def fused(name: str, machine: str) -> tuple[PenstockContext, ModuleOp, ModuleOp]
 
 
 def figures(ctx: PenstockContext, module: ModuleOp, machine: str) -> tuple[int, float]:
-    """The bytes on the way to and from the machine, and its share of the multiply-accumulates."""
-    specs = pipeline("accel", machine)
-    run_passes(ctx, module, read_pipeline(",".join(specs[specs.index("graph-fuse") + 1 :])))
+    """The bytes to and from the machine if nothing stays there between kernels, and its share of the products."""
+    specs = ",".join(pipeline("accel", machine)).split("graph-fuse,")[1]
+    run_passes(ctx, module, read_pipeline(specs.replace("mem-promote", "mem-promote{strategy=none}")))
     moved = traffic(module)
     return moved.bytes_in + moved.bytes_out, share_on_machine(partition(module))
 

@@ -116,7 +116,7 @@ def check(program: Program, tile: str | None = None) -> ModuleOp:
     specs = [tile if tile and spec == "tile" else spec for spec in pipeline("accel", "gemmini-fp32")]
     comparer = Comparer(program, [])
     run_passes(ctx, module, read_pipeline(",".join(specs)), observers=[comparer])
-    assert comparer.ran[-2] == "loop-to-accel"
+    assert "loop-to-accel" in comparer.ran
     assert any(isinstance(op, ExecOp) for op in module.walk()), "nothing ran on the machine"
     for seed in range(3):
         got = run_module(module, program.inputs, WeightStore(), seed=seed)[0]

@@ -247,6 +247,6 @@ def test_a_random_program_computes_the_same_on_memrefs(seed: int) -> None:
     numbers = np.random.default_rng(seed)
     inputs: list[Array] = [numbers.integers(-3, 4, shape).astype(np.float32) for shape in program.shapes]
     wanted = run(program.text, "", inputs)
-    for pipeline in ("insert-copies", "tensor-to-loop,plan-arena"):
+    for pipeline in ("insert-copies", "tensor-to-loop,mem-plan"):
         for left, right in zip(wanted, run(program.text, pipeline, inputs), strict=True):
             np.testing.assert_array_equal(left, right, err_msg=f"{pipeline}\n{program.text}")

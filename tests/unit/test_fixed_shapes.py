@@ -128,7 +128,7 @@ def test_what_is_shorter_than_a_block_is_padded_and_only_its_valid_part_is_store
 
 def test_a_long_dim_is_cut_into_whole_blocks_of_which_the_last_overlaps(tmp_path: Path) -> None:
     module = lowered(matmul(37, 8, 8), machine(tmp_path, block(16, 8, 8)))
-    (kernel,) = partition(module)
+    (kernel,) = (kernel for kernel in partition(module) if kernel.macs)
     assert kernel.tiling == "d0 parallel, 3 tiles of 16 in 37, the last overlaps, 29.7% is done twice"
     extents = [op.extents.get_values() for op in module.walk() if isinstance(op, ExecOp) and op.intrinsic_name == "mma"]
     assert extents == [(16, 8, 8)]

@@ -125,17 +125,17 @@ def test_tensorize_refuses_what_matches_nothing_with_every_reason() -> None:
 def test_commands_need_buffers_with_a_place() -> None:
     with pytest.raises(UserError, match="has no place") as refusal:
         lower(LAYER, f"{TO_LOOP},promote,tensorize,loop-to-accel")
-    assert "plan-scopes" in refusal.value.notes[0]
+    assert "mem-plan" in refusal.value.notes[0]
 
 
 def test_commands_need_an_op_that_says_what_it_is() -> None:
     with pytest.raises(UserError, match="says it is no intrinsic, but it matches @") as refusal:
-        lower(LAYER, f"{TO_LOOP},promote,plan-scopes,loop-to-accel")
+        lower(LAYER, f"{TO_LOOP},promote,mem-plan,loop-to-accel")
     assert "tensorize" in refusal.value.notes[0]
 
 
 def test_a_window_that_hangs_over_is_filled_by_an_intrinsic_first() -> None:
-    module = lower(PADDED, f"{TO_LOOP},promote,tensorize,plan-scopes,loop-to-accel")
+    module = lower(PADDED, f"{TO_LOOP},promote,tensorize,mem-plan,loop-to-accel")
     names = [op.intrinsic_name for op in module.walk() if isinstance(op, ExecOp)]
     assert "zero_spad" in names
     assert any(op.clipped is not None for op in module.walk() if isinstance(op, DmaOp))
@@ -153,7 +153,7 @@ def test_a_kernel_with_a_window_that_nobody_can_pad_stays_on_the_host() -> None:
 
 
 def test_a_window_that_nobody_can_pad_is_refused_when_commands_are_made() -> None:
-    module = lower(PADDED, f"{TO_LOOP},promote,tensorize,plan-scopes")
+    module = lower(PADDED, f"{TO_LOOP},promote,tensorize,mem-plan")
     without("zero_spad")(next(op for op in module.ops if isinstance(op, TargetOp)))
     with pytest.raises(UserError, match='no intrinsic fills "spad" with the padding') as refusal:
         run_passes(make_context(), module, read_pipeline("loop-to-accel"))
@@ -255,7 +255,7 @@ func.func @main(%a: tensor<10x6xf32>, %b: tensor<6x7xf32>, %c: tensor<10x7xf32>)
 
 @pytest.mark.parametrize("tile", ["tile", "tile{sizes=4,3,2}", "tile{sizes=10,7,3}", "tile{sizes=3,7,6}"])
 def test_adding_to_an_argument_reads_it_once_however_tiles_overlap(tile: str) -> None:
-    rest = "licm,cse,dce,tensor-to-loop,promote,tensorize,plan-scopes,plan-arena,loop-to-accel"
+    rest = "licm,cse,dce,tensor-to-loop,promote,tensorize,mem-plan,loop-to-accel"
     module = lower(ACCUMULATE, f"assign-devices,{tile},{rest}")
     rng = np.random.default_rng(0)
     a, b, c = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((10, 6), (6, 7), (10, 7)))
@@ -286,7 +286,7 @@ def test_a_fill_goes_where_the_accumulator_is_whichever_intrinsic_is_declared_fi
     text = (
         LAYER if relu else LAYER.replace("%y = graph.relu %p : tensor<8x8xf32>", "").replace("return %y", "return %p")
     )
-    module = lower(text, f"{TO_LOOP},promote,tensorize,plan-scopes,loop-to-accel", swap)
+    module = lower(text, f"{TO_LOOP},promote,tensorize,mem-plan,loop-to-accel", swap)
     assert devices(module) == ["gemmini_fp32"]
     assert "zero_acc" in [op.intrinsic_name for op in module.walk() if isinstance(op, ExecOp)]
     rng = np.random.default_rng(0)

@@ -367,8 +367,8 @@ def test_what_the_kernel_also_writes_is_not_read_early() -> None:
         ctx,
         module,
         read_pipeline(
-            "assign-devices,tile{sizes=4,3,2},licm,cse,dce,tensor-to-loop,promote,promote-levels,tensorize,plan-scopes,"
-            "plan-arena,loop-to-accel"
+            "assign-devices,tile{sizes=4,3,2},licm,cse,dce,tensor-to-loop,promote,promote-levels,tensorize,"
+            "mem-plan,loop-to-accel"
         ),
     )
     a, b, c = integers(0, 10, 6), integers(1, 6, 7), integers(2, 10, 7)

@@ -91,7 +91,7 @@ def lower_and_compare(text: str, before: str = "") -> ModuleOp:
     module = parsed(text)
     inputs = inputs_of(module)
     wanted = run_module(module, inputs, WeightStore())
-    for pipeline in ("insert-copies", "tensor-to-loop", "tensor-to-loop,plan-arena"):
+    for pipeline in ("insert-copies", "tensor-to-loop", "tensor-to-loop,mem-plan"):
         lowered = after(text, before + pipeline)
         given = [array.copy() for array in inputs]
         found = run_module(lowered, given, WeightStore())

@@ -113,7 +113,7 @@ def test_every_level_widens_first_and_then_computes_in_the_accumulator(kind: str
     assert wanted.dtype == DTYPES[y]
     np.testing.assert_array_equal(run(module, inputs), wanted, strict=True)
     np.testing.assert_array_equal(run(lower(module, "graph-fuse,graph-to-tensor"), inputs), wanted, strict=True)
-    np.testing.assert_array_equal(run(lower(module, "tensor-to-loop,plan-arena"), inputs), wanted, strict=True)
+    np.testing.assert_array_equal(run(lower(module, "tensor-to-loop,mem-plan"), inputs), wanted, strict=True)
     if HAS_COMPILER:
         np.testing.assert_array_equal(load_native(module).run(inputs)[0], wanted, strict=True)
 
@@ -248,7 +248,7 @@ def test_products_of_bytes_are_exact_at_every_level(
     a, b = drawn(module, np.random.default_rng(seed), *types)
     wanted = a.astype(np.int32) @ b.astype(np.int32)
     np.testing.assert_array_equal(run(module, [a, b]), wanted, strict=True)
-    lower(module, "graph-fuse,graph-to-tensor,tensor-to-loop,plan-arena")
+    lower(module, "graph-fuse,graph-to-tensor,tensor-to-loop,mem-plan")
     np.testing.assert_array_equal(run(module, [a, b]), wanted, strict=True)
 
 

@@ -127,7 +127,7 @@ def test_values_move_by_roundings_to_f16_at_every_level(make: Make) -> None:
     (found,) = program.run(x)
     assert found.tobytes() != expected.tobytes()
     assert np.abs(found - expected).max() <= 2e-3 * np.abs(expected).max()
-    program.after("graph-to-tensor,tensor-to-loop,plan-arena")
+    program.after("graph-to-tensor,tensor-to-loop,mem-plan")
     (lowered,) = run_module(program.module, [x], program.ctx.weights)
     assert np.abs(lowered - found).max() <= 1e-3 * np.abs(expected).max()
 

@@ -1,0 +1,126 @@
+"""`mem-promote`: which tensors of `@main` stay on chip between its kernels, and which are spilled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from penstock.dialects.mem import BufferOp, RingOp
+from penstock.passes.loop.residence.choice import Chooser
+from penstock.passes.loop.residence.pinning import ensure_plan
+from penstock.passes.loop.residence.places import Specializer
+from penstock.passes.loop.residence.prediction import predict, remarks, write_down
+from penstock.passes.loop.residence.program import program_use
+from penstock.passes.loop.residence.rewrite import Rewrite
+from penstock.passes.loop.residence.traffic import edge_traffic
+from penstock.passes.planning.registry import DEFAULT_PLANNER
+from penstock.passes.planning.residence.registry import DEFAULT_STRATEGY, Options
+
+
+@dataclass(frozen=True)
+class MemPromotePass(ModulePass):
+    r"""
+    Keep tensors on chip between the kernels of `@main`, as a strategy decides, and spill where it says so.
+
+    A tensor may stay in a scope from one access to the next where the kernels can use it there: by an engine that
+    leads between that scope and those of their tiles, or because their tiles are in that scope and become parts of
+    the tensor. Such a kernel gets a copy of its own, made for arguments that are on chip; every op of it is proved to
+    be an intrinsic again. Where windows hang over the edges, the tensor lies in a border of padding, filled before.
+    All other accesses stream, as before. What is filled from off chip, and what is written back because it is needed
+    there later, is a kernel of its own, `@fill` or `@spill`, with one copy.
+
+    Required: the loop level, tensorized, scopes not planned yet; arguments of `@main` that do not overlap. Guaranteed:
+    the same results, bit for bit; `mem-plan` finds a plan; the bytes that DMA engines move over the chip's edge in one
+    run are those in `predicted_traffic` of `@main`, to the byte. Its `residence` says what stays, where, and why other
+    tensors do not. A module without a machine, or without kernels for it, is left alone, and so is one in which some
+    buffer has its place in a scope: others might not fit beside it. Raises UserError for an unknown strategy or
+    planner, and for a kernel whose bytes depend on more than loops and constants.
+
+    Strategies: `none`; `toplib` (Li et al., NPC 2020), `onsram-static` and `onsram-eager` (Pal et al., ACM TECS 2022);
+    `milp` and `sweep`, the optimum where it is proved, with HiGHS and without; `greedy` and `one-step` to compare with;
+    and those of other packages.
+
+    Before:
+    ```mlir
+    machine.target @one_scope frequency 100 {
+      machine.scope @spad size 1024 granule 16 dtypes [f32]
+      machine.unit @load
+      machine.dma @fetch unit @load from [@dram] to [@spad] dims 2 latency 1 row_overhead 0 outstanding 1
+      machine.dma @put unit @load from [@spad] to [@dram] dims 2 latency 1 row_overhead 0 outstanding 1
+    }
+    func.func @main(%x: memref<16xf32>, %y: memref<16xf32> {graph.output = "y"}) {
+      %t = memref.alloc() : memref<16xf32>
+      func.call @k(%x, %t) : (memref<16xf32>, memref<16xf32>) -> ()
+      func.call @k(%t, %y) : (memref<16xf32>, memref<16xf32>) -> ()
+      func.return
+    }
+    func.func private @k(%x: memref<16xf32>, %y: memref<16xf32>) attributes {device = @one_scope} {
+      %tile = mem.buffer : memref<16xf32, "spad">
+      mem.copy %x to %tile : memref<16xf32> to memref<16xf32, "spad">
+      mem.copy %tile to %y : memref<16xf32, "spad"> to memref<16xf32>
+      func.return
+    }
+    ```
+    After (`mem-promote{strategy=toplib}`):
+    ```mlir
+    machine.target @one_scope frequency 100 {
+      machine.scope @spad size 1024 granule 16 dtypes [f32]
+      machine.unit @load
+      machine.dma @fetch unit @load from [@dram] to [@spad] dims 2 latency 1 row_overhead 0 outstanding 1
+      machine.dma @put unit @load from [@spad] to [@dram] dims 2 latency 1 row_overhead 0 outstanding 1
+    }
+    func.func @main(%x: memref<16xf32>, %y: memref<16xf32> {graph.output = "y"}) attributes {
+        predicted_traffic = {strategy = "toplib", bytes_in = 64 : i64, bytes_out = 64 : i64, if_streamed = 256 : i64},
+        residence = ["%t stays in \22spad\22 at 0 from @k to @k: 128 of 128 bytes saved"]} {
+      %t = mem.buffer at 0 : memref<16xf32, "spad">
+      func.call @k_on_chip(%x, %t) : (memref<16xf32>, memref<16xf32, "spad">) -> ()
+      func.call @k_on_chip_1(%t, %y) : (memref<16xf32, "spad">, memref<16xf32>) -> ()
+      func.return
+    }
+    func.func private @k_on_chip(%x: memref<16xf32>, %y: memref<16xf32, "spad">) attributes {device = @one_scope} {
+      mem.copy %x to %y : memref<16xf32> to memref<16xf32, "spad">
+      func.return
+    }
+    func.func private @k_on_chip_1(%x: memref<16xf32, "spad">, %y: memref<16xf32>) attributes {device = @one_scope} {
+      mem.copy %x to %y : memref<16xf32, "spad"> to memref<16xf32>
+      func.return
+    }
+    ```
+    """
+
+    name = "mem-promote"
+
+    strategy: str = DEFAULT_STRATEGY
+    """Who decides what stays."""
+    planner: str = DEFAULT_PLANNER
+    """Who finds a place for what stays."""
+    time_limit: int | float | None = None
+    """Seconds after which a strategy that searches returns the best that it has."""
+    iterations: int = 2
+    """Which run of the program this is, for a strategy that learns from those before."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        program = program_use(op)
+        if program is None or _is_planned(op):
+            return
+        before = edge_traffic(op)
+        made = Specializer(program.target)
+        chooser = Chooser(program, made, self.strategy, Options(self.time_limit, self.planner, self.iterations))
+        decisions = chooser.run()
+        prediction = predict(before, decisions, self.strategy)
+        lines = list(remarks(program, decisions, chooser.offered))
+        Rewrite(op, program, made).run(decisions)
+        for decision in decisions:
+            if decision.kept():
+                ensure_plan(op, decision, program.steps)
+        write_down(op, prediction, lines)
+
+
+def _is_planned(module: ModuleOp) -> bool:
+    return any(
+        isinstance(op, BufferOp | RingOp) and op.scope is not None and op.byte_offset is not None
+        for op in module.walk()
+    )

@@ -1,0 +1,176 @@
+"""How a tensor may lie in a scope, which of its accesses find it there then, and why the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import MemRefType, StringAttr
+from xdsl.ir import Attribute
+
+from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.mem import element_bytes, span_in_bytes, static_strides
+from penstock.passes.loop.promotion import in_scope
+from penstock.passes.loop.residence.fills import Number, can_fill
+from penstock.passes.loop.residence.program import Site, TensorUse
+from penstock.passes.loop.residence.specialize import Halo, Resident, Streams, overhang, specialize
+from penstock.passes.loop.residence.views import argument_type, changes_shape, strided_type, view_type
+
+Key = tuple[str, tuple[tuple[int, Resident], ...]]
+"""A kernel, and its arguments that are on chip."""
+
+
+class Specializer:
+    """The kernels made for residents, each made once."""
+
+    def __init__(self, target: TargetOp):
+        self.target = target
+        self._made: dict[Key, func.FuncOp | str] = {}
+
+    def make(self, kernel: func.FuncOp, residents: Mapping[int, Resident]) -> func.FuncOp:
+        """The kernel for these arguments; raises Streams where one cannot be on chip."""
+        key = kernel.sym_name.data, tuple(sorted(residents.items()))
+        if not residents:
+            return kernel
+        if key not in self._made:
+            try:
+                self._made[key] = specialize(kernel, residents, self.target)
+            except Streams as reason:
+                self._made[key] = str(reason)
+        found = self._made[key]
+        if isinstance(found, str):
+            raise Streams(found)
+        return found
+
+
+@dataclass(frozen=True)
+class Border:
+    """A border of padding that some kernels want around a tensor."""
+
+    halo: Halo
+    value: Number
+
+
+@dataclass
+class Place:
+    """A way for a tensor to lie in a scope."""
+
+    tensor: TensorUse
+    scope: str
+    type: MemRefType[Attribute]
+    """Of the buffer, the border included."""
+    border: Border | None
+    granule: int
+    residents: dict[Site, Resident] = field(default_factory=dict[Site, Resident])
+    """The accesses that find it there, and how."""
+    reasons: dict[Site, str] = field(default_factory=dict[Site, str])
+    """Why the others do not."""
+    saved: int = 0
+    """Bytes over the edge that the steps move all of whose accesses find it there."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on chip, in whole granules."""
+        return -(-span_in_bytes(self.type) // self.granule) * self.granule
+
+    @property
+    def inner(self) -> MemRefType[Attribute]:
+        """The tensor's own elements in the buffer."""
+        if self.border is None:
+            return self.type
+        strides = static_strides(self.type)
+        offset = sum(low * stride for (low, _), stride in zip(self.border.halo, strides, strict=True))
+        return strided_type(self.type, self.tensor.type.get_shape(), strides, offset)
+
+    def resident(self, site: Site, scope_halo: Border | None) -> Resident:
+        """What the kernel gets at an access; raises Streams where no type says it."""
+        if scope_halo is not None:
+            if self.border is None or scope_halo.value != self.border.value:
+                raise Streams("its windows hang over the edge, and there is no border that holds their padding")
+            return Resident(self.type, self.border.halo)
+        type = self.inner
+        for view in site.views:
+            type = view_type(view, type)
+        offset = type.get_offset() or 0
+        if offset * element_bytes(type) % self.granule:
+            raise Streams(f"the part of it begins within a granule of {self.granule} bytes")
+        return Resident(argument_type(type))
+
+
+def best_place(tensor: TensorUse, scope: str, made: Specializer) -> Place:
+    """The way to lie in `scope` that most bytes gain by, and the smallest of those."""
+    borders: dict[Site, Border] = {}
+    never: dict[Site, str] = {}
+    for site in tensor.sites:
+        if site.kernel is None:
+            never[site] = "it is accessed from off chip by what does not run on the machine"
+            continue
+        try:
+            found = overhang(site.kernel, site.number, scope)
+            if found is not None and changes_shape(site.views):
+                raise Streams("its windows hang over the edges of a view of it")
+        except Streams as reason:
+            never[site] = str(reason)
+            continue
+        if found is not None:
+            borders[site] = Border(*found)
+    places = [_tried(place, borders, never, made) for place in _places(tensor, scope, borders, made.target)]
+    return min(places, key=lambda place: (-place.saved, place.size))
+
+
+def _places(tensor: TensorUse, scope: str, borders: Mapping[Site, Border], target: TargetOp) -> Iterator[Place]:
+    granule = target.scope(scope).granule_bytes
+    wanted = [None, *_joined(borders)]
+    for border in wanted:
+        halo = [(0, 0)] * tensor.type.get_num_dims() if border is None else border.halo
+        shape = [low + size + high for size, (low, high) in zip(tensor.type.get_shape(), halo, strict=True)]
+        packed = MemRefType(tensor.type.element_type, shape, memory_space=StringAttr(scope))
+        rows = in_scope(packed, target, scope)
+        if border is not None:
+            # Rows with a border lie apart, so that what is inside of it is a view.
+            kept = [type for type in dict.fromkeys((rows, packed)) if can_fill(type, border.value, target)]
+        else:
+            kept = list(dict.fromkeys((rows, packed)))
+        for type in kept:
+            yield Place(tensor, scope, type, border, granule)
+
+
+def _joined(borders: Mapping[Site, Border]) -> list[Border]:
+    """One border for each padding, as wide as any window needs it."""
+    joined: dict[Number, Halo] = {}
+    for border in borders.values():
+        old = joined.get(border.value, border.halo)
+        pairs = zip(old, border.halo, strict=True)
+        joined[border.value] = tuple((max(a, c), max(b, d)) for (a, b), (c, d) in pairs)
+    return [Border(halo, value) for value, halo in joined.items()]
+
+
+def _tried(place: Place, borders: Mapping[Site, Border], never: Mapping[Site, str], made: Specializer) -> Place:
+    """The place with what each access finds there."""
+    place.reasons.update(never)
+    for site in place.tensor.sites:
+        if site in never:
+            continue
+        assert site.kernel is not None
+        try:
+            resident = place.resident(site, borders.get(site))
+            made.make(site.kernel, {site.number: resident})
+            place.residents[site] = resident
+        except Streams as reason:
+            place.reasons[site] = str(reason)
+    for sites in place.tensor.by_step().values():
+        if any(site.reads for site in sites) and any(site.writes for site in sites):
+            for site in sites:
+                if place.residents.pop(site, None) is not None:
+                    place.reasons[site] = "one step reads and writes it"
+        elif all(site in place.residents for site in sites):
+            place.saved += sum(site.into + site.out for site in sites)
+    if target_has_no_way(made.target, place.scope):
+        place.saved = 0
+    return place
+
+
+def target_has_no_way(target: TargetOp, scope: str) -> bool:
+    """Whether no engine leads from off chip to a scope and back: what is there is neither filled nor written back."""
+    return target.dma_between(DRAM, scope) is None or target.dma_between(scope, DRAM) is None

@@ -1,0 +1,151 @@
+"""What a decision comes to, in bytes and in words, and where it is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.utils.hints import isa
+
+from penstock.passes.kernels import ENTRY
+from penstock.passes.loop.residence.choice import Decision
+from penstock.passes.loop.residence.places import Place
+from penstock.passes.loop.residence.program import ProgramUse, Site
+
+PREDICTED = "predicted_traffic"
+"""The attribute of `@main` with the bytes that its kernels move over the chip's edge in one run."""
+
+REMARKS = "residence"
+"""The attribute of `@main` that says, for people, which tensors stay on chip, and why others do not."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Bytes that DMA engines move over the chip's edge in one run of `@main`."""
+
+    bytes_in: int
+    """From off chip."""
+    bytes_out: int
+    """To off chip."""
+    if_streamed: int
+    """What they move, both ways, where no tensor stays on chip."""
+    strategy: str
+    """Who decided what stays."""
+
+    @property
+    def total(self) -> int:
+        """Both ways."""
+        return self.bytes_in + self.bytes_out
+
+
+def predict(before: tuple[int, int], decisions: Sequence[Decision], strategy: str) -> Prediction:
+    """What the strategies predict, given the bytes in and out when nothing stays."""
+    into, out = before
+    for decision in decisions:
+        for name in decision.places:
+            into -= sum(site.into for site in decision.sites(name))
+            out -= sum(site.out for site in decision.sites(name))
+        for movement in decision.movements():
+            if movement.kind == "fill":
+                into += movement.bytes
+            elif movement.kind == "write-back":
+                out += movement.bytes
+            else:
+                sites = decision.places[movement.tensor].tensor.by_step()[movement.step]
+                into += sum(site.into for site in sites)
+                out += sum(site.out for site in sites)
+    return Prediction(into, out, sum(before), strategy)
+
+
+def write_down(module: ModuleOp, prediction: Prediction, remarks: Sequence[str]) -> None:
+    """Put both into attributes of `@main`."""
+    main = _main(module)
+    assert main is not None
+    main.attributes[PREDICTED] = DictionaryAttr(
+        {
+            "strategy": StringAttr(prediction.strategy),
+            "bytes_in": IntegerAttr(prediction.bytes_in, i64),
+            "bytes_out": IntegerAttr(prediction.bytes_out, i64),
+            "if_streamed": IntegerAttr(prediction.if_streamed, i64),
+        }
+    )
+    if remarks:
+        main.attributes[REMARKS] = ArrayAttr([StringAttr(remark) for remark in remarks])
+
+
+def predicted_traffic(module: ModuleOp) -> Prediction | None:
+    """What `mem-promote` predicted for a module; None if it has not run, or there are no kernels to speak of."""
+    main = _main(module)
+    found = None if main is None else main.attributes.get(PREDICTED)
+    if not isinstance(found, DictionaryAttr):
+        return None
+    numbers = [found.data.get(name) for name in ("bytes_in", "bytes_out", "if_streamed")]
+    values = [number.value.data for number in numbers if isinstance(number, IntegerAttr)]
+    strategy = found.data.get("strategy")
+    if len(values) < 3 or not isinstance(strategy, StringAttr):
+        return None
+    return Prediction(values[0], values[1], values[2], strategy.data)
+
+
+def residence_remarks(module: ModuleOp) -> list[str]:
+    """What `mem-promote` said about each tensor of a module."""
+    main = _main(module)
+    found = None if main is None else main.attributes.get(REMARKS)
+    if not isa(found, ArrayAttr[StringAttr]):
+        return []
+    return [remark.data for remark in found]
+
+
+def _main(module: ModuleOp) -> func.FuncOp | None:
+    found = (op for op in module.ops if isinstance(op, func.FuncOp) and op.sym_name.data == ENTRY)
+    return next(found, None)
+
+
+def remarks(program: ProgramUse, decisions: Sequence[Decision], offered: Mapping[str, Place]) -> Iterator[str]:
+    """
+    A line for each tensor that stays on chip at some time, and for each that is made and read by the machine and
+    never does. `offered` is the place of each tensor in the scope that would have saved most.
+    """
+    kept = {name: decision for decision in decisions for name in decision.kept()}
+    problems = {name: decision for decision in decisions for name in decision.places}
+    for tensor in program.tensors:
+        if (decision := kept.get(tensor.name)) is not None:
+            yield from _kept(decision, tensor.name)
+            continue
+        place = offered.get(tensor.name)
+        moved = sum(site.into + site.out for site in tensor.sites)
+        if place is None or not moved or len(tensor.by_step()) < 2:
+            continue
+        if (asked := problems.get(tensor.name)) is not None:
+            why = f'the strategy leaves it out of "{asked.scope}", where {place.size:,} bytes would be taken'
+        else:
+            site, reason = next(iter(place.reasons.items()), (tensor.sites[0], "nothing would be saved"))
+            why = f"{_where(site)}: {reason}"
+        yield f"%{tensor.name} streams, {moved:,} bytes: {why}"
+
+
+def _kept(decision: Decision, name: str) -> Iterator[str]:
+    place, tensor = decision.places[name], decision.tensor(name)
+    moved = sum(site.into + site.out for site in place.tensor.sites)
+    spent = sum(movement.bytes for movement in decision.movements() if movement.tensor == name)
+    saved = sum(site.into + site.out for site in decision.sites(name)) - spent
+    steps = place.tensor.by_step()
+    for run in decision.residence.runs:
+        if run.tensor != name:
+            continue
+        first, last = (steps[tensor.accesses[index].step][0] for index in (run.first, run.last))
+        ends = " ".join(
+            f"{movement.kind} {movement.bytes:,},"
+            for movement in decision.movements()
+            if movement.tensor == name and movement.kind != "stream" and run.first <= movement.access <= run.last
+        )
+        yield (
+            f'%{name} stays in "{decision.scope}" at {run.offset} from {_where(first)} to {_where(last)}: '
+            f"{f'{ends} ' if ends else ''}{saved:,} of {moved:,} bytes saved"
+        )
+
+
+def _where(site: Site) -> str:
+    return f"@{site.op.callee.string_value()}" if isinstance(site.op, func.CallOp) else site.op.name

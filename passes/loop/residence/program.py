@@ -1,0 +1,267 @@
+"""
+`@main` as a sequence of steps that access tensors, for the planner of residence; the IR is only read.
+
+A step is an op of `@main` that computes: the call of a kernel, as a rule. A tensor is an allocation or an argument of
+`@main`, and what is accessed through views of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+from xdsl.dialects import arith, func, memref
+from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, ModuleOp
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.utils.hints import isa
+
+from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import CopyOp, element_bytes, memref_of, scope_of
+from penstock.passes.accel.loop_domain import loops_around, sum_over_loops
+from penstock.passes.kernels import ENTRY, machine_kernels
+from penstock.passes.loop.residence.traffic import crossings
+from penstock.passes.loop.residence.views import VIEWS
+
+OUTPUT = "graph.output"
+"""The attribute of the arguments of `@main` that are its results."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """An operand of an op of `@main` that is a tensor, or a view of one."""
+
+    step: int
+    op: Operation
+    number: int
+    """Of the operand."""
+    views: tuple[Operation, ...]
+    """What lies between the tensor and the operand, the outermost view first."""
+    kernel: func.FuncOp | None
+    """The kernel of the machine that is called, by `@main` itself; None where the access can only be off chip."""
+    reads: bool
+    writes: bool
+    into: int
+    """Bytes from off chip, over the chip's edge, when it is accessed there."""
+    out: int
+    """Bytes to off chip."""
+
+
+@dataclass
+class TensorUse:
+    """A tensor and all accesses of it."""
+
+    root: SSAValue
+    name: str
+    sites: list[Site] = field(default_factory=list[Site])
+    """In the order of the program."""
+
+    @property
+    def type(self) -> MemRefType[Attribute]:
+        """Where it lies off chip."""
+        return memref_of(self.root)
+
+    @property
+    def bytes(self) -> int:
+        """Of all its elements."""
+        return prod(self.type.get_shape()) * element_bytes(self.type)
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it has its contents from the beginning."""
+        return isinstance(self.root, BlockArgument) and not self.is_output
+
+    @property
+    def is_output(self) -> bool:
+        """Whether somebody wants its contents in the end."""
+        return isinstance(self.root, BlockArgument) and any(site.writes for site in self.sites)
+
+    def by_step(self) -> dict[int, list[Site]]:
+        """The accesses of each step."""
+        found: dict[int, list[Site]] = {}
+        for site in self.sites:
+            found.setdefault(site.step, []).append(site)
+        return found
+
+    def writers(self) -> list[int]:
+        """The steps, from the first on, that write it before any reads it."""
+        found: list[int] = []
+        for step, sites in self.by_step().items():
+            if any(site.reads for site in sites):
+                break
+            found.append(step)
+        return found
+
+    def is_made_at_once(self) -> bool:
+        """Whether the first step writes all of it, so that from then on it may be copied whole."""
+        writers = self.writers()
+        return self.is_source or (len(writers) == 1 and self._covers(set(writers)))
+
+    def is_made_in_parts(self) -> bool:
+        """Whether the first steps together write all of it."""
+        return self._covers(set(self.writers()))
+
+    def _covers(self, steps: set[int]) -> bool:
+        shape = self.type.get_shape()
+        if prod(shape) > 1 << 26:
+            return False
+        missing = np.ones(shape, np.bool_)
+        for site in self.sites:
+            if site.step not in steps or not site.writes:
+                continue
+            cut = [view for view in site.views if isinstance(view, memref.SubviewOp)]
+            if not cut:
+                return True
+            if len(cut) == 1 and all(
+                isinstance(view, memref.CastOp) for view in site.views[: site.views.index(cut[0])]
+            ):
+                missing[_box(cut[0])] = False
+        return not missing.any()
+
+
+def _box(view: memref.SubviewOp) -> tuple[slice, ...]:
+    """The elements that a view shows; none where that is not constant."""
+    at, sizes = view.static_offsets.get_values(), view.static_sizes.get_values()
+    steps = view.static_strides.get_values()
+    if DYNAMIC_INDEX in at or DYNAMIC_INDEX in sizes:
+        return tuple(slice(0, 0) for _ in at)
+    return tuple(slice(a, a + (n - 1) * s + 1, s) for a, n, s in zip(at, sizes, steps, strict=True))
+
+
+@dataclass
+class ProgramUse:
+    """The steps of `@main`, and the tensors that they access."""
+
+    target: TargetOp
+    main: func.FuncOp
+    steps: list[Operation]
+    tensors: list[TensorUse]
+    kernels: dict[str, func.FuncOp]
+    """The kernels of the machine."""
+    functions: dict[str, func.FuncOp]
+    """All functions."""
+
+    def calls(self, step: int) -> Iterator[func.FuncOp]:
+        """The kernels of the machine that run at a step."""
+        yield from self._called_in(self.steps[step])
+
+    def _called_in(self, op: Operation) -> Iterator[func.FuncOp]:
+        for call in op.walk():
+            if not isinstance(call, func.CallOp):
+                continue
+            name = call.callee.string_value()
+            if (kernel := self.kernels.get(name)) is not None:
+                yield kernel
+            elif name in self.functions and not self.functions[name].is_declaration:
+                yield from self._called_in(self.functions[name])
+
+
+def program_use(module: ModuleOp) -> ProgramUse | None:
+    """The use that `@main` makes of its memrefs; None without a machine that it calls kernels of, and without one."""
+    target, kernels = machine_kernels(module)
+    functions = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp)}
+    main = functions.get(ENTRY)
+    if target is None or main is None or len(main.body.blocks) != 1 or not kernels:
+        return None
+    on_machine = {kernel.sym_name.data: kernel for kernel in kernels}
+    block = main.body.block
+    steps = [op for op in block.ops if not isinstance(op, (*_SILENT, *VIEWS))]
+    reader = _Reader(target, main, {op: step for step, op in enumerate(steps)}, functions, on_machine)
+    roots = [arg for arg in block.args if isa(arg.type, MemRefType)]
+    roots += [op.memref for op in block.ops if isinstance(op, memref.AllocOp)]
+    tensors: list[TensorUse] = []
+    taken: set[str] = set()
+    for root in roots:
+        name = _unique(root.name_hint or f"buffer {len(tensors)}", taken)
+        sites = sorted(reader.sites(root, ()), key=lambda site: site.step)
+        if sites and memref_of(root).has_static_shape():
+            tensors.append(TensorUse(root, name, sites))
+    return ProgramUse(target, main, steps, tensors, on_machine, functions)
+
+
+_SILENT = (memref.AllocOp, memref.DeallocOp, arith.ConstantOp, func.ReturnOp)
+"""Ops of `@main` that access no elements."""
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    found, number = name, 0
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    taken.add(found)
+    return found
+
+
+@dataclass
+class _Reader:
+    target: TargetOp
+    main: func.FuncOp
+    numbers: Mapping[Operation, int]
+    functions: Mapping[str, func.FuncOp]
+    on_machine: Mapping[str, func.FuncOp]
+    moved: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict[str, dict[int, tuple[int, int]]])
+
+    def sites(self, value: SSAValue, views: tuple[Operation, ...]) -> Iterator[Site]:
+        """All accesses of a memref, itself or through views."""
+        for use in value.uses:
+            op = use.operation
+            if isinstance(op, memref.DeallocOp):
+                continue
+            if isinstance(op, VIEWS):
+                yield from self.sites(op.results[0], (*views, op))
+                continue
+            yield self._site(op, use.index, views)
+
+    def _site(self, op: Operation, number: int, views: tuple[Operation, ...]) -> Site:
+        step = self.main.body.block.find_ancestor_op_in_block(op)
+        assert step is not None
+        at = self.numbers.get(step, 0)
+        callee = self.functions.get(op.callee.string_value()) if isinstance(op, func.CallOp) else None
+        if callee is None or callee.is_declaration or op.results:
+            return Site(at, op, number, views, None, True, True, 0, 0)
+        reads, writes = _accesses(callee.body.block.args[number])
+        name = callee.sym_name.data
+        kernel = self.on_machine.get(name)
+        if kernel is None:
+            return Site(at, op, number, views, None, reads, writes, 0, 0)
+        times = sum_over_loops(loops_around(op))
+        into, out = self._moved(kernel).get(number, (0, 0))
+        own = kernel if op is step else None
+        return Site(at, op, number, views, own, reads, writes, times * into, times * out)
+
+    def _moved(self, kernel: func.FuncOp) -> dict[int, tuple[int, int]]:
+        """The bytes that one call moves from and to each of its arguments off chip."""
+        name = kernel.sym_name.data
+        if name not in self.moved:
+            found: dict[int, tuple[int, int]] = {}
+            for crossing in crossings(kernel, self.target):
+                if crossing.argument is not None:
+                    into, out = found.get(crossing.argument, (0, 0))
+                    found[crossing.argument] = into + crossing.into, out + crossing.out
+            self.moved[name] = found
+        return self.moved[name]
+
+
+def _accesses(value: SSAValue) -> tuple[bool, bool]:
+    """Whether a function reads, and whether it writes, what an argument is, itself or through views."""
+    reads = writes = False
+    for use in value.uses:
+        op = use.operation
+        if isinstance(op, VIEWS):
+            more = _accesses(op.results[0])
+        elif isinstance(op, CopyOp):
+            more = op.operands[use.index] is op.source, op.operands[use.index] is op.dest
+        elif isinstance(op, GenericOp):
+            output = use.index >= len(op.inputs)
+            more = not output or bool(op.body.block.args[use.index].uses), output
+        else:
+            more = True, True
+        reads, writes = reads or more[0], writes or more[1]
+    return reads, writes
+
+
+def is_off_chip(value: SSAValue) -> bool:
+    """Whether a value is a memref off chip."""
+    return isa(value.type, MemRefType) and scope_of(value.type) is None

@@ -1,0 +1,200 @@
+"""Putting a decision into the IR: residents in `@main`, the kernels made for them, and the copies at their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from xdsl.builder import Builder
+from xdsl.dialects import arith, func, memref
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    ArrayAttr,
+    FunctionType,
+    MemRefType,
+    ModuleOp,
+    StringAttr,
+    SymbolRefAttr,
+)
+from xdsl.dialects.linalg.attrs import IteratorType, IteratorTypeAttr
+from xdsl.dialects.linalg.ops import GenericOp, YieldOp
+from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir.affine import AffineMap
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from penstock.dialects.mem import BufferOp, CopyOp
+from penstock.passes.kernels import DEVICE
+from penstock.passes.loop.residence.choice import Decision
+from penstock.passes.loop.residence.places import Border, Place, Specializer
+from penstock.passes.loop.residence.program import ProgramUse, Site
+from penstock.passes.loop.residence.specialize import Resident
+from penstock.passes.loop.residence.views import VIEWS, as_argument, rebuild
+from penstock.passes.loop.tensorize import prove
+from penstock.passes.planning.residence.problem import Run
+
+
+@dataclass
+class Rewrite:
+    """The rewriting of one module."""
+
+    module: ModuleOp
+    program: ProgramUse
+    made: Specializer
+    _names: set[str] = field(default_factory=set[str])
+    _clones: dict[tuple[str, tuple[tuple[int, Resident], ...]], str] = field(
+        default_factory=dict[tuple[str, tuple[tuple[int, Resident], ...]], str]
+    )
+    _last: dict[str, func.FuncOp] = field(default_factory=dict[str, func.FuncOp])
+    """For each kernel the last one made of it."""
+    _movers: dict[tuple[Attribute, Attribute], str] = field(default_factory=dict[tuple[Attribute, Attribute], str])
+    _borders: dict[MemRefType[Attribute], str] = field(default_factory=dict[MemRefType[Attribute], str])
+
+    def run(self, decisions: Sequence[Decision]) -> None:
+        """Put in all that the decisions say."""
+        self._names = {op.sym_name.data for op in self.module.ops if isinstance(op, func.FuncOp)}
+        at_call: dict[func.CallOp, dict[int, Resident]] = {}
+        operands: dict[Site, SSAValue] = {}
+        for decision in decisions:
+            for site, resident in decision.residents():
+                assert isinstance(site.op, func.CallOp)
+                at_call.setdefault(site.op, {})[site.number] = resident
+            for run in decision.residence.runs:
+                self._put(decision, run, operands)
+        for site, value in operands.items():
+            site.op.operands[site.number] = value
+        for call, residents in at_call.items():
+            call.callee = SymbolRefAttr(self._clone(call.callee.string_value(), residents))
+        self._clear()
+
+    # one run
+
+    def _put(self, decision: Decision, run: Run, operands: dict[Site, SSAValue]) -> None:
+        """The buffer of a run, what its accesses get, and the copies before and after it."""
+        place, accesses = decision.places[run.tensor], decision.tensor(run.tensor).accesses
+        steps = [accesses[index].step for index in range(run.first, run.last + 1)]
+        start = Builder(InsertPoint.before(self.program.steps[steps[0]]))
+        buffer = start.insert(BufferOp(place.type, run.offset))
+        buffer.location = self.program.steps[steps[0]].location
+        buffer.memref.name_hint = place.tensor.root.name_hint
+        if place.border is not None:
+            self._call(start, self._fill_border(place, place.border), buffer.memref)
+        moves = {
+            (movement.step, movement.kind)
+            for movement in decision.movements()
+            if movement.tensor == run.tensor and run.first <= movement.access <= run.last
+        }
+        if (steps[0], "fill") in moves:
+            inner = as_argument(start, self._inner(start, place, buffer.memref))
+            self._call(start, self._mover("fill", place.tensor.root, inner), place.tensor.root, inner)
+        for step in steps:
+            builder = Builder(InsertPoint.before(self.program.steps[step]))
+            for site in place.tensor.by_step()[step]:
+                operands[site] = self._operand(builder, place, site, buffer.memref)
+            if (step, "write-back") in moves:
+                after = Builder(InsertPoint.after(self.program.steps[step]))
+                inner = as_argument(after, self._inner(after, place, buffer.memref))
+                self._call(after, self._mover("spill", inner, place.tensor.root), inner, place.tensor.root)
+
+    def _inner(self, builder: Builder, place: Place, buffer: SSAValue) -> SSAValue:
+        """The tensor's own elements in its buffer."""
+        if place.border is None:
+            return buffer
+        lows = [low for low, _ in place.border.halo]
+        sizes = place.tensor.type.get_shape()
+        ones = [1] * len(lows)
+        type = memref.SubviewOp.infer_result_type(place.type, lows, list(sizes), ones)
+        return builder.insert(memref.SubviewOp.get(buffer, lows, list(sizes), ones, type)).result
+
+    def _operand(self, builder: Builder, place: Place, site: Site, buffer: SSAValue) -> SSAValue:
+        """What the kernel gets at an access."""
+        if place.residents[site].halo:
+            return buffer
+        return rebuild(builder, site.views, self._inner(builder, place, buffer))
+
+    def _call(self, builder: Builder, name: str, *operands: SSAValue) -> None:
+        builder.insert(func.CallOp(name, list(operands), []))
+
+    # kernels
+
+    def _clone(self, callee: str, residents: dict[int, Resident]) -> str:
+        """The name of the kernel made for residents, which is put behind the one that it is made of."""
+        key = callee, tuple(sorted(residents.items()))
+        if key not in self._clones:
+            kernel = self.program.kernels[callee]
+            clone = self.made.make(kernel, residents).clone()
+            name = self._clones[key] = self._fresh(f"{callee}_on_chip")
+            clone.sym_name = StringAttr(name)
+            Rewriter.insert_op(clone, InsertPoint.after(self._last.get(callee, kernel)))
+            self._last[callee] = clone
+        return self._clones[key]
+
+    def _fresh(self, name: str) -> str:
+        found, number = name, 0
+        while found in self._names:
+            number += 1
+            found = f"{name}_{number}"
+        self._names.add(found)
+        return found
+
+    def _mover(self, name: str, source: SSAValue, dest: SSAValue) -> str:
+        """The kernel that copies one memref to another, both whole."""
+        key = source.type, dest.type
+        if key not in self._movers:
+            block = Block(arg_types=key)
+            block.args[0].name_hint, block.args[1].name_hint = "source", "dest"
+            block.add_ops([CopyOp(block.args[0], block.args[1]), func.ReturnOp()])
+            self._movers[key] = self._add_kernel(name, block)
+        return self._movers[key]
+
+    def _fill_border(self, place: Place, border: Border) -> str:
+        """The kernel that fills a buffer with padding, of which its border stays."""
+        if place.type not in self._borders:
+            rank = place.type.get_num_dims()
+            body = Block(arg_types=[place.type.element_type])
+            constant = arith.ConstantOp(border.value)
+            body.add_ops([constant, YieldOp(constant.result)])
+            block = Block(arg_types=[place.type])
+            block.args[0].name_hint = "dest"
+            generic = GenericOp(
+                [],
+                [block.args[0]],
+                Region(body),
+                ArrayAttr([AffineMapAttr(AffineMap.identity(rank))]),
+                ArrayAttr([IteratorTypeAttr(IteratorType.PARALLEL)] * rank),
+            )
+            block.add_ops([generic, func.ReturnOp()])
+            self._borders[place.type] = self._add_kernel("border", block)
+            generic.library_call = prove(generic, self.program.target).intrinsic.sym_name
+        return self._borders[place.type]
+
+    def _add_kernel(self, name: str, block: Block) -> str:
+        name = self._fresh(name)
+        type = FunctionType.from_lists([arg.type for arg in block.args], [])
+        kernel = func.FuncOp(name, type, Region(block), "private")
+        kernel.attributes[DEVICE] = SymbolRefAttr(self.program.target.sym_name.data)
+        last = self.module.body.block.last_op
+        assert last is not None
+        Rewriter.insert_op(kernel, InsertPoint.after(last))
+        return name
+
+    # what is left over
+
+    def _clear(self) -> None:
+        """Take away views and allocations that nobody uses any more, and kernels that nobody calls."""
+        for op in reversed(list(self.program.main.body.block.ops)):
+            is_dead = all(not result.uses for result in op.results)
+            if isinstance(op, VIEWS) and is_dead:
+                Rewriter.erase_op(op)
+            elif isinstance(op, memref.AllocOp) and _is_unused(op):
+                for use in list(op.memref.uses):
+                    Rewriter.erase_op(use.operation)
+                Rewriter.erase_op(op)
+        called = {op.callee.string_value() for op in self.module.walk() if isinstance(op, func.CallOp)}
+        for callee, _ in self._clones:
+            kernel = self.program.kernels[callee]
+            if callee not in called and kernel.parent is not None:
+                Rewriter.erase_op(kernel)
+
+
+def _is_unused(op: memref.AllocOp) -> bool:
+    return all(isinstance(use.operation, memref.DeallocOp) for use in op.memref.uses)

@@ -1,0 +1,429 @@
+"""What stays on chip between kernels: the same results, and the bytes that were predicted, at every level."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from xdsl.dialects import func, memref
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.parser import Parser
+from xdsl.utils.hints import isa
+
+from penstock.dialects.context import make_context
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.machine import find_target
+from penstock.dialects.mem import BufferOp, CopyOp
+from penstock.passes.accel.traffic import compulsory_bytes, traffic
+from penstock.passes.loop.residence import pinning
+from penstock.passes.loop.residence.prediction import predicted_traffic
+from penstock.passes.loop.residence.program import program_use
+from penstock.passes.loop.residence.specialize import is_multiple
+from penstock.passes.loop.residence.traffic import edge_traffic
+from penstock.passes.planning.problem import Outcome
+from penstock.runtime.compiler import attach_machine, pipeline
+from penstock.runtime.interpreter import Counters, run_module
+from penstock.runtime.native import load_native
+from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+from penstock.runtime.signature import signature_of
+
+Array = NDArray[Any]
+
+STRATEGIES = ("milp", "toplib", "onsram-static", "onsram-eager")
+
+MLP = """
+func.func @main(%x: tensor<32x96xf32>, %w: tensor<96x48xf32>, %v: tensor<48x64xf32>) -> tensor<32x64xf32> {
+  %a = graph.matmul %x, %w : (tensor<32x96xf32>, tensor<96x48xf32>) -> tensor<32x48xf32>
+  %b = graph.relu %a : tensor<32x48xf32>
+  %c = graph.matmul %b, %v : (tensor<32x48xf32>, tensor<48x64xf32>) -> tensor<32x64xf32>
+  %d = graph.relu %c : tensor<32x64xf32>
+  %e = graph.mul %d, %c : (tensor<32x64xf32>, tensor<32x64xf32>) -> tensor<32x64xf32>
+  %f = graph.add %e, %d : (tensor<32x64xf32>, tensor<32x64xf32>) -> tensor<32x64xf32>
+  func.return %f : tensor<32x64xf32>
+}
+"""
+
+BLOCK = """
+func.func @main(%x: tensor<1x8x10x10xf32>, %w: tensor<8x8x3x3xf32>, %v: tensor<8x8x3x3xf32>, %u: tensor<8x8x1x1xf32>)
+    -> tensor<1x8x10x10xf32> {
+  %a = graph.conv %x, %w strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1]
+    : (tensor<1x8x10x10xf32>, tensor<8x8x3x3xf32>) -> tensor<1x8x10x10xf32>
+  %b = graph.relu %a : tensor<1x8x10x10xf32>
+  %c = graph.conv %b, %v strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1]
+    : (tensor<1x8x10x10xf32>, tensor<8x8x3x3xf32>) -> tensor<1x8x10x10xf32>
+  %d = graph.relu %c : tensor<1x8x10x10xf32>
+  %e = graph.conv %d, %u strides [1, 1] pads [0, 0, 0, 0] dilations [1, 1]
+    : (tensor<1x8x10x10xf32>, tensor<8x8x1x1xf32>) -> tensor<1x8x10x10xf32>
+  %f = graph.add %e, %b : (tensor<1x8x10x10xf32>, tensor<1x8x10x10xf32>) -> tensor<1x8x10x10xf32>
+  func.return %f : tensor<1x8x10x10xf32>
+}
+"""
+"""A residual block: padded windows, and a tensor that is read again two kernels later."""
+
+BIASED = """
+func.func @main(%x: tensor<1x8x10x10xf32>, %w: tensor<8x8x3x3xf32>, %b: tensor<8xf32>) -> tensor<1x8x10x10xf32> {
+  %a = graph.conv %x, %w, %b strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1]
+    : (tensor<1x8x10x10xf32>, tensor<8x8x3x3xf32>, tensor<8xf32>) -> tensor<1x8x10x10xf32>
+  func.return %a : tensor<1x8x10x10xf32>
+}
+"""
+"""A convolution whose bias an engine adds on the way, in a command for each row of the image."""
+
+FIRE = """
+func.func @main(%x: tensor<1x64x6x6xf32>, %s: tensor<32x64x1x1xf32>, %w: tensor<64x32x1x1xf32>,
+    %v: tensor<64x32x3x3xf32>, %u: tensor<32x128x1x1xf32>) -> tensor<1x32x6x6xf32> {
+  %q = graph.conv %x, %s strides [1, 1] pads [0, 0, 0, 0] dilations [1, 1]
+    : (tensor<1x64x6x6xf32>, tensor<32x64x1x1xf32>) -> tensor<1x32x6x6xf32>
+  %a = graph.conv %q, %w strides [1, 1] pads [0, 0, 0, 0] dilations [1, 1]
+    : (tensor<1x32x6x6xf32>, tensor<64x32x1x1xf32>) -> tensor<1x64x6x6xf32>
+  %b = graph.conv %q, %v strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1]
+    : (tensor<1x32x6x6xf32>, tensor<64x32x3x3xf32>) -> tensor<1x64x6x6xf32>
+  %c = graph.concat %a, %b axis 1 : (tensor<1x64x6x6xf32>, tensor<1x64x6x6xf32>) -> tensor<1x128x6x6xf32>
+  %d = graph.conv %c, %u strides [1, 1] pads [0, 0, 0, 0] dilations [1, 1]
+    : (tensor<1x128x6x6xf32>, tensor<32x128x1x1xf32>) -> tensor<1x32x6x6xf32>
+  func.return %d : tensor<1x32x6x6xf32>
+}
+"""
+"""A tensor that two kernels make in parts."""
+
+
+@cache
+def tensorized(text: str, machine: str, scope: str, size: int, tile: str) -> ModuleOp:
+    """A graph at the loop level, before scopes are planned, on a machine of which one scope has `size` bytes."""
+    ctx = make_context()
+    module = Parser(ctx, text).parse_module()
+    attach_machine(module, machine)
+    target = find_target(module)
+    assert target is not None
+    if size:
+        target.scope(scope).size = IntegerAttr(size, i64)
+    specs = pipeline("loop", machine)
+    specs = [tile if spec == "tile" else spec for spec in specs[: specs.index("tensorize") + 1]]
+    run_passes(ctx, module, read_pipeline(",".join(specs)))
+    return module
+
+
+def promoted(text: str, machine: str, spec: str, scope: str = "", size: int = 0, tile: str = "tile") -> ModuleOp:
+    """The same after `spec`, a `mem-promote`."""
+    module = tensorized(text, machine, scope, size, tile).clone()
+    run_passes(make_context(), module, read_pipeline(spec))
+    return module
+
+
+def inputs_of(module: ModuleOp) -> list[Array]:
+    """Small integers, whose sums are exact."""
+    rng = np.random.default_rng(0)
+    return [rng.integers(-1, 2, spec.shape).astype(spec.dtype) for spec in signature_of(module).inputs]
+
+
+def run_everywhere(module: ModuleOp, *, in_c: bool = True) -> tuple[list[Array], int]:
+    """
+    Run at loop and accel level, and in C: all the same, to the bit, and the bytes those predicted.
+    """
+    prediction = predicted_traffic(module)
+    assert prediction is not None
+    expected = prediction.bytes_in, prediction.bytes_out
+    assert edge_traffic(module) == expected
+    ctx, inputs, runs = make_context(), inputs_of(module), list[list[Array]]()
+    for level, lowering in (("loop", "mem-plan,mem-verify"), ("accel", "loop-to-accel,cse,mem-verify")):
+        run_passes(ctx, module, read_pipeline(lowering))
+        counters = Counters()
+        runs.append(run_module(module, inputs, ctx.weights, counters=counters))
+        assert (counters.bytes_in, counters.bytes_out) == expected, level
+    if in_c:
+        native = load_native(module).new_context()
+        runs.append(native(inputs))
+        assert (native.counters.bytes_in, native.counters.bytes_out) == expected
+    static = traffic(module)
+    assert (static.bytes_in, static.bytes_out) == expected
+    runs.append(run_module(module, inputs, ctx.weights, seed=1))
+    for run in runs[1:]:
+        for output, first in zip(run, runs[0], strict=True):
+            np.testing.assert_array_equal(output, first)
+    return runs[0], prediction.total
+
+
+def called(module: ModuleOp) -> list[str]:
+    """The kernels that `@main` calls, in order."""
+    return [op.callee.string_value() for op in main_of(module).walk() if isinstance(op, func.CallOp)]
+
+
+def main_of(module: ModuleOp) -> func.FuncOp:
+    return next(op for op in module.ops if isinstance(op, func.FuncOp) and op.sym_name.data == "main")
+
+
+def remarks_of(module: ModuleOp) -> list[str]:
+    found = main_of(module).attributes.get("residence", ArrayAttr[StringAttr]([]))
+    assert isa(found, ArrayAttr[StringAttr])
+    return [remark.data for remark in found]
+
+
+CASES = [
+    pytest.param(MLP, "rapid-core-like", "spm", 0, "tile", id="mlp in one scope"),
+    pytest.param(MLP, "rapid-core-like", "spm", 20480, "tile{reserve=0.5}", id="mlp in one small scope, with reserve"),
+    pytest.param(MLP, "neural-cluster", "sram", 12288, "tile", id="mlp in a small shared scope"),
+    pytest.param(BLOCK, "rapid-core-like", "spm", 0, "tile", id="residual block in one scope"),
+    pytest.param(BLOCK, "rapid-core-like", "spm", 40960, "tile{reserve=0.4}", id="residual block in a small scope"),
+    pytest.param(BLOCK, "neural-cluster", "sram", 8192, "tile", id="residual block in a small shared scope"),
+    pytest.param(FIRE, "rapid-core-like", "spm", 0, "tile", id="parts in one scope"),
+    pytest.param(FIRE, "neural-cluster", "sram", 24576, "tile", id="parts in a small shared scope"),
+]
+
+
+@pytest.mark.parametrize(("text", "machine", "scope", "size", "tile"), CASES)
+def test_every_strategy_computes_the_same_and_moves_what_it_predicts(
+    text: str, machine: str, scope: str, size: int, tile: str
+) -> None:
+    expected, most = run_everywhere(promoted(text, machine, "mem-promote{strategy=none}", scope, size, tile))
+    moved: dict[str, int] = {}
+    done: dict[str, int] = {}
+    for strategy in STRATEGIES:
+        module = promoted(text, machine, f"mem-promote{{strategy={strategy}}}", scope, size, tile)
+        text_of_all = str(module).replace(strategy, "")
+        if text_of_all not in done:
+            found, done[text_of_all] = run_everywhere(module, in_c=strategy == "milp")
+            np.testing.assert_array_equal(found[0], expected[0])
+        moved[strategy] = done[text_of_all]
+    assert moved["milp"] == min(moved.values())
+    assert moved["milp"] < most
+    assert max(moved.values()) <= most
+
+
+def test_with_room_for_all_a_chain_moves_only_what_comes_from_outside() -> None:
+    module = promoted(MLP, "rapid-core-like", "mem-promote")
+    prediction = predicted_traffic(module)
+    assert prediction is not None
+    assert prediction.bytes_in == 4 * (32 * 96 + 96 * 48 + 48 * 64)
+    assert prediction.bytes_out == 4 * 32 * 64
+    assert not any(isinstance(op, memref.AllocOp) for op in main_of(module).walk())
+    run_passes(make_context(), module, read_pipeline("mem-plan,loop-to-accel"))
+    assert compulsory_bytes(module) == (prediction.bytes_in, prediction.bytes_out)
+
+
+def test_a_bias_that_each_command_reads_again_counts_as_often() -> None:
+    module = promoted(BIASED, "gemmini-fp32", "mem-promote")
+    prediction = predicted_traffic(module)
+    assert prediction is not None
+    ctx, at_loops, at_commands = make_context(), Counters(), Counters()
+    run_passes(ctx, module, read_pipeline("mem-plan"))
+    run_module(module, inputs_of(module), ctx.weights, counters=at_loops)
+    run_passes(ctx, module, read_pipeline("loop-to-accel"))
+    run_module(module, inputs_of(module), ctx.weights, counters=at_commands)
+    assert (at_commands.bytes_in, at_commands.bytes_out) == (prediction.bytes_in, prediction.bytes_out)
+    assert at_commands.bytes_in - at_loops.bytes_in == 9 * 8 * 4
+
+
+@pytest.mark.parametrize(("text", "machine"), [("MLP", "rapid-core-like"), ("BLOCK", "gemmini-fp32")])
+def test_the_pipeline_takes_what_it_has_planned(text: str, machine: str) -> None:
+    """The loop level is text that people compile on from."""
+    module = tensorized({"MLP": MLP, "BLOCK": BLOCK}[text], machine, "", 0, "tile").clone()
+    ctx = make_context()
+    run_passes(ctx, module, read_pipeline("mem-promote,mem-plan"))
+    expected = run_module(module, inputs_of(module), ctx.weights)[0]
+    run_passes(ctx, module, read_pipeline(",".join(pipeline("accel", machine, start="loop"))))
+    np.testing.assert_array_equal(run_module(module, inputs_of(module), ctx.weights)[0], expected)
+
+
+def test_nothing_stays_where_nothing_is_to_stay() -> None:
+    before = tensorized(MLP, "rapid-core-like", "spm", 0, "tile")
+    module = promoted(MLP, "rapid-core-like", "mem-promote{strategy=none}")
+    prediction = predicted_traffic(module)
+    assert prediction is not None
+    assert (prediction.bytes_in, prediction.bytes_out) == edge_traffic(before)
+    assert called(module) == called(before)
+
+
+def test_windows_that_hang_over_the_edge_find_a_border_of_zeros_on_chip() -> None:
+    module = promoted(BLOCK, "rapid-core-like", "mem-promote")
+    assert "border" in called(module)
+    borders = [op for op in main_of(module).walk() if isinstance(op, BufferOp) and "12x12x8" in str(op.type)]
+    assert borders
+    border = next(op for op in module.ops if isinstance(op, func.FuncOp) and op.sym_name.data == "border")
+    assert [op.library_call.data for op in border.walk() if isinstance(op, GenericOp) and op.library_call] == [
+        "vec_zero_f16"
+    ]
+    clones = [op for op in module.ops if isinstance(op, func.FuncOp) and "on_chip" in op.sym_name.data]
+    assert not any(copy.padding is not None for clone in clones for copy in clone.walk() if isinstance(copy, CopyOp))
+
+
+LONG = """
+func.func @main(%x: tensor<32x64xf32>, %w: tensor<64x64xf32>) -> tensor<32x64xf32> {
+  %k = graph.relu %x : tensor<32x64xf32>
+  %a = graph.matmul %k, %w : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
+  %b = graph.matmul %a, %w : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
+  %c = graph.matmul %b, %w : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
+  %d = graph.add %c, %k : (tensor<32x64xf32>, tensor<32x64xf32>) -> tensor<32x64xf32>
+  %e = graph.mul %d, %k : (tensor<32x64xf32>, tensor<32x64xf32>) -> tensor<32x64xf32>
+  func.return %e : tensor<32x64xf32>
+}
+"""
+
+
+def test_kernels_that_are_shared_get_one_copy_for_each_way_in_which_they_are_called() -> None:
+    before = tensorized(LONG, "rapid-core-like", "spm", 0, "tile")
+    module = promoted(LONG, "rapid-core-like", "mem-promote")
+    shared = max(set(called(before)), key=called(before).count)
+    assert called(before).count(shared) > 1
+    copies = [op.sym_name.data for op in module.ops if isinstance(op, func.FuncOp) and shared in op.sym_name.data]
+    assert set(copies) == {name for name in called(module) if shared in name}
+    assert str(module) == str(promoted(LONG, "rapid-core-like", "mem-promote"))
+    run_everywhere(module)
+
+
+SPILL = """
+machine.target @tight frequency 100 {
+  machine.scope @spad size 288 granule 16 dtypes [f32]
+  machine.unit @load
+  machine.dma @fetch unit @load from [@dram] to [@spad] dims 2 latency 1 row_overhead 0 outstanding 1
+  machine.dma @put unit @load from [@spad] to [@dram] dims 2 latency 1 row_overhead 0 outstanding 1
+}
+func.func @main(%x: memref<32xf32>, %y: memref<32xf32> {graph.output = "y"}) {
+  %t = memref.alloc() : memref<32xf32>
+  %u = memref.alloc() : memref<32xf32>
+  func.call @twice(%x, %t) : (memref<32xf32>, memref<32xf32>) -> ()
+  func.call @thrice(%t, %u) : (memref<32xf32>, memref<32xf32>) -> ()
+  func.call @twice(%u, %y) : (memref<32xf32>, memref<32xf32>) -> ()
+  func.return
+}
+func.func private @twice(%x: memref<32xf32>, %y: memref<32xf32>) attributes {device = @tight} {
+  %tile = mem.buffer : memref<32xf32, "spad">
+  mem.copy %x[0] to %tile : memref<32xf32> to memref<32xf32, "spad">
+  mem.copy %tile to %y : memref<32xf32, "spad"> to memref<32xf32>
+  mem.copy %x[0] to %tile : memref<32xf32> to memref<32xf32, "spad">
+  mem.copy %tile to %y : memref<32xf32, "spad"> to memref<32xf32>
+  func.return
+}
+func.func private @thrice(%x: memref<32xf32>, %y: memref<32xf32>) attributes {device = @tight} {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %many = arith.constant 3 : index
+  %end = arith.constant 32 : index
+  %step = arith.constant 8 : index
+  scf.for %again = %zero to %many step %one {
+    scf.for %i = %zero to %end step %step {
+      %tile = mem.buffer : memref<8xf32, "spad">
+      mem.copy %x[%i] to %tile : memref<32xf32> to memref<8xf32, "spad">
+      mem.copy %tile to %y[%i] : memref<8xf32, "spad"> to memref<32xf32>
+    }
+  }
+  func.return
+}
+"""
+"""Copies only. What `@thrice` moves three times pays a fill or a spill; `@twice` uses its tile again."""
+
+
+def test_what_one_kernel_moves_often_is_filled_before_or_spilled_behind_it() -> None:
+    ctx = make_context()
+    modules = [Parser(ctx, SPILL).parse_module() for _ in range(2)]
+    run_passes(ctx, modules[0], read_pipeline("mem-promote{strategy=none}"))
+    run_passes(ctx, modules[1], read_pipeline("mem-promote"))
+    expected, most = run_everywhere(modules[0])
+    found, least = run_everywhere(modules[1])
+    np.testing.assert_array_equal(found[0], expected[0])
+    assert called(modules[1]) in (
+        ["twice", "fill", "thrice_on_chip", "twice"],
+        ["twice", "thrice_on_chip", "spill", "twice"],
+    )
+    assert (most, least) == (128 * (2 + 2 + 3 + 3 + 2 + 2), 128 * (2 + 2 + 3 + 1 + 2 + 2))
+    remarks = remarks_of(modules[1])
+    assert any("fill 128" in remark or "spill 128" in remark for remark in remarks)
+
+
+def test_a_host_kernel_between_reads_what_was_written_back() -> None:
+    text = """
+      func.func @main(%x: tensor<32x64xf32>, %w: tensor<64x64xf32>) -> (tensor<64x32xf32>, tensor<32x64xf32>) {
+        %a = graph.matmul %x, %w : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
+        %t = graph.transpose %a perm [1, 0] : tensor<32x64xf32> -> tensor<64x32xf32>
+        %b = graph.matmul %a, %w : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
+        func.return %t, %b : tensor<64x32xf32>, tensor<32x64xf32>
+      }"""
+    module = promoted(text, "neural-cluster", "mem-promote")
+    assert any("device" in op.attributes and "@host" in str(op.attributes["device"]) for op in module.ops)
+    assert called(module).index("fused_2_on_chip") < called(module).index("spill") < called(module).index("fused_3_0")
+    assert any(remark.startswith("%a stays") and "write-back 4,096" in remark for remark in remarks_of(module))
+    run_everywhere(module)
+
+
+def test_remarks_say_what_stays_where_and_why_others_do_not() -> None:
+    remarks = remarks_of(promoted(BLOCK, "rapid-core-like", "mem-promote"))
+    kept = [remark for remark in remarks if re.search(r'stays in "spm" at \d+ from @fused_\w+ to @fused_', remark)]
+    assert kept
+    assert all("bytes saved" in remark for remark in kept)
+    assert any("accessed from off chip by what does not run on the machine" in remark for remark in remarks)
+    remarks = remarks_of(promoted(MLP, "gemmini-fp32", "mem-promote"))
+    assert any("@mvout_relu" in remark and "streams" in remark for remark in remarks)
+
+
+def test_on_a_machine_whose_kernels_cannot_use_it_on_chip_all_stays_as_it_was() -> None:
+    before = tensorized(BLOCK, "gemmini-fp32", "", 0, "tile")
+    module = promoted(BLOCK, "gemmini-fp32", "mem-promote")
+    assert called(module) == called(before)
+    run_everywhere(module)
+
+
+def test_a_module_without_a_machine_is_left_alone() -> None:
+    ctx = make_context()
+    module = Parser(ctx, MLP).parse_module()
+    run_passes(ctx, module, read_pipeline(",".join(pipeline("loop", None)[:-1])))
+    before = str(module)
+    run_passes(ctx, module, read_pipeline("mem-promote"))
+    assert str(module) == before
+    assert program_use(module) is None
+    assert predicted_traffic(module) is None
+
+
+def test_an_unknown_strategy_is_an_error_with_the_nearest_name() -> None:
+    with pytest.raises(UserError, match='"onsram-statik"') as fault:
+        promoted(MLP, "rapid-core-like", "mem-promote{strategy=onsram-statik}")
+    assert any("onsram-static" in note for note in fault.value.notes)
+
+
+def test_where_the_planner_finds_no_plan_that_of_the_strategy_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*_: object) -> Outcome:
+        return Outcome(None)
+
+    monkeypatch.setattr(pinning, "find_plan", nothing)
+    module = promoted(LONG, "rapid-core-like", "mem-promote", "spm", 24576)
+    inside = [op for op in module.walk() if isinstance(op, BufferOp)]
+    assert inside
+    assert all(op.byte_offset is not None for op in inside)
+    monkeypatch.undo()
+    verify(module)
+    run_everywhere(module)
+
+
+def test_an_index_is_known_to_be_a_multiple() -> None:
+    text = """
+      func.func @f() {
+        %zero = arith.constant 0 : index
+        %four = arith.constant 4 : index
+        %six = arith.constant 6 : index
+        %end = arith.constant 64 : index
+        scf.for %i = %zero to %end step %four {
+          %a = arith.addi %i, %six : index
+          %b = arith.muli %i, %six : index
+          %c = arith.minsi %b, %six : index
+          "test.use"(%i, %a, %b, %c) : (index, index, index, index) -> ()
+        }
+        func.return
+      }"""
+    ctx = make_context()
+    ctx.allow_unregistered = True
+    use = next(op for op in Parser(ctx, text).parse_module().walk() if len(op.operands) == 4 and not op.results)
+    known = [[number for number in (2, 4, 6, 8, 24) if is_multiple(value, number)] for value in use.operands]
+    assert known == [[2, 4], [2], [2, 4, 6, 8, 24], [2, 6]]
+
+
+def test_a_kernel_that_does_not_fit_by_itself_is_left_to_the_planner_to_explain() -> None:
+    module = tensorized(MLP, "rapid-core-like", "spm", 0, "tile").clone()
+    target = find_target(module)
+    assert target is not None
+    target.scope("spm").size = IntegerAttr(1024, i64)
+    run_passes(make_context(), module, read_pipeline("mem-promote"))
+    with pytest.raises(UserError, match="does not fit"):
+        run_passes(make_context(), module, read_pipeline("mem-plan"))
