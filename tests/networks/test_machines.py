@@ -15,7 +15,7 @@ import pytest
 from network import Array, Lowered, Network, error
 from xdsl.dialects.builtin import ModuleOp
 
-from penstock.dialects.accel import ExecOp
+from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.lowering.from_machine_toml import shipped_machines
 from penstock.passes.kernels import HOST, partition, share_on_machine
 from penstock.runtime.compiler import compile_module, import_program
@@ -72,7 +72,7 @@ def check_placement(module: ModuleOp, share: float) -> None:
     for op in module.ops:
         name = getattr(getattr(op, "sym_name", None), "data", "")
         if name in kernels:
-            assert any(isinstance(inner, ExecOp) for inner in op.walk()), f"@{name} runs nothing on the machine"
+            assert any(isinstance(inner, DmaOp | ExecOp) for inner in op.walk()), f"@{name} runs nothing on the machine"
             assert not any(inner.name == "linalg.generic" for inner in op.walk())
 
 

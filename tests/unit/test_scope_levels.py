@@ -225,7 +225,8 @@ def lower(
     module = Parser(ctx, text).parse_module()
     Rewriter.insert_op(target, InsertPoint.at_start(module.body.block))
     changed = {"tile": tile, "promote-levels": levels}
-    specs = [changed.get(spec, spec) for spec in pipeline(until, "two")]
+    # What is fetched in front of a kernel would be read from the scope between in any case.
+    specs = [changed.get(spec, spec) for spec in pipeline(until, "two") if spec != "mem-promote"]
     run_passes(ctx, module, read_pipeline(",".join(specs)), observers=observers)
     return module
 
