@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from importlib import import_module
 from math import gcd
 from typing import Any
 
@@ -217,8 +218,8 @@ def unit_of(problem: Problem) -> int:
 
 def _ortools() -> Any:
     try:
-        from ortools.sat.python import cp_model
+        # By name: type checkers need not have it either.
+        return import_module("ortools.sat.python.cp_model")
     except ImportError:
         notes = ["install it: pip install 'penstock[solver]'", "the other planners need nothing more"]
         raise UserError('the planner "cp-sat" needs OR-Tools, which is not installed', notes=notes) from None
-    return cp_model
