@@ -171,7 +171,7 @@ def test_a_planner_that_proves_more_raises_the_bound_of_all(penstock: Command, t
 def test_all_planners_are_compared_but_those_that_are_not_installed(
     penstock: Command, ladder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     done = penstock("plan", ladder, "--compare", "all", "--steps", "100")
     assert done.status == 0
     assert "cp-sat is left out: " in done.err

@@ -116,7 +116,7 @@ def test_nothing_is_planned_at_once() -> None:
 
 
 def test_without_ortools_the_way_to_install_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     with pytest.raises(UserError, match="needs OR-Tools, which is not installed") as caught:
         solve(Problem(TIGHT), "cp-sat")
     assert "install it: pip install 'penstock[solver]'" in caught.value.notes
