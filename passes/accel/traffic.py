@@ -7,7 +7,7 @@ counters it equals.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -152,15 +152,18 @@ def _touched_bytes(op: ExecOp, number: int) -> int:
     """The bytes of the elements of an operand that one command touches."""
     type = op.buffers[number].type
     assert isa(type, MemRefType)
-    shape = type.get_shape()
-    region = region_of(Access.of(op.maps.data[number].data), op.extents.get_values(), shape)
+    access = Access.of(op.maps.data[number].data)
+    return touched_elements(access, op.extents.get_values(), type.get_shape()) * element_bytes(type)
+
+
+def touched_elements(access: Access, extents: Sequence[int], shape: Sequence[int]) -> int:
+    """How many elements of an operand of this shape a command of these extents touches."""
+    region = region_of(access, extents, shape)
     if region is None:
-        elements = prod(shape)
-    elif isinstance(region, np.ndarray):
-        elements = int(np.count_nonzero(region))
-    else:
-        elements = prod(len(range(*part.indices(size))) for part, size in zip(region, shape, strict=True))
-    return elements * element_bytes(type)
+        return prod(shape)
+    if isinstance(region, np.ndarray):
+        return int(np.count_nonzero(region))
+    return prod(len(range(*part.indices(size))) for part, size in zip(region, shape, strict=True))
 
 
 # compulsory

@@ -8,11 +8,9 @@ often. The interpreter of the loop level, for which one op reads it once, then c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
-import numpy as np
 from xdsl.dialects import func
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
@@ -22,13 +20,12 @@ from xdsl.utils.hints import isa
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of
 from penstock.passes.accel.loop_domain import Span, loops_around, sum_over_loops
-from penstock.passes.accel.traffic import executions
+from penstock.passes.accel.traffic import executions, touched_elements
 from penstock.passes.command_loops import commands
 from penstock.passes.kernels import machine_kernels
 from penstock.passes.loop.promotion import storage_of
 from penstock.passes.loop.tensorize import prove
 from penstock.runtime.interpreter.domain import Access
-from penstock.runtime.interpreter.loop import region_of
 
 
 @dataclass(frozen=True)
@@ -91,20 +88,10 @@ def _of_generic(op: GenericOp, target: TargetOp) -> Iterator[Crossing]:
         if not isa(value.type, MemRefType) or not _is_off_chip(value):
             continue
         access = Access.of(op.indexing_maps.data[number].data)
-        touched = sum(count * _touched(access, extents, value.type.get_shape()) for count, extents in pieces)
+        touched = sum(count * touched_elements(access, extents, value.type.get_shape()) for count, extents in pieces)
         size = times * touched * element_bytes(value.type)
         written = number >= len(op.inputs)
         yield Crossing(storage_of(value), 0 if written else size, size if written else 0)
-
-
-def _touched(access: Access, extents: Sequence[int], shape: Sequence[int]) -> int:
-    """How many elements of an operand a command of these extents touches."""
-    region = region_of(access, extents, shape)
-    if region is None:
-        return prod(shape)
-    if isinstance(region, np.ndarray):
-        return int(np.count_nonzero(region))
-    return prod(len(range(*part.indices(size))) for part, size in zip(region, shape, strict=True))
 
 
 def edge_traffic(module: ModuleOp) -> tuple[int, int]:
