@@ -164,10 +164,10 @@ class DmaOp(MachinePart):
     An engine that moves boxes from any scope of `from` to any scope of `to`; its commands run on `unit`.
 
     `dims`: dimensions of a descriptor. `max_count`: the largest count of each, outermost first, in rows and then
-    entries. `max_stride`: in entries. `pad_max`: entries of padding written on a side. `align`: bytes, on the
-    off-chip side. `latency`: cycles from start to the request for the bus. `row_overhead`: cycles a row.
-    `outstanding`: transfers in flight. `convert`: the element type and rule applied on the way. A limit that is
-    absent is none; without a `bus` a transfer takes its row overheads only.
+    entries. `max_stride`: in entries. `pad_max`: entries, or rows, of padding written on a side. `align`: where a
+    buffer off chip begins is a multiple of so many bytes. `latency`: cycles from start to the request for the bus.
+    `row_overhead`: cycles a row. `outstanding`: transfers in flight. `convert`: the element type and rule applied on
+    the way. A limit that is absent is none; without a `bus` a transfer takes its row overheads only.
     """
 
     name = "machine.dma"
@@ -236,7 +236,7 @@ class DmaOp(MachinePart):
 
     @property
     def alignment(self) -> int:
-        """The bytes that an off-chip address must be a multiple of."""
+        """What the place of a buffer off chip must be a multiple of, in bytes."""
         return int_of(self.align, 1)
 
     @property
