@@ -76,7 +76,8 @@ class IntrinsicOp(MachinePart):
     written one last. `operands` names them and says which strides each permits; `shape` says for each loop of the
     generic which extents one application covers. On a unit, n applications cost n * `ii` + `depth` cycles and one
     command covers at most `max_iterations` applications, one number a loop of the command; on a DMA engine it
-    costs what the transfer costs.
+    costs what the transfer costs. With `micro_ops`, dims that none of those loops iterates are listed as
+    micro-operations, at most so many in a command; the unit then goes through the domain in an order of its own.
     """
 
     name = "machine.intrinsic"
@@ -93,6 +94,7 @@ class IntrinsicOp(MachinePart):
     ii = opt_prop_def(IntegerAttr[I64])
     depth_attr = opt_prop_def(IntegerAttr[I64], prop_name="depth")
     iteration_limits = opt_prop_def(DenseArrayBase.constr(i64), prop_name="max_iterations")
+    listed_limit = opt_prop_def(IntegerAttr[I64], prop_name="micro_ops")
     imm_bits = opt_prop_def(IntegerAttr[I64])
     body = region_def("single_block")
     traits = traits_def(SymbolOpInterface(), NoTerminator(), IsolatedFromAbove())
@@ -101,7 +103,7 @@ class IntrinsicOp(MachinePart):
     assembly_format = (
         "$sym_name (`unit` $unit^)? (`dma` $dma^)? `operands` custom<OperandList>($operand_names, $strides)"
         " `shape` custom<DimList>($dims, $shape) (`ii` $ii^)? (`depth` $depth^)?"
-        " (`max_iterations` $max_iterations^)? (`imm_bits` $imm_bits^)? (`origin` $origin^)?"
+        " (`max_iterations` $max_iterations^)? (`micro_ops` $micro_ops^)? (`imm_bits` $imm_bits^)? (`origin` $origin^)?"
         " attr-dict-with-keyword $body"
     )
 
@@ -147,6 +149,11 @@ class IntrinsicOp(MachinePart):
     def max_iterations(self) -> tuple[int, ...]:
         """The largest trip count of each loop of one command, outermost first; empty if there is no limit."""
         return ints_of(self.iteration_limits)
+
+    @property
+    def micro_ops(self) -> int:
+        """How many applications a command lists beside its loops; 0 if its loops are all that it has."""
+        return int_of(self.listed_limit)
 
     def operand_specs(self) -> tuple[OperandSpec, ...]:
         """The operands, in the order of the region's arguments and of the generic's operands."""
@@ -228,9 +235,11 @@ class IntrinsicOp(MachinePart):
         for key in ("ii", "depth"):
             if self.unit is not None and key not in self.properties:
                 yield Fault(key, f"an intrinsic of a unit needs {key}")
-        for key in ("ii", "depth", "max_iterations"):
+        for key in ("ii", "depth", "max_iterations", "micro_ops"):
             if self.dma is not None and key in self.properties:
                 yield Fault(key, f"{key} has no meaning on a dma: it costs what the transfer costs")
+        if self.listed_limit is not None and self.iteration_limits is None:
+            yield Fault("micro_ops", "micro_ops has no meaning without max_iterations: loops take every dim")
 
     def _behaviour_faults(self) -> Iterator[Fault]:
         block = self.body.block

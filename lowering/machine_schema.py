@@ -225,6 +225,7 @@ PART_KEYS: dict[type[MachinePart], dict[str, Key]] = {
         "ii": _optional(_integer),
         "depth": _optional(_integer),
         "max_iterations": _optional(_integers),
+        "micro_ops": _optional(_integer),
         "imm_bits": _optional(_integer),
     },
 }

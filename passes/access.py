@@ -200,6 +200,12 @@ def linear_form(index_map: AffineMap) -> tuple[tuple[int, ...], tuple[tuple[int,
     return constants, tuple(tuple(column[r] for column in columns) for r in range(len(constants)))
 
 
+def steps_of(index_map: AffineMap, memref: SSAValue) -> tuple[int, ...]:
+    """Elements that one step of each dim moves in a memref that is indexed by `index_map`."""
+    assert isa(memref.type, MemRefType)
+    return _steps(index_map, memref.type)
+
+
 def _steps(index_map: AffineMap, type: MemRefType[Attribute]) -> tuple[int, ...]:
     """Elements that one step of each dim moves in a memref of this type."""
     strides = static_strides(type)

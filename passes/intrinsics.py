@@ -260,6 +260,7 @@ def _extent_fault(block: Extents, extent: int) -> str:
     return f"takes blocks of {block[0]} to {block[1]}, and the last of {extent} is smaller"
 
 
+@lru_cache(maxsize=256)
 def _granule(target: TargetOp, scope: str) -> int:
     return 1 if scope == DRAM else target.scope(scope).granule_bytes
 

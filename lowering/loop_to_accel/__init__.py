@@ -9,22 +9,17 @@ from xdsl.context import Context
 from xdsl.dialects import arith, func, memref, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.dialects.accel import BarrierOp, TokenType
+from penstock.dialects.accel import BarrierOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
-from penstock.lowering.loop_to_accel.commands import join, lower_copy, lower_generic
-from penstock.lowering.loop_to_accel.dependences import (
-    History,
-    Tracker,
-    accesses_of,
-    accesses_within,
-    overlapping,
-)
+from penstock.lowering.loop_to_accel.execs import lower_generic
+from penstock.lowering.loop_to_accel.transfers import lower_copy
+from penstock.passes.accel.ordering import order
 from penstock.passes.kernels import machine_kernels
 
 KEPT = (memref.SubviewOp, memref.CastOp, SlotOp, arith.ConstantOp, scf.YieldOp)
@@ -38,19 +33,19 @@ class _Lowering:
     target: TargetOp
 
     def run(self, kernel: func.FuncOp) -> None:
-        written = frozenset(accesses_within(kernel).writes)
-        self._block(kernel.body.block, Tracker(written, overlapping(kernel)))
+        self._block(kernel.body.block)
         terminator = kernel.body.block.last_op
         assert terminator is not None
         Rewriter.insert_op(BarrierOp(), InsertPoint.before(terminator))
+        order(kernel, self.target)
 
-    def _block(self, block: Block, tracker: Tracker) -> None:
+    def _block(self, block: Block) -> None:
         for op in list(block.ops):
             match op:
                 case scf.ForOp():
-                    self._for(op, tracker)
+                    self._block(op.body.block)
                 case CopyOp() | GenericOp():
-                    self._command(op, tracker)
+                    self._command(op)
                 case BufferOp() | RingOp() if op.byte_offset is None:
                     raise UserError(
                         f'this buffer in "{op.scope or "dram"}" has no place',
@@ -66,56 +61,13 @@ class _Lowering:
                         status=UNSUPPORTED,
                     )
 
-    def _command(self, op: CopyOp | GenericOp, tracker: Tracker) -> None:
-        accesses = accesses_of(op)
-        assert accesses is not None
-        builder = Builder(InsertPoint.before(op))
-        after = tracker.dependencies(accesses)
-        lower = lower_copy if isinstance(op, CopyOp) else lower_generic
-        tracker.record(accesses, lower(builder, op, self.target, after))  # pyright: ignore[reportArgumentType]
+    def _command(self, op: CopyOp | GenericOp) -> None:
+        # Which order they need is derived of all commands together, once they are there.
+        if isinstance(op, CopyOp):
+            lower_copy(Builder(InsertPoint.before(op)), op, self.target)
+        else:
+            lower_generic(Builder(InsertPoint.before(op)), op, self.target)
         Rewriter.erase_op(op)
-
-    def _for(self, loop: scf.ForOp, tracker: Tracker) -> None:
-        """A loop carries one token for every storage it accesses: of all accesses, or of the reads if only those."""
-        within = accesses_within(loop)
-        written = tracker.tracked(within.writes)
-        read = [storage for storage in tracker.tracked(within.reads) if storage not in written]
-        before = Builder(InsertPoint.before(loop))
-        carried = [*written, *read]
-        inits = [self._entry(before, tracker, storage, storage in written) for storage in carried]
-        body = loop.body.block
-        args = [body.insert_arg(TokenType(), len(body.args)) for _ in carried]
-        inner = tracker.copy()
-        for storage, arg in zip(carried, args, strict=True):
-            outside = tracker.history(storage)
-            inner.histories[storage] = History((arg,)) if storage in written else History(outside.written, (arg,))
-        self._block(body, inner)
-        self._yield(body, [self._exit(inner, storage, storage in written) for storage in carried])
-        results = self._with_tokens(loop, inits)
-        for storage, token in zip(carried, results, strict=True):
-            outside = tracker.history(storage)
-            tracker.histories[storage] = History((token,)) if storage in written else History(outside.written, (token,))
-
-    def _entry(self, builder: Builder, tracker: Tracker, storage: SSAValue, is_written: bool) -> SSAValue:
-        history = tracker.history(storage)
-        return join(builder, (*history.written, *history.read) if is_written else history.read)
-
-    def _exit(self, tracker: Tracker, storage: SSAValue, is_written: bool) -> tuple[SSAValue, ...]:
-        history = tracker.history(storage)
-        return (*history.written, *history.read) if is_written else history.read
-
-    def _yield(self, body: Block, tokens: list[tuple[SSAValue, ...]]) -> None:
-        terminator = body.last_op
-        assert isinstance(terminator, scf.YieldOp)
-        builder = Builder(InsertPoint.before(terminator))
-        values = [join(builder, list(dict.fromkeys(joined))) for joined in tokens]
-        Rewriter.replace_op(terminator, scf.YieldOp(*terminator.operands, *values))
-
-    def _with_tokens(self, loop: scf.ForOp, inits: list[SSAValue]) -> list[SSAValue]:
-        new = scf.ForOp(loop.lb, loop.ub, loop.step, [*loop.iter_args, *inits], loop.detach_region(loop.body))
-        new.location = loop.location
-        Rewriter.replace_op(loop, new, new.results[: len(loop.results)])
-        return list(new.results[len(new.results) - len(inits) :])
 
 
 @dataclass(frozen=True)
@@ -126,10 +78,11 @@ class LoopToAccelPass(ModulePass):
     Requires the loop level, tensorized and with every scope planned. A `mem.copy` becomes transfers of the DMA
     engine between its two scopes, a loop of them where the box has more dims than a descriptor; a window that
     hangs over the edge is padded by the engine, or filled by an intrinsic first where the engine cannot. A
-    tensorized op becomes `accel.exec`, whose match is proved again. Each command comes after what it depends on
-    (see `dependences`), and loops carry the tokens, so nothing else is assumed about the order of units.
+    tensorized op becomes `accel.exec`, whose match is proved again. Each command comes after what it depends on, as
+    far as nothing else implies that (see `passes.accel.ordering`), and loops carry the tokens.
     Guarantees: kernels of the machine hold commands, loops, views and index arithmetic only, and end in
-    `accel.barrier`. Depth is 1, of a ring too: storage is written again when its last reader is done.
+    `accel.barrier`. Depth is that of the rings at hand, 1 elsewhere: storage is written again when its last reader is
+    done, a slot when the reader of the round that had it before is.
 
     Before:
     ```mlir

@@ -38,6 +38,10 @@ def limited(folder: Path, changes: dict[str, str]) -> str:
     return str(path)
 
 
+ENTRY = 4
+"""The elements of a granule: what the innermost count of a descriptor counts."""
+
+
 def fits(transfer: DmaOp, dims: int, max_count: list[int]) -> bool:
     """Whether some way to join contiguous neighbours spells the box within the limits."""
     box = [(size, *steps) for size, *steps in zip(transfer.box, *strides(transfer), strict=True) if size > 1]
@@ -47,6 +51,7 @@ def fits(transfer: DmaOp, dims: int, max_count: list[int]) -> bool:
             contiguous = all(far == inner[0] * near for far, near in zip(outer[1:], inner[1:], strict=True))
             legal = legal and (contiguous or not joined)
             counts = [counts[0] * outer[0], *counts[1:]] if joined else [outer[0], *counts]
+        counts[-1:] = [-(-count // ENTRY) for count in counts[-1:]]
         within = all(count <= limit for count, limit in zip(counts[::-1], max_count[::-1], strict=False))
         if legal and within and len(counts) <= dims:
             return True

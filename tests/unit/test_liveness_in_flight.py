@@ -119,8 +119,21 @@ def test_what_comes_after_it_by_way_of_other_commands_may_too() -> None:
 
 
 def test_a_command_that_nothing_orders_keeps_a_buffer_alive_though_another_comes_after_it() -> None:
-    body = dma("x", "a", "1") + dma("a", "y", "2", "t1") + dma("x", "b", "3", "t2") + dma("x", "c", "4")
+    body = dma("x", "a", "1") + dma("a", "y", "2", "t1") + run("copy", "c", "b", "3", "t2") + dma("x", "c", "4")
     assert alive(body + BARRIER, "a") == "1 2 3 4"
+
+
+def test_what_starts_later_on_a_unit_comes_after_what_an_earlier_command_of_it_comes_after() -> None:
+    body = dma("x", "a", "1") + dma("a", "y", "2", "t1") + dma("x", "b", "3", "t2") + dma("x", "c", "4")
+    assert alive(body + BARRIER, "a") == "1 2"
+    # It starts beside the one before it, which is not complete then.
+    assert alive(body + BARRIER, "b") == "3 4"
+
+
+def test_commands_that_execute_are_complete_in_the_order_of_their_unit() -> None:
+    fill = dma("x", "a", "1") + dma("x", "b", "2", "t1")
+    body = fill + run("add", "a", "b", "3", "t2") + run("copy", "b", "c", "4") + run("copy", "c", "a", "5")
+    assert alive(body + dma("c", "y", "6", "t5") + BARRIER, "b") == "2 3 4"
 
 
 def test_places_that_do_not_overlap_need_no_order() -> None:
@@ -157,7 +170,8 @@ def test_a_loop_carries_the_order_of_its_rounds_in_its_token() -> None:
     assert alive(body("j"), "b") == "3 4"
     # The next round's transfer to %a may run beside this round's from %b.
     assert alive(body("t2"), "b") == "1 2 3 4"
-    assert alive(body("free"), "a") == "1 2 3 4"
+    # What fills %b in a round came after the last use of %a, and what fills %a in the next starts later on that unit.
+    assert alive(body("free"), "a") == "1 2"
 
 
 def test_a_loop_of_transfers_that_joins_their_tokens_is_complete_as_one() -> None:
@@ -172,6 +186,24 @@ def test_a_loop_of_transfers_that_joins_their_tokens_is_complete_as_one() -> Non
 
     assert alive(body("%before, %t1"), "a") == "0 1"
     assert alive(body("%t1"), "a") == "0 1 2"
+
+
+def test_a_loop_of_transfers_that_begins_again_is_complete_as_one_each_time() -> None:
+    def body(token: str) -> str:
+        return f"""%free = accel.ready
+  %end = scf.for %i = %c0 to %c8 step %c1 iter_args(%last = %free) -> (!accel.token) {{
+    %done = scf.for %k = %c0 to %c8 step %c1 iter_args(%before = %free) -> (!accel.token) {{
+      {dma("x", "a", "1", "last")}
+      %j = accel.ready after (%before, %t1)
+      scf.yield %j : !accel.token
+    }}
+    {dma("x", "b", "2", token)}
+    scf.yield %t2 : !accel.token
+  }}
+  {BARRIER}"""
+
+    assert alive(body("done"), "a") == "1"
+    assert alive(body("last"), "a") == "1 2"
 
 
 def test_a_branch_must_order_whichever_way_it_goes() -> None:

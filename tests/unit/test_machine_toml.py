@@ -242,6 +242,7 @@ def test_a_number_may_name_its_own_source_within_a_table_that_names_another() ->
         "all": '"isa"',
         "ii": '"hls"',
         "depth": '"assumed"',
+        "micro_ops": '"cfg"',
     }
 
 

@@ -5,13 +5,16 @@ A command (`accel.dma`, `accel.exec`) accesses its memrefs from its issue until 
 that comes later in program order a command C is complete before X
 
 - if an `accel.barrier` stands between them on every path, or an `accel.wait` for a token that completes after C, or
-- if X is a command or `accel.ready` that comes `after` such a token.
+- if X is a command or `accel.ready` that comes `after` such a token, or
+- if X is a command of a unit, and C was complete when an earlier one of that unit started, is one of them and X starts
+  alone (it executes, or its engine has one transfer outstanding), or executes itself; or before such an earlier one.
 
 A token completes after a command's own, and after all that its command or `accel.ready` comes after, transitively;
 what control flow hands on as one value, such as the token that a loop carries, completes after C only if it does so
 whichever way it came. C stands for all times that it has been issued so far, of which the last and those before it
-are told apart: a token from an earlier round of a loop says nothing about the C of this round, but joined to that of
-the C of this round it speaks for all. Order by queues, and by units that take their commands in turn, is not seen.
+are told apart, and those since a loop around it began: a token from an earlier round of a loop says nothing about the
+C of this round, but joined to that of the C of this round it speaks for all. The order of units is known where the
+machine is in the module; order by queues is not seen.
 
 A buffer A that C accesses is kept alive from C to every later X for which C is not complete, if X accesses bytes
 that may be A's and belong to another buffer, and one of both writes. They may be A's if the other buffer is in the
@@ -25,28 +28,69 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, ReadyOp, TokenType, WaitOp
+from penstock.dialects.machine import TargetOp, find_target
 from penstock.dialects.mem import BufferOp, RingOp, scope_of
 from penstock.passes.loop.memory_flow.aliases import Aliases, bits
 from penstock.passes.loop.memory_flow.effects import Effect
+from penstock.passes.loop.memory_flow.generations import Generations
 from penstock.passes.loop.memory_flow.graph import BasicBlock, FlowGraph
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A unit as a command meets it, and what its earlier commands mean to who comes later, as if they were tokens."""
+
+    name: str
+    alone: bool
+    """Whether the command starts only when all earlier ones of the unit are complete."""
+    executes: bool
+    """Whether no later one of the unit starts before it is complete."""
+
+    @property
+    def started(self) -> str:
+        """Happens when the last command starts."""
+        return f"{self.name} started"
+
+    @property
+    def all(self) -> str:
+        """Happens when all commands are complete."""
+        return f"{self.name} all"
+
+    @property
+    def executed(self) -> str:
+        """Happens when all that execute are complete."""
+        return f"{self.name} executed"
+
+    @property
+    def waited_for(self) -> tuple[str, str]:
+        """What has happened when the command starts."""
+        return self.started, self.all if self.alone else self.executed
+
+    @property
+    def events(self) -> tuple[str, str, str]:
+        return self.started, self.all, self.executed
+
+
+_Event = SSAValue | str
+"""A token, or what happens in a unit."""
 
 
 @dataclass
 class _State:
     """
-    At one point the commands that may not be complete: for the host, and for who waits for a token.
-
-    A command has two bits in a set: the even one for the last time that it was issued, the odd one for all before.
+    At one point the commands that may not be complete: for the host, and for who waits for a token; see `Generations`.
     """
 
     pending: int = 0
-    beside: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    beside: dict[_Event, int] = field(default_factory=dict[_Event, int])
     """For each token the commands that may not be complete though it is."""
 
-    def left(self, tokens: tuple[SSAValue, ...]) -> int:
+    def left(self, tokens: tuple[_Event, ...]) -> int:
         """The commands that may not be complete for who comes after `tokens`."""
         found = self.pending
         for token in tokens:
@@ -79,13 +123,15 @@ class InFlight:
         self._effects = effects
         commands = [op for op in graph.nodes() if isinstance(op, DmaOp | ExecOp)]
         self._number = {op: number for number, op in enumerate(commands)}
+        self._times = Generations(commands)
+        self._units = _units(commands)
         count = len(aliases.roots)
         self._access, self._write = [0] * count, [0] * count
         for op, number in self._number.items():
             for root in bits(effects[op].touches):
-                self._access[root] |= 0b11 << 2 * number
+                self._access[root] |= self._times.every(number)
             for root in bits(effects[op].writes):
-                self._write[root] |= 0b11 << 2 * number
+                self._write[root] |= self._times.every(number)
         self._sharing = _sharing(aliases) if commands else []
         self._crossing, self._last_use = self._token_uses()
 
@@ -115,6 +161,10 @@ class InFlight:
                 kept.after[op] = self._accessed(anywhere, state.pending)
         return kept
 
+    def _waited_for(self, op: Operation) -> tuple[_Event, ...]:
+        unit = self._units.get(op)
+        return _waited_for(op) if unit is None else (*_waited_for(op), *unit.waited_for)
+
     def _accessed(self, roots: int, commands: int) -> int:
         return sum(1 << root for root in bits(roots) if self._access[root] & commands)
 
@@ -130,7 +180,7 @@ class InFlight:
             read |= self._sharing[root]
         if not written | read:
             return 0
-        left = state.left(_waited_for(op))
+        left = state.left(self._waited_for(op))
         found = 0
         for root in bits(written | read):
             commands = self._access[root] if written >> root & 1 else self._write[root]
@@ -158,6 +208,7 @@ class InFlight:
         blocks = self._graph.blocks
         into = [_State() for _ in blocks]
         out: list[_State | None] = [None] * len(blocks)
+        into[self._graph.entry.number].beside = {event: 0 for unit in self._units.values() for event in unit.events}
         waiting, queued = [self._graph.entry], {self._graph.entry.number}
         while waiting:
             block = waiting.pop()
@@ -167,7 +218,7 @@ class InFlight:
             for op in block.nodes:
                 self._step(op, state)
             # What no other block asks for is forgotten.
-            state.beside = {token: found for token, found in state.beside.items() if token in self._crossing}
+            state.beside = {token: found for token, found in state.beside.items() if self._is_asked_for(token)}
             if state != out[block.number]:
                 out[block.number] = state
                 for edge in block.edges:
@@ -175,6 +226,9 @@ class InFlight:
                         queued.add(edge.target.number)
                         waiting.append(edge.target)
         return into
+
+    def _is_asked_for(self, event: _Event) -> bool:
+        return isinstance(event, str) or event in self._crossing
 
     def _enter(self, block: BasicBlock, into: list[_State], out: list[_State | None]) -> None:
         state = into[block.number]
@@ -192,6 +246,19 @@ class InFlight:
                     found = source.beside.get(value, source.pending)
                     state.beside[name] = state.beside.get(name, 0) | found
 
+    def _ended(self, op: DmaOp | ExecOp, state: _State, left: int) -> dict[_Event, int]:
+        """What is beside the events of the unit of `op` from its issue on; `left` may not be complete as it starts."""
+        unit, number = self._units.get(op), self._number[op]
+        if unit is None:
+            return {}
+        ended: dict[_Event, int] = {
+            unit.started: self._times.aged(left, number) | self._times.now(number),
+            unit.all: self._times.aged(state.left((unit.all,)) & left, number),
+        }
+        if unit.executes:
+            ended[unit.executed] = self._times.aged(state.left((unit.executed,)) & left, number)
+        return ended
+
     def _step(self, op: Operation, state: _State) -> None:
         tokens = _waited_for(op)
         match op:
@@ -205,12 +272,17 @@ class InFlight:
             case ReadyOp():
                 state.beside[op.token] = state.left(tokens)
             case DmaOp() | ExecOp():
-                left = state.left(tokens)
-                number = self._number[op]
+                left = state.left(self._waited_for(op))
+                times, number = self._times, self._number[op]
+                now, ended = times.now(number), self._ended(op, state, left)
                 for token, found in state.beside.items():
-                    state.beside[token] = _aged(found, number) | 1 << 2 * number
-                state.pending = _aged(state.pending, number) | 1 << 2 * number
-                state.beside[op.token] = _aged(left, number)
+                    state.beside[token] = times.aged(found, number) | now
+                state.pending = times.aged(state.pending, number) | now
+                state.beside[op.token] = times.aged(left, number)
+                state.beside.update(ended)
+            case scf.ForOp() | scf.WhileOp():
+                state.pending = self._times.entered(state.pending, op)
+                state.beside = {token: self._times.entered(found, op) for token, found in state.beside.items()}
             case _:
                 return
         for token in tokens:
@@ -218,10 +290,31 @@ class InFlight:
                 state.beside.pop(token, None)
 
 
-def _aged(commands: int, number: int) -> int:
-    """The set once a command is issued again: what was its last time is one before that."""
-    both = 0b11 << 2 * number
-    return commands & ~both | 0b10 << 2 * number if commands & both else commands
+def _units(commands: list[DmaOp | ExecOp]) -> dict[Operation, _Unit]:
+    """The unit of each command, as far as the machine is known."""
+    target = _target(commands[0]) if commands else None
+    if target is None:
+        return {}
+    engines, units = target.dmas(), dict[Operation, _Unit]()
+    for op in commands:
+        if isinstance(op, DmaOp):
+            name = op.engine.data
+        else:
+            intrinsic = target.intrinsics()[op.intrinsic_name]
+            if intrinsic.unit_name is not None:
+                units[op] = _Unit(intrinsic.unit_name, alone=True, executes=True)
+                continue
+            name = intrinsic.dma_name
+            assert name is not None
+        units[op] = _Unit(engines[name].unit_name, engines[name].outstanding_limit == 1, executes=False)
+    return units
+
+
+def _target(op: Operation) -> TargetOp | None:
+    top: Operation = op
+    while (parent := top.parent_op()) is not None:
+        top = parent
+    return find_target(top) if isinstance(top, ModuleOp) else None
 
 
 def _copy(state: _State) -> _State:

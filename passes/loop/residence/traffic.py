@@ -21,6 +21,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of
 from penstock.passes.accel.loop_domain import Span, loops_around, sum_over_loops
 from penstock.passes.accel.traffic import executions, touched_elements
+from penstock.passes.access import steps_of
 from penstock.passes.command_loops import commands
 from penstock.passes.kernels import machine_kernels
 from penstock.passes.loop.promotion import storage_of
@@ -83,7 +84,9 @@ def _of_copy(op: CopyOp) -> Iterator[Crossing]:
 def _of_generic(op: GenericOp, target: TargetOp) -> Iterator[Crossing]:
     """An intrinsic on the way reads its inputs, and writes its output: each of the commands that it takes anew."""
     times = sum_over_loops(loops_around(op))
-    pieces = list(commands(prove(op, target), op.get_static_loop_ranges(), target))
+    match = prove(op, target)
+    steps = [steps_of(op.indexing_maps.data[number].data, op.operands[number]) for number in match.buffers]
+    pieces = list(commands(match, op.get_static_loop_ranges(), target, steps))
     for number, value in enumerate(op.operands):
         if not isa(value.type, MemRefType) or not _is_off_chip(value):
             continue

@@ -20,9 +20,9 @@
 
 // VTA: machine.dma @store_out unit @store from [@acc] to [@dram]
 // VTA-SAME: convert {from = i32, to = i8, rule = "truncate"}
-// VTA: machine.intrinsic @gemm unit @compute operands [inp row, wgt, acc row] shape {m = 1, n = 16, k = 16} ii 1 depth 10 max_iterations [16383, 16383]
+// VTA: machine.intrinsic @gemm unit @compute operands [inp row, wgt, acc row] shape {m = 1, n = 16, k = 16} ii 1 depth 10 max_iterations [16383, 16383] micro_ops 8192
 // VTA: arith.extsi %in : i8 to i32
-// VTA: machine.intrinsic @alu_max_imm unit @compute operands [imm, acc] shape {n = 16} ii 1 depth 10 max_iterations [16383, 16383] imm_bits 16
+// VTA: machine.intrinsic @alu_max_imm unit @compute operands [imm, acc] shape {n = 16} ii 1 depth 10 max_iterations [16383, 16383] micro_ops 8192 imm_bits 16
 // VTA: arith.maxsi %out, %in : i32
 // VTA: machine.queue from @load to @compute capacity 255 on_full "error" initial 0
 

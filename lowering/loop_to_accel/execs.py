@@ -1,0 +1,147 @@
+"""Tensorized ops become commands of a unit, or of an engine that does them on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from xdsl.builder import Builder
+from xdsl.dialects.builtin import AffineMapAttr
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from penstock.dialects.accel import ExecOp
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.machine import TargetOp
+from penstock.lowering.loop_to_accel.pieces import loop_of, slice_of
+from penstock.passes.access import Access, Node, Operand, linear_form, steps_of
+from penstock.passes.command_loops import long_dims, next_loop
+from penstock.passes.indices import Index, scale
+from penstock.passes.intrinsics import Match
+from penstock.passes.loop.tensorize import prove
+
+
+def lower_generic(builder: Builder, generic: GenericOp, target: TargetOp) -> None:
+    """Issue the command that does `generic`, without tokens; the match is proved again."""
+    match = prove(generic, target)
+    named = None if generic.library_call is None else generic.library_call.data
+    if named != match.intrinsic.sym_name.data:
+        raise UserError(
+            f"this op says it is {named or 'no intrinsic'}, but it matches @{match.intrinsic.sym_name.data}",
+            loc=location_of(generic),
+            notes=["run `tensorize` first"],
+        )
+    access = Access(
+        tuple(generic.get_static_loop_ranges()),
+        tuple(kind.data for kind in generic.iterator_types),
+        tuple(
+            Operand(value, None, value.type, None, map_attr.data)
+            for value, map_attr in zip(generic.operands, generic.indexing_maps, strict=True)
+        ),
+        Node("", (), generic.operands[0].type, ()),
+    )
+    buffers = [generic.operands[number] for number in match.buffers]
+    lower_access(builder, match, access, buffers, target, generic)
+
+
+def lower_access(
+    builder: Builder,
+    match: Match,
+    access: Access,
+    buffers: Sequence[SSAValue],
+    target: TargetOp,
+    op: Operation,
+) -> None:
+    """Issue the command that does `access`, which `op` asks for, or loops around it for what one cannot iterate."""
+    maps = tuple(access.operands[number].index_map for number in match.buffers)
+    domain = _Domain(match, target, op, maps, long_dims(access.extents), tuple(access.extents), tuple(buffers))
+    domain.issue(builder)
+
+
+@dataclass(frozen=True)
+class _Domain:
+    """An application of an intrinsic, or a piece of one."""
+
+    match: Match
+    target: TargetOp
+    op: Operation
+    maps: tuple[AffineMap, ...]
+    dims: list[int]
+    """Those that are iterated."""
+    extents: tuple[int, ...]
+    buffers: tuple[SSAValue, ...]
+
+    def issue(self, builder: Builder) -> None:
+        """One command, or a loop of them."""
+        steps = [steps_of(index_map, buffer) for index_map, buffer in zip(self.maps, self.buffers, strict=True)]
+        if (loop := next_loop(self.match, self.dims, self.extents, self.target, steps)) is not None:
+            self._in_pieces(builder, *loop)
+            return
+        command = ExecOp(
+            self.match.intrinsic.sym_name.data,
+            [self.extents[dim] for dim in self.dims] or [1],
+            [AffineMapAttr(_restrict(index_map, self.dims)) for index_map in self.maps],
+            self.buffers,
+            immediates=self.match.immediates,
+        )
+        command.location = self.op.location
+        builder.insert(command)
+
+    def _in_pieces(self, builder: Builder, dim: int, size: int) -> None:
+        def whole(inner: Builder, counter: SSAValue) -> None:
+            self._piece(inner, dim, scale(inner, counter, size), size).issue(inner)
+
+        pieces, left = divmod(self.extents[dim], size)
+        loop_of(builder, pieces, whole)
+        if left:
+            self._piece(builder, dim, pieces * size, left).issue(builder)
+
+    def _piece(self, builder: Builder, dim: int, start: Index, size: int) -> _Domain:
+        extents = (*self.extents[:dim], size, *self.extents[dim + 1 :])
+        rest = [each for each in self.dims if each != dim or size > 1]
+        slices = tuple(
+            _advance(builder, buffer, index_map, dim, start, rest, extents)
+            for buffer, index_map in zip(self.buffers, self.maps, strict=True)
+        )
+        return replace(self, dims=rest, extents=extents, buffers=slices)
+
+
+def _restrict(index_map: AffineMap, dims: Sequence[int]) -> AffineMap:
+    """The map over the domain that keeps only `dims`; the others stand at 0."""
+    constants, rows = linear_form(index_map)
+    results: list[AffineExpr] = []
+    for constant, row in zip(constants, rows, strict=True):
+        expr: AffineExpr | None = None
+        for position, dim in enumerate(dims):
+            if row[dim]:
+                term = AffineExpr.dimension(position)
+                term = term if row[dim] == 1 else term * row[dim]
+                expr = term if expr is None else expr + term
+        if expr is None:
+            expr = AffineExpr.constant(constant)
+        elif constant:
+            expr = expr + constant
+        results.append(expr)
+    return AffineMap(max(1, len(dims)), 0, tuple(results))
+
+
+def _advance(
+    builder: Builder,
+    buffer: SSAValue,
+    index_map: AffineMap,
+    dim: int,
+    start: Index,
+    rest: Sequence[int],
+    extents: Sequence[int],
+) -> SSAValue:
+    """The part of an operand that the dims `rest` touch when dim `dim` begins at `start`."""
+    constants, rows = linear_form(index_map)
+    if all(row[dim] == 0 for row in rows):
+        return buffer
+    offsets: list[Index] = [scale(builder, start, row[dim]) if row[dim] else 0 for row in rows]
+    sizes = [
+        1 + constant + sum(row[d] * (extents[d] - 1) for d in rest if row[d])
+        for constant, row in zip(constants, rows, strict=True)
+    ]
+    return slice_of(builder, buffer, offsets, sizes)
