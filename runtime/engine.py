@@ -22,6 +22,7 @@ from penstock.runtime.signature import Signature, signature_of
 
 if TYPE_CHECKING:
     from penstock.lowering.to_c import CSource
+    from penstock.runtime.interpreter import Order
     from penstock.runtime.report import CompileReport, FusionCount
 
 Array = NDArray[Any]
@@ -91,6 +92,8 @@ class Engine:
         """What fusion did; None where the program was not compiled here."""
         self.seconds: Sequence[tuple[str, float]] = ()
         """Name and seconds of every pass that made the program."""
+        self.schedule: Order = "program"
+        """Of the interpreter: the order in which commands of an accelerator happen."""
         self._source: CSource | None = None
         self._make_runner = self._native() if backend == "native" else self._interpreted
         self._own_context: ExecutionContext | None = None
@@ -119,7 +122,7 @@ class Engine:
     def _interpreted(self) -> Runner:
         from penstock.runtime.interpreter import run_module
 
-        return lambda inputs: run_module(self.module, inputs, self.ctx.weights)
+        return lambda inputs: run_module(self.module, inputs, self.ctx.weights, schedule=self.schedule)
 
     def _native(self) -> Callable[[], Runner]:
         from penstock.runtime.native import load_native

@@ -51,6 +51,19 @@ def add_until(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_schedule(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """The order in which the interpreter lets the commands of an accelerator happen."""
+    again = "; several separated by commas must give the same" if several else ""
+    parser.add_argument(
+        "--schedule",
+        metavar="ORDER",
+        help=(
+            "when commands of the accelerator happen: program (as issued, the default), asap, alap, or a number that"
+            f" an interleaving is drawn with; in all but program order races are errors{again}"
+        ),
+    )
+
+
 def read_dims(words: Sequence[str]) -> dict[str, int]:
     """
     The sizes in `NAME=SIZE` words.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.tools.arguments import add_common, add_machine, add_model, add_until
+from penstock.tools.arguments import add_common, add_machine, add_model, add_schedule, add_until
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
@@ -25,6 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--input", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="inputs")
     parser.add_argument("--real", action="store_true", help="draw floats that are no integers")
     parser.add_argument("--seed", type=int, default=0, help="what the inputs are drawn with; default 0")
+    add_schedule(parser, several=True)
     add_common(parser)
     parser.set_defaults(run=execute)
 
@@ -32,6 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def execute(args: argparse.Namespace) -> int:
     from penstock.dialects.machine import find_target
     from penstock.runtime.compiler import attach_machine, pipeline
+    from penstock.runtime.interpreter import Order, read_order
     from penstock.runtime.pass_manager import read_pipeline, verify
     from penstock.runtime.signature import signature_of
     from penstock.tools.lockstep import ValueChanged, default_inputs, lockstep
@@ -39,6 +41,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.tools.tensors import read_given
 
     given = read_given(args.input)
+    schedules: list[Order] = [read_order(word) for word in (args.schedule or "program").split(",")]
     program = load_for_inputs(args, given)
     verify(program.module, program.parsed)
     if args.machine is not None:
@@ -52,7 +55,9 @@ def execute(args: argparse.Namespace) -> int:
         inputs = signature.bind(given.ordered, given.named)
     else:
         inputs = default_inputs(signature, seed=args.seed, real=args.real)
-    report = lockstep(program.module, program.ctx, read_pipeline(specs), inputs, parsed=program.parsed)
+    report = lockstep(
+        program.module, program.ctx, read_pipeline(specs), inputs, parsed=program.parsed, schedules=schedules
+    )
     if not args.quiet:
         print(report)
     if (culprit := report.culprit) is not None:

@@ -33,7 +33,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_types import stored
 from penstock.lowering.from_text import ParsedText
 from penstock.runtime.compiler import level_of
-from penstock.runtime.interpreter import Listener, run_module
+from penstock.runtime.interpreter import Listener, Order, run_module
 from penstock.runtime.pass_manager import run_passes
 from penstock.runtime.signature import Signature, TensorSpec, signature_of
 from penstock.runtime.weights import weight_uses
@@ -112,6 +112,8 @@ class Lockstep:
 
     ctx: PenstockContext
     inputs: Sequence[Array]
+    schedules: Sequence[Order] = ("program",)
+    """The orders in which commands of an accelerator happen; all must give the same outputs."""
     report: Report = field(default_factory=Report)
     _expected: list[Array] | None = None
     _names: tuple[str, ...] = ()
@@ -149,7 +151,17 @@ class Lockstep:
     def _run(self, module: ModuleOp) -> list[Array]:
         # Sums of integers are exact in any order; others are taken in the order that the IR says.
         ordered = not self._is_exact(module, ())
-        return run_module(module, self.inputs, self.ctx.weights, ordered=ordered)
+        first, *others = (
+            (order, run_module(module, self.inputs, self.ctx.weights, ordered=ordered, schedule=order))
+            for order in (self.schedules if level_of(module) == "accel" else ("program",))
+        )
+        for order, outputs in others:
+            if any(stored(a).tobytes() != stored(b).tobytes() for a, b in zip(first[1], outputs, strict=True)):
+                raise UserError(
+                    f'the schedules "{first[0]}" and "{order}" give different outputs',
+                    notes=["a token is missing: the result depends on which unit is faster"],
+                )
+        return first[1]
 
     def _listen(self, module: ModuleOp, listener: Listener) -> object:
         return run_module(module, self.inputs, self.ctx.weights, ordered=True, listener=listener)
@@ -214,14 +226,16 @@ def lockstep(
     *,
     seed: int = 0,
     parsed: ParsedText | None = None,
+    schedules: Sequence[Order] = ("program",),
 ) -> Report:
     """
     Run `passes` on `module` in place, comparing the program's outputs around each of them.
 
-    Without `inputs`, small integers are drawn with `seed`. The report ends at the first pass that changed a value.
+    Without `inputs`, small integers are drawn with `seed`. At accel level each run is repeated in every order of
+    `schedules`, and must give the same. The report ends at the first pass that changed a value.
     """
     chosen = default_inputs(signature_of(module), seed=seed) if inputs is None else list(inputs)
-    watch = Lockstep(ctx, chosen)
+    watch = Lockstep(ctx, chosen, schedules)
     try:
         run_passes(ctx, module, passes, observers=[watch], parsed=parsed)
     except ValueChanged:

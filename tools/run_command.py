@@ -9,11 +9,12 @@ from pathlib import Path
 from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.runtime.compiler import level_of
 from penstock.runtime.engine import Engine, compile_program
+from penstock.runtime.interpreter import Order, read_order
 from penstock.runtime.native import find_compiler
 from penstock.runtime.pass_manager import verify
 from penstock.runtime.plan import is_plan, load_plan
 from penstock.runtime.signature import signature_of
-from penstock.tools.arguments import add_common, add_machine, add_model, say
+from penstock.tools.arguments import add_common, add_machine, add_model, add_schedule, say
 from penstock.tools.programs import load_for_inputs
 from penstock.tools.progress import pass_progress
 from penstock.tools.tensors import FORMATS, GivenTensors, read_given, write_tensor
@@ -47,6 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         ),
     )
     add_machine(parser)
+    add_schedule(parser)
     add_common(parser)
     parser.set_defaults(run=execute)
 
@@ -54,6 +56,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def execute(args: argparse.Namespace) -> int:
     given = read_given(args.input)
     engine = _engine(args, given)
+    if args.schedule is not None:
+        engine.schedule = _schedule(args.schedule, engine)
     started = time.perf_counter()
     outputs = engine.run(given.ordered, given.named)
     seconds = time.perf_counter() - started
@@ -69,6 +73,14 @@ def execute(args: argparse.Namespace) -> int:
     if args.verbose:
         say(args, f"ran in {seconds:.4f} s ({engine.backend})")
     return 0
+
+
+def _schedule(text: str, engine: Engine) -> Order:
+    """The order that `--schedule` names; raises UserError where it would not be followed."""
+    order = read_order(text)
+    if engine.backend != "interpreter":
+        raise UserError("--schedule is for the interpreter: add --level accel", status=USAGE)
+    return order
 
 
 def _engine(args: argparse.Namespace, given: GivenTensors) -> Engine:

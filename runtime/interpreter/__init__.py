@@ -12,20 +12,24 @@ from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.generic import Evaluator, evaluate_generic
 from penstock.runtime.interpreter.module import run_function, run_module
 from penstock.runtime.interpreter.registry import interprets
+from penstock.runtime.interpreter.schedule import ORDERS, Order, read_order
 from penstock.runtime.interpreter.scopes import array_of, readable, written
 from penstock.runtime.interpreter.source import Listener
 
 __all__ = [
+    "ORDERS",
     "Counters",
     "DmaCount",
     "Evaluator",
     "ExecCount",
     "Execution",
     "Listener",
+    "Order",
     "array_of",
     "evaluate_generic",
     "interprets",
     "issues_of",
+    "read_order",
     "readable",
     "run_function",
     "run_module",

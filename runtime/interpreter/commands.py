@@ -12,20 +12,28 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.weights import Array
+from penstock.runtime.interpreter.clocks import Clock
+from penstock.runtime.interpreter.clocks import joined as joined_clocks
 from penstock.runtime.interpreter.scopes import IN_FLIGHT, MemRef, Region, array_of, mark, readable, written
-from penstock.runtime.interpreter.values import is_float, poison
+from penstock.runtime.interpreter.values import poison, undefined
 
 
 class Token:
     """The completion of a command, or of all of several."""
 
-    __slots__ = ("_complete", "_order", "_parts", "_pending")
+    __slots__ = ("_clock", "_complete", "_epoch", "_parts", "_pending")
 
     def __init__(self, parts: Sequence[Token] = (), *, complete: bool = False):
         self._parts = tuple(parts)
         self._complete = complete
-        self._order = (-1, 0)
+        self._epoch = -1
+        self._clock: Clock = ()
         self._pending = 0
+
+    @property
+    def parts(self) -> Sequence[Token]:
+        """Of a token of several: those."""
+        return self._parts
 
     @property
     def complete(self) -> bool:
@@ -41,18 +49,15 @@ class Token:
         """Complete it."""
         self._complete = True
 
-    def note_order(self, epoch: int, commands: int) -> None:
-        """Note, as a mask, the commands that are complete when it is, counted from the barrier `epoch`."""
-        self._order = (epoch, commands)
+    def note_clock(self, epoch: int, clock: Clock) -> None:
+        """Note which commands since the barrier `epoch` are complete when it is."""
+        self._epoch, self._clock = epoch, clock
 
-    def order(self, epoch: int) -> int:
+    def clock(self, epoch: int) -> Clock:
         """The commands since the barrier `epoch` that are complete when it is."""
-        if self._parts and self._order[0] != epoch:
-            mask = 0
-            for part in self._parts:
-                mask |= part.order(epoch)
-            self._order = (epoch, mask)
-        return self._order[1] if self._order[0] == epoch else 0
+        if self._parts and self._epoch != epoch:
+            self.note_clock(epoch, joined_clocks(part.clock(epoch) for part in self._parts))
+        return self._clock if self._epoch == epoch else ()
 
 
 DONE = Token(complete=True)
@@ -118,6 +123,14 @@ class Touch:
             return array
         return array[self.region]
 
+    def poison(self) -> None:
+        """Make the elements undefined, integers too."""
+        if isinstance(self.region, np.ndarray):
+            array = array_of(self.memref)
+            array[self.region] = undefined([1], array.dtype)[0]
+        else:
+            poison(self.part())
+
 
 class Kind(Enum):
     """How a command goes through its unit."""
@@ -156,9 +169,8 @@ class Command:
         self._check_reads(self.reads)
         for touch in self.writes:
             mark(touch.memref, IN_FLIGHT, touch.region)
-            part = touch.part()
-            if self.overwrites and not isinstance(touch.region, np.ndarray) and is_float(part.dtype):
-                poison(part)
+            if self.overwrites:
+                touch.poison()
 
     def end(self) -> None:
         """Perform it; what it reads must be as it was at the start."""

@@ -17,7 +17,7 @@ from penstock.dialects.machine import TargetOp, find_target
 from penstock.runtime.interpreter.counters import Counters
 from penstock.runtime.interpreter.ownership import Ownership
 from penstock.runtime.interpreter.scalar_memory import UndefinedRead
-from penstock.runtime.interpreter.schedule import Schedule
+from penstock.runtime.interpreter.schedule import Order, Schedule
 from penstock.runtime.interpreter.scopes import Memory
 from penstock.runtime.interpreter.source import Compiled, Listener, compile_function
 
@@ -37,7 +37,7 @@ class Execution:
     """
     What functions of ops run in. Functions are compiled when they are first called.
 
-    `seed` draws an interleaving of the units' commands, None is program order. With `ordered`, sums of floats are
+    `schedule` is the order of the units' commands, `seed` short for that number. With `ordered`, sums of floats are
     taken in the order of the loops, at a cost. `listener` is called after each op.
     """
 
@@ -46,6 +46,7 @@ class Execution:
         module: ModuleOp,
         *,
         seed: int | None = None,
+        schedule: Order = "program",
         ordered: bool = False,
         counters: Counters | None = None,
         listener: Listener | None = None,
@@ -53,7 +54,7 @@ class Execution:
         self.module = module
         self.target: TargetOp | None = find_target(module)
         self.memory = Memory(module)
-        self.schedule = Schedule(seed)
+        self.schedule = Schedule(schedule if seed is None else seed)
         self.counters = Counters() if counters is None else counters
         self.ordered = ordered
         self._listener = listener

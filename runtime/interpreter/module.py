@@ -21,6 +21,7 @@ from penstock.runtime.interpreter import accel, addresses, control, loop, scalar
 from penstock.runtime.interpreter.counters import Counters
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.graph import IMPLEMENTATIONS, run_graph
+from penstock.runtime.interpreter.schedule import Order
 from penstock.runtime.interpreter.scopes import undefined_memref
 from penstock.runtime.interpreter.source import Listener
 from penstock.runtime.interpreter.values import dtype_of
@@ -41,6 +42,7 @@ def run_module(
     weights: WeightStore,
     *,
     seed: int | None = None,
+    schedule: Order = "program",
     listener: Listener | None = None,
     counters: Counters | None = None,
     ordered: bool = False,
@@ -51,8 +53,11 @@ def run_module(
     Below graph level, arguments with `graph.weight` are taken from `weights`, and those with `graph.output` are
     made, given to `@main` and returned; integers are signless there, so unsigned arrays are seen as signed.
 
-    `seed` draws an interleaving of the commands of the units, None is program order. `ordered` takes sums of floats
-    in the order of the loops, bit for bit, instead of on BLAS. `listener` is called after each op with the values
+    `schedule` is the order in which the commands of the units happen (see `schedule.Order`): "program", "asap" (as
+    soon as possible), "alap" (as late as possible), or the number that an interleaving is drawn with, for which
+    `seed` is short. In all but program order, two commands that touch the same bytes, one of them writing, and that
+    nothing orders, are an error. `ordered` takes sums of floats in the order of the loops, bit for bit, instead of on
+    BLAS. `listener` is called after each op with the values
     of its results, `counters` is filled.
 
     Raises UserError for an input or a weight of another type, an op that is not interpreted (status 3, located),
@@ -61,7 +66,7 @@ def run_module(
     main = _function(module, "main")
     if _is_graph(main):
         return run_graph(module, inputs, weights, listener=listener)
-    execution = Execution(module, seed=seed, ordered=ordered, counters=counters, listener=listener)
+    execution = Execution(module, seed=seed, schedule=schedule, ordered=ordered, counters=counters, listener=listener)
     arguments, outputs = _arguments(main, inputs, weights)
     results = execution.run("main", arguments)
     if outputs:
@@ -75,6 +80,7 @@ def run_function(
     args: Sequence[Any],
     *,
     seed: int | None = None,
+    schedule: Order = "program",
     listener: Listener | None = None,
     counters: Counters | None = None,
     ordered: bool = False,
@@ -89,7 +95,7 @@ def run_function(
         raise UserError(
             f"@{name} takes {len(function.body.block.args)} arguments, {len(args)} are given", loc=location_of(function)
         )
-    execution = Execution(module, seed=seed, ordered=ordered, counters=counters, listener=listener)
+    execution = Execution(module, seed=seed, schedule=schedule, ordered=ordered, counters=counters, listener=listener)
     return list(execution.run(name, list(args)))
 
 

@@ -7,9 +7,18 @@ incomplete; an exec also waits for every earlier command of its unit, and everyt
 Transfers in flight may complete in any order. A push into a queue happens when the unit's earlier commands are
 complete; a pop holds the unit up until its token, that of the push of the same number, has come.
 
-Without a seed every command happens when it is issued, which is program order. With a seed, one legal interleaving
-is drawn: units run ahead or lag behind, transfers take long or short, and a command's start and end lie apart.
-Races (see `races`) are then errors, whichever interleaving was drawn.
+Legal orders are many, and an `Order` says which is taken:
+
+- "program": every command happens when it is issued. Nothing overlaps, so nothing is checked.
+- "asap": as soon as possible. All units go on at once, each as far as its tokens let it; every command takes one unit
+  of time. What runs ahead of a token that is missing is ahead here.
+- "alap": as late as possible. Nothing happens before the host, or what the host waits for, needs it. What lags behind
+  for want of a token is late here.
+- a number draws one interleaving: units run ahead or lag behind, transfers take long or short, and a command's start
+  and end lie apart.
+
+In all but program order, races (see `races`) are errors, whether they have shown in this order or not; what a command
+is overwriting is undefined from its start to its end.
 """
 
 from __future__ import annotations
@@ -18,10 +27,17 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Literal
 
-from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.diagnostics import USAGE, UserError, did_you_mean, location_of
 from penstock.runtime.interpreter.commands import DONE, Command, Kind, Token, TokenQueue
 from penstock.runtime.interpreter.races import Races
+from penstock.runtime.interpreter.timing import Earliest, Latest
+
+Order = Literal["program", "asap", "alap"] | int
+"""Which of the legal orders of starts and ends is taken; a number is what one is drawn with."""
+ORDERS: tuple[Order, ...] = ("program", "asap", "alap")
+"""Those that are no number."""
 
 _PACES = (0.02, 1.0, 50.0)
 """How quickly a unit or a command gets on, compared with others."""
@@ -64,14 +80,31 @@ class _Unit:
         return head.kind is not Kind.TRANSFER or len(busy) < head.outstanding
 
 
-class Schedule:
-    """The order in which commands start and end; `seed` draws one, None is program order."""
+@dataclass(frozen=True)
+class _Choice:
+    """A start or an end that is legal now."""
 
-    def __init__(self, seed: int | None = None):
-        self._random = None if seed is None else Random(seed)
+    unit: _Unit
+    command: Command
+    running: _Running | None
+    """What would end; None for a start."""
+    pace: float
+
+
+class Schedule:
+    """The order in which commands start and end."""
+
+    def __init__(self, order: Order = "program"):
+        self._in_program_order = order == "program"
+        self._random = Random(order if isinstance(order, int) else 0)
+        self._earliest = Earliest() if order == "asap" else None
+        self._is_late = order == "alap"
+        self._latest: Latest | None = None
+        self._issued: list[Command] = []
+        """With "alap", those that may be incomplete."""
         self._units: dict[str, _Unit] = {}
         self._races = Races()
-        self._eagerness = 0.0 if self._random is None else self._random.choice(_EAGERNESS)
+        self._eagerness = self._random.choice(_EAGERNESS) if isinstance(order, int) else 0.0
         self._queues: dict[tuple[str, str], TokenQueue] = {}
         self.unwaited = 0
         """Commands issued since the last barrier."""
@@ -94,7 +127,7 @@ class Schedule:
     def issue(self, command: Command) -> Token:
         """Give a command to its unit; in program order it happens now. Raises UserError for a race."""
         self.unwaited += 1
-        if self._random is None:
+        if self._in_program_order:
             command.at_once()
             return DONE
         self._races.issued(command)
@@ -102,27 +135,45 @@ class Schedule:
         if unit is None:
             unit = self._units[command.unit] = _Unit(self._random.choice(_PACES))
         unit.waiting.append(command)
-        while self._random.random() < self._eagerness and self._step(self._random):
+        if self._earliest is not None:
+            self._earliest.issued(command)
+        elif self._is_late:
+            self._issued.append(command)
+        while self._eagerness and self._random.random() < self._eagerness and self._step():
             pass
         return command.token
 
     def wait(self, tokens: Sequence[Token]) -> None:
         """Let the units run until all of `tokens` are complete."""
+        if self._in_program_order:
+            return
+        self._foresee(tokens)
         for token in tokens:
-            while self._random is not None and not token.complete:
-                if not self._step(self._random):
+            while not token.complete:
+                if not self._step():
                     raise self._deadlock()
         self._races.waited(tokens)
+        if self._earliest is not None:
+            self._earliest.waited(tokens)
 
     def barrier(self) -> None:
         """Let the units run until all are quiescent."""
-        if self._random is not None:
-            while self._step(self._random):
+        if not self._in_program_order:
+            self._foresee(None)
+            while self._step():
                 pass
             if any(unit.waiting or unit.running for unit in self._units.values()):
                 raise self._deadlock()
             self._races.barrier()
+            if self._earliest is not None:
+                self._earliest.barrier()
         self.unwaited = 0
+
+    def _foresee(self, tokens: Sequence[Token] | None) -> None:
+        """With "alap", find out what is needed for `tokens`, or for the end, and when."""
+        if self._is_late:
+            self._issued = [command for command in self._issued if not command.token.complete]
+            self._latest = Latest(self._issued, tokens)
 
     def _deadlock(self) -> UserError:
         stuck = [
@@ -136,30 +187,64 @@ class Schedule:
             notes=[f"{command.unit} is at {command.op.name}, {location_of(command.op)}" for command in commands],
         )
 
-    def _choices(self) -> Iterator[tuple[float, _Unit, _Running | None]]:
-        """What can happen next, and how likely: a unit takes its next command, or a running one ends."""
+    def _choices(self) -> Iterator[_Choice]:
+        """What can happen next: a unit takes its next command, or a running one ends."""
         for unit in self._units.values():
             if unit.may_start():
-                yield unit.pace, unit, None
+                yield _Choice(unit, unit.waiting[0], None, unit.pace)
             for running in unit.running:
                 if running.may_end():
-                    yield running.pace, unit, running
+                    yield _Choice(unit, running.command, running, running.pace)
 
-    def _step(self, random: Random) -> bool:
+    def _chosen(self, choices: Sequence[_Choice]) -> _Choice:
+        """The first start or end as the order has it."""
+        if (early := self._earliest) is not None:
+            # Of what can be at once, starts come first, so that as much as can be is in flight.
+            return min(
+                choices,
+                key=lambda each: (
+                    early.starts[each.command] if each.running is None else early.end_of(each.command),
+                    each.running is not None,
+                ),
+            )
+        if (late := self._latest) is not None:
+            return max(
+                choices,
+                key=lambda each: (late.starts if each.running is None else late.ends).get(each.command, -1),
+            )
+        return self._random.choices(choices, [choice.pace for choice in choices])[0]
+
+    def _step(self) -> bool:
         """Start or end one command; False if there is none to start or end."""
         choices = list(self._choices())
         if not choices:
             return False
-        _, unit, ending = random.choices(choices, [choice[0] for choice in choices])[0]
-        if ending is not None:
-            unit.running.remove(ending)
-            ending.command.end()
+        chosen = self._chosen(choices)
+        unit, command = chosen.unit, chosen.command
+        if chosen.running is not None:
+            unit.running.remove(chosen.running)
+            command.end()
             return True
-        command = unit.waiting.popleft()
+        unit.waiting.popleft()
         command.start()
         if command.kind is Kind.POP:
             command.end()
         else:
             behind = [running.command.token for running in unit.running] if command.kind is Kind.PUSH else ()
-            unit.running.append(_Running(command, random.choice(_PACES) * unit.pace, behind))
+            unit.running.append(_Running(command, self._random.choice(_PACES) * unit.pace, behind))
         return True
+
+
+def read_order(text: str) -> Order:
+    """The order that a user names. Raises UserError, with those that there are, for another one."""
+    for order in ORDERS:
+        if text == order:
+            return order
+    if text.isdecimal():
+        return int(text)
+    near = did_you_mean(text, [str(order) for order in ORDERS])
+    raise UserError(
+        f'there is no schedule "{text}"',
+        notes=[near or "schedules: program, asap, alap, or a number that an interleaving is drawn with"],
+        status=USAGE,
+    )
