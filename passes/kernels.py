@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects import arith, func, scf
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Operation, SSAValue
@@ -28,6 +28,19 @@ CROSSING = "crossing"
 """The attribute of a kernel with the bytes that its calls hand to kernels on another device, where there are any."""
 TILING = "tiling"
 """The attribute of a tiled kernel that says, for people, how each dim is cut and what that wastes."""
+PIPELINING = "pipelining"
+"""The attribute of a pipelined kernel that says, for people, which buffers have several slots and what that gains."""
+DEPTHS = "depths"
+"""The attribute of a tiled kernel with the slots of each scope for what a loop refills, where there are several."""
+AUTO = "auto"
+"""The depth that says: as `depths` of the kernel does."""
+
+
+def depths_of(kernel: func.FuncOp) -> dict[str, int]:
+    """The slots that each scope has for what a loop of this kernel refills; one where none are said."""
+    found = kernel.attributes.get(DEPTHS)
+    pairs = found.data.items() if isinstance(found, DictionaryAttr) else ()
+    return {scope: count.value.data for scope, count in pairs if isinstance(count, IntegerAttr)}
 
 
 def kernels(module: ModuleOp) -> Iterator[func.FuncOp]:
@@ -129,6 +142,8 @@ class Placement:
     """Bytes that all calls together hand to kernels on another device."""
     tiling: str
     """How its loops are cut; empty if one tile holds all of it."""
+    pipelining: str
+    """How far rounds of its loops overlap; empty before `accel-pipeline`, and where there are none that could."""
 
 
 def partition(module: ModuleOp) -> list[Placement]:
@@ -148,6 +163,7 @@ def partition(module: ModuleOp) -> list[Placement]:
                 _text(kernel, REMARK),
                 _number(kernel, CROSSING),
                 _text(kernel, TILING),
+                _text(kernel, PIPELINING),
             )
         )
     return placements

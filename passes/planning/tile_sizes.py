@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, isqrt, lcm, log
+from math import ceil, isqrt, lcm, log, prod
 
-MAX_SIZES_PER_DIM = 14
+MAX_SIZES_PER_DIM = 32
 """How many tile sizes of one dim are tried: enough that the best of them is near the best of all."""
 
 
@@ -110,10 +110,19 @@ def _even_sizes(extent: int) -> set[int]:
     return {1, extent} | {size + 1 for size in low} | {(extent - 1) // pieces + 1 for pieces in low}
 
 
-def _thin(sizes: list[int]) -> list[int]:
-    """At most MAX_SIZES_PER_DIM of the sizes, spread evenly over their logarithms, both ends kept."""
-    if len(sizes) <= MAX_SIZES_PER_DIM:
+def thinned(choices: Sequence[list[int]], most: int) -> list[list[int]]:
+    """The sizes of all dims, those of the dims with the most thinned out until at most `most` tiles can be made."""
+    found = list(choices)
+    while prod(map(len, found)) > most and max(map(len, found)) > 2:
+        longest = max(range(len(found)), key=lambda dim: len(found[dim]))
+        found[longest] = _thin(found[longest], len(found[longest]) - 1)
+    return found
+
+
+def _thin(sizes: list[int], most: int = MAX_SIZES_PER_DIM) -> list[int]:
+    """At most so many of the sizes, spread evenly over their logarithms, both ends kept."""
+    if len(sizes) <= most:
         return sizes
-    ratio = (sizes[-1] / sizes[0]) ** (1 / (MAX_SIZES_PER_DIM - 1))
-    wanted = [sizes[0] * ratio**step for step in range(MAX_SIZES_PER_DIM)]
+    ratio = (sizes[-1] / sizes[0]) ** (1 / (most - 1))
+    wanted = [sizes[0] * ratio**step for step in range(most)]
     return sorted({min(sizes, key=lambda size, w=w: abs(log(size / w))) for w in wanted})

@@ -1,82 +1,51 @@
 """
-Choosing a tile: plain data in, plain data out.
+Choosing a tile, the order of the loops, and how many slots each scope has for what is refilled: plain data in and out.
 
-A tile nest computes a box of an iteration domain at a time. Every operand moves through some of the dims; the
-part of it that one box touches is held in a scope, and is fetched again whenever a loop that it depends on
-advances. The search enumerates tile sizes and loop orders, discards what does not fit, and takes the least
-estimated time, bytes over the bus plus issues on the unit, nothing overlapped (depth 1).
+A tile nest computes a box of an iteration domain at a time. Every operand moves through some of the dims; the part of
+it that one box touches is held in a scope, and is fetched again whenever a loop that it depends on advances. With B
+slots in a scope its transfers run up to B rounds ahead of the ops, and what is refilled takes B times its bytes, so the
+depth of the pipeline and the size of the tiles are one question.
 
-The enumeration is exhaustive over a list of sizes per dim, as in the mapping searches of Timeloop and VTA's
-schedules; it is deterministic.
+The search goes through all sizes of a list for every dim, all orders of the parallel loops, and one or two slots in
+each scope. What does not fit is discarded; an estimate (the busiest unit or bus, what no slot hides, the first fetch
+and the last store) ranks the rest, and the best of them are timed as pipelines by the recurrences of
+`passes/planning/pipelining`. Among those within TIE of the best time, the fewest bytes over the edge of the chip win.
+More slots than two, or fewer, are then tried for the winner. All of it is deterministic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import permutations, product
-from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.passes.planning.tile_sizes import Dim, given_size, tile_sizes
+from penstock.passes.planning.pipelining import NestTime
+from penstock.passes.planning.tile_estimates import Estimates
+from penstock.passes.planning.tile_model import Channel, Operand, TileProblem, Work, held_bytes
+from penstock.passes.planning.tile_nests import Tiles, is_refilled, slots_of, time_of_tile
+from penstock.passes.planning.tile_sizes import Dim, given_size, thinned, tile_sizes
 
-Ints = NDArray[Any]
+__all__ = ["Channel", "DoesNotFit", "Operand", "TilePlan", "TileProblem", "Work", "held_bytes", "plan_tile"]
 
-
-@dataclass(frozen=True)
-class Operand:
-    """An operand of the nest: where its part is held, and how the dims index it."""
-
-    name: str
-    scope: str | None
-    """The scope that holds the part of one tile; None if it is streamed past (a DMA that computes on the way)."""
-    element_bytes: int
-    indices: tuple[tuple[int, ...], ...]
-    """For each of its own dims, the coefficient of each dim of the domain."""
-    granule: int = 1
-    """Bytes that a row in the scope is a multiple of."""
-    adjoining: int = 1
-    """How many of its last dims are one row, without gaps."""
-    reads: bool = True
-    writes: bool = False
-    bounds: tuple[int, ...] | None = None
-    """Its shape, where a part cannot be larger than the whole."""
-
-    def part(self, tile: Sequence[int | Ints]) -> list[int | Ints]:
-        """The extent of each of its dims that one tile touches."""
-        return [1 + sum(c * (t - 1) for c, t in zip(row, tile, strict=True) if c) for row in self.indices]
-
-    def depends_on(self, dim: int) -> bool:
-        return any(row[dim] for row in self.indices)
-
-
-@dataclass(frozen=True)
-class Costs:
-    """The machine's numbers: what one byte, one transfer and one issue cost, in cycles."""
-
-    cycles_per_byte: float = 1.0
-    cycles_per_transfer: float = 0.0
-    cycles_per_issue: float = 1.0
-
-
-@dataclass(frozen=True)
-class TileProblem:
-    """A domain, its operands, and the bytes of each scope."""
-
-    dims: tuple[Dim, ...]
-    operands: tuple[Operand, ...]
-    capacity: Mapping[str, int]
-    costs: Costs = Costs()
+TIE = 0.03
+"""Times that differ by no more than this share are the same, as far as the model can tell."""
+NEAR = 0.06
+"""How far an estimate may be from the best one for a tile to be timed because it moves few bytes."""
+MAX_TILES = 24_000
+"""How many tiles are compared: the sizes of the dims with the most are thinned out until there are no more."""
+TIMED = 10
+"""How many of the best estimates are timed."""
+MAX_SLOTS = 4
+"""The most slots that are tried."""
 
 
 @dataclass(frozen=True)
 class TilePlan:
     """
-    A tile for every dim, the order of the loops, and what it is estimated to cost.
+    A tile for every dim, the order of the loops, the slots of each scope, and what it is modelled to cost.
 
     `order` lists the dims that become loops, outermost first: parallel ones, then reductions. `edges` says what
     happens where a tile does not divide its dim: "divides", "whole", "overlap" (the last tile is shifted inwards and
@@ -89,8 +58,15 @@ class TilePlan:
     order: tuple[int, ...]
     edges: tuple[str, ...]
     bytes_moved: int
-    issues: int
+    """Over the edge of the chip; what hangs over the edges of tensors is not moved."""
     footprint: Mapping[str, int]
+    """The bytes of every scope, slots included."""
+    depths: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The slots for what a loop refills, in every scope where there is something."""
+    time: NestTime | None = None
+    """None where it is not known what computes."""
+    runner_up: TilePlan | None = None
+    """The best plan with another tile."""
 
     @property
     def is_cut(self) -> bool:
@@ -98,7 +74,7 @@ class TilePlan:
         return self.tile != tuple(dim.extent for dim in self.dims)
 
     def describe(self) -> str:
-        """The plan for people: how each dim that is cut is cut, outermost first, and the work done in vain."""
+        """The plan for people: how each dim that is cut is cut, outermost first, the work done in vain, and why."""
         parts: list[str] = []
         for number, dim in enumerate(self.dims):
             if self.tile[number] > dim.extent:
@@ -114,7 +90,19 @@ class TilePlan:
             if self.edges[number] == "zeros":
                 text += f", the last reads zeros, {pieces * size / extent - 1:.1%} is added in vain"
             parts.append(text)
-        return "; ".join(parts)
+        return "; ".join(parts + self._reasons())
+
+    def _reasons(self) -> list[str]:
+        if self.time is None:
+            return []
+        slots = [f'{count} slots in "{scope}"' for scope, count in self.depths.items() if count > 1]
+        reasons = [", ".join(slots)] if slots else []
+        reasons.append(f"modelled {self.time.cycles:,} cycles and {self.bytes_moved:,} bytes, limit {self.time.limit}")
+        other = self.runner_up
+        if other is not None and other.time is not None:
+            tile = "x".join(map(str, other.tile))
+            reasons.append(f"next best {tile}: {other.time.cycles:,} cycles and {other.bytes_moved:,} bytes")
+        return reasons
 
 
 class DoesNotFit(Exception):
@@ -129,129 +117,188 @@ class DoesNotFit(Exception):
         """The operands held in the scope and the bytes that each needs."""
 
 
-def held_bytes(operand: Operand, tile: Sequence[int | Ints]) -> int | Ints:
-    """The bytes of its scope that the part of one tile takes, row pitch included."""
-    part = operand.part(tile)
-    if not part:
-        return max(operand.element_bytes, operand.granule)
-    row = -(-(prod(part[-operand.adjoining :]) * operand.element_bytes) // operand.granule) * operand.granule
-    return row * prod(part[: -operand.adjoining])
-
-
-def plan_tile(problem: TileProblem, *, given: Sequence[int] | None = None) -> TilePlan:
+def plan_tile(problem: TileProblem, *, given: Sequence[int] | None = None, depth: int | None = None) -> TilePlan:
     """
-    The best plan found, or the plan with the sizes `given` (one for each dim) and the best order.
+    The best plan found, or that with the sizes `given` (one for each dim); with `depth` slots in every scope if given.
 
     Raises DoesNotFit, NoTile where a dim is not cut into the blocks of the machine, and ValueError for given sizes
     that are no tile.
     """
     dims = problem.dims
     if given is None:
-        return _best_plan(dims, problem.operands, tuple(problem.capacity.items()), problem.costs)
+        return _best_plan(dims, problem.operands, tuple(problem.capacity.items()), problem.works, depth)
     if len(given) != len(dims):
         raise ValueError(f"{len(given)} tile sizes for {len(dims)} dims")
-    return _plan(problem, [[given_size(dim, size, n)] for n, (size, dim) in enumerate(zip(given, dims, strict=True))])
+    choices = [[given_size(dim, size, n)] for n, (size, dim) in enumerate(zip(given, dims, strict=True))]
+    return _plan(problem, choices, depth)
 
 
 @lru_cache(maxsize=1024)
 def _best_plan(
-    dims: tuple[Dim, ...], operands: tuple[Operand, ...], capacity: tuple[tuple[str, int], ...], costs: Costs
+    dims: tuple[Dim, ...],
+    operands: tuple[Operand, ...],
+    capacity: tuple[tuple[str, int], ...],
+    works: tuple[Work, ...],
+    depth: int | None,
 ) -> TilePlan:
     """The plan is asked for when a kernel gets its device and again when it is tiled."""
-    problem = TileProblem(dims, operands, dict(capacity), costs)
-    return _plan(problem, [tile_sizes(dim, number) for number, dim in enumerate(dims)])
+    choices = thinned([tile_sizes(dim, number) for number, dim in enumerate(dims)], MAX_TILES)
+    return _plan(TileProblem(dims, operands, dict(capacity), works), choices, depth)
 
 
-def _plan(problem: TileProblem, choices: Sequence[Sequence[int]]) -> TilePlan:
+def _plan(problem: TileProblem, choices: Sequence[Sequence[int]], depth: int | None) -> TilePlan:
     """The best plan whose tile has one of the `choices` in each dim."""
     grid = np.array(list(product(*choices)), dtype=np.int64).T
     fits = np.ones(grid.shape[1], dtype=bool)
     for scope, capacity in problem.capacity.items():
-        held = _held_in(problem, scope, list(grid))
+        held = sum(held_bytes(operand, list(grid)) for operand in problem.operands if operand.scope == scope)
         fits &= held <= capacity
     if not fits.any():
         raise _overflow(problem, [min(sizes) for sizes in choices])
     grid = grid[:, fits]
-    return _cheapest(problem, grid)
-
-
-def _held_in(problem: TileProblem, scope: str, tile: Sequence[int | Ints]) -> int | Ints:
-    return sum(held_bytes(operand, tile) for operand in problem.operands if operand.scope == scope)
+    tiles = Tiles(problem, list(grid), np.ones(int(grid.shape[1]), dtype=np.int64))
+    return _Search(tiles, depth).run()
 
 
 def _overflow(problem: TileProblem, smallest: list[int]) -> DoesNotFit:
     for scope, capacity in problem.capacity.items():
-        needed = int(_held_in(problem, scope, smallest))
+        parts = [(o.name, int(held_bytes(o, smallest))) for o in problem.operands if o.scope == scope]
+        needed = sum(size for _, size in parts)
         if needed > capacity:
-            parts = [(o.name, int(held_bytes(o, smallest))) for o in problem.operands if o.scope == scope]
             return DoesNotFit(scope, needed, capacity, parts)
     raise AssertionError("the smallest tile fits every scope, so some tile does")
 
 
-def _cheapest(problem: TileProblem, grid: Ints) -> TilePlan:
-    dims, costs = problem.dims, problem.costs
-    tile = list(grid)
-    trips = [-(-dim.extent // size) for dim, size in zip(dims, tile, strict=True)]
-    cut = [number for number, dim in enumerate(dims) if not dim.whole and np.any(trips[number] > 1)]
-    parallel = [number for number in cut if dims[number].parallel]
-    reductions = [number for number in cut if not dims[number].parallel]
-    # A kernel of scalars has no dims, and still one tile.
-    ones = np.ones(grid.shape[1], dtype=np.int64)
-    issues: Ints = ones * prod(t * -(-size // dim.step) for t, size, dim in zip(trips, tile, dims, strict=True))
-    best: tuple[float, tuple[int, ...], int, int, int] | None = None
-    for order in permutations(parallel):
-        loops = (*order, *reductions)
-        moved, transfers = _traffic(problem, tile, trips, loops, ones)
-        time = moved * costs.cycles_per_byte + transfers * costs.cycles_per_transfer + issues * costs.cycles_per_issue
-        winner = int(np.argmin(time))
-        if best is None or time[winner] < best[0]:
-            best = (float(time[winner]), loops, winner, int(moved[winner]), int(issues[winner]))
-    assert best is not None
-    _, loops, winner, moved, issued = best
-    chosen = tuple(int(size) for size in grid[:, winner])
-    return TilePlan(
-        dims=dims,
-        tile=chosen,
-        order=tuple(number for number in loops if chosen[number] < dims[number].extent),
-        edges=tuple(_edge(dim, size) for dim, size in zip(dims, chosen, strict=True)),
-        bytes_moved=moved,
-        issues=issued,
-        footprint={scope: int(_held_in(problem, scope, chosen)) for scope in problem.capacity},
-    )
+@dataclass(frozen=True)
+class _Point:
+    """One candidate: a tile of the grid, an order of loops, and slots."""
+
+    estimate: float
+    moved: float
+    index: int
+    loops: tuple[int, ...]
+    depths: tuple[tuple[str, int], ...]
 
 
-def _traffic(
-    problem: TileProblem, tile: list[Ints], trips: list[Ints], loops: Sequence[int], ones: Ints
-) -> tuple[Ints, Ints]:
-    """Bytes over the bus and the number of transfers, for each tile of the grid, under one loop order."""
-    moved = np.zeros_like(ones)
-    transfers = np.zeros_like(ones)
-    for operand in problem.operands:
-        # A written part stays in its scope while reductions advance; every part stays while loops inside the
-        # innermost one that it depends on do. A loop of one trip does not count.
-        count, running = ones, ones
-        for loop in loops:
-            running = running * trips[loop]
-            if operand.depends_on(loop):
-                count = np.where(trips[loop] > 1, running, count)
-        part = operand.part(tile)
-        if operand.bounds is not None:
-            part = [np.minimum(extent, bound) for extent, bound in zip(part, operand.bounds, strict=True)]
-        size = prod(part) * operand.element_bytes
-        passes = int(operand.reads) + int(operand.writes)
-        if passes == 0:
-            continue
-        moved = moved + count * size * passes
-        # A part that may hang over the end is filled with zeros before each transfer.
-        fills = np.zeros_like(count)
-        for number, dim in enumerate(problem.dims):
-            if not operand.depends_on(number):
-                continue
-            fills = np.maximum(fills, tile[number] > dim.extent)
-            if dim.runs_past_end:
-                fills = np.maximum(fills, dim.extent % tile[number] != 0)
-        transfers = transfers + count * (passes + fills)
-    return moved, transfers
+@dataclass
+class _Search:
+    tiles: Tiles
+    depth: int | None
+
+    def run(self) -> TilePlan:
+        """The best plan among the tiles."""
+        timed = [self._timed(point) for point in self._promising()]
+        best = self._best(timed)
+        others = [plan for plan in timed if plan.tile != best.tile]
+        best = self._with_other_slots(best)
+        return replace(best, runner_up=self._best(others) if others else None)
+
+    def _best(self, plans: Sequence[TilePlan]) -> TilePlan:
+        """The one with the fewest bytes among those that take the least time, as far as can be told."""
+        least = min(_cycles(plan) for plan in plans)
+        close = [plan for plan in plans if _cycles(plan) <= least * (1 + TIE)]
+        return min(close, key=lambda plan: (plan.bytes_moved, _cycles(plan), _work(plan), sum(plan.depths.values())))
+
+    def _promising(self) -> list[_Point]:
+        """The candidates with the best estimates, and those near them that move the fewest bytes for their time."""
+        points = sorted(self._points(), key=lambda point: (point.estimate, point.moved, point.index))
+        sparing: list[_Point] = []
+        for point in points:
+            if point.estimate <= points[0].estimate * (1 + NEAR) and (not sparing or point.moved < sparing[-1].moved):
+                sparing.append(point)
+        return list(dict.fromkeys([*points[:TIMED], *sparing[-TIMED:]]))
+
+    def _points(self) -> Iterator[_Point]:
+        """The most promising candidates of every order and depth."""
+        dims, tiles = self.tiles.problem.dims, self.tiles
+        cut = [number for number in range(len(dims)) if np.any(tiles.trips[number] > 1)]
+        parallel = [number for number in cut if dims[number].parallel]
+        reductions = [number for number in cut if not dims[number].parallel]
+        best = np.inf
+        seen: set[tuple[object, ...]] = set()
+        for order in permutations(parallel):
+            estimates = Estimates(tiles, (*order, *reductions))
+            for depths in self._depths(estimates.loops):
+                cost = np.where(estimates.fits(depths), estimates.cycles(depths), np.inf)
+                least = float(cost.min())
+                if not np.isfinite(least):
+                    continue
+                best = min(best, least)
+                # Fewer bytes decide between equal times, and how good the estimate is is not known yet.
+                near = np.flatnonzero(cost <= best * (1 + NEAR))
+                chosen = [*np.argsort(cost, kind="stable")[:TIMED], *near[np.argsort(estimates.moved[near])[:TIMED]]]
+                for index in map(int, chosen):
+                    if not np.isfinite(cost[index]):
+                        continue
+                    loops = tuple(number for number in estimates.loops if tiles.trips[number][index] > 1)
+                    used = self._used(loops, depths)
+                    if (index, loops, used) not in seen:
+                        seen.add((index, loops, used))
+                        yield _Point(float(cost[index]), float(estimates.moved[index]), index, loops, used)
+
+    def _depths(self, loops: Sequence[int]) -> Iterator[dict[str, int]]:
+        """The slots that are tried in each scope where some loop refills something."""
+        scopes = self._refilled(loops)
+        options = (1, 2, MAX_SLOTS) if len(scopes) <= 2 else (1, 2)
+        options = options if self.depth is None and self.tiles.problem.works else (self.depth or 1,)
+        for counts in product(options, repeat=len(scopes)):
+            yield dict(zip(scopes, counts, strict=True))
+
+    def _refilled(self, loops: Sequence[int]) -> list[str]:
+        operands = self.tiles.problem.operands
+        return list(dict.fromkeys(o.scope for o in operands if o.scope is not None and is_refilled(o, loops)))
+
+    def _used(self, loops: Sequence[int], depths: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+        return tuple((scope, depths[scope]) for scope in self._refilled(loops))
+
+    def _footprint(self, tiles: Tiles, loops: Sequence[int], depths: Mapping[str, int]) -> dict[str, int]:
+        used = dict.fromkeys(tiles.problem.capacity, 0)
+        for operand, held in zip(tiles.problem.operands, tiles.held, strict=True):
+            if operand.scope is not None:
+                used[operand.scope] += int(held[0]) * (slots_of(operand, depths) if is_refilled(operand, loops) else 1)
+        return used
+
+    def _timed(self, point: _Point) -> TilePlan:
+        tiles = self.tiles.at(point.index)
+        tile, dims = tuple(int(size[0]) for size in tiles.tile), tiles.problem.dims
+        depths = dict(point.depths)
+        return TilePlan(
+            dims=dims,
+            tile=tile,
+            order=tuple(number for number in point.loops if tile[number] < dims[number].extent),
+            edges=tuple(_edge(dim, size) for dim, size in zip(dims, tile, strict=True)),
+            bytes_moved=round(point.moved),
+            footprint=self._footprint(tiles, point.loops, depths),
+            depths=depths,
+            time=time_of_tile(tiles, point.loops, depths) if tiles.problem.works else None,
+        )
+
+    def _with_other_slots(self, plan: TilePlan) -> TilePlan:
+        """The plan with more slots where that pays, and fewer where it costs nothing."""
+        if self.depth is not None or plan.time is None:
+            return plan
+        tile = [np.array([size]) for size in plan.tile]
+        tiles = Tiles(self.tiles.problem, tile, self.tiles.ones[:1])
+        for scope in plan.depths:
+            for count in range(1, MAX_SLOTS + 1):
+                depths = {**plan.depths, scope: count}
+                used = self._footprint(tiles, plan.order, depths)
+                if count == plan.depths[scope] or used[scope] > tiles.problem.capacity[scope]:
+                    continue
+                time = time_of_tile(tiles, plan.order, depths)
+                now = plan.time.cycles if plan.time is not None else 0
+                pays = time.cycles < now * (1 - TIE / 2) if count > plan.depths[scope] else time.cycles <= now
+                if pays:
+                    plan = replace(plan, depths=depths, footprint=used, time=time)
+        return plan
+
+
+def _work(plan: TilePlan) -> int:
+    return sum(plan.time.busy.values()) if plan.time is not None else 0
+
+
+def _cycles(plan: TilePlan) -> int:
+    return plan.time.cycles if plan.time is not None else 0
 
 
 def _edge(dim: Dim, size: int) -> str:

@@ -28,7 +28,6 @@ from penstock.dialects.machine import ProcessorOp, TargetOp
 from penstock.dialects.mem import element_bytes
 from penstock.passes.kernels import CROSSING, device_of, is_contraction, kernels
 from penstock.passes.tensor.segments import Choice, Segment, is_fill
-from penstock.passes.tensor.tile_problem import machine_costs
 
 MOST_MOVABLE = 8
 """All choices are compared for so many segments at most; with more, legality decides."""
@@ -98,13 +97,21 @@ def cycles_of(
     if not segment.on_machine:
         operations = sum(_operations(generic) for generic in segment.generics)
         return operations * processor.cycles_per_op + sum(sizes) * processor.cycles_per_byte
-    costs = machine_costs(target, None)
+    per_byte, per_transfer = _transfer_costs(target)
     issues = sum(
         choice.match.intrinsic.initiation_interval * choice.match.issues(_extents(generic))
         for generic in segment.generics
         if isinstance(choice := choices[generic], Choice)
     )
-    return issues + sum(sizes) * costs.cycles_per_byte + len(sizes) * costs.cycles_per_transfer
+    return issues + sum(sizes) * per_byte + len(sizes) * per_transfer
+
+
+def _transfer_costs(target: TargetOp) -> tuple[float, int]:
+    """The cycles of a byte on the slowest bus of an engine, and the longest latency of one."""
+    buses, engines = target.buses(), target.dmas().values()
+    rates = [buses[dma.bus_name].bytes_per_cycle for dma in engines if dma.bus_name is not None]
+    per_byte = max((cycles / size for size, cycles in rates), default=1.0)
+    return per_byte, max((dma.latency_cycles for dma in engines), default=0)
 
 
 def _contracts(segment: Segment) -> bool:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.kernels import TILING, device_of, kernels, machine_of
+from penstock.passes.kernels import AUTO, DEPTHS, TILING, device_of, kernels, machine_of
 from penstock.passes.tensor.tile_nest import OpPlan, TileNest, replace_by_nest
 from penstock.passes.tensor.tile_plan import plan_members
 from penstock.passes.tensor.tile_problem import anchor, members, root_of, streamed
@@ -31,9 +31,11 @@ class TilePass(ModulePass):
     inwards at the end. A tile of a reduction that does not divide reads zeros behind the end, where products of what
     comes from outside are summed, and is refused elsewhere. For an intrinsic of fixed shape a tile is a multiple of
     its block, and a parallel dim that is shorter is computed on padded operands, of whose result the valid part is
-    kept. The cut is written down for people in `tiling`. Tiles may take all of a scope; `reserve` leaves a share of
-    those free that are filled from off chip and emptied there, so that `mem-promote` finds room. Raises UserError for
-    a share that is not from 0 to below 1.
+    kept. Sizes, order and depth are chosen together: `depths` of the kernel says how many slots each scope has room
+    for, of what a loop refills, and `multi-buffer` makes them; with `depth` it is that many everywhere. The cut is
+    written down for people in `tiling`, with the cycles that it is modelled to take. Tiles may take all of a scope;
+    `reserve` leaves a share of those free that are filled from off chip and emptied there, so that `mem-promote` finds
+    room. Raises UserError for a share that is not from 0 to below 1, and for a depth that is neither "auto" nor from 1.
 
     Before:
     ```mlir
@@ -87,7 +89,13 @@ class TilePass(ModulePass):
     reserve: float = 0.0
     """The share of a scope that tiles leave free, if any fits the rest, for what stays there between kernels."""
 
+    depth: int | str = AUTO
+    """Slots for what a loop refills, in every scope; "auto" chooses them with the sizes."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if self.depth != AUTO and (isinstance(self.depth, str) or self.depth < 1):
+            raise UserError(f'tile: a depth is "auto" or a number of slots from 1, not {self.depth}')
+        depth = None if isinstance(self.depth, str) else self.depth
         if not 0 <= self.reserve < 1:
             raise UserError(f"tile: a reserve of {self.reserve} is no share from 0 to below 1")
         target = machine_of(op)
@@ -102,10 +110,13 @@ class TilePass(ModulePass):
                 continue
             ops = members(root)
             reducing = anchor(ops)
-            plan = plan_members(kernel, ops, reducing, target if on_machine else None, self.sizes, self.reserve)
+            here = target if on_machine else None
+            plan = plan_members(kernel, ops, reducing, here, self.sizes, self.reserve, depth)
             if not plan.is_cut:
                 continue
-            on_the_way = streamed(ops, target if on_machine else None)
+            on_the_way = streamed(ops, here)
             nest = TileNest(root, reducing, frozenset[Operation](ops), OpPlan(plan.tile, plan.order), on_the_way)
             replace_by_nest(kernel, nest, Rewriter.erase_op)
             kernel.attributes[TILING] = StringAttr(plan.describe())
+            if slots := {scope: IntegerAttr(count, i64) for scope, count in plan.depths.items() if count > 1}:
+                kernel.attributes[DEPTHS] = DictionaryAttr(slots)

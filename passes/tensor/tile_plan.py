@@ -19,8 +19,9 @@ from penstock.passes.access import Access, Node, Operand, linear_form
 from penstock.passes.intrinsics import candidates
 from penstock.passes.loop.promotion import in_scope
 from penstock.passes.paths import intermediates, scope_path
+from penstock.passes.planning.tile_model import TileProblem
 from penstock.passes.planning.tile_sizes import NoTile
-from penstock.passes.planning.tiling import DoesNotFit, TilePlan, TileProblem, plan_tile
+from penstock.passes.planning.tiling import DoesNotFit, TilePlan, plan_tile
 from penstock.passes.tensor.tile_problem import (
     anchor,
     blocks_of,
@@ -35,20 +36,22 @@ from penstock.passes.tensor.tile_problem import (
 from penstock.passes.tensor.zero_pads import padding_of
 
 
-def plan_on_machine(members: list[GenericOp], anchor: GenericOp, target: TargetOp, reserve: float = 0.0) -> TilePlan:
+def plan_on_machine(
+    members: list[GenericOp], anchor: GenericOp, target: TargetOp, reserve: float = 0.0, depth: int | None = None
+) -> TilePlan:
     """
     The best plan for a kernel of the machine; raises DoesNotFit or NoTile where there is none.
 
-    The share `reserve` of each scope that is filled from off chip, and emptied there, stays free, if any tile fits
-    the rest.
+    With `depth` every scope has so many slots for what is refilled; else the plan says how many. The share `reserve` of
+    each scope that is filled from off chip, and emptied there, stays free, if any tile fits the rest.
     """
     problem = problem_of(members, anchor, target)
     try:
-        plan = plan_tile(_with_reserve(problem, target, reserve))
+        plan = plan_tile(_with_reserve(problem, target, reserve), depth=depth)
     except DoesNotFit:
         if not reserve:
             raise
-        plan = plan_tile(problem)
+        plan = plan_tile(problem, depth=depth)
     padded = {dim for dim, size in enumerate(plan.tile) if size > plan.dims[dim].extent}
     on_the_way = streamed(members, target) if padded else ()
     for generic in [op for op in members if op in on_the_way]:
@@ -77,6 +80,7 @@ def plan_members(
     target: TargetOp | None,
     sizes: tuple[int, ...] | None,
     reserve: float = 0.0,
+    depth: int | None = None,
 ) -> TilePlan:
     """
     The plan for a kernel of these `members`; raises UserError where nothing fits, or for wrong `sizes`.
@@ -85,8 +89,8 @@ def plan_members(
     """
     try:
         if sizes is None and target is not None:
-            return plan_on_machine(members, anchor, target, reserve)
-        return plan_tile(problem_of(members, anchor, target), given=sizes)
+            return plan_on_machine(members, anchor, target, reserve, depth)
+        return plan_tile(problem_of(members, anchor, target), given=sizes, depth=depth)
     except DoesNotFit as fault:
         parts = ", ".join(f"%{name} {size:,} bytes" for name, size in fault.parts)
         which, fits, needs = "no tile", "fits", "the smallest one needs"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from xdsl.dialects import func, tensor
 from xdsl.dialects.builtin import TensorType
@@ -13,14 +14,14 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
-from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.machine import DRAM, DmaOp, TargetOp
 from penstock.dialects.mem import element_bytes
 from penstock.passes.access import access_of, linear_form
 from penstock.passes.intrinsics import Match, candidates, runs_on_unit
 from penstock.passes.kernels import has_reduction
-from penstock.passes.paths import intermediates
+from penstock.passes.paths import intermediates, scope_path
+from penstock.passes.planning.tile_model import Channel, Operand, TileProblem, Work
 from penstock.passes.planning.tile_sizes import Dim
-from penstock.passes.planning.tiling import Costs, Operand, TileProblem
 from penstock.passes.tensor.tile_nest import result_dims
 from penstock.passes.tensor.zero_pads import may_run_past_its_end
 
@@ -92,40 +93,133 @@ def problem_of(members: list[GenericOp], anchor: GenericOp, target: TargetOp | N
         )
         for number, (extent, kind) in enumerate(zip(extents, anchor.iterator_types, strict=True))
     ]
-    returned = _tied_root(members[-1].results[0])
-    operands: dict[tuple[SSAValue, tuple[tuple[int, ...], ...]], Operand] = {}
-    for generic in members:
-        match = matches[generic]
-        own = dims_in_anchor(generic, anchor)
-        for number, (value, map_attr) in enumerate(zip(generic.operands, generic.indexing_maps, strict=True)):
-            if not isa(value.type, TensorType):
-                continue
-            root = _tied_root(value)
-            _, rows = linear_form(map_attr.data)
-            indices = tuple(tuple(_remap(row, own, len(extents))) for row in rows)
-            # What two ops read in different places is held twice.
-            key = (root, indices)
-            scope = match.scope_of_operand(number) if match is not None else DRAM
-            held = None if scope == DRAM or target is None else scope
-            fresh = isinstance(root.owner, tensor.EmptyOp)
-            known = operands.get(key)
-            if known is not None and (known.scope is not None or held is None):
-                continue
-            operands[key] = Operand(
-                name=root.name_hint or f"operand {len(operands)}",
-                scope=held,
-                element_bytes=element_bytes(value.type),
-                indices=indices,
-                granule=1 if held is None or target is None else target.scope(held).granule_bytes,
-                adjoining=match.adjoining(number) if match is not None else 1,
-                reads=not fresh,
-                writes=root is returned,
-                bounds=tuple(value.type.get_shape()),
-            )
+    gathered = _Operands(members, anchor, matches, target)
+    held = gathered.operands()
     capacity = {} if target is None else {name: scope.size_bytes for name, scope in target.scopes().items()}
-    held = tuple(operands.values())
-    costs = machine_costs(target, matches[anchor])
-    return TileProblem(tuple(dims), (*held, *_on_the_way(held, target)), capacity, costs)
+    works = () if target is None else tuple(gathered.works(target))
+    return TileProblem(tuple(dims), (*held, *_on_the_way(held, target)), capacity, works)
+
+
+@dataclass
+class _Operands:
+    """The operands of a kernel, each once, in terms of the dims of the anchor, and the ops that use them."""
+
+    members: list[GenericOp]
+    anchor: GenericOp
+    matches: dict[GenericOp, Match | None]
+    target: TargetOp | None
+    numbers: dict[tuple[SSAValue, tuple[tuple[int, ...], ...]], int] = field(
+        default_factory=dict[tuple[SSAValue, tuple[tuple[int, ...], ...]], int]
+    )
+    used: dict[GenericOp, list[int | None]] = field(default_factory=dict[GenericOp, list[int | None]])
+    """The operands of the problem that play those of each op; None for a scalar."""
+
+    def operands(self) -> tuple[Operand, ...]:
+        """Every operand; what two ops read in different places is held twice."""
+        found: list[Operand] = []
+        returned = _tied_root(self.members[-1].results[0])
+        count = self.anchor.get_num_loops()
+        for generic in self.members:
+            own = dims_in_anchor(generic, self.anchor)
+            self.used[generic] = []
+            for number, (value, map_attr) in enumerate(zip(generic.operands, generic.indexing_maps, strict=True)):
+                if not isa(value.type, TensorType):
+                    self.used[generic].append(None)
+                    continue
+                root = _tied_root(value)
+                _, rows = linear_form(map_attr.data)
+                indices = tuple(tuple(_remap(row, own, count)) for row in rows)
+                operand = self._operand(generic, number, value, root, indices, is_returned=root is returned)
+                known = self.numbers.setdefault((root, indices), len(found))
+                self.used[generic].append(known)
+                if known == len(found):
+                    found.append(operand)
+                elif found[known].scope is None and operand.scope is not None:
+                    found[known] = operand
+        return tuple(found)
+
+    def _operand(
+        self,
+        generic: GenericOp,
+        number: int,
+        value: SSAValue,
+        root: SSAValue,
+        indices: tuple[tuple[int, ...], ...],
+        *,
+        is_returned: bool,
+    ) -> Operand:
+        assert isa(value.type, TensorType)
+        match, target = self.matches[generic], self.target
+        scope = match.scope_of_operand(number) if match is not None else DRAM
+        held = None if scope == DRAM or target is None else scope
+        reads = not isinstance(root.owner, tensor.EmptyOp)
+        return Operand(
+            name=root.name_hint or f"operand {len(self.numbers)}",
+            scope=held,
+            element_bytes=element_bytes(value.type),
+            indices=indices,
+            granule=1 if held is None or target is None else target.scope(held).granule_bytes,
+            adjoining=match.adjoining(number) if match is not None else 1,
+            reads=reads,
+            writes=is_returned,
+            bounds=tuple(value.type.get_shape()),
+            padding=_padding(value),
+            fetch=_channels(target, DRAM, held) if reads else (),
+            put=_channels(target, held, DRAM) if is_returned else (),
+        )
+
+    def works(self, target: TargetOp) -> Iterator[Work]:
+        """What computes, in program order; `operands` comes first."""
+        engines = target.dmas()
+        for generic in self.members:
+            match = self.matches[generic]
+            if match is None:
+                continue
+            own = dims_in_anchor(generic, self.anchor)
+            intrinsic = match.intrinsic
+            engine = None if intrinsic.dma_name is None else engines[intrinsic.dma_name]
+            *inputs, output = self.used[generic]
+            assert output is not None
+            yield Work(
+                unit=engine.unit_name if engine is not None else intrinsic.unit_name or "",
+                dims=tuple(own[dim] for dim in range(generic.get_num_loops())),
+                reads=tuple(dict.fromkeys(number for number in inputs if number not in (None, output))),
+                writes=output,
+                interval=intrinsic.initiation_interval,
+                depth=intrinsic.depth,
+                blocks=tuple((own[dim], most) for dim, (_, most) in match.blocks.items()),
+                channel=None if engine is None else _channel(engine, target, intrinsic.operand_specs()[-1].scope),
+                anchor=generic is self.anchor,
+            )
+
+
+def _padding(value: SSAValue) -> tuple[tuple[int, int], ...] | None:
+    if not isinstance(value.owner, tensor.PadOp):
+        return None
+    return tuple(zip(value.owner.static_low.get_values(), value.owner.static_high.get_values(), strict=True))
+
+
+def _channels(target: TargetOp | None, start: str | None, end: str | None) -> tuple[Channel, ...]:
+    """The engines from one scope to another; none where there is no way, or no scope."""
+    path = scope_path(target, start, end) if target is not None and start is not None and end is not None else None
+    if target is None or path is None:
+        return ()
+    hops = [(target.dma_between(here, there), there) for here, there in pairwise(path)]
+    return tuple(_channel(engine, target, there) for engine, there in hops if engine is not None)
+
+
+def _channel(engine: DmaOp, target: TargetOp, destination: str) -> Channel:
+    return Channel(
+        unit=engine.unit_name,
+        bus=engine.bus_name,
+        rate=target.buses()[engine.bus_name].bytes_per_cycle if engine.bus_name is not None else (1, 0),
+        latency=engine.latency_cycles,
+        row_overhead=engine.row_overhead_cycles,
+        outstanding=engine.outstanding_limit,
+        dims=engine.dim_count,
+        pad_max=engine.pad_limit,
+        scope=None if destination == DRAM else destination,
+    )
 
 
 def _on_the_way(operands: Iterable[Operand], target: TargetOp | None) -> list[Operand]:
@@ -143,7 +237,7 @@ def _on_the_way(operands: Iterable[Operand], target: TargetOp | None) -> list[Op
         outwards = intermediates(target, operand.scope, DRAM) if operand.writes else ()
         for scope in dict.fromkeys((*inwards, *outwards)):
             granule = target.scope(scope).granule_bytes
-            found.append(replace(operand, scope=scope, granule=granule, reads=False, writes=False))
+            found.append(replace(operand, scope=scope, granule=granule, reads=False, writes=False, fetch=(), put=()))
     return found
 
 
@@ -206,19 +300,6 @@ def streamed(members: list[GenericOp], target: TargetOp | None) -> frozenset[Ope
         if off_chip or any(operand.owner in found for operand in generic.operands):
             found.add(generic)
     return frozenset(found)
-
-
-def machine_costs(target: TargetOp | None, match: Match | None) -> Costs:
-    """The machine's numbers, with every transfer on the slowest of its DMA engines; an issue is of `match`."""
-    if target is None:
-        return Costs()
-    buses = target.buses()
-    rates = [buses[dma.bus_name].bytes_per_cycle for dma in target.dmas().values() if dma.bus_name is not None]
-    return Costs(
-        cycles_per_byte=max((cycles / size for size, cycles in rates), default=1.0),
-        cycles_per_transfer=max((dma.latency_cycles for dma in target.dmas().values()), default=0),
-        cycles_per_issue=match.intrinsic.initiation_interval if match is not None else 1.0,
-    )
 
 
 def anchor(members: list[GenericOp]) -> GenericOp:

@@ -116,7 +116,7 @@ def test_what_is_shorter_than_a_block_is_padded_and_only_its_valid_part_is_store
     module = lowered(matmul(5, 3, 10), machine(tmp_path, block(16, 8, 8)), "loop")
     (kernel,) = partition(module)
     assert kernel.device != HOST
-    assert kernel.tiling == (
+    assert kernel.tiling.startswith(
         "d0 of 5 is padded to 16, 220.0% is done in vain; d1 of 3 is padded to 8, 166.7% is done in vain; "
         "d2 of 10 is filled with zeros to 16, 60.0% is done in vain"
     )
@@ -129,7 +129,7 @@ def test_what_is_shorter_than_a_block_is_padded_and_only_its_valid_part_is_store
 def test_a_long_dim_is_cut_into_whole_blocks_of_which_the_last_overlaps(tmp_path: Path) -> None:
     module = lowered(matmul(37, 8, 8), machine(tmp_path, block(16, 8, 8)))
     (kernel,) = (kernel for kernel in partition(module) if kernel.macs)
-    assert kernel.tiling == "d0 parallel, 3 tiles of 16 in 37, the last overlaps, 29.7% is done twice"
+    assert kernel.tiling.startswith("d0 parallel, 3 tiles of 16 in 37, the last overlaps, 29.7% is done twice; ")
     extents = [op.extents.get_values() for op in module.walk() if isinstance(op, ExecOp) and op.intrinsic_name == "mma"]
     assert extents == [(16, 8, 8)]
 

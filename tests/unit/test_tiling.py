@@ -6,48 +6,52 @@ from dataclasses import replace
 from itertools import permutations, product
 from math import ceil, prod
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.passes.planning.tiling import (
-    Costs,
-    Dim,
-    DoesNotFit,
-    Operand,
-    TileProblem,
-    held_bytes,
-    plan_tile,
-    tile_sizes,
-)
+from penstock.passes.planning.pipelining import Loop, Step, time_of
+from penstock.passes.planning.tile_model import Channel, Operand, TileProblem, Work, box_of, held_bytes, moving
+from penstock.passes.planning.tile_sizes import Dim, thinned, tile_sizes
+from penstock.passes.planning.tiling import TIE, DoesNotFit, plan_tile
+
+LOAD = Channel("load", "in", (16, 1), 10, 1, 1, 2)
+STORE = Channel("store", "out", (16, 1), 10, 1, 1, 2)
 
 
 def matmul(m: int, n: int, k: int, spad: int, acc: int, step: int = 1) -> TileProblem:
     return TileProblem(
         (Dim(m, True, step), Dim(n, True, step), Dim(k, False, step)),
         (
-            Operand("a", "spad", 4, ((1, 0, 0), (0, 0, 1)), 16),
-            Operand("b", "spad", 4, ((0, 0, 1), (0, 1, 0)), 16),
-            Operand("c", "acc", 4, ((1, 0, 0), (0, 1, 0)), 16, reads=False, writes=True),
+            Operand("a", "spad", 4, ((1, 0, 0), (0, 0, 1)), 16, bounds=(m, k), fetch=(LOAD,)),
+            Operand("b", "spad", 4, ((0, 0, 1), (0, 1, 0)), 16, bounds=(k, n), fetch=(LOAD,)),
+            Operand("c", "acc", 4, ((1, 0, 0), (0, 1, 0)), 16, reads=False, writes=True, bounds=(m, n), put=(STORE,)),
         ),
         {"spad": spad, "acc": acc},
-        Costs(1 / 16, 100, 4),
+        (
+            Work("unit", (0, 1), (), 2, 1, 4, ((0, step), (1, step))),
+            Work("unit", (0, 1, 2), (0, 1), 2, step, 12, ((0, step), (1, step), (2, step)), anchor=True),
+        ),
     )
 
 
-def test_what_fits_is_not_cut() -> None:
-    plan = plan_tile(matmul(16, 16, 16, 1 << 20, 1 << 20))
+def test_what_takes_no_time_is_not_cut() -> None:
+    plan = plan_tile(replace(matmul(16, 16, 16, 1 << 20, 1 << 20), works=()))
     assert (plan.tile, plan.order, plan.edges) == ((16, 16, 16), (), ("whole",) * 3)
     assert plan.bytes_moved == 3 * 16 * 16 * 4
+    assert plan.describe() == ""
 
 
 def test_every_scope_of_a_large_matmul_is_respected_and_well_used() -> None:
     plan = plan_tile(matmul(4096, 4096, 4096, 256 << 10, 64 << 10, 4))
     assert plan.footprint["spad"] <= 256 << 10
-    assert (64 << 10) * 0.8 < plan.footprint["acc"] <= 64 << 10
-    # The square-root bound on traffic for this accumulator: 2MNK / sqrt(S), plus the result.
-    bound = 2 * 4096**3 / (16384**0.5) + 4096**2
-    assert plan.bytes_moved / 4 < 1.2 * bound
+    assert (64 << 10) * 0.7 < plan.footprint["acc"] <= 64 << 10
+    # The square-root bound on traffic for the slots of this accumulator: 2MNK / sqrt(S), plus the result.
+    bound = 2 * 4096**3 / ((16384 / plan.depths["acc"]) ** 0.5) + 4096**2
+    assert plan.bytes_moved / 4 < 1.3 * bound
+    assert plan.time is not None
+    assert plan.time.cycles < 1.02 * plan.time.bound
 
 
 def test_reductions_are_only_cut_by_divisors() -> None:
@@ -70,10 +74,10 @@ def test_sizes_from_the_root_are_those_of_every_number_of_pieces(extent: int) ->
     divisors = {size for size in range(1, extent + 1) if extent % size == 0}
     found = tile_sizes(Dim(extent, True))
     assert set(found) <= even | divisors
-    assert len(found) == min(len(even | divisors), 14) or len(even | divisors) > 14
+    assert len(found) == min(len(even | divisors), 32) or len(even | divisors) > 32
     reduction = tile_sizes(Dim(extent, False))
     assert set(reduction) <= divisors
-    assert len(divisors) > 14 or set(reduction) == divisors
+    assert len(divisors) > 32 or set(reduction) == divisors
 
 
 def test_a_kernel_of_scalars_is_one_tile() -> None:
@@ -86,13 +90,15 @@ def test_a_kernel_of_scalars_is_one_tile() -> None:
 
 def test_a_reduction_that_may_read_zeros_is_cut_as_a_parallel_dim() -> None:
     assert tile_sizes(Dim(7, False, runs_past_end=True)) == tile_sizes(Dim(7, True))
-    problem = matmul(8, 8, 101, 512, 1024, 4)
+    problem = matmul(8, 8, 101, 1024, 1024, 4)
     dims = (*problem.dims[:2], Dim(101, False, 4, runs_past_end=True))
     cut = plan_tile(replace(problem, dims=dims))
     whole_or_one = plan_tile(problem)
     assert whole_or_one.tile[2] == 1
     assert cut.edges[2] == "zeros"
-    assert cut.issues < whole_or_one.issues / 3
+    assert cut.time is not None
+    assert whole_or_one.time is not None
+    assert cut.time.cycles < whole_or_one.time.cycles
     assert "reads zeros" in cut.describe()
 
 
@@ -125,38 +131,132 @@ def test_a_halo_is_counted_once_a_tile_and_never_past_the_whole() -> None:
     assert held_bytes(image, (8, 3)) == 48
 
 
-def brute_force(problem: TileProblem) -> float:
-    """The least cost over all listed sizes and orders, computed one tile at a time."""
-    best = float("inf")
+def test_what_hangs_over_the_edge_is_not_moved() -> None:
+    # Rows of 10 in windows of 3, one of padding on either side: windows of 4 outputs read 5, 6 and 4 elements.
+    dims = (Dim(10, True), Dim(3, False, whole=True))
+    image = Operand("x", "spad", 4, ((1, 1),), 16, bounds=(12,), padding=((1, 1),), fetch=(LOAD,))
+    ones = np.ones(2, np.int64)
+    box = box_of(image, dims, [np.array([4, 10]), np.array([3, 3])], ones)
+    assert box.elements.tolist() == [(5 + 6 + 5) / 3, 10]
+    cost = moving(image, box, LOAD)
+    assert cost.cycles.tolist() == [ceil(16 / 3 * 4 / 16) + 1, ceil(40 / 16) + 1]
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "rows", "commands"),
+    [
+        ((8, 6, 16), (8, 6, 16), 1, 1),  # all of it is one row
+        ((8, 6, 16), (8, 3, 16), 8, 1),  # rows of the last two dims
+        ((8, 6, 16), (8, 6, 4), 48, 1),  # the first two dims follow each other without a gap
+        ((8, 6, 16), (4, 3, 4), 12, 4),  # a descriptor of two dims steps once
+        ((8, 6, 16), (1, 3, 4), 3, 1),
+    ],
+)
+def test_a_transfer_has_the_rows_and_commands_of_its_descriptor(
+    shape: tuple[int, ...], tile: tuple[int, ...], rows: int, commands: int
+) -> None:
+    dims = tuple(Dim(extent, True) for extent in shape)
+    operand = Operand("x", "spad", 4, ((1, 0, 0), (0, 1, 0), (0, 0, 1)), 16, bounds=shape, fetch=(LOAD,))
+    sizes = [np.array([size]) for size in tile]
+    cost = moving(operand, box_of(operand, dims, sizes, np.ones(1, np.int64)), LOAD)
+    each = ceil(prod(tile) // rows * 4 / 16) + 1
+    assert (cost.cycles.tolist(), cost.commands.tolist()) == ([rows * each], [commands])
+
+
+def timed(problem: TileProblem, tile: tuple[int, ...], order: tuple[int, ...], slots: dict[str, int]) -> int:
+    """The time of a tile of `matmul`, its nest written down by hand."""
+    m, n, k = (min(size, dim.extent) for size, dim in zip(tile, problem.dims, strict=True))
+    trips = [ceil(dim.extent / size) for dim, size in zip(problem.dims, tile, strict=True)]
+    step = problem.dims[0].step
+    blocks = ceil(m / step) * ceil(n / step)
+
+    def load(rows: int, row: int, bound: int, name: str) -> Step:
+        rows, row = (1, rows * row) if row == bound else (rows, row)
+        return Step("load", rows * (ceil(row * 4 / 16) + 1), "in", 10, writes=(name,), opens=(name,))
+
+    steps: list[tuple[int, Step]] = []
+    loops = [dim for dim in order if trips[dim] > 1]
+    inner, outer = len(loops), sum(dim != 2 for dim in loops)
+
+    def level(*dims: int) -> int:
+        return max((at + 1 for at, dim in enumerate(loops) if dim in dims), default=0)
+
+    steps.append((outer, Step("unit", 4 + blocks, writes=("c",), opens=("c",))))
+    steps.append((level(0, 2), load(m, k, problem.dims[2].extent, "a")))
+    steps.append((level(1, 2), load(k, n, problem.dims[1].extent, "b")))
+    steps.append((inner, Step("unit", 12 + step * blocks * ceil(k / step), reads=("a", "b"), writes=("c",))))
+    rows, row = (1, m * n) if n == problem.dims[1].extent else (m, n)
+    store = Step("store", rows * (ceil(row * 4 / 16) + 1), "out", 10, reads=("c",), leaves=True)
+    nest: list[Step | Loop] = []
+    for at in reversed(range(inner + 1)):
+        nest = [*(step for where, step in steps if where == at), *nest, *([store] if at == outer else [])]
+        if at:
+            nest = [Loop(trips[loops[at - 1]], tuple(nest))]
+    refilled = {"a": level(0, 2), "b": level(1, 2), "c": level(0, 1)}
+    scopes = {"a": "spad", "b": "spad", "c": "acc"}
+    held = {name: slots[scopes[name]] if refilled[name] else 1 for name in scopes}
+    held["c"] = min(held["c"], 2)
+    return time_of(nest, held).cycles
+
+
+def brute_force(problem: TileProblem) -> int:
+    """The least time over all listed sizes, orders and slots, one nest at a time."""
+    best = 1 << 60
     for tile in product(*(tile_sizes(dim) for dim in problem.dims)):
-        held = {scope: 0 for scope in problem.capacity}
-        for operand in problem.operands:
-            assert operand.scope is not None
-            held[operand.scope] += int(held_bytes(operand, tile))
-        if any(held[scope] > size for scope, size in problem.capacity.items()):
-            continue
         trips = [ceil(dim.extent / size) for dim, size in zip(problem.dims, tile, strict=True)]
-        for parallel in permutations([0, 1]):
-            order = [number for number in (*parallel, 2) if trips[number] > 1]
-            cost = 0.0
-            for operand in problem.operands:
-                deepest = max((at for at, dim in enumerate(order) if operand.depends_on(dim)), default=-1)
-                fetches = prod(trips[dim] for dim in order[: deepest + 1])
-                size = int(prod(operand.part(tile))) * operand.element_bytes
-                cost += fetches * (size * problem.costs.cycles_per_byte + problem.costs.cycles_per_transfer)
-            issues = prod(t * ceil(s / d.step) for t, s, d in zip(trips, tile, problem.dims, strict=True))
-            best = min(best, cost + issues * problem.costs.cycles_per_issue)
+        for parallel, spad, acc in product(permutations([0, 1]), (1, 2, 4), (1, 2)):
+            order = (*parallel, 2)
+            loops = [dim for dim in order if trips[dim] > 1]
+            held = {"spad": 0, "acc": 0}
+            for operand, count in zip(problem.operands, (spad, spad, acc), strict=True):
+                assert operand.scope is not None
+                refilled = any(operand.depends_on(dim) for dim in loops)
+                held[operand.scope] += int(held_bytes(operand, tile)) * (count if refilled else 1)
+            if any(held[scope] > size for scope, size in problem.capacity.items()):
+                continue
+            best = min(best, timed(problem, tile, order, {"spad": spad, "acc": acc}))
     return best
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.tuples(*[st.integers(1, 24)] * 3), st.sampled_from([256, 512, 2048]), st.sampled_from([64, 256]))
-def test_the_plan_costs_what_an_exhaustive_search_finds(shape: tuple[int, int, int], spad: int, acc: int) -> None:
+def test_the_plan_takes_what_an_exhaustive_search_finds(shape: tuple[int, int, int], spad: int, acc: int) -> None:
     problem = matmul(*shape, spad, acc, 4)
     plan = plan_tile(problem)
-    trips = [ceil(dim.extent / size) for dim, size in zip(problem.dims, plan.tile, strict=True)]
-    transfers = 0
-    for operand in problem.operands:
-        deepest = max((at for at, dim in enumerate(plan.order) if operand.depends_on(dim)), default=-1)
-        transfers += prod(trips[dim] for dim in plan.order[: deepest + 1])
-    cost = plan.bytes_moved / 16 + transfers * 100 + plan.issues * 4
-    assert cost == pytest.approx(brute_force(problem))
+    assert plan.time is not None
+    best = brute_force(problem)
+    # Times this close are the same to the planner, which then counts bytes; and estimates choose what is timed.
+    assert plan.time.cycles <= best * (1 + TIE) * 1.1
+
+
+def test_slots_and_sizes_are_chosen_together() -> None:
+    problem = matmul(512, 512, 512, 16 << 10, 8 << 10, 16)
+    free, single = plan_tile(problem), plan_tile(problem, depth=1)
+    assert free.time is not None
+    assert single.time is not None
+    assert max(free.depths.values()) > 1
+    assert set(single.depths.values()) == {1}
+    assert free.time.cycles < 0.9 * single.time.cycles
+    assert all(free.footprint[scope] <= size for scope, size in problem.capacity.items())
+    # Twice the slots leave half the room.
+    tile, alone = free.tile, single.tile
+    assert prod(tile) < prod(alone)
+
+
+def test_the_remark_says_what_limits_the_choice_and_what_came_second() -> None:
+    plan = plan_tile(matmul(512, 512, 512, 16 << 10, 8 << 10, 16))
+    assert plan.time is not None
+    assert plan.runner_up is not None
+    text = plan.describe()
+    assert f"modelled {plan.time.cycles:,} cycles and {plan.bytes_moved:,} bytes, limit {plan.time.limit}" in text
+    assert "2 slots in" in text
+    assert "next best" in text
+
+
+def test_sizes_are_thinned_out_evenly_where_they_are_too_many() -> None:
+    choices = [list(range(1, 31)), [1, 2], list(range(1, 21))]
+    thin = thinned(choices, 200)
+    assert prod(map(len, thin)) <= 200
+    assert [sizes[0] for sizes in thin] == [1, 1, 1]
+    assert [sizes[-1] for sizes in thin] == [30, 2, 20]
+    assert thinned(choices, 10_000) == choices

@@ -1,0 +1,353 @@
+"""
+Latency hiding as arithmetic: how long a nest of loops takes on units that run beside each other. Plain data in and out.
+
+A round of a loop loads, computes and stores; each unit takes its commands in order, and a buffer with B slots lets B
+rounds be under way. Then n rounds take fill + (n - 1) x II + drain, and the initiation interval II is the larger of
+two bounds. ResMII: what one round asks of the busiest unit or bus. RecMII: the largest ratio of delay to distance
+over the cycles of dependences. The slots make such cycles: a load may refill the slot that the computation of B rounds
+before has released, hence (latency + transfer + compute) / B <= II, and likewise (compute + epilogue + latency +
+store) / B for accumulators (Rau, MICRO 1994; the max-plus view is that of marked graphs).
+
+`time_of` evaluates the max-plus recurrence itself, nested loops and short ones included, and goes on in steps of II
+when a loop has reached its steady state. Times are cycles.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+STEADY_ROUNDS = 48
+"""After so many rounds of a loop at most its rate is taken for settled."""
+# Bounds of the initiation interval
+
+
+def resource_bound(uses: Iterable[Mapping[str, int]], units: Mapping[str, int] | None = None) -> int:
+    """ResMII: the commands of one round as cycles on resources; `units` says of which there are several."""
+    total: dict[str, int] = defaultdict(int)
+    for use in uses:
+        for resource, cycles in use.items():
+            total[resource] += cycles
+    return max((-(-cycles // (units or {}).get(resource, 1)) for resource, cycles in total.items()), default=0)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`target` of the round `distance` later starts `delay` cycles after `source` at the earliest."""
+
+    source: str
+    target: str
+    delay: int
+    distance: int = 0
+
+
+def recurrence_bound(edges: Sequence[Edge]) -> int:
+    """
+    RecMII: the largest ceil(delay / distance) over all cycles of dependences.
+
+    Raises ValueError for a cycle within one round, which nothing can run.
+    """
+    if not any(edge.distance for edge in edges):
+        if _gains(edges, 0):
+            raise ValueError("a cycle of dependences within one round")
+        return 0
+    low, high = 0, max(1, sum(edge.delay for edge in edges))
+    if _gains(edges, high):
+        raise ValueError("a cycle of dependences within one round")
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _gains(edges, middle) else (low, middle)
+    return low
+
+
+def _gains(edges: Sequence[Edge], interval: int) -> bool:
+    """Whether some cycle takes longer than its distance in rounds of that interval (Bellman and Ford)."""
+    nodes = {node for edge in edges for node in (edge.source, edge.target)}
+    start = dict.fromkeys(sorted(nodes), 0)
+    for _ in range(len(nodes) + 1):
+        changed = False
+        for edge in edges:
+            earliest = start[edge.source] + edge.delay - interval * edge.distance
+            if earliest > start[edge.target]:
+                start[edge.target], changed = earliest, True
+        if not changed:
+            return False
+    return True
+
+
+def slots_needed(delay: int, interval: int) -> int:
+    """The slots of a ring of which one is taken for `delay` cycles (filling, using, freeing) every `interval`."""
+    return max(1, -(-delay // interval)) if interval > 0 else 1
+
+
+def slots_bound(delay: int, slots: int) -> int:
+    """The initiation interval below which a ring of so many slots does not let a loop go."""
+    return -(-delay // slots)
+
+
+def outstanding_needed(latency: int, transfer: int, interval: int) -> int:
+    """Little's law: the transfers that must be in flight so that one ends every `interval`."""
+    return slots_needed(latency + transfer, interval)
+
+
+def pipelined(rounds: int, fill: int, interval: int, drain: int) -> int:
+    """The time of a loop of which a round begins every `interval`; `fill` + `drain` is one round alone."""
+    return fill + (rounds - 1) * interval + drain if rounds > 0 else 0
+
+
+# Nests
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command, or `count` equal ones in a row, of a round."""
+
+    unit: str
+    cycles: int
+    """Of one: the whole duration of an exec; how long a transfer occupies its bus."""
+    bus: str | None = None
+    latency: int = 0
+    """From the start of a transfer to its request of the bus."""
+    outstanding: int = 1
+    """Transfers of the engine that may be in flight; 1 for an exec."""
+    count: int = 1
+    reads: tuple[str, ...] = ()
+    """Buffers."""
+    writes: tuple[str, ...] = ()
+    opens: tuple[str, ...] = ()
+    """The buffers among `writes` whose next slot it takes: what was in there is no longer needed."""
+    stream: str | None = None
+    """Commands of one unit that are ordered: by default all of its. Those of other streams pass each other freely."""
+    leaves: bool = False
+    """Whether it takes results away: nothing but a slot waits for it."""
+
+    @property
+    def occupied(self) -> int:
+        """The cycles that its unit cannot do without: see T* of the machine's semantics."""
+        return -(-self.count * (self.latency + self.cycles) // self.outstanding)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Rounds of a body, in program order."""
+
+    trips: int
+    body: tuple[Step | Loop, ...]
+
+
+@dataclass(frozen=True)
+class NestTime:
+    """How long a nest takes, and what it cannot go below."""
+
+    cycles: int
+    busy: Mapping[str, int]
+    """The cycles asked of each unit ("unit load") and each bus ("bus axi_rd")."""
+
+    @property
+    def bound(self) -> int:
+        """What the busiest resource needs alone: T*."""
+        return max(self.busy.values(), default=0)
+
+    @property
+    def limit(self) -> str:
+        """The busiest resource, or "latency" where a tenth of the time or more is spent waiting."""
+        busiest = max(self.busy, key=lambda name: self.busy[name], default="latency")
+        return busiest if self.bound * 10 > self.cycles * 9 else "latency"
+
+
+def busy_of(nest: Step | Loop | Sequence[Step | Loop]) -> dict[str, int]:
+    """The cycles that a nest asks of each unit and bus."""
+    total: dict[str, int] = {}
+
+    def add(part: Step | Loop, times: int) -> None:
+        if isinstance(part, Loop):
+            for inner in part.body:
+                add(inner, times * part.trips)
+            return
+        total[f"unit {part.unit}"] = total.get(f"unit {part.unit}", 0) + times * part.occupied
+        if part.bus is not None:
+            total[f"bus {part.bus}"] = total.get(f"bus {part.bus}", 0) + times * part.count * part.cycles
+
+    for part in [nest] if isinstance(nest, Step | Loop) else nest:
+        add(part, 1)
+    return total
+
+
+def time_of(nest: Sequence[Step | Loop], slots: Mapping[str, int] | None = None) -> NestTime:
+    """
+    How long `nest` takes from an idle machine, where buffer b has `slots[b]` slots (1 where it is not named).
+
+    What streams of one unit, or units on one bus, ask for takes the sum of its times, and a long transfer holds up the
+    others on its bus; only in which order requests come that are in each other's way is not followed to the cycle.
+    """
+    computing = frozenset(step.unit for step in _steps(nest) if step.bus is None and not step.latency)
+    state = _State(dict(slots or {}), _shared_buses(nest), computing)
+    for part in nest:
+        state.run(part)
+    state.finish()
+    busy = busy_of(nest)
+    return NestTime(max(state.end, max(busy.values(), default=0)), busy)
+
+
+def _steps(nest: Sequence[Step | Loop]) -> Iterator[Step]:
+    for part in nest:
+        if isinstance(part, Loop):
+            yield from _steps(part.body)
+        else:
+            yield part
+
+
+def _shared_buses(nest: Sequence[Step | Loop]) -> frozenset[str | None]:
+    """The buses that commands of several streams are on."""
+    streams: dict[str, set[str]] = {}
+    for step in _steps(nest):
+        if step.bus is not None:
+            streams.setdefault(step.bus, set()).add(step.stream or step.unit)
+    return frozenset(bus for bus, users in streams.items() if len(users) > 1)
+
+
+@dataclass(eq=False)
+class _Slot:
+    """When a slot is written, and when its last reader is done."""
+
+    written: int = 0
+    read: int = 0
+
+
+@dataclass
+class _State:
+    """
+    When everything is free; `clock` names streams and buses, `flight` the ends of transfers in flight.
+
+    Commands are followed in program order. Only what leaves over a shared bus waits in `leaving` until a request comes
+    that is later, since units that load run ahead of those that store.
+    """
+
+    slots: dict[str, int]
+    shared: frozenset[str | None] = frozenset()
+    """The buses that several streams use."""
+    computing: frozenset[str] = frozenset()
+    """The units that compute: they do not run ahead, and their own transfers hold up nobody."""
+    end: int = 0
+    clock: dict[str, int] = field(default_factory=dict[str, int])
+    flight: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    buffers: dict[str, list[_Slot]] = field(default_factory=dict[str, list[_Slot]])
+    """The slots of each buffer by age, the present one last."""
+    leaving: list[tuple[Step, list[_Slot], list[_Slot]]] = field(
+        default_factory=list[tuple[Step, list[_Slot], list[_Slot]]]
+    )
+
+    def run(self, part: Step | Loop) -> None:
+        if isinstance(part, Loop):
+            self._loop(part)
+            return
+        for name in part.opens:
+            slots = self._slots(name)
+            slots.append(slots.pop(0))
+            while any(slots[-1] in reads for _, reads, _ in self.leaving):
+                self._leave()
+        reads = [self._slots(name)[-1] for name in part.reads]
+        writes = [self._slots(name)[-1] for name in part.writes]
+        if part.leaves and self.shared:
+            self.leaving.append((part, reads, writes))
+        else:
+            self._step(part, reads, writes)
+
+    def finish(self) -> None:
+        """Let all leave that has to."""
+        while self.leaving:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._step(*self.leaving.pop(0))
+
+    def _slots(self, name: str) -> list[_Slot]:
+        found = self.buffers.get(name)
+        if found is None:
+            found = self.buffers[name] = [_Slot() for _ in range(self.slots.get(name, 1))]
+        return found
+
+    def _ready(self, step: Step, reads: list[_Slot], writes: list[_Slot]) -> int:
+        """When the unit is free, and everything that the step waits for is done."""
+        times = [self.clock.get(step.stream or step.unit, 0)]
+        times += [slot.written for slot in reads]
+        times += [max(slot.written, slot.read) for slot in writes]
+        return max(times)
+
+    def _step(self, step: Step, reads: list[_Slot], writes: list[_Slot]) -> None:
+        start = self._ready(step, reads, writes)
+        if step.bus in self.shared and not step.leaves:
+            while self.leaving and self._ready(*self.leaving[0]) + self.leaving[0][0].latency < start + step.latency:
+                self._leave()
+        stream = step.stream or step.unit
+        end = self._transfers(step, stream, start) if step.outstanding > 1 else self._in_order(step, stream, start)
+        for slot in reads:
+            slot.read = max(slot.read, end)
+        for slot in writes:
+            slot.written = end
+        self.end = max(self.end, end)
+
+    def _in_order(self, step: Step, stream: str, start: int) -> int:
+        """Each command begins when the one before has ended."""
+        whole = step.count * (step.latency + step.cycles)
+        end = self._on_bus(step, start + step.latency, whole - step.latency)
+        self.clock[stream] = end
+        return end
+
+    def _transfers(self, step: Step, stream: str, start: int) -> int:
+        """Each begins when the one before has begun, and few enough are in flight; the bus takes them in turn."""
+        flight = self.flight.setdefault(stream, [0] * step.outstanding)
+        bus = f"{stream} on {step.bus}"
+        end = 0
+        for _ in range(step.count):
+            begin = max(start, self.clock.get(stream, 0), flight[-step.outstanding])
+            end = self._on_bus(step, max(begin + step.latency, self.clock.get(bus, 0)), step.cycles)
+            self.clock[stream], self.clock[bus] = begin, end
+            flight.append(end)
+            del flight[0]
+        return end
+
+    def _on_bus(self, step: Step, request: int, cycles: int) -> int:
+        """When a transfer ends that requests its bus at a time."""
+        if step.bus not in self.shared or step.unit in self.computing:
+            return request + cycles
+        end = max(request, self.clock.get(f"bus {step.bus}", 0)) + cycles
+        self.clock[f"bus {step.bus}"] = end
+        return end
+
+    def _loop(self, loop: Loop) -> None:
+        before = self._times()
+        for number in range(loop.trips):
+            for part in loop.body:
+                self.run(part)
+            after = self._times()
+            left = loop.trips - number - 1
+            if left and len(after) == len(before):
+                moved = {new - old for new, old in zip(after, before, strict=True)} - {0}
+                if (len(moved) <= 1 and number) or number >= STEADY_ROUNDS:
+                    self._advance([(new - old) * left for new, old in zip(after, before, strict=True)])
+                    return
+            before = after
+
+    def _times(self) -> list[int]:
+        found = [self.end, *self.clock.values()]
+        for ends in self.flight.values():
+            found += ends
+        for slots in self.buffers.values():
+            for slot in slots:
+                found += (slot.written, slot.read)
+        return found
+
+    def _advance(self, by: list[int]) -> None:
+        """Add to all times, in the order of `_times`."""
+        steps = iter(by)
+        self.end += next(steps)
+        for name in self.clock:
+            self.clock[name] += next(steps)
+        for ends in self.flight.values():
+            ends[:] = [time + next(steps) for time in ends]
+        for slots in self.buffers.values():
+            for slot in slots:
+                slot.written += next(steps)
+                slot.read += next(steps)
