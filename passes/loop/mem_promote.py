@@ -12,7 +12,7 @@ from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.loop.residence.choice import Chooser
 from penstock.passes.loop.residence.pinning import ensure_plan
 from penstock.passes.loop.residence.places import Specializer
-from penstock.passes.loop.residence.prediction import predict, remarks, write_down
+from penstock.passes.loop.residence.prediction import Prediction, remarks, write_down
 from penstock.passes.loop.residence.program import program_use
 from penstock.passes.loop.residence.rewrite import Rewrite
 from penstock.passes.loop.residence.traffic import edge_traffic
@@ -110,13 +110,14 @@ class MemPromotePass(ModulePass):
         made = Specializer(program.target)
         chooser = Chooser(program, made, self.strategy, Options(self.time_limit, self.planner, self.iterations))
         decisions = chooser.run()
-        prediction = predict(before, decisions, self.strategy)
         lines = list(remarks(program, decisions, chooser.offered))
         Rewrite(op, program, made).run(decisions)
         for decision in decisions:
             if decision.kept():
                 ensure_plan(op, decision, program.steps)
-        write_down(op, prediction, lines)
+        # Counted anew: a buffer that becomes part of a tensor may change the commands that read something else.
+        into, out = edge_traffic(op)
+        write_down(op, Prediction(into, out, sum(before), self.strategy), lines)
 
 
 def _is_planned(module: ModuleOp) -> bool:

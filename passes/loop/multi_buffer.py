@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp
-from penstock.passes.kernels import machine_kernels
-from penstock.passes.loop.memory_problems import function_problems
-from penstock.passes.loop.rings import candidate, number_of_round, remove_unused, restore, rotate
+from penstock.dialects.mem import RingOp
+from penstock.passes.kernels import AUTO, depths_of, kernels, machine_kernels
+from penstock.passes.loop.memory_problems import MemoryProblem, function_problems, memory_problems
+from penstock.passes.loop.rings import make_rings, restore
 from penstock.passes.planning.problem import Limits, height
 from penstock.passes.planning.registry import solve
 
@@ -26,14 +26,16 @@ STEPS = 2_000
 @dataclass(frozen=True)
 class MultiBufferPass(ModulePass):
     """
-    Give each buffer that a round of a loop fills from outside its scope, or empties to the outside, a ring of `depth`.
+    Give each buffer that units take turns at in a loop, one that is filled or emptied above all, a ring of `depth`.
 
-    Required: the loop level, promoted, no plan yet. The ring stands before the innermost loop around the buffer, and
-    `mem.slot` takes turns by the number of the round, so a transfer of the next round no longer writes where this one
-    still reads: the overlap that a later pass makes use of is in the IR, and the planner sees what it costs. Left as
-    they are: buffers with an offset, buffers of which a round reads what it has not written, those that are handed on
-    (yielded, passed to a call), and loops of a single round; a loop of fewer rounds than `depth` gets as many slots.
-    With `fit`, buffer by buffer in program order, a ring has fewer slots, or is none, where its scope would be too
+    Required: the loop level, promoted, no plan yet. The ring stands before the nest of loops around the buffer, and
+    `mem.slot` takes turns by the number of the round, which goes on from one round of an outer loop to the next: a
+    transfer of the next round no longer writes where this one still reads, and while an inner loop runs out the next
+    round of the outer one begins. So the overlap that a later pass makes use of is in the IR, and the planner sees what
+    it costs. Of the loops around, those inside one whose rounds are not known count. Left as they are: buffers with an
+    offset, buffers of which a round reads what it has not written, those that are handed on (yielded, passed to a
+    call), and loops of a single round; a nest of fewer rounds than `depth` gets as many slots. With `fit`, and with
+    `depth=auto`, buffer by buffer in program order, a ring has fewer slots, or is none, where its scope would be too
     small. Guaranteed: the same results bit for bit. Raises UserError for a depth below 1 and for an unknown scope.
 
     Before:
@@ -70,16 +72,16 @@ class MultiBufferPass(ModulePass):
 
     name = "multi-buffer"
 
-    depth: int = 2
-    """Slots of a ring; with 1 nothing is changed."""
+    depth: int | str = 2
+    """Slots of a ring; with 1 nothing is changed, with "auto" it is what `depths` of the kernel says."""
     scopes: tuple[str, ...] | None = None
     """The scopes whose buffers are meant; all by default."""
     fit: bool = False
-    """Whether to take fewer slots, or leave the buffer, where the scope has no room."""
+    """Whether to take fewer slots, or leave the buffer, where the scope has no room; with "auto" always."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if self.depth < 1:
-            raise UserError(f"a ring has at least one slot, not {self.depth}")
+        if self.depth != AUTO and (isinstance(self.depth, str) or self.depth < 1):
+            raise UserError(f'a ring has at least one slot, or "{AUTO}" says how many, not {self.depth}')
         target, functions = machine_kernels(op)
         if target is None:
             return
@@ -88,33 +90,40 @@ class MultiBufferPass(ModulePass):
                 near = did_you_mean(scope, target.scopes())
                 known = ", ".join(target.scopes())
                 raise UserError(f'there is no scope "{scope}"', notes=[near or f"scopes: {known}"])
+        rings: list[RingOp] = []
         for function in functions:
-            self._kernel(function, target)
-
-    def _kernel(self, function: func.FuncOp, target: TargetOp) -> None:
-        turns: dict[scf.ForOp, SSAValue] = {}
-        for buffer in [each for each in function.walk() if isinstance(each, BufferOp)]:
-            if self.scopes is not None and buffer.scope not in self.scopes:
-                continue
-            if (found := candidate(buffer, self.depth)) is None:
-                continue
-            if found.loop not in turns:
-                turns[found.loop] = number_of_round(found.loop)
-            ring = rotate(found, turns[found.loop], target)
-            while self.fit and not _fits(function, target, ring.scope):
-                if ring.slot_count == 2:
-                    restore(ring)
-                    break
-                ring.depth = IntegerAttr(ring.slot_count - 1, i64)
-        for turn in turns.values():
-            remove_unused(turn)
+            depths = depths_of(function) if isinstance(self.depth, str) else dict.fromkeys(target.scopes(), self.depth)
+            rings += make_rings(function, target, depths, self.scopes)
+        if self.fit or self.depth == AUTO:
+            made = set(rings)
+            for memory in memory_problems(op):
+                if not _fits(memory):
+                    _make_fit(op, memory, [each for each in memory.ops.values() if each in made], target)
 
 
-def _fits(function: func.FuncOp, target: TargetOp, scope: str | None) -> bool:
-    """Whether a plan for this scope is found soon."""
-    for each in function_problems(function, target):
-        capacity = each.problem.capacity
-        if each.scope == scope and capacity is not None:
-            plan = solve(each.problem, limits=Limits(steps=STEPS, good_enough=capacity)).plan
-            return plan is not None and height(each.problem, plan) <= capacity
-    return True
+def _make_fit(module: ModuleOp, memory: MemoryProblem, rings: Sequence[Operation], target: TargetOp) -> None:
+    """Give the rings of a scope that has no room for them as many slots as it has, in program order."""
+
+    def fits() -> bool:
+        owner = next((each for each in kernels(module) if each.sym_name.data == memory.function), None)
+        again = memory_problems(module) if owner is None else function_problems(owner, target)
+        return all(_fits(each) for each in again if (each.function, each.scope) == (memory.function, memory.scope))
+
+    wanted = [(ring, ring.slot_count) for ring in rings if isinstance(ring, RingOp)]
+    for ring, _ in wanted:
+        ring.depth = IntegerAttr(1, i64)
+    for ring, slots in wanted:
+        ring.depth = IntegerAttr(slots, i64)
+        while ring.slot_count > 1 and not fits():
+            ring.depth = IntegerAttr(ring.slot_count - 1, i64)
+        if ring.slot_count == 1:
+            restore(ring)
+
+
+def _fits(memory: MemoryProblem) -> bool:
+    """Whether a plan is found soon; off chip there always is one."""
+    capacity = memory.problem.capacity
+    if capacity is None:
+        return True
+    plan = solve(memory.problem, limits=Limits(steps=STEPS, good_enough=capacity)).plan
+    return plan is not None and height(memory.problem, plan) <= capacity

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.builder import Builder
-from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import MemRefType
+from xdsl.dialects import arith, func, scf
+from xdsl.dialects.builtin import IndexType, MemRefType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Operation, SSAValue, Use
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import NoMemoryEffect
 from xdsl.utils.hints import isa
 
-from penstock.dialects.machine import TargetOp
+from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_bytes, memref_of, scope_of, span_in_bytes
+from penstock.passes.kernels import depths_of
 from penstock.passes.loop.ranges import constant_of, trip_count
+
+COMPUTED_SLOTS = 2
+"""The most slots of what is computed in its scope, and only emptied: one empties while the next one fills."""
 
 
 def _uses(value: SSAValue) -> Iterator[Use]:
@@ -48,6 +53,14 @@ def _crosses(use: Use, scope: str) -> bool:
     )
 
 
+def _writes(use: Use) -> bool:
+    """Whether this use of a buffer writes it."""
+    op = use.operation
+    if isinstance(op, CopyOp):
+        return op.operands[use.index] is op.dest
+    return isinstance(op, GenericOp) and use.index >= len(op.inputs)
+
+
 def _overwrites(op: Operation, buffer: SSAValue) -> bool:
     """Whether `op` writes every element of `buffer` and reads none."""
     if isinstance(op, CopyOp):
@@ -75,33 +88,80 @@ def _is_written_first(buffer: BufferOp, users: set[Operation]) -> bool:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A buffer whose rounds do not need the bytes of each other, and the loop that has the rounds."""
+    """A buffer whose rounds do not need the bytes of each other, and the loops that have the rounds."""
 
     buffer: BufferOp
-    loop: scf.ForOp
+    loops: tuple[scf.ForOp, ...]
+    """Outermost first; the last one is the innermost loop around the buffer."""
     depth: int
 
 
-def candidate(buffer: BufferOp, depth: int) -> Candidate | None:
-    """What can be made of a buffer in a scope; None where nothing is won by several, or it may not be done."""
-    loop, scope = _loop_around(buffer), buffer.scope
-    if loop is None or scope is None or buffer.byte_offset is not None:
+def _nest_around(op: Operation) -> tuple[scf.ForOp, ...]:
+    """The loops around `op` whose rounds can be counted on, outermost first: all but the first have constant bounds."""
+    loops: list[scf.ForOp] = []
+    loop = _loop_around(op)
+    while loop is not None:
+        loops.insert(0, loop)
+        loop = _loop_around(loop) if trip_count(loop) else None
+    return tuple(loops)
+
+
+def candidate(buffer: BufferOp, depth: int, target: TargetOp | None = None) -> Candidate | None:
+    """
+    What can be made of a buffer in a scope; None where nothing is won by several, or it may not be done.
+
+    With a target, what several of its units use in turn is meant, too, beside what crosses the edge of the scope.
+    """
+    loops, scope = _nest_around(buffer), buffer.scope
+    if not loops or scope is None or buffer.byte_offset is not None:
         return None
-    rounds = trip_count(loop)
-    depth = depth if rounds is None else min(depth, rounds)
+    rounds = [trip_count(loop) for loop in loops]
+    depth = depth if None in rounds else min(depth, prod(count for count in rounds if count is not None))
     uses = list(_uses(buffer.memref))
     # What else may keep a buffer, a yield above all, may hand it to the next round.
     if depth < 2 or not all(isinstance(use.operation, CopyOp | GenericOp) for use in uses):
         return None
-    if not any(_crosses(use, scope) for use in uses) or not _is_written_first(buffer, {use.operation for use in uses}):
+    shared = target is not None and len({_unit_of(use.operation, target) for use in uses}) > 1
+    crossing = [use for use in uses if _crosses(use, scope)]
+    if not shared and not crossing:
         return None
-    return Candidate(buffer, loop, depth)
+    if not any(_writes(use) for use in crossing):
+        depth = min(depth, COMPUTED_SLOTS)
+    return Candidate(buffer, loops, depth) if _is_written_first(buffer, {use.operation for use in uses}) else None
 
 
-def number_of_round(loop: scf.ForOp) -> SSAValue:
-    """The number of the round, from 0, computed where the body begins."""
+def _unit_of(op: Operation, target: TargetOp) -> str | None:
+    """The unit that performs a copy or an op that an intrinsic computes."""
+    if isinstance(op, CopyOp):
+        engine = target.dma_between(scope_of(op.source.type) or DRAM, scope_of(op.dest.type) or DRAM)
+        return engine.unit_name if engine is not None else None
+    call = op.library_call if isinstance(op, GenericOp) else None
+    intrinsic = target.intrinsics().get(call.data) if call is not None else None
+    if intrinsic is None:
+        return None
+    return intrinsic.unit_name if intrinsic.dma_name is None else target.dmas()[intrinsic.dma_name].unit_name
+
+
+def number_of_round(loops: Sequence[scf.ForOp]) -> SSAValue:
+    """
+    The number of the round of a nest, from 0, computed where the innermost body begins; it goes on from one round of
+    an outer loop to the next.
+    """
+    builder = Builder(InsertPoint.at_start(loops[-1].body.block))
+    number = _own_round(builder, loops[0])
+    for loop in loops[1:]:
+        own, trips = _own_round(builder, loop), trip_count(loop)
+        assert trips is not None
+        count = builder.insert(arith.ConstantOp.from_int_and_width(trips, IndexType())).result
+        before = builder.insert(arith.MuliOp(number, count)).result
+        number = builder.insert(arith.AddiOp(before, own)).result
+        number.name_hint = "round"
+    return number
+
+
+def _own_round(builder: Builder, loop: scf.ForOp) -> SSAValue:
+    """The number of the round of one loop."""
     counter = loop.body.block.args[0]
-    builder = Builder(InsertPoint.at_start(loop.body.block))
     if constant_of(loop.lb) != 0:
         counter = builder.insert(arith.SubiOp(counter, loop.lb)).result
         counter.name_hint = "distance"
@@ -113,13 +173,17 @@ def number_of_round(loop: scf.ForOp) -> SSAValue:
 
 def remove_unused(value: SSAValue) -> None:
     """Erase what computes the number of a round if nothing counts by it."""
-    while isinstance(value.owner, arith.SubiOp | arith.DivUIOp) and not value.uses:
-        op, value = value.owner, value.owner.lhs
-        Rewriter.erase_op(op)
+    op = value.owner
+    if value.uses or not isinstance(op, arith.SubiOp | arith.DivUIOp | arith.MuliOp | arith.AddiOp | arith.ConstantOp):
+        return
+    operands = list(op.operands)
+    Rewriter.erase_op(op)
+    for operand in operands:
+        remove_unused(operand)
 
 
 def rotate(found: Candidate, turn: SSAValue, target: TargetOp) -> RingOp:
-    """Put a ring in the place of the buffer; `turn` is the number of the round."""
+    """Put a ring in the place of the buffer, before the nest; `turn` is the number of the round."""
     buffer, type = found.buffer, memref_of(found.buffer.memref)
     span = span_in_bytes(type)
     assert buffer.scope is not None
@@ -131,7 +195,7 @@ def rotate(found: Candidate, turn: SSAValue, target: TargetOp) -> RingOp:
     ring.location = slot.location = buffer.location
     hint = buffer.memref.name_hint
     ring.ring.name_hint = f"{hint}_ring" if hint else None
-    Rewriter.insert_op(ring, InsertPoint.before(found.loop))
+    Rewriter.insert_op(ring, InsertPoint.before(found.loops[0]))
     Rewriter.replace_op(buffer, slot)
     slot.memref.name_hint = hint
     return ring
@@ -142,8 +206,35 @@ def restore(ring: RingOp) -> None:
     (use,) = ring.ring.uses
     slot = use.operation
     assert isinstance(slot, SlotOp)
-    buffer = BufferOp(ring.slot_type)
+    buffer, turn = BufferOp(ring.slot_type), slot.index
     buffer.location, hint = ring.location, slot.memref.name_hint
     Rewriter.replace_op(slot, buffer)
     buffer.memref.name_hint = hint
     Rewriter.erase_op(ring)
+    remove_unused(turn)
+
+
+def make_rings(
+    function: func.FuncOp, target: TargetOp, depths: Mapping[str, int], scopes: Collection[str] | None = None
+) -> list[RingOp]:
+    """Put a ring in the place of every buffer of a kernel that may have one, with the slots of its scope."""
+    turns: dict[tuple[scf.ForOp, ...], SSAValue] = {}
+    rings: list[RingOp] = []
+    for buffer in [each for each in function.walk() if isinstance(each, BufferOp)]:
+        if buffer.scope is None or (scopes is not None and buffer.scope not in scopes):
+            continue
+        if (found := candidate(buffer, depths.get(buffer.scope, 1), target)) is None:
+            continue
+        if found.loops not in turns:
+            turns[found.loops] = number_of_round(found.loops)
+        rings.append(rotate(found, turns[found.loops], target))
+    return rings
+
+
+def kernel_with_rings(function: func.FuncOp, target: TargetOp) -> func.FuncOp:
+    """A kernel as `multi-buffer{depth=auto}` will make it, if there is room: a copy where that changes anything."""
+    depths = depths_of(function)
+    if not any(count > 1 for count in depths.values()):
+        return function
+    copy = function.clone()
+    return copy if make_rings(copy, target, depths) else function

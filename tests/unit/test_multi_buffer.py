@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from xdsl.dialects import scf
+from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
@@ -108,13 +108,97 @@ def test_a_loop_of_fewer_rounds_gets_as_many_slots() -> None:
     assert rings(after(kernel(a_loop(FILL + EMPTY), upper=32), "multi-buffer{depth=4}")) == [("a_ring", 2)]
 
 
-def test_the_innermost_loop_counts() -> None:
-    inner = a_loop(FILL + EMPTY)
-    outer = f"scf.for %j = %lower to %upper step %step {{ {inner} }}"
-    module = after(kernel(outer))
+@pytest.mark.parametrize("upper", ["%upper", "%other"])
+def test_slots_go_on_from_one_round_of_an_outer_loop_to_the_next(upper: str) -> None:
+    # Three rounds inside: with two slots, every other outer round begins with the other one.
+    other = "%other = arith.constant 32 : index"
+    outer = f"{other} scf.for %j = %lower to {upper} step %step {{ {a_loop(FILL + EMPTY)} }}"
+    text = kernel(outer, upper=48)
+    module = after(text)
     ring = next(op for op in module.walk() if isinstance(op, RingOp))
+    slot = next(op for op in module.walk() if isinstance(op, SlotOp))
+    assert isinstance(ring.parent_op(), func.FuncOp)
+    assert slot.parent_block() is not ring.parent_block()
+    names = [op.name for op in slot.parent_block().ops]  # pyright: ignore[reportOptionalMemberAccess]
+    assert names[: names.index("mem.slot")] == [
+        *("arith.divui", "arith.divui", "arith.constant", "arith.muli", "arith.addi")
+    ]
+    assert outputs(module) == outputs(after(text, "cse"))
+    assert outputs(after(text, "multi-buffer,mem-plan,loop-to-accel")) == outputs(module)
+
+
+def test_a_loop_whose_rounds_are_not_known_ends_the_nest() -> None:
+    # The inner loop begins where the outer one is: how many rounds it has is another number every time.
+    inner = a_loop(FILL + EMPTY).replace("= %lower", "= %j")
+    text = kernel(f"scf.for %j = %lower to %upper step %step {{ {inner} }}")
+    ring = next(op for op in after(text).walk() if isinstance(op, RingOp))
     assert isinstance(ring.parent_op(), scf.ForOp)
-    assert isinstance(ring.next_op, scf.ForOp)
+    assert outputs(after(text)) == outputs(after(text, "cse"))
+
+
+ACCUMULATED = """%a = mem.buffer : memref<16xf32, "acc">
+      %z = arith.constant 0.0 : f32
+      linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>], iterator_types = ["parallel"],
+                      library_call = "zero_acc"} outs(%a : memref<16xf32, "acc">) {
+      ^bb0(%o: f32):
+        linalg.yield %z : f32
+      }
+      scf.for %k = %lower to %upper step %step {
+        linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>, affine_map<(d0) -> (d0)>],
+                        iterator_types = ["parallel"], library_call = "mvin_add"}
+            ins(%y2 : memref<16xf32, strided<[1], offset: ?>>) outs(%a : memref<16xf32, "acc">) {
+        ^bb0(%i0: f32, %o: f32):
+          %s = arith.addf %o, %i0 : f32
+          linalg.yield %s : f32
+        }
+      }
+      mem.copy %a to %y[%i] : memref<16xf32, "acc"> to memref<64xf32>"""
+SOURCE = "%y2 = memref.subview %x[%i] [16] [1] : memref<64xf32> to memref<16xf32, strided<[1], offset: ?>>\n"
+
+
+@pytest.mark.parametrize(("depth", "slots"), [(2, 2), (4, 4)])
+def test_an_accumulator_takes_turns_in_the_outer_loop(depth: int, slots: int) -> None:
+    text = kernel(a_loop(SOURCE + ACCUMULATED))
+    module = after(text, f"multi-buffer{{depth={depth}}}")
+    assert rings(module) == [("a_ring", slots)]
+    assert outputs(module) == [4.0 * value for value in range(1, 65)]
+
+
+def test_what_is_only_emptied_has_two_slots_at_most() -> None:
+    zero = """%a = mem.buffer : memref<16xf32, "spad">
+      %z = arith.constant 2.0 : f32
+      linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>], iterator_types = ["parallel"]}
+          outs(%a : memref<16xf32, "spad">) {
+      ^bb0(%o: f32):
+        linalg.yield %z : f32
+      }
+      """
+    assert rings(after(kernel(a_loop(zero + EMPTY)), "multi-buffer{depth=4}")) == [("a_ring", 2)]
+
+
+def with_depths(text: str, depths: str) -> str:
+    return text.replace("device = @gemmini_fp32", f"device = @gemmini_fp32, depths = {{{depths}}}")
+
+
+def test_automatic_depth_is_what_the_kernel_says_for_each_scope() -> None:
+    body = a_loop(
+        FILL
+        + EMPTY
+        + FILL.replace("%a", "%b").replace("spad", "acc")
+        + EMPTY.replace("%a", "%b").replace("spad", "acc")
+    )
+    text = kernel(body)
+    assert rings(after(text, "multi-buffer{depth=auto}")) == []
+    assert rings(after(with_depths(text, "spad = 3 : i64"), "multi-buffer{depth=auto}")) == [("a_ring", 3)]
+    both = with_depths(text, "spad = 3 : i64, acc = 2 : i64")
+    assert rings(after(both, "multi-buffer{depth=auto}")) == [("a_ring", 3), ("b_ring", 2)]
+    assert outputs(after(both, "multi-buffer{depth=auto},mem-plan,loop-to-accel")) == outputs(after(text, "cse"))
+
+
+@pytest.mark.parametrize("depth", ["0", '"deep"'])
+def test_a_depth_is_a_number_from_one_or_auto(depth: str) -> None:
+    with pytest.raises(UserError, match="at least one slot"):
+        after(kernel(a_loop(FILL + EMPTY)), f"multi-buffer{{depth={depth}}}")
 
 
 PITCHED = kernel(

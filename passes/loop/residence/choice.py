@@ -17,6 +17,7 @@ from penstock.passes.loop.memory_problems import function_problems
 from penstock.passes.loop.residence.places import Place, Specializer, best_place, target_has_no_way
 from penstock.passes.loop.residence.program import ProgramUse, Site
 from penstock.passes.loop.residence.specialize import Resident, Streams
+from penstock.passes.loop.rings import kernel_with_rings
 from penstock.passes.planning.problem import Limits, height
 from penstock.passes.planning.registry import solve
 from penstock.passes.planning.residence.problem import (
@@ -273,10 +274,10 @@ class Chooser:
         return least
 
     def _peak(self, kernel: func.FuncOp, residents: Mapping[int, Resident], scope: str) -> int:
-        """The bytes that one call of a kernel takes in a scope, as its plan comes out."""
+        """The bytes that one call of a kernel takes in a scope, as its plan comes out, with the rings it will have."""
         key = kernel.sym_name.data, scope, tuple(sorted(residents.items()))
         if key not in self._peaks:
-            made = self.made.make(kernel, residents)
+            made = kernel_with_rings(self.made.make(kernel, residents), self.target)
             peak = 0
             for memory in function_problems(made, self.target):
                 plan = solve(memory.problem, limits=QUICK).plan if memory.scope == scope else None

@@ -40,25 +40,6 @@ class Prediction:
         return self.bytes_in + self.bytes_out
 
 
-def predict(before: tuple[int, int], decisions: Sequence[Decision], strategy: str) -> Prediction:
-    """What the strategies predict, given the bytes in and out when nothing stays."""
-    into, out = before
-    for decision in decisions:
-        for name in decision.places:
-            into -= sum(site.into for site in decision.sites(name))
-            out -= sum(site.out for site in decision.sites(name))
-        for movement in decision.movements():
-            if movement.kind == "fill":
-                into += movement.bytes
-            elif movement.kind == "write-back":
-                out += movement.bytes
-            else:
-                sites = decision.places[movement.tensor].tensor.by_step()[movement.step]
-                into += sum(site.into for site in sites)
-                out += sum(site.out for site in sites)
-    return Prediction(into, out, sum(before), strategy)
-
-
 def write_down(module: ModuleOp, prediction: Prediction, remarks: Sequence[str]) -> None:
     """Put both into attributes of `@main`."""
     main = _main(module)
