@@ -1,0 +1,119 @@
+"""Pipelining: rounds of a loop of transfers and commands overlap, as far as buffers, units and room allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Region
+from xdsl.passes import ModulePass
+
+from penstock.dialects.diagnostics import UserError
+from penstock.passes.accel.ordering import order
+from penstock.passes.accel.ordering.tokens import strip
+from penstock.passes.accel.pipelining.places import Room, kept_beside
+from penstock.passes.accel.pipelining.rings import make_rings
+from penstock.passes.accel.pipelining.skew import remove_unused, skew
+from penstock.passes.kernels import AUTO, PIPELINING, machine_kernels
+
+
+@dataclass(frozen=True)
+class AccelPipelinePass(ModulePass):
+    """
+    Let the rounds of loops overlap: rings in the place of buffers, loops skewed where a unit needs it, tokens anew.
+
+    Required: the accel level with SSA tokens, buffers in scopes placed. A buffer that each round of a nest fills anew,
+    and that several units use, becomes a ring before the nest, whose slots take turns over all its rounds, so that an
+    inner loop runs out while the next round of the outer one begins. `depth` says how many slots; with "auto" the
+    fewest with which the model (`passes.planning.pipelining`) is as fast as with eight. Places are planned anew with
+    the same problem and planner as `mem-plan`; where a scope has no room, the ring of it that has most slots loses
+    one. What @main keeps in a scope stays where it is, and rings at hand stay as they are.
+
+    Units run ahead of each other by themselves, so loops need no prologue; but a unit that loads and stores would hold
+    up the loads behind a store. Such a loop is skewed, see `pipelining.skew`, if the rings allow it. Then the order is
+    derived anew, see `ordering`: a load waits for the round that had its slot before.
+
+    Guaranteed: the same results bit for bit, `mem-verify` passes; a kernel for which no places are found stays as it
+    was. The attribute `pipelining` of a kernel says in words what was done and what the model expects of it. Raises
+    UserError for a depth below 1 and for a kernel in queue form.
+
+    Before:
+    ```mlir
+    func.func private @k(%x: memref<64x4xf32>, %y: memref<64x4xf32>) attributes {device = @gemmini_fp32} {
+      %zero = arith.constant 0 : index
+      %tile = arith.constant 4 : index
+      %end = arith.constant 64 : index
+      scf.for %i = %zero to %end step %tile {
+        %c = mem.buffer at 0 : memref<4x4xf32, "acc">
+        %0 = accel.dma %x[%i, 0] to %c on "mvin" : memref<64x4xf32> to memref<4x4xf32, "acc">
+        %1 = accel.dma %c to %y[%i, 0] on "mvout" after(%0) : memref<4x4xf32, "acc"> to memref<64x4xf32>
+      }
+      accel.barrier
+      func.return
+    }
+    ```
+    After (`accel-pipeline{depth=2}` on `gemmini-fp32`):
+    ```mlir
+    func.func private @k(%x: memref<64x4xf32>, %y: memref<64x4xf32>) attributes {device = @gemmini_fp32,
+        pipelining = "c in acc: 2 slots; modelled 1,855 cycles, 3,360 before, limit latency"} {
+      %0 = accel.ready
+      %zero = arith.constant 0 : index
+      %tile = arith.constant 4 : index
+      %end = arith.constant 64 : index
+      %c_ring = mem.ring 2 at 0 : !mem.ring<memref<4x4xf32, "acc">>
+      %1, %2 = scf.for %i = %zero to %end step %tile iter_args(%3 = %0, %4 = %0) -> (!accel.token, !accel.token) {
+        %round = arith.divui %i, %tile : index
+        %c = mem.slot %c_ring[%round] : !mem.ring<memref<4x4xf32, "acc">>
+        %5 = accel.dma %x[%i, 0] to %c on "mvin" after(%3) : memref<64x4xf32> to memref<4x4xf32, "acc">
+        %6 = accel.dma %c to %y[%i, 0] on "mvout" after(%5) : memref<4x4xf32, "acc"> to memref<64x4xf32>
+        scf.yield %4, %6 : !accel.token, !accel.token
+      }
+      accel.barrier
+      func.return
+    }
+    ```
+    """
+
+    name = "accel-pipeline"
+
+    depth: int | str = AUTO
+    """Slots of a ring; "auto" lets the model decide."""
+    skew: bool = True
+    """Whether to skew loops."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if self.depth != AUTO and (isinstance(self.depth, str) or self.depth < 1):
+            raise UserError(f'a ring has at least one slot, or "{AUTO}" says how many, not {self.depth}')
+        target, functions = machine_kernels(op)
+        kept = kept_beside(op) if functions else {}
+        for function in functions:
+            assert target is not None
+            self._kernel(Room(function, target, kept.get(function.sym_name.data, {})))
+
+    def _kernel(self, room: Room) -> None:
+        function, target = room.function, room.target
+        before = function.body.clone()
+        strip(function)
+        choice = make_rings(room, None if isinstance(self.depth, str) else self.depth, skewed=self.skew)
+        room.spread()
+        unskewed = function.body.clone()
+        loops = skew(function, target) if self.skew else 0
+        if no_room := loops > 0 and not room.keep_apart():
+            _replace(function, unskewed)
+        remark = choice.describe(0 if no_room else loops, no_room=no_room)
+        remove_unused(function)
+        order(function, target)
+        if not room.is_planned():
+            _replace(function, before)
+            order(function, target)
+            remark = "rounds do not overlap for want of room"
+        function.attributes.pop(PIPELINING, None)
+        if remark:
+            function.attributes[PIPELINING] = StringAttr(remark)
+
+
+def _replace(function: func.FuncOp, body: Region) -> None:
+    function.detach_region(0)
+    function.add_region(body)

@@ -1,0 +1,107 @@
+"""Buffers of commands that a ring may take the place of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+
+import numpy as np
+from xdsl.dialects import func, scf
+from xdsl.ir import Block, Operation
+
+from penstock.dialects.mem import BufferOp, element_bytes, static_strides
+from penstock.passes.accel.ordering.accesses import Access, CommandInfo
+from penstock.passes.accel.ordering.counting import trips_of
+from penstock.passes.accel.region import Region
+from penstock.passes.loop.ranges import trip_count
+from penstock.passes.loop.rings import Candidate
+
+PIECES = 4096
+"""Commands that may fill a buffer together, and are looked at one by one."""
+
+
+def candidates(function: func.FuncOp, commands: Sequence[CommandInfo]) -> list[Candidate]:
+    """
+    The buffers in scopes that each round of a loop fills anew, and that several units use: the overlap of rounds is
+    won by several of them. Their depth is as large as it could be: the rounds that there are.
+    """
+    found: list[Candidate] = []
+    for buffer in function.walk():
+        if not isinstance(buffer, BufferOp) or buffer.scope is None:
+            continue
+        loops = _nest_around(buffer)
+        users = [info for info in commands if any(a.storage is buffer.memref for a in info.accesses)]
+        rounds = prod(trip_count(loop) or 0 for loop in loops)
+        if loops and rounds > 1 and len({info.unit for info in users}) > 1 and is_filled_first(buffer, users):
+            found.append(Candidate(buffer, loops, rounds))
+    return found
+
+
+def _nest_around(op: Operation) -> tuple[scf.ForOp, ...]:
+    loops: list[scf.ForOp] = []
+    while isinstance(loop := op.parent_op(), scf.ForOp) and trip_count(loop):
+        loops.insert(0, loop)
+        op = loop
+    return tuple(loops)
+
+
+def is_filled_first(buffer: BufferOp, users: Sequence[CommandInfo]) -> bool:
+    """Whether a round writes every byte of the buffer before any is read."""
+    first = filling(buffer, users)
+    if not first or any(not a.writes for info in first for a in info.accesses if a.storage is buffer.memref):
+        return False
+    written = np.zeros(buffer.size_in_bytes, np.bool_)
+    for info in first:
+        for access in info.accesses:
+            if access.storage is not buffer.memref:
+                continue
+            if (starts := _starts(access, [loop for loop in info.loops if _is_inside(loop, buffer)])) is None:
+                return False
+            for start in starts:
+                _mark(written, Region("", 0, start, access.length, access.dims))
+    type = buffer.type
+    size = element_bytes(type)
+    layout = zip(type.get_shape(), static_strides(type), strict=True)
+    dims = tuple((count, stride * size) for count, stride in layout if count > 1)
+    needed = np.zeros(buffer.size_in_bytes, np.bool_)
+    _mark(needed, Region("", 0, 0, size, dims))
+    return bool(np.all(written | ~needed))
+
+
+def filling(buffer: BufferOp, users: Sequence[CommandInfo]) -> list[CommandInfo]:
+    """The commands of the first op after the buffer, a command or a loop, that uses it."""
+    op = buffer.next_op
+    while op is not None:
+        if inside := [info for info in users if op is info.op or op.is_ancestor(info.op)]:
+            return inside
+        op = op.next_op
+    return []
+
+
+def _is_inside(loop: Block, buffer: BufferOp) -> bool:
+    return buffer.parent is not None and loop is not buffer.parent and buffer.parent.is_ancestor(loop)
+
+
+def _starts(access: Access, loops: Sequence[Block]) -> Iterator[int] | None:
+    """Where an access begins in each round of `loops`; None where that is not known, or is too much."""
+    start = access.start
+    trips = [trips_of(loop) for loop in loops]
+    if start is None or any(loop not in loops for loop in start.terms) or None in trips:
+        return None
+    counts = [count for count in trips if count is not None]
+    if prod(counts) > PIECES:
+        return None
+    steps = [start.terms.get(loop, 0) for loop in loops]
+    constant = start.constant
+    return (
+        constant + sum(step * number for step, number in zip(steps, rounds, strict=True))
+        for rounds in product(*(range(count) for count in counts))
+    )
+
+
+def _mark(bytes: np.ndarray[tuple[int], np.dtype[np.bool_]], region: Region) -> None:
+    starts = region.starts
+    for offset in range(region.length):
+        at = starts + offset
+        bytes[at[(at >= 0) & (at < len(bytes))]] = True

@@ -1,0 +1,173 @@
+"""Rings for the buffers of one kernel: how many slots each, as the model and the room of the scopes decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from xdsl.dialects import func, scf
+from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.ir import SSAValue
+from xdsl.rewriter import Rewriter
+
+from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import BufferOp, RingOp, SlotOp
+from penstock.passes.accel.ordering.accesses import CommandInfo, CommandOp, commands_of
+from penstock.passes.accel.pipelining.candidates import candidates, filling
+from penstock.passes.accel.pipelining.model import Model
+from penstock.passes.accel.pipelining.places import Room
+from penstock.passes.loop.rings import Candidate, number_of_round, rotate
+from penstock.passes.planning.pipelining import NestTime
+
+MOST = 8
+"""Slots that are tried; a delay that needs more asks for a larger tile."""
+GAIN = 200
+"""A slot is worth its bytes if it takes off more than one part of so many of the time."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """How many slots a buffer of a round has got."""
+
+    buffer: str
+    """Its name, as far as it has one."""
+    scope: str
+    count: int
+    """One where it stays a buffer."""
+    asked: int
+    """What it was to have, were there room."""
+
+    def describe(self) -> str:
+        """In words, for people."""
+        count = f"{self.count}" if self.count == self.asked else f"{self.count} of {self.asked}"
+        short = "" if self.count == self.asked else " for want of room"
+        return f"{self.buffer} in {self.scope}: {count} slots{short}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was made of one kernel."""
+
+    slots: tuple[Slots, ...]
+    """Of the rings at hand, and of the buffers that were to become rings."""
+    before: NestTime
+    """By the model, with the rings at hand only and loops as they were."""
+    after: NestTime
+    """With the new rings."""
+    skewed: NestTime
+    """With the new rings, if loops are skewed where a unit needs it."""
+
+    def describe(self, loops: int, *, no_room: bool = False) -> str:
+        """
+        In words, for people: with so many loops skewed, or none as that needs more room. Empty if nothing overlaps.
+        """
+        after = self.skewed if loops else self.after
+        if not self.slots and not loops:
+            return ""
+        parts = [each.describe() for each in self.slots]
+        parts += [f"{loops} loop{'s' * (loops > 1)} skewed"] if loops else []
+        parts += ["loops not skewed for want of room"] if no_room else []
+        before = f", {self.before.cycles:,} before" if self.before.cycles != after.cycles else ""
+        return "; ".join([*parts, f"modelled {after.cycles:,} cycles{before}, limit {after.limit}"])
+
+
+def make_rings(room: Room, depth: int | None, *, skewed: bool = False) -> Choice:
+    """
+    Put rings in the place of buffers, `depth` slots each or as many as the model says, as far as there is room.
+
+    Tokens are of no account here: the order of commands is to be derived anew. `skewed` says that loops will be, too.
+    """
+    function, target = room.function, room.target
+    commands = commands_of(function, target)
+    found = candidates(function, commands)
+    opens = _openers(function, commands, found)
+    unskewed = Model(function, target, commands, opens, False)
+    model = Model(function, target, commands, opens, True) if skewed and unskewed.has_shared_unit else unskewed
+    wanted: dict[SSAValue, int] = {each.buffer.memref: min(depth or MOST, each.depth) for each in found}
+    if depth is None:
+        # Commands of two rounds pass each other in the text of a skewed loop.
+        wanted = _auto(model, wanted, 1 if model is unskewed else 2)
+    before = unskewed.time({})
+    slots = [_slots(op, op.slot_count, op.slot_count) for op in function.walk() if isinstance(op, RingOp)]
+    names = {each.buffer.memref: _slots(each.buffer, 1, wanted[each.buffer.memref]) for each in found}
+    made = _rotate([each for each in found if wanted[each.buffer.memref] > 1], wanted, target)
+    while made and (full := room.replan()) is not None:
+        _shrink(made, full)
+    counts: dict[SSAValue, int] = {each.storage: ring.slot_count for ring, each in made.items()}
+    slots += [replace(each, count=counts.get(storage, 1)) for storage, each in names.items() if each.asked > 1]
+    return Choice(tuple(slots), before, unskewed.time(counts), model.time(counts))
+
+
+def _slots(op: BufferOp | RingOp, count: int, asked: int) -> Slots:
+    name = op.results[0].name_hint
+    return Slots(name.removesuffix("_ring") if name is not None else "a buffer", op.scope or "", count, asked)
+
+
+def _openers(
+    function: func.FuncOp, commands: Sequence[CommandInfo], found: Sequence[Candidate]
+) -> dict[CommandOp, list[SSAValue]]:
+    """The commands that take the next slot of candidates, and of rings at hand."""
+    opens: dict[CommandOp, list[SSAValue]] = {}
+    for each in found:
+        storage = each.buffer.memref
+        users = [info for info in commands if any(a.storage is storage for a in info.accesses)]
+        opens.setdefault(filling(each.buffer, users)[0].op, []).append(storage)
+    for op in function.walk():
+        if isinstance(op, RingOp):
+            first = next((i for i in commands if any(a.writes and a.storage is op.storage for a in i.accesses)), None)
+            if first is not None:
+                opens.setdefault(first.op, []).append(op.storage)
+    return opens
+
+
+def _auto(model: Model, most: Mapping[SSAValue, int], least: int) -> dict[SSAValue, int]:
+    """The fewest slots, but `least`, with which the model is about as fast as with the most."""
+    slots = dict(most)
+    best = model.time(slots).cycles
+    for storage in most:
+        for count in range(least, slots[storage]):
+            if model.time(slots | {storage: count}).cycles <= best + best // GAIN:
+                slots[storage] = count
+                break
+    return slots
+
+
+@dataclass(frozen=True)
+class _Replaced:
+    """The buffer that a ring has taken the place of."""
+
+    storage: SSAValue
+    offset: IntegerAttr | None
+
+
+def _rotate(found: Sequence[Candidate], wanted: Mapping[SSAValue, int], target: TargetOp) -> dict[RingOp, _Replaced]:
+    turns: dict[tuple[scf.ForOp, ...], SSAValue] = {}
+    rings: dict[RingOp, _Replaced] = {}
+    for each in found:
+        if each.loops not in turns:
+            turns[each.loops] = number_of_round(each.loops)
+        replaced = _Replaced(each.buffer.memref, each.buffer.offset)
+        chosen = Candidate(each.buffer, each.loops, wanted[each.buffer.memref])
+        rings[rotate(chosen, turns[each.loops], target)] = replaced
+    return rings
+
+
+def _shrink(rings: dict[RingOp, _Replaced], scope: str) -> None:
+    """
+    Take a slot from the ring of a scope whose slots are largest, of those that have most; one of one slot is a buffer
+    again.
+    """
+    ring = max((each for each in rings if each.scope == scope), key=lambda each: (each.slot_count, each.pitch_in_bytes))
+    if ring.slot_count > 2:
+        ring.depth = IntegerAttr(ring.slot_count - 1, i64)
+        return
+    replaced = rings.pop(ring)
+    for use in list(ring.ring.uses):
+        slot = use.operation
+        assert isinstance(slot, SlotOp)
+        buffer = BufferOp(ring.slot_type)
+        buffer.offset = replaced.offset
+        buffer.location = ring.location
+        buffer.memref.name_hint = slot.memref.name_hint
+        Rewriter.replace_op(slot, buffer)
+    Rewriter.erase_op(ring)
