@@ -36,7 +36,7 @@ def _lines(problem: Problem, plan: Plan, title: str, bound: int) -> Iterator[str
         'font-family="sans-serif" font-size="10">'
     )
     yield f'<rect width="{width}" height="{depth}" fill="white"/>'
-    yield f'<text x="{_LEFT}" y="{_TOP - 18}" font-size="14">{_safe(title)}</text>'
+    yield f'<text x="{_LEFT}" y="{_TOP - 18}" font-size="14">{xml_text(title)}</text>'
     yield f'<rect x="{_LEFT}" y="{_TOP}" width="{WIDTH}" height="{HEIGHT}" fill="#f4f4f4"/>'
     for number, buffer in enumerate(problem.buffers):
         yield from _buffer(scale, buffer, plan.offsets[buffer.id], number)
@@ -69,7 +69,7 @@ def _buffer(scale: _Scale, buffer: Buffer, offset: int, number: int) -> Iterator
     fill = f"hsl({number * _TURN % 360:.1f},65%,{72 + number % 3 * 5}%)"
     life = " and ".join(span_text(interval) for interval in buffer.intervals)
     about = f"{buffer.id}: {buffer.size:,} bytes at {offset:,}, alive at {life}"
-    yield f'<g fill="{fill}" stroke="#505050" stroke-width="0.5"><title>{_safe(about)}</title>'
+    yield f'<g fill="{fill}" stroke="#505050" stroke-width="0.5"><title>{xml_text(about)}</title>'
     widest: tuple[float, str] | None = None
     for (lower, upper), (low, high) in buffer.pieces:
         left, right = scale.x(lower), scale.x(upper)
@@ -78,7 +78,7 @@ def _buffer(scale: _Scale, buffer: Buffer, offset: int, number: int) -> Iterator
         fits = bottom - top >= _LINE and right - left >= _LETTER * len(buffer.id) + 4
         if fits and (widest is None or right - left > widest[0]):
             place = f'x="{(left + right) / 2:.2f}" y="{(top + bottom) / 2 + 3.5:.2f}"'
-            label = f'<text {place} fill="black" stroke="none" text-anchor="middle">{_safe(buffer.id)}</text>'
+            label = f'<text {place} fill="black" stroke="none" text-anchor="middle">{xml_text(buffer.id)}</text>'
             widest = right - left, label
     if widest is not None:
         yield widest[1]
@@ -87,10 +87,10 @@ def _buffer(scale: _Scale, buffer: Buffer, offset: int, number: int) -> Iterator
 
 def _axes(scale: _Scale) -> Iterator[str]:
     yield f'<path d="M{_LEFT} {_TOP}V{_TOP + HEIGHT}H{_LEFT + WIDTH}" fill="none" stroke="black"/>'
-    for time in _ticks(scale.first, scale.last):
+    for time in ticks(scale.first, scale.last):
         place = f'x="{scale.x(time):.2f}" y="{_TOP + HEIGHT + 16}"'
         yield f'<text {place} text-anchor="middle">{time}</text>'
-    for byte in _ticks(0, scale.bytes):
+    for byte in ticks(0, scale.bytes):
         yield f'<text x="{_LEFT - 6}" y="{scale.y(byte) + 3.5:.2f}" text-anchor="end">{byte:,}</text>'
     middle = _LEFT + WIDTH / 2
     yield f'<text x="{middle:.2f}" y="{_TOP + HEIGHT + 36}" text-anchor="middle" font-size="12">time</text>'
@@ -106,13 +106,13 @@ def _level(scale: _Scale, byte: int, label: str, colour: str, dashes: str, highe
     yield f'<text {place} fill="{colour}">{label}</text>'
 
 
-def _ticks(first: int, last: int) -> list[int]:
+def ticks(first: int, last: int) -> list[int]:
     """Round numbers from `first` to `last`, ten steps apart at most."""
     steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
     step = next(step for step in steps if (last - first) <= 10 * step)
     return list(range(-(-first // step) * step, last + 1, step))
 
 
-def _safe(text: str) -> str:
+def xml_text(text: str) -> str:
     """Text as XML may hold it, which has no form for control characters."""
     return escape("".join(letter if letter.isprintable() else "?" for letter in text))

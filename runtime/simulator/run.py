@@ -1,0 +1,174 @@
+"""One run of a program on its machine, kernel by kernel, each proved free of hazards before its cycles count."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ModuleOp
+
+from penstock.dialects.diagnostics import USAGE, UserError, did_you_mean, location_of
+from penstock.dialects.machine import DRAM, TargetOp
+from penstock.passes.accel.hazards import check
+from penstock.passes.accel.limits import limit_faults
+from penstock.passes.accel.program import Program, View
+from penstock.passes.accel.trace import Call, trace_calls
+from penstock.passes.kernels import machine_of
+from penstock.passes.planning.traffic_bounds import BestTiling, Contraction, SquareRoot, best_tiling, square_root
+from penstock.runtime.simulator.compulsory import compulsory
+from penstock.runtime.simulator.events import simulate
+from penstock.runtime.simulator.timeline import Simulation
+from penstock.runtime.simulator.workloads import Workloads
+
+_MOST_NOTES = 10
+"""Hazards that are told beside the first."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the off-chip traffic of a kernel is measured by; None for what is not known of it."""
+
+    compulsory: int | None
+    """What is read and what is written, once."""
+    square_root: SquareRoot | None
+    best: BestTiling | None
+
+    @property
+    def least(self) -> int | None:
+        """What no schedule of the kernel goes below."""
+        if self.compulsory is None:
+            return None
+        proved = self.square_root is not None and self.square_root.is_bound
+        return max(self.compulsory, self.square_root.bytes if proved and self.square_root else 0)
+
+
+@dataclass(eq=False)
+class KernelRun:
+    """Calls of a kernel that differ at most in where their arguments lie."""
+
+    kernel: str
+    simulation: Simulation
+    runs: int
+    bounds: Bounds
+
+    @property
+    def bytes_in(self) -> int:
+        """From off chip, in one run."""
+        return sum(size for (source, _), size in self.simulation.moved.items() if source == DRAM)
+
+    @property
+    def bytes_out(self) -> int:
+        """To off chip, in one run."""
+        return sum(size for (_, dest), size in self.simulation.moved.items() if dest == DRAM)
+
+
+@dataclass(eq=False)
+class ProgramRun:
+    """One run of `@main`, as far as it is on the machine."""
+
+    target: TargetOp
+    kernels: tuple[KernelRun, ...]
+    """In the order of their first call."""
+    order: tuple[int, ...]
+    """The kernels as they are called, by their number."""
+    host: tuple[tuple[str, int], ...]
+    """The functions that the host runs, each with its calls; no cycles of theirs are known."""
+
+    @cached_property
+    def cycles(self) -> int:
+        """The sum over all calls on the machine: a kernel begins when the one before is done."""
+        return sum(kernel.runs * kernel.simulation.cycles for kernel in self.kernels)
+
+
+def run_program(module: ModuleOp, workloads: Workloads | None = None, only: str | None = None) -> ProgramRun:
+    """
+    Simulate one run of a module at the accelerator level: all its kernels, or the calls of one. What `workloads` knows
+    of them gives the bounds on their traffic.
+
+    Raises UserError, located, for a kernel that breaks a limit of the machine or is not free of hazards; for a name
+    that no kernel on the machine has; and for a module without a machine.
+    """
+    target = machine_of(module)
+    if target is None:
+        raise UserError("the program is for the host: there is no machine to simulate", status=USAGE)
+    found: dict[Hashable, int] = {}
+    runs: list[KernelRun] = []
+    order: list[int] = []
+    host: dict[str, int] = {}
+    checked: set[Program] = set()
+    names: dict[str, None] = {}
+    for call in trace_calls(module):
+        name = call.function.sym_name.data
+        if call.program is None:
+            host[name] = host.get(name, 0) + 1
+            continue
+        names[name] = None
+        if only is not None and name != only:
+            continue
+        if call.program not in checked:
+            # In other places its arguments may share bytes, and so it is proved for each; it takes the same time.
+            check_program(call.program, target, call.function)
+            checked.add(call.program)
+        places = name, _shared_places(call)
+        if (number := found.setdefault(places, len(runs))) == len(runs):
+            simulation = simulate(call.program)
+            simulation.check()
+            spaces = [view.space for view in call.arguments if view is not None]
+            contraction = None if workloads is None else workloads.of(name, spaces)
+            runs.append(KernelRun(name, simulation, 0, bounds_of(call.program, contraction, target)))
+        runs[number].runs += 1
+        order.append(number)
+    if only is not None and only not in names:
+        near = did_you_mean(only, names)
+        note = near or f"kernels on the machine: {', '.join(names) or 'none'}"
+        raise UserError(f'no kernel "{only}" runs on the machine', notes=[note], status=USAGE)
+    return ProgramRun(target, tuple(runs), tuple(order), () if only is not None else tuple(host.items()))
+
+
+def _shared_places(call: Call) -> Hashable:
+    """Which arguments of a call share bytes, and how they lie then: all that its figures may depend on."""
+    views = [view for view in call.arguments if view is not None]
+    shared: list[Hashable] = [view.space for view in views]
+    for (one, first), (other, second) in combinations(enumerate(views), 2):
+        if (first.space, first.storage) == (second.space, second.storage):
+            apart = first.start + _span(first) <= second.start or second.start + _span(second) <= first.start
+            shared += [] if apart else [(one, other, second.start - first.start)]
+    return tuple(shared)
+
+
+def _span(view: View) -> int:
+    """The bytes from the first element to the end of the last."""
+    return sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True)) + view.element_bytes
+
+
+def check_program(program: Program, target: TargetOp, kernel: func.FuncOp) -> None:
+    """Raise UserError, located, for a program that breaks a limit of the machine or is not free of hazards."""
+    faults = [fault.error() for fault in limit_faults(program, target)]
+    faults += [] if faults else [hazard.error() for hazard in check(program)]
+    if faults:
+        first, *others = faults
+        notes = [*first.notes, *(f"{other.loc}: {other.message}" for other in others[:_MOST_NOTES])]
+        notes += [f"and {len(others) - _MOST_NOTES} more"] if len(others) > _MOST_NOTES else []
+        notes.append(f"@{kernel.sym_name.data} is not simulated: the cycles of a faulty program mean nothing")
+        raise UserError(first.message, loc=first.loc or location_of(kernel), notes=notes, status=first.status)
+
+
+def bounds_of(program: Program, contraction: Contraction | None, target: TargetOp) -> Bounds:
+    """What the traffic of a kernel is measured by."""
+    if contraction is None:
+        touched = compulsory(program)
+        return Bounds(None if touched is None else sum(touched), None, None)
+    capacity = {name: scope.size_bytes for name, scope in target.scopes().items()}
+    width = min(min(operand.held_bytes, operand.moved_bytes or operand.held_bytes) for operand in contraction.operands)
+    # For a bound that holds for every schedule, all scopes are full of the smallest elements.
+    root = square_root(contraction, sum(capacity.values()) // width, width)
+    return Bounds(contraction.compulsory, root, best_tiling(contraction, capacity))
+
+
+def place_of(simulation: Simulation, number: int) -> str:
+    """Where a command comes from, for people; empty if nowhere."""
+    op = simulation.commands[number].op
+    return "" if op is None else location_of(op)

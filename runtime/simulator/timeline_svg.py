@@ -1,0 +1,149 @@
+"""
+A run as a picture in SVG: time from left to right, a row for each unit and each bus.
+
+The colour of a place says what the unit does there for most of the time that a pixel stands for, so that a picture of
+a million commands is no larger than one of a hundred. The text is the same for the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.passes.planning.map_svg import ticks, xml_text
+from penstock.runtime.simulator.run import ProgramRun
+from penstock.runtime.simulator.stalls import DONE, Segments, bus_segments, segments
+from penstock.runtime.simulator.window import Window, calls
+
+WIDTH = 960
+"""Of the part that shows time, in pixels, each of which has one colour."""
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 110, 20, 60, 60
+_ROW, _GAP = 26, 8
+_LETTER = 6.2
+_COLOURS = {
+    "busy": "#3b7dd8",
+    "bus": "#e08b2d",
+    "latency": "#f2c14e",
+    "push": "#9b59b6",
+    "queue": "#c0504d",
+    "token": "#d98880",
+    "barrier": "#7f8c8d",
+    "done": "#f4f4f4",
+}
+_MEANING = {
+    "busy": "works",
+    "bus": "waits for its bus",
+    "latency": "latency",
+    "push": "waits for room in a queue",
+    "queue": "waits for a queue",
+    "token": "waits for a token",
+    "barrier": "waits at a barrier",
+    "done": "has no command left",
+}
+
+
+def timeline_svg(run: ProgramRun, window: Window, title: str) -> str:
+    """The picture of the cycles of a window."""
+    return "\n".join(_lines(run, window, title)) + "\n"
+
+
+def _lines(run: ProgramRun, window: Window, title: str) -> Iterator[str]:
+    rows = [*_rows(run, window)]
+    width, height = WIDTH + _LEFT + _RIGHT, _TOP + len(rows) * (_ROW + _GAP) + _BOTTOM
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="10">'
+    )
+    yield f'<rect width="{width}" height="{height}" fill="white"/>'
+    yield f'<text x="{_LEFT}" y="18" font-size="14">{xml_text(title)}</text>'
+    yield from _kernels(run, window, height)
+    shown: dict[str, None] = {}
+    for number, (name, kinds, pixels) in enumerate(rows):
+        top = _TOP + number * (_ROW + _GAP)
+        yield f'<text x="{_LEFT - 8}" y="{top + _ROW / 2 + 3.5}" text-anchor="end">{xml_text(name)}</text>'
+        yield f'<rect x="{_LEFT}" y="{top}" width="{WIDTH}" height="{_ROW}" fill="{_COLOURS[DONE]}"/>'
+        changes = np.flatnonzero(np.diff(pixels)) + 1
+        for left, right in zip([0, *changes.tolist()], [*changes.tolist(), WIDTH], strict=True):
+            kind = kinds[int(pixels[left])]
+            word = kind.split(" ")[0]
+            if word == DONE:
+                continue
+            shown[word] = None
+            place = f'x="{_LEFT + left}" y="{top}" width="{right - left}" height="{_ROW}"'
+            what = kind if " " in kind else _MEANING[word]
+            yield f'<rect {place} fill="{_COLOURS[word]}"><title>{xml_text(f"{name}: {what}")}</title></rect>'
+    yield from _axis(window, height)
+    yield from _legend([kind for kind in _COLOURS if kind in shown], height)
+    yield "</svg>"
+
+
+def _rows(run: ProgramRun, window: Window) -> Iterator[tuple[str, tuple[str, ...], NDArray[np.int64]]]:
+    """For each unit and bus its name, what it does, and for each pixel the number of what it does there mostly."""
+    for unit in run.target.units():
+        yield unit, *_pixels(run, window, unit, is_bus=False)
+    buses = dict.fromkeys(bus for kernel in run.kernels for bus in kernel.simulation.layout.buses)
+    for bus in buses:
+        yield bus, *_pixels(run, window, bus, is_bus=True)
+
+
+def _pixels(run: ProgramRun, window: Window, name: str, *, is_bus: bool) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    known: dict[int, Segments] = {}
+    names: dict[str, int] = {DONE: 0}
+    sums = np.zeros((1, WIDTH), np.float64)
+    # Where each pixel begins, in cycles, and one more.
+    edges = window.first + (window.last - window.first) * np.arange(WIDTH + 1) / WIDTH
+    for begin, kernel in calls(run):
+        simulation = kernel.simulation
+        if not window.meets(begin, begin + simulation.cycles) or (is_bus and name not in simulation.layout.buses):
+            continue
+        if id(kernel) not in known:
+            known[id(kernel)] = bus_segments(simulation, name) if is_bus else segments(simulation, name)
+        found = known[id(kernel)]
+        for number, kind in enumerate(found.names):
+            row = names.setdefault(kind, len(names))
+            sums = np.pad(sums, ((0, len(names) - len(sums)), (0, 0)))
+            # What has been spent on it until each edge, linear in between.
+            spent = np.concatenate([[0], np.cumsum(np.diff(found.edges) * (found.which == number))])
+            if spent[-1]:
+                sums[row] += np.diff(np.interp(edges, found.edges + begin, spent))
+    return tuple(names), np.argmax(sums, axis=0)
+
+
+def _kernels(run: ProgramRun, window: Window, height: int) -> Iterator[str]:
+    """Where kernels begin, with their names where there is room."""
+    free = 0.0
+    for begin, kernel in calls(run):
+        end = begin + kernel.simulation.cycles
+        if not window.meets(begin, end):
+            continue
+        x = _x(window, max(begin, window.first))
+        if x < free:
+            continue
+        name = f"@{kernel.kernel}"
+        free = x + 2
+        yield f'<path d="M{x:.2f} {_TOP - 16}V{height - _BOTTOM}" stroke="#b0b0b0"/>'
+        if _x(window, min(end, window.last)) - x >= _LETTER * len(name) + 4:
+            yield f'<text x="{x + 3:.2f}" y="{_TOP - 8}">{xml_text(name)}</text>'
+
+
+def _x(window: Window, cycle: float) -> float:
+    return _LEFT + WIDTH * (cycle - window.first) / (window.last - window.first)
+
+
+def _axis(window: Window, height: int) -> Iterator[str]:
+    y = height - _BOTTOM
+    yield f'<path d="M{_LEFT} {y}H{_LEFT + WIDTH}" fill="none" stroke="black"/>'
+    for cycle in ticks(window.first, window.last):
+        yield f'<text x="{_x(window, cycle):.2f}" y="{y + 16}" text-anchor="middle">{cycle:,}</text>'
+    yield f'<text x="{_LEFT + WIDTH / 2:.2f}" y="{y + 32}" text-anchor="middle" font-size="12">cycles</text>'
+
+
+def _legend(kinds: list[str], height: int) -> Iterator[str]:
+    x = float(_LEFT)
+    for kind in kinds:
+        yield f'<rect x="{x:.2f}" y="{height - 20}" width="10" height="10" fill="{_COLOURS[kind]}"/>'
+        yield f'<text x="{x + 14:.2f}" y="{height - 11}">{_MEANING[kind]}</text>'
+        x += 14 + _LETTER * len(_MEANING[kind]) + 16

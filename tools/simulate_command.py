@@ -1,0 +1,156 @@
+"""`penstock simulate`: the cycles that a program takes on a machine, and where they go."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from penstock.dialects.diagnostics import USAGE, UserError
+from penstock.tools.arguments import add_common, add_machine, add_model, read_dims, say
+from penstock.tools.text import STDIN, write_output
+
+if TYPE_CHECKING:
+    from penstock.runtime.compiler import Program
+    from penstock.runtime.simulator.run import ProgramRun
+    from penstock.runtime.simulator.window import Window
+    from penstock.runtime.simulator.workloads import Workloads
+
+_DESCRIPTION = """\
+Count the cycles that the kernels of a model or a file of IR take on a machine, unit by unit and bus by bus. What is
+above the accelerator level is compiled first. A kernel whose commands are not proved free of hazards has no cycles:
+it is refused. Functions that the host runs are named, and not simulated.
+"""
+_EPILOG = """\
+examples:
+  penstock simulate model.onnx --machine vta-pynq
+  penstock simulate model.accel.mlir --kernel fused_3 --svg fused_3.svg --trace fused_3.json
+  penstock simulate model.onnx --machine gemmini --csv cycles.csv --json cycles.json
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add the command to the parser of `penstock`."""
+    parser = subparsers.add_parser(
+        "simulate",
+        help="count the cycles of a program on a machine",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_model(parser)
+    add_machine(parser)
+    parser.add_argument("-p", "--passes", metavar="PIPELINE", help="lower by these passes in place of the compiler's")
+    parser.add_argument("--kernel", metavar="NAME", help="only the runs of this kernel")
+    group = parser.add_argument_group("files, written as a whole or not at all; - is stdout")
+    group.add_argument("--csv", metavar="FILE", help="the figures, a row for each kernel")
+    group.add_argument("--json", metavar="FILE", help="the figures, in the schema of docs/simulation.md")
+    group.add_argument("--trace", metavar="FILE", help="what happens when, for https://ui.perfetto.dev")
+    group.add_argument("--svg", metavar="FILE", help="a picture of it")
+    group.add_argument("--window", metavar="FROM:TO", help="only these cycles in the trace and the picture")
+    add_common(parser)
+    parser.set_defaults(run=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from penstock.runtime.compiler import load_input, require_bound
+    from penstock.runtime.simulator.run import run_program
+    from penstock.tools.simulation_tables import report
+
+    window = None if args.window is None else _read_window(args.window)
+    if window is not None and args.trace is None and args.svg is None:
+        raise UserError("--window is for --trace and --svg", status=USAGE)
+    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
+    require_bound(program.module, str(program.path))
+    workloads = _lower(args, program)
+    run = run_program(program.module, workloads, args.kernel)
+    if not run.kernels:
+        note = ", ".join(name for name, _ in run.host)
+        notes = [f"the host runs {note}"] if note else ["@main calls no kernel"]
+        raise UserError(f'nothing runs on the machine "{run.target.machine_name}"', loc=str(program.path), notes=notes)
+    texts = _texts(args, run, window, program.path.name)
+    if not any(name == STDIN for name, _, _ in texts):
+        print("\n".join(report(run)))
+    for name, text, what in texts:
+        write_output(name, text)
+        if name != STDIN:
+            say(args, f"{name}: {what}")
+    return 0
+
+
+def _lower(args: argparse.Namespace, program: Program) -> Workloads:
+    """Lower a program to the accelerator level, and note what its kernels compute on the way."""
+    from penstock.dialects.machine import find_target
+    from penstock.runtime.compiler import attach_machine, compile_module
+    from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+    from penstock.runtime.simulator.workloads import Workloads
+    from penstock.tools.progress import pass_progress
+
+    if args.machine is None and find_target(program.module) is None:
+        notes = ["say which: --machine NAME", "`penstock machines` lists them"]
+        raise UserError("there is no machine to simulate", loc=str(program.path), notes=notes, status=USAGE)
+    workloads = Workloads()
+    if args.passes is not None:
+        passes = read_pipeline(args.passes)
+        if args.machine is not None:
+            attach_machine(program.module, args.machine)
+        run_passes(program.ctx, program.module, passes, observers=[workloads], parsed=program.parsed)
+        if program.level in ("graph", "tensor"):
+            message = f"these passes leave the program at the {program.level} level"
+            raise UserError(message, loc=str(program.path), notes=["commands are at the accel level"], status=USAGE)
+    elif program.level == "accel":
+        if args.machine is not None:
+            attach_machine(program.module, args.machine)
+        verify(program.module, program.parsed)
+    else:
+        with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
+            compile_module(
+                program.module,
+                program.ctx,
+                args.machine,
+                "accel",
+                progress,
+                parsed=program.parsed,
+                observers=[workloads],
+            )
+    return workloads
+
+
+def _texts(args: argparse.Namespace, run: ProgramRun, window: Window | None, name: str) -> list[tuple[str, str, str]]:
+    """The files that were asked for: their names, what is in them, and what that is."""
+    from penstock.runtime.simulator.figures import csv_text, json_text
+    from penstock.runtime.simulator.perfetto import trace_text
+    from penstock.runtime.simulator.timeline_svg import timeline_svg
+    from penstock.runtime.simulator.window import Window
+
+    span = Window(0, max(run.cycles, 1))
+    if window is not None:
+        if window.first >= run.cycles:
+            raise UserError(f"--window begins at cycle {window.first:,}, and the run has {run.cycles:,}", status=USAGE)
+        span = Window(window.first, min(window.last, run.cycles))
+    found: list[tuple[str, str, str]] = []
+    if args.csv is not None:
+        found.append((args.csv, csv_text(run), "the figures as CSV"))
+    if args.json is not None:
+        found.append((args.json, json_text(run), "the figures as JSON"))
+    if args.trace is not None:
+        found.append((args.trace, trace_text(run, span), "the trace"))
+    if args.svg is not None:
+        title = f"{name} on {run.target.machine_name}: {run.cycles:,} cycles"
+        found.append((args.svg, timeline_svg(run, span, title), "the picture"))
+    if len({file for file, _, _ in found}) < len(found):
+        raise UserError("two of the files have one name", status=USAGE)
+    return found
+
+
+def _read_window(text: str) -> Window:
+    from penstock.runtime.simulator.window import Window
+
+    first, colon, last = text.partition(":")
+    numbers = [each.replace("_", "") for each in (first or "0", last or "9" * 18)]
+    if not colon or not all(each.isdecimal() and len(each) < 20 for each in numbers):
+        raise UserError(f'"{text}" is no window', notes=["write --window 1000:2000"], status=USAGE)
+    low, high = map(int, numbers)
+    if low >= high:
+        raise UserError(f"the window {text} is empty", status=USAGE)
+    return Window(low, high)

@@ -1,0 +1,105 @@
+"""What `penstock simulate` prints: three tables, of cycles, of units and of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from penstock.runtime.simulator.figures import Figures, figures_of, peak_share, total_of
+from penstock.runtime.simulator.run import ProgramRun
+from penstock.runtime.simulator.stalls import BUSY, DONE
+
+_UNKNOWN = "-"
+_TOTAL = "total"
+
+
+def report(run: ProgramRun) -> Iterator[str]:
+    """The lines of the report: a row for each kernel, of one run of it, and one for the total of all runs."""
+    rows = [(kernel.kernel, kernel.runs, figures_of([(kernel, 1)])) for kernel in run.kernels]
+    total = total_of(run)
+    if len(rows) > 1 or rows[0][1] > 1:
+        rows.append((_TOTAL, total.runs, total))
+    peak = run.target.peak_macs_per_cycle()
+    yield _headline(run, total)
+    yield ""
+    yield from aligned([_CYCLES, *(_cycles(*row, peak) for row in rows)])
+    yield ""
+    yield from aligned([_UNITS, *(line for name, _, figures in rows for line in _units(name, figures))], left=(0, 1, 5))
+    yield ""
+    yield from aligned([_BYTES, *(line for name, _, figures in rows for line in _bytes(name, figures))], left=(0, 1))
+    if any(
+        figures.traffic.square_root is not None and not figures.traffic.square_root_is_bound for _, _, figures in rows
+    ):
+        yield "~ an estimate, which is no bound"
+
+
+def _headline(run: ProgramRun, total: Figures) -> str:
+    machine = run.target
+    microseconds = Fraction(run.cycles, machine.frequency_mhz)
+    time = f"{float(microseconds / 1000):,.3f} ms at {machine.frequency_mhz:,} MHz"
+    runs = f"{total.runs:,} run{'s' * (total.runs != 1)} of {len(run.kernels):,} kernel{'s' * (len(run.kernels) != 1)}"
+    line = f"{machine.machine_name}: {run.cycles:,} cycles, {time}, in {runs}"
+    if run.host:
+        names = ", ".join(f"@{name}" + (f" x {calls:,}" if calls > 1 else "") for name, calls in run.host)
+        line += f"\nnot simulated, on the host: {names}"
+    return line
+
+
+_CYCLES = ("kernel", "runs", "commands", "cycles", "T*", "T / T*", "of peak")
+
+
+def _cycles(name: str, runs: int, figures: Figures, peak: Fraction) -> tuple[str, ...]:
+    share = peak_share(figures, peak)
+    return (
+        name,
+        f"{runs:,}",
+        f"{figures.commands:,}",
+        f"{figures.cycles:,}",
+        f"{float(figures.ideal):,.0f}",
+        f"{figures.ratio:.3f}",
+        _UNKNOWN if share is None else f"{share:.1%}",
+    )
+
+
+_UNITS = ("kernel", "unit", "busy", "stalled", "done", "by cause")
+
+
+def _units(name: str, figures: Figures) -> Iterator[tuple[str, ...]]:
+    for number, (unit, sums) in enumerate(figures.units.items()):
+        causes = sorted(((c, n) for c, n in sums.items() if c not in (BUSY, DONE)), key=lambda each: -each[1])
+        stalled = sum(count for _, count in causes)
+        parts = (sums.get(BUSY, 0), stalled, sums.get(DONE, 0))
+        shares = [f"{count / figures.cycles:.1%}" if figures.cycles else _UNKNOWN for count in parts]
+        yield name if not number else "", unit, *shares, ", ".join(f"{cause} {count:,}" for cause, count in causes)
+    for bus, busy in figures.buses.items():
+        yield "", f"bus {bus}", f"{busy / figures.cycles:.1%}" if figures.cycles else _UNKNOWN, "", "", ""
+
+
+_BYTES = ("kernel", "from and to", "bytes", "compulsory", "square root", "best tiling", "ratio")
+
+
+def _bytes(name: str, figures: Figures) -> Iterator[tuple[str, ...]]:
+    traffic = figures.traffic
+    root = _number(traffic.square_root)
+    if traffic.square_root is not None and not traffic.square_root_is_bound:
+        root = f"~{root}"
+    ratio = _UNKNOWN if traffic.ratio is None else f"{traffic.ratio:.3f}"
+    best = _number(traffic.best_tiling)
+    yield name, "off chip", f"{traffic.bytes:,}", _number(traffic.compulsory), root, best, ratio
+    for (source, dest), size in figures.moved.items():
+        yield "", f"{source} to {dest}", f"{size:,}", "", "", "", ""
+
+
+def _number(value: int | None) -> str:
+    return _UNKNOWN if value is None else f"{value:,}"
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterator[str]:
+    """Rows in columns as wide as they need; numbers to the right, but the columns `left` to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip()
