@@ -13,8 +13,6 @@ Schema 1. A plan is replaced as a whole, and read only if its schema is known.
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +27,7 @@ from penstock.lowering.from_text import parse_text, read_text
 from penstock.lowering.to_text import located_text
 from penstock.runtime.compiler import level_of
 from penstock.runtime.engine import Backend, Engine
+from penstock.runtime.folders import write_folder
 from penstock.runtime.signature import Signature, TensorSpec, signature_of
 from penstock.runtime.weights import open_weights, save_weights
 
@@ -51,19 +50,7 @@ def save_plan(engine: Engine, path: str | Path, sources: Mapping[str, str]) -> N
 
     `sources` are the generated C files by name. Raises UserError if `path` is something else or cannot be written.
     """
-    path = Path(path)
-    if path.exists() and not is_plan(path):
-        raise UserError("exists and is no plan, so it is not replaced", loc=str(path))
-    try:
-        fresh = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    except OSError as error:
-        raise UserError(f"cannot write the plan: {error.strerror}", loc=str(path)) from None
-    try:
-        _fill(engine, fresh, sources)
-        _exchange(fresh, path)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
+    write_folder(Path(path), "plan", PLAN_FILE, lambda folder: _fill(engine, folder, sources))
 
 
 def load_plan(path: str | Path, backend: Backend = "native") -> Engine:
@@ -92,7 +79,6 @@ def load_plan(path: str | Path, backend: Backend = "native") -> Engine:
 
 
 def _fill(engine: Engine, folder: Path, sources: Mapping[str, str]) -> None:
-    folder.chmod(0o755)  # mkdtemp makes folders that only their owner may read
     if signature_of(engine.module).weights:
         save_weights(engine.ctx.weights, engine.module, folder / WEIGHTS_FILE)
     (folder / MODULE_FILE).write_text(located_text(engine.ctx, engine.module), encoding="utf-8")
@@ -108,17 +94,6 @@ def _fill(engine: Engine, folder: Path, sources: Mapping[str, str]) -> None:
         "outputs": [_spec_to_json(spec) for spec in engine.signature.outputs],
     }
     (folder / PLAN_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-
-
-def _exchange(fresh: Path, path: Path) -> None:
-    """Put `fresh` in the place of `path`; a folder cannot be renamed onto one that is not empty."""
-    if not path.exists():
-        fresh.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    path.rename(old / "old")
-    fresh.rename(path)
-    shutil.rmtree(old)
 
 
 def _spec_to_json(spec: TensorSpec) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`penstock compile`: a model or IR, lowered as far as asked, as text, as C, or as a plan that runs."""
+"""`penstock compile`: a model or IR, lowered as far as asked, as text, C, instructions, or a plan that runs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.tools.arguments import add_common, add_machine, add_model, read_dims, say
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+    from penstock.dialects.weights import Array
+    from penstock.runtime.compiler import Program
     from penstock.runtime.report import CompileReport
+    from penstock.runtime.signature import Signature
 
 LEVEL_EMITS = ("graph", "tensor", "loop", "accel")
-EMITS = (*LEVEL_EMITS, "c", "plan")
+EMITS = (*LEVEL_EMITS, "c", "plan", "vta")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
     """Add the command to the parser of `penstock`."""
     parser = subparsers.add_parser(
         "compile",
-        help="lower a model or IR to a level, to C, or to a plan",
+        help="lower a model or IR to a level, to C, to instructions, or to a plan",
         description=(
             "Lower a model or a file of IR. --emit says what -o is: a file of IR at the end of a level, with its"
-            " weights beside it; a folder with C; or a plan, a folder that `penstock run` runs."
+            " weights beside it; a folder with C; a folder with VTA's instructions and the memory they run in; or a"
+            " plan, a folder that `penstock run` runs."
         ),
         allow_abbrev=False,
     )
@@ -33,7 +38,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_machine(parser)
     parser.add_argument("--emit", choices=EMITS, default="plan", help="default: plan")
     parser.add_argument(
-        "-o", "--output", metavar="OUT", help="default: MODEL.plan, MODEL.c or, for a level, MODEL.LEVEL.mlir"
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="default: MODEL.plan, MODEL.c, MODEL.vta or, for a level, MODEL.LEVEL.mlir",
+    )
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="[NAME=]FILE",
+        help="with vta: the tensors in memory, of which the expected outputs are; default: small integers",
     )
     parser.add_argument("--report", metavar="FILE", help="write the report as JSON, too")
     parser.add_argument("--print-debuginfo", action="store_true", help="with a level: say where operations come from")
@@ -51,6 +67,10 @@ def execute(args: argparse.Namespace) -> int:
     program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
     require_bound(program.module, str(program.path))
     signature = signature_of(program.module)
+    if args.input and args.emit != "vta":
+        raise UserError("--input is for --emit=vta", status=USAGE)
+    inputs = _inputs(args, signature) if args.emit == "vta" else []
+    reference = program.module.clone() if args.emit == "vta" else None
     until = args.emit if args.emit in LEVEL_EMITS else "accel"
     fusion = FusionCount(explain=args.verbose)
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
@@ -58,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
             program.module, program.ctx, args.machine, until, progress, parsed=program.parsed, observers=[fusion]
         )
     emitted = None
-    if args.emit not in LEVEL_EMITS:
+    if args.emit in ("c", "plan"):
         from penstock.lowering.to_c import emit_c
 
         emitted = emit_c(program.module, name=program.path.stem)
@@ -68,6 +88,9 @@ def execute(args: argparse.Namespace) -> int:
             report.write(args.report)
         _say_report(args, report, fusion.remarks, program.module)
     output = Path(args.output or _default_output(program.path, args.emit))
+    if reference is not None:
+        _emit_vta(args, program, reference, signature, inputs, output)
+        return 0
     if emitted is None:
         write_program(program, output, locations=args.print_debuginfo)
         say(args, f"{output}: {args.emit} level")
@@ -84,6 +107,38 @@ def execute(args: argparse.Namespace) -> int:
     save_plan(engine, output, sources)
     say(args, f"{output}: run it with: penstock run {output} --input ...")
     return 0
+
+
+def _inputs(args: argparse.Namespace, signature: Signature) -> list[Array]:
+    """The inputs that are given, or, if there are none, small integers."""
+    from penstock.tools.lockstep import default_inputs
+    from penstock.tools.tensors import read_given
+
+    if not args.input:
+        return default_inputs(signature)
+    given = read_given(args.input)
+    return signature.bind(given.ordered, given.named)
+
+
+def _emit_vta(
+    args: argparse.Namespace,
+    program: Program,
+    reference: ModuleOp,
+    signature: Signature,
+    inputs: Sequence[Array],
+    output: Path,
+) -> None:
+    from penstock.runtime.vta import emit
+
+    written = emit(output, program.module, reference, program.ctx.weights, signature, inputs)
+    encoded = written.encoded
+    launches = [step.instructions for step in encoded.steps if step.instructions is not None]
+    say(
+        args,
+        f"{output}: {len(launches)} launches, {sum(map(len, launches)):,} instructions,"
+        f" {len(encoded.micro_ops.data) // 4:,} micro-operations, {encoded.dram_bytes:,} bytes off chip;"
+        f" {sum(written.cycles):,} cycles",
+    )
 
 
 def _say_report(
@@ -107,7 +162,7 @@ def _default_output(path: Path, emit: str) -> str:
     match emit:
         case "plan":
             return f"{path.stem}.plan"
-        case "c":
-            return f"{path.stem}.c"
+        case "c" | "vta":
+            return f"{path.stem}.{emit}"
         case level:
             return f"{path.stem}.{level}.mlir"

@@ -1,0 +1,200 @@
+"""
+The commands of a kernel as a launch: a stream of instructions that ends in FINISH, and lists of micro-operations.
+
+A command becomes the instructions that do it, with its pops on the first and its pushes on the last. An instruction
+can take one token and give one on each side; further ones are carried by empty instructions, transfers of no entries,
+as they are by the runtime of tvm-vta. Micro-operations are loaded at the beginning, and all other loads wait for that:
+they are few, and would wait long for their turn on the bus. Where they have no room together, they are loaded before
+their use, ahead of what the command that uses them waits for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from xdsl.ir import Operation
+
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.machine import TargetOp
+from penstock.lowering.to_vta.applications import Application, encode_exec
+from penstock.lowering.to_vta.isa import (
+    COMPUTE_UNIT,
+    LOAD_UNIT,
+    STORE_UNIT,
+    UNITS,
+    Finish,
+    Instruction,
+    Load,
+    Memory,
+    Store,
+)
+from penstock.lowering.to_vta.micro_ops import MicroOpCache, MicroOpStore
+from penstock.lowering.to_vta.transfers import encode_transfer
+from penstock.passes.accel.program import Command, Kind, Program, QueueName
+from penstock.passes.accel.queues import assign_queues
+
+
+def empty_instruction(unit: str) -> Instruction:
+    """An instruction of `unit` that does nothing."""
+    if unit == STORE_UNIT:
+        return Store(memory=Memory.OUT)
+    return Load(memory=Memory.INP if unit == LOAD_UNIT else Memory.UOP)
+
+
+def encode_launch(
+    program: Program, target: TargetOp, bases: Sequence[int], micro_ops: MicroOpStore
+) -> list[Instruction]:
+    """
+    The instructions of one run of a kernel.
+
+    `bases` are the addresses of the program's storages off chip, in bytes; lists of micro-operations are added to
+    `micro_ops`. Commands ordered by what they come after get queues first (`assign_queues`).
+
+    Raises UserError, located, for another machine, for what is no instruction of VTA, and for tokens that are popped
+    before they are pushed or left over.
+    """
+    if tuple(target.units()) != UNITS:
+        raise UserError(
+            f"{target.machine_name} has no instructions of VTA: its units are {', '.join(target.units())},"
+            f" not {', '.join(UNITS)}"
+        )
+    if any(command.after for command in program.commands):
+        program = assign_queues(program)
+    launch = _Launch(target, bases, MicroOpCache(micro_ops))
+    launch.load_micro_ops(program.commands)
+    barriers = set(program.barriers)
+    for number, command in enumerate(program.commands):
+        if number in barriers:
+            launch.synchronize(command)
+        launch.add(command)
+    launch.finish()
+    return launch.instructions
+
+
+class _Launch:
+    """The instructions of a launch so far, and the tokens that are in its queues if they are done in this order."""
+
+    def __init__(self, target: TargetOp, bases: Sequence[int], cache: MicroOpCache):
+        self.instructions: list[Instruction] = []
+        self._target = target
+        self._bases = bases
+        self._cache = cache
+        self._tokens: Counter[QueueName] = Counter()
+        self._last: dict[str, int] = {}
+        """The last instruction of each unit."""
+        self._applications: dict[tuple[Operation | None, tuple[int, ...]], Application] = {}
+        """By the op of an exec, and where its operands begin."""
+
+    def load_micro_ops(self, commands: Sequence[Command]) -> None:
+        """Load what the commands will use, if all of it has room, before anything else takes the bus."""
+        lists = [self._application(command).micro_ops for command in commands if command.kind is Kind.EXEC]
+        loads: list[Instruction] = list(self._cache.load_all(lists))
+        if loads and any(command.unit == LOAD_UNIT for command in commands):
+            loads[-1] = replace(loads[-1], push_prev=True)
+            loads.append(replace(empty_instruction(LOAD_UNIT), pop_next=True))
+        for load in loads:
+            self._append(load)
+
+    def _application(self, command: Command) -> Application:
+        key = command.op, tuple(view.start for view in command.operands)
+        found = self._applications.get(key)
+        if found is None:
+            found = self._applications[key] = encode_exec(command)
+        return found
+
+    def add(self, command: Command) -> None:
+        """Encode a command."""
+        body: list[Instruction]
+        match command.kind:
+            case Kind.CARRIER:
+                body = [empty_instruction(command.unit)]
+            case Kind.TRANSFER:
+                body = list(encode_transfer(command, self._target, self._bases))
+            case Kind.EXEC:
+                application = self._application(command)
+                begin, load = self._cache.place(application.micro_ops)
+                if load is not None:
+                    self._append(load)
+                body = [application.at(begin)]
+        if any(instruction.unit != command.unit for instruction in body):
+            raise UserError(f"{command.name} is no instruction of the {command.unit} unit", loc=_place(command))
+        self._take_and_give(command, body)
+        for instruction in body:
+            self._append(instruction)
+
+    def _take_and_give(self, command: Command, body: list[Instruction]) -> None:
+        """Put the tokens of a command on its instructions, with empty ones around them where they need more."""
+        for name in command.pops:
+            if self._tokens[name] == 0:
+                raise UserError(f"pops a token from {name[0]} before there is one", loc=_place(command))
+            self._tokens[name] -= 1
+        taken = [_sides("pop", command.unit, name[0]) for name in command.pops]
+        given = [_sides("push", command.unit, name[1]) for name in command.pushes]
+        self._tokens.update(command.pushes)
+        empty = empty_instruction(command.unit)
+        first, *rest = _shared(taken) or [()]
+        for flags in rest:
+            self._append(replace(empty, **dict.fromkeys(flags, True)))
+        body[0] = replace(body[0], **dict.fromkeys(first, True))
+        first, *rest = _shared(given) or [()]
+        body[-1] = replace(body[-1], **dict.fromkeys(first, True))
+        body.extend(replace(empty, **dict.fromkeys(flags, True)) for flags in rest)
+
+    def _append(self, instruction: Instruction) -> None:
+        self._last[instruction.unit] = len(self.instructions)
+        self.instructions.append(instruction)
+
+    def synchronize(self, command: Command | None = None) -> None:
+        """Let compute wait until the units before and behind it are done, and, before a command, these for compute."""
+        if left := [f"{count} from {a} to {b}" for (a, b), count in self._tokens.items() if count]:
+            what = "a barrier" if command is not None else "the end"
+            raise UserError(
+                f"tokens are left in queues at {what}: {', '.join(left)}",
+                loc=_place(command) if command is not None else None,
+            )
+        others = [unit for unit in (LOAD_UNIT, STORE_UNIT) if command is not None or unit in self._last]
+        for unit in others:
+            flag = "push_next" if unit == LOAD_UNIT else "push_prev"
+            if unit not in self._last or getattr(self.instructions[self._last[unit]], flag):
+                self._append(empty_instruction(unit))
+            last = self._last[unit]
+            self.instructions[last] = replace(self.instructions[last], **{flag: True})
+        sides = ["prev" if unit == LOAD_UNIT else "next" for unit in others]
+        if not sides:
+            return
+        flags = [f"pop_{side}" for side in sides]
+        if command is not None:
+            flags += [f"push_{side}" for side in sides]
+        self._append(replace(empty_instruction(COMPUTE_UNIT), **dict.fromkeys(flags, True)))
+        if command is not None:
+            for unit in others:
+                flag = "pop_next" if unit == LOAD_UNIT else "pop_prev"
+                self._append(replace(empty_instruction(unit), **{flag: True}))
+
+    def finish(self) -> None:
+        """FINISH, which cannot take a token itself, behind all else."""
+        self.synchronize()
+        self._append(Finish())
+
+
+def _sides(verb: str, unit: str, other: str) -> str:
+    """The flag for a token between `unit` and its neighbour `other`."""
+    return f"{verb}_{'next' if UNITS.index(other) > UNITS.index(unit) else 'prev'}"
+
+
+def _shared(flags: Sequence[str]) -> list[tuple[str, ...]]:
+    """Flags in as few sets as hold each only once, in order; the first set is the fullest."""
+    sets: list[list[str]] = []
+    for flag in flags:
+        free = next((each for each in sets if flag not in each), None)
+        if free is None:
+            sets.append([flag])
+        else:
+            free.append(flag)
+    return [tuple(each) for each in sets]
+
+
+def _place(command: Command) -> str | None:
+    return location_of(command.op) if command.op is not None else None

@@ -1,0 +1,144 @@
+"""What memory off chip holds before, between and after the launches of a program, as our own interpreter has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+from xdsl.dialects import memref
+from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.utils.hints import isa
+
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.element_types import numpy_dtype, stored
+from penstock.dialects.weights import WeightStore
+from penstock.lowering.to_vta.module import VtaModule
+from penstock.passes.accel.program import View
+from penstock.runtime.interpreter import array_of, run_function
+from penstock.runtime.signature import NAME_ARGUMENT, OUTPUT_ARGUMENT, main_function
+from penstock.runtime.weights import WEIGHT_ARGUMENT
+
+Array = NDArray[Any]
+
+INPUT, WEIGHT, CONSTANT, OUTPUT, INTERMEDIATE = "input", "weight", "constant", "output", "intermediate"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a memref of `@main` is a view of."""
+
+    name: str
+    role: str
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A run of a program."""
+
+    dram: NDArray[np.uint8]
+    """Memory off chip at the beginning: inputs, weights and constants; micro-operations are not in it."""
+    after: tuple[tuple[Array | None, ...], ...]
+    """For each step what its arguments off chip hold when it is done."""
+    origins: tuple[tuple[Origin | None, ...], ...]
+    """For each step where its arguments off chip come from."""
+    outputs: tuple[Array, ...]
+
+
+def view_of(dram: NDArray[np.uint8], address: int, view: View, dtype: np.dtype[Any]) -> Array:
+    """The elements of a view of which the first is at `address`, in place."""
+    start = dram[address:].view(np.uint8)
+    usable = start.size - start.size % dtype.itemsize
+    return as_strided(start[:usable].view(dtype), view.shape, view.strides)
+
+
+def observe(module: ModuleOp, encoded: VtaModule, inputs: Sequence[Array], weights: WeightStore) -> Observation:
+    """Interpret `@main` at the accelerator level on `inputs`, in the order of the program."""
+    main = main_function(module)
+    arguments, outputs = _arguments(module, inputs, weights)
+    values: dict[SSAValue, Any] = dict(zip(main.body.block.args, arguments, strict=True))
+    dram = np.zeros(encoded.micro_ops.base, np.uint8)
+    after: list[tuple[Array | None, ...]] = []
+    origins: list[tuple[Origin | None, ...]] = []
+
+    def listen(op: Operation, results: Sequence[Any]) -> None:
+        if op.parent is not main.body.block:
+            return
+        values.update(zip(op.results, results, strict=True))
+        if isinstance(op, CallOp):
+            step = encoded.steps[len(after)]
+            assert step.op is op
+            found: list[Array | None] = []
+            known: list[Origin | None] = []
+            for value, view in zip(op.arguments, step.arguments, strict=True):
+                if view is None:
+                    found.append(None)
+                    known.append(None)
+                    continue
+                array = array_of(values[value])
+                origin = _origin(value)
+                if origin.role in (INPUT, WEIGHT, CONSTANT):
+                    view_of(dram, encoded.address(view), view, array.dtype)[...] = array
+                found.append(np.array(array))
+                known.append(origin)
+            after.append(tuple(found))
+            origins.append(tuple(known))
+
+    run_function(module, "main", arguments, listener=listen)
+    return Observation(dram, tuple(after), tuple(origins), tuple(outputs))
+
+
+def _arguments(module: ModuleOp, inputs: Sequence[Array], weights: WeightStore) -> tuple[list[Array], list[Array]]:
+    """The arguments of `@main`, and those among them that are its outputs."""
+    main = main_function(module)
+    arguments: list[Array] = []
+    outputs: list[Array] = []
+    given = list(inputs)
+    for argument in main.body.block.args:
+        assert isa(argument.type, MemRefType[Attribute])
+        dtype, shape = numpy_dtype(argument.type.element_type), argument.type.get_shape()
+        if (name := _attribute(argument, WEIGHT_ARGUMENT)) is not None:
+            array = weights[name]
+        elif _attribute(argument, OUTPUT_ARGUMENT) is not None:
+            outputs.append(np.zeros(shape, dtype))
+            arguments.append(outputs[-1])
+            continue
+        elif given:
+            array = given.pop(0)
+        else:
+            raise UserError("an input is missing", loc=location_of(main))
+        # Below graph level integers are signless.
+        array = np.ascontiguousarray(stored(np.asarray(array))).reshape(shape)
+        view = array.view(dtype)
+        view.flags.writeable = False
+        arguments.append(view)
+    return arguments, outputs
+
+
+def _attribute(argument: BlockArgument, key: str) -> str | None:
+    function = argument.block.parent_op()
+    if not isinstance(function, FuncOp) or function.arg_attrs is None:
+        return None
+    found = function.arg_attrs.data[argument.index].data.get(key)
+    return found.data if isinstance(found, StringAttr) else None
+
+
+_ROLES = ((WEIGHT_ARGUMENT, WEIGHT), (OUTPUT_ARGUMENT, OUTPUT), (NAME_ARGUMENT, INPUT))
+
+
+def _origin(value: SSAValue) -> Origin:
+    while isinstance(value.owner, Operation) and value.owner.operands:
+        value = value.owner.operands[0]
+    if isinstance(value, BlockArgument):
+        for key, role in _ROLES:
+            if (name := _attribute(value, key)) is not None:
+                return Origin(name, role)
+        return Origin(value.name_hint or f"input_{value.index}", INPUT)
+    if isinstance(value.owner, memref.GetGlobalOp):
+        return Origin(value.owner.name_.string_value(), CONSTANT)
+    return Origin(value.name_hint or "", INTERMEDIATE)

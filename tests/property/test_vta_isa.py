@@ -1,0 +1,70 @@
+"""Any instruction is itself again after encoding, decoding, and the way through text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.lowering.to_vta.disassembler import assemble, disassemble
+from penstock.lowering.to_vta.isa import (
+    FLAGS,
+    MICRO_OP,
+    Alu,
+    AluOpcode,
+    Field,
+    Finish,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    MicroOp,
+    Store,
+)
+from penstock.lowering.to_vta.words import decode, decode_micro_ops, encode, encode_micro_ops
+
+MISSING = {"load": ("pop_prev", "push_prev"), "store": ("pop_next", "push_next"), "compute": ()}
+
+
+def values(field: Field) -> st.SearchStrategy[int]:
+    low, high = field.bounds
+    return st.one_of(st.sampled_from([low, high]), st.integers(low, high))
+
+
+@st.composite
+def instructions(draw: st.DrawFn) -> Instruction:
+    kind: type[Instruction] = draw(st.sampled_from([Load, Store, Gemm, Alu, Finish]))
+    fields: dict[str, Any] = {}
+    for name, field in kind.FIELDS.items():
+        if name == "memory":
+            fields[name] = draw(st.sampled_from(Memory))
+        elif name == "alu_opcode":
+            fields[name] = draw(st.sampled_from(AluOpcode))
+        else:
+            value = draw(values(field))
+            fields[name] = bool(value) if name in {*FLAGS, "reset", "use_immediate"} else value
+    unit = kind(**fields).unit
+    fields |= dict.fromkeys(MISSING[unit], False)
+    return kind(**fields)
+
+
+@given(st.lists(instructions(), max_size=5))
+def test_instructions_survive_bits_and_text(stream: list[Instruction]) -> None:
+    encoded = encode(stream)
+    assert len(encoded) == 16 * len(stream)
+    assert decode(encoded) == stream
+    assert encode(decode(encoded)) == encoded
+    assert assemble(disassemble(stream)) == stream
+
+
+@given(st.lists(st.builds(MicroOp, *(values(field) for field in MICRO_OP.values())), max_size=5))
+def test_micro_operations_survive_bits(micro_ops: list[MicroOp]) -> None:
+    encoded = encode_micro_ops(micro_ops)
+    assert len(encoded) == 4 * len(micro_ops)
+    assert decode_micro_ops(encoded) == micro_ops
+
+
+@given(st.binary(min_size=4, max_size=4))
+def test_every_word_is_a_micro_operation(word: bytes) -> None:
+    assert encode_micro_ops(decode_micro_ops(word)) == word
