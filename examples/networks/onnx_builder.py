@@ -47,9 +47,9 @@ class OnnxBuilder:
 
     # Constants.
 
-    def weight(self, name: str, array: Array) -> str:
-        """An initializer, float32 unless `array` holds integers."""
-        kept = array if array.dtype.kind in "iu" else array.astype(np.float32)
+    def weight(self, name: str, array: Array, element: int = TensorProto.FLOAT) -> str:
+        """An initializer; what holds no integers is stored as `element`."""
+        kept = array if array.dtype.kind in "iu" else array.astype(helper.tensor_dtype_to_np_dtype(element))
         self._initializers.append(numpy_helper.from_array(kept, name))
         return name
 

@@ -31,6 +31,7 @@ from bert import bert
 from int8_cnn import int8_cnn
 from lstm import lstm
 from mobilenet import mobilenet_v1, mobilenet_v2
+from resnet18_int8 import resnet18_int8
 
 Array = NDArray[Any]
 
@@ -81,6 +82,10 @@ def _int8_cnn(seed: int = 0, small: bool = False) -> ModelProto:
     return int8_cnn(seed, 8 if small else 32)
 
 
+def _resnet18_int8(seed: int = 0, small: bool = False) -> ModelProto:
+    return resnet18_int8(seed, 32, 16, 10) if small else resnet18_int8(seed)
+
+
 NETWORKS: dict[str, NetworkBuilder] = {
     **{name: functools.partial(_light, name) for name in light.LIGHT_MODELS},
     "mobilenet_v1": _mobilenet_v1,
@@ -88,6 +93,7 @@ NETWORKS: dict[str, NetworkBuilder] = {
     "bert_layer": _bert_layer,
     "lstm": _lstm,
     "int8_cnn": _int8_cnn,
+    "resnet18_int8": _resnet18_int8,
 }
 """The builder of each network."""
 

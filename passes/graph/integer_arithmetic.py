@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import GraphOp
+from penstock.passes.graph.quantization.exact_shifts import shift_exactly
 from penstock.passes.graph.quantization.integer_layers import IntegerLayers
 from penstock.passes.graph.values import graph_blocks
 
@@ -38,6 +39,7 @@ class IntegerArithmeticPass(ModulePass):
       stored 128 less. The differences that integer operators of ONNX import as are rewritten in the same way, so
       that intrinsics on signed 8-bit integers apply.
     - Ops that move elements, relu and clip between two quantisations that agree work on the integers.
+    - A 32-bit integer times 2^-s in f64, rounded down and cast back, is shifted to the right by s.
 
     Everything else stays in float. Scales and zero points must be constants, the scale of `x` and y one number each.
     Ops without a use are removed. Requires the graph level, before constants are folded, as that dequantises weights;
@@ -86,4 +88,5 @@ class IntegerArithmeticPass(ModulePass):
         store = store_of(ctx)
         for block in graph_blocks(op):
             IntegerLayers(block, store)
+            shift_exactly(block, store)
             _remove_dead(block)

@@ -43,7 +43,8 @@ from penstock.runtime.signature import main_function, signature_of
 onnxruntime: Any = pytest.importorskip("onnxruntime")
 Array = NDArray[Any]
 
-FLOAT_NETWORKS = tuple(name for name in zoo.NETWORKS if name != "int8_cnn")
+INTEGER_NETWORKS = ("int8_cnn", "resnet18_int8")
+FLOAT_NETWORKS = tuple(name for name in zoo.NETWORKS if name not in INTEGER_NETWORKS)
 """The networks that compute in floats."""
 
 TOLERANCE = 1e-3

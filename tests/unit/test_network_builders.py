@@ -30,7 +30,7 @@ def _zoo() -> ModuleType:
 
 
 ZOO: Any = _zoo()
-BUILT = ("mobilenet_v1", "mobilenet_v2", "bert_layer", "lstm", "int8_cnn")
+BUILT = ("mobilenet_v1", "mobilenet_v2", "bert_layer", "lstm", "int8_cnn", "resnet18_int8")
 """The networks that are built here; the graphs of the others are those of the onnx wheel."""
 QUICK = (*BUILT, "squeezenet", "shufflenet")
 
@@ -169,8 +169,9 @@ def test_the_integer_network_multiplies_signed_bytes_without_zero_points() -> No
         (lambda: ZOO.mobilenet_v1(input_size=16), "16 pixels"),
         (lambda: ZOO.bert(hidden=10, heads=4), "4 heads do not divide"),
         (lambda: ZOO.int8_cnn(input_size=30), "no multiple of 4"),
+        (lambda: ZOO.resnet18_int8(input_size=48), "no multiple of 32"),
     ],
-    ids=["mobilenet", "bert", "int8_cnn"],
+    ids=["mobilenet", "bert", "int8_cnn", "resnet18_int8"],
 )
 def test_sizes_that_do_not_fit_are_refused(build: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):

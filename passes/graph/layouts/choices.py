@@ -192,7 +192,8 @@ class LayoutProblem:
 
     def _change(self, value: SSAValue, sizes: Sequence[int], held: Order, wanted: Order) -> int:
         if is_free(sizes, held, wanted):
-            return 0
+            # Where blocks are whole channels, or images a pixel, any order will do; a change only parts two ops.
+            return int(bool(held.blocks or wanted.blocks) and held != wanted)
         return bytes_of(value, held.shape(sizes)) + bytes_of(value, wanted.shape(sizes))
 
     def tables(self) -> list[Table]:

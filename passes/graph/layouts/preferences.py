@@ -5,6 +5,9 @@ They follow from the machine's own description. The operands of its multiply-acc
 of the weights is innermost; an operand that is dense and has several rows (VTA's 16 x 16 weights) can only be loaded
 where the blocks adjoin in memory, and asks for blocks of channels. Without a machine, and for element types that its
 intrinsics do not take, channels are innermost and not blocked.
+
+Blocks of channels are stored beside each other at each pixel (`NHWC16c`) or as images of their own (`NCHW16c`). Which
+is better follows from the engines that move them: see `block_transfers.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from xdsl.ir import Attribute, Operation
 from penstock.dialects import graph
 from penstock.dialects.graph import NCHW, NHWC, tensor_of
 from penstock.dialects.machine import IntrinsicOp
+from penstock.passes.graph.layouts.block_transfers import overhead
 from penstock.passes.graph.layouts.forms import bytes_of
 from penstock.passes.intrinsics import block_of, pattern_of
 from penstock.passes.kernels import machine_of
@@ -45,6 +49,20 @@ class Contraction:
 
     elements: tuple[Attribute, ...]
     preference: Preference
+    intrinsic: IntrinsicOp
+    activations: int
+    """The number of the operand that activations are."""
+
+    @property
+    def block(self) -> int | None:
+        """The size of the blocks of channels, if it asks for blocks."""
+        return block_of(self.intrinsic, 1 - self.activations)[0] if self.preference.images != NHWC else None
+
+    def preferences(self) -> list[Preference]:
+        """The layouts in which it can be used."""
+        if self.block is None:
+            return [self.preference]
+        return [self.preference, Preference(f"{NCHW}{self.block}c", self.preference.filters)]
 
 
 def contraction_of(intrinsic: IntrinsicOp) -> Contraction | None:
@@ -64,11 +82,11 @@ def contraction_of(intrinsic: IntrinsicOp) -> Contraction | None:
     block = block_of(intrinsic, weights)
     filters = f"HW{inner.upper()}"
     if not block:
-        return Contraction(elements, Preference(NHWC, None if filters == "HWIO" else filters))
+        return Contraction(elements, Preference(NHWC, None if filters == "HWIO" else filters), intrinsic, 1 - weights)
     if block[0] != block[1]:
         return None  # a result in blocks of one size is no input in blocks of the other
     blocks = "".join(f"{size}{letter}" for size, letter in zip(block, inner, strict=True))
-    return Contraction(elements, Preference(f"{NHWC}{block[0]}c", f"{filters}{blocks}"))
+    return Contraction(elements, Preference(f"{NHWC}{block[0]}c", f"{filters}{blocks}"), intrinsic, 1 - weights)
 
 
 class Preferences:
@@ -77,42 +95,48 @@ class Preferences:
     def __init__(self, module: ModuleOp, demanded: str | None = None):
         target = machine_of(module)
         intrinsics = () if target is None else target.intrinsics().values()
+        self._target = target
         self._demanded = demanded
         self._contractions = [found for each in intrinsics if (found := contraction_of(each)) is not None]
 
     def of(self, op: Operation) -> list[tuple[Preference, int]]:
         """For an op on images the layouts that it can have, the preferred first, each with its penalty in bytes."""
-        wanted = self._wanted(op)
-        layouts = [wanted]
+        layouts = self._wanted(op)
         if self._demanded is None and isinstance(op, graph.PoolOp | graph.GlobalPoolOp):
             # It combines elements of one channel at a time, and is as fast in blocks as with whole channels.
-            layouts += [Preference(each.preference.images) for each in self._contractions]
-        layouts = list(dict.fromkeys(layouts))
-        preferred = len(layouts)
-        offered = {each.images for each in layouts}
-        layouts += [each for each in (CHANNELS_LAST, CHANNELS_FIRST) if each.images not in offered]
+            images = [each.images for found in self._contractions for each in found.preferences()]
+            layouts |= {Preference(each): 0 for each in images if each not in {own.images for own in layouts}}
         bound = isinstance(op, graph.ConvOp) or self._demanded is not None
         penalty = (CONTRACTION if bound else WINDOW) * moved_bytes(op)
-        return [(each, 0 if number < preferred else penalty) for number, each in enumerate(layouts)]
+        offered = {each.images for each in layouts}
+        layouts |= {each: penalty for each in (CHANNELS_LAST, CHANNELS_FIRST) if each.images not in offered}
+        return list(layouts.items())
 
     def of_product(self, op: graph.GemmOp | graph.MatmulOp) -> tuple[Preference, int] | None:
         """The blocked layouts in which a product with a matrix is better computed, and what it costs not to."""
-        found = self._of_contraction(op)
+        contraction = self._of_contraction(op)
+        found = None if contraction is None else contraction.preference
         blocked = found is not None and found.filters is not None and found.images != NHWC
         return (found, CONTRACTION * moved_bytes(op)) if found is not None and blocked else None
 
-    def _wanted(self, op: Operation) -> Preference:
+    def _wanted(self, op: Operation) -> dict[Preference, int]:
+        """The layouts that an op prefers, with what one of them costs more than others."""
         blockable = not isinstance(op, graph.LrnOp) and not (isinstance(op, graph.ConvOp) and op.group.value.data > 1)
         if self._demanded is not None:
             images = self._demanded if blockable else self._demanded[: len(NCHW)]
-            return Preference(images, _filters_for(images) if isinstance(op, graph.ConvOp) else None)
+            return {Preference(images, _filters_for(images) if isinstance(op, graph.ConvOp) else None): 0}
         if isinstance(op, graph.ConvOp) and blockable and (found := self._of_contraction(op)) is not None:
-            return found
-        return CHANNELS_LAST
+            assert self._target is not None
+            if found.block is None:
+                return {found.preference: 0}
+            scopes = [spec.scope for spec in found.intrinsic.operand_specs()]
+            ends = scopes[found.activations], scopes[-1]
+            return {each: overhead(op, each.images, ends, self._target) for each in found.preferences()}
+        return {CHANNELS_LAST: 0}
 
-    def _of_contraction(self, op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> Preference | None:
+    def _of_contraction(self, op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> Contraction | None:
         elements = tuple(tensor_of(value).element_type for value in (*op.operands[:2], op.result))
-        return next((each.preference for each in self._contractions if each.elements == elements), None)
+        return next((each for each in self._contractions if each.elements == elements), None)
 
 
 def moved_bytes(op: Operation) -> int:
