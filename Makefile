@@ -34,6 +34,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.breadth
 	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.spilling
+	$(BIN)/python -m benchmarks.accel
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -1,0 +1,284 @@
+"""
+The accelerator level: cycles, traffic and tokens of what the compiler makes, beside what is published.
+
+    python -m benchmarks.accel [--only SECTION]... [--layers C2,C6]
+
+Sections: layers (ResNet-18's convolutions on vta-pynq, at depth 1 with the best tiles for that and at the depth that
+is chosen), exact (each of them executed, beside NumPy), products (1024 x 1024 x 1024 on every machine, in its own
+types), network (what vta-pynq runs of ResNet-18: seconds to prove and to simulate it, cycles, what the host runs),
+tokens (how many say nothing). Every figure of cycles is of commands that are proved free of hazards.
+
+"As instructions" is the same program encoded for VTA: with loads of micro-operations and empty carriers of tokens.
+T* is the time of the busiest unit or bus alone. "Of peak" counts multiply-accumulates only. Published: apache/tvm-vta's
+pipelined RTL, simulated, takes 7,729,601 cycles for the same layers with their multiplicities, 85.7 % of the peak;
+latency hiding of TVM (OSDI 2018) takes the peak utilisation on VDLA from 70 % to 88 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from benchmarks.accel_programs import LAYERS, product
+from benchmarks.measure import ROOT, say
+from benchmarks.planning_runs import text_table
+from penstock.dialects.context import PenstockContext, make_context
+from penstock.lowering.from_machine_toml import load_machine, shipped_machines
+from penstock.lowering.from_text import SourceText, parse_text
+from penstock.lowering.to_vta.cycles import program_of
+from penstock.lowering.to_vta.module import encode_module
+from penstock.passes.accel.hazards import check
+from penstock.passes.accel.hazards.redundancy import redundancy
+from penstock.passes.accel.trace import trace_calls
+from penstock.passes.kernels import machine_kernels
+from penstock.runtime.compiler import attach_machine, import_program, level_of, pipeline
+from penstock.runtime.engine import Engine
+from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.signature import signature_of
+from penstock.runtime.simulator import simulate
+from penstock.runtime.simulator.figures import Figures, total_of
+from penstock.runtime.simulator.run import run_program
+from penstock.runtime.simulator.workloads import Workloads
+
+MACHINE = "vta-pynq"
+PUBLISHED, PUBLISHED_PEAK, LIMIT = 7_729_601, 0.857, 6_623_232
+SIDE = 1024
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A program at the accelerator level, and the figures of one run."""
+
+    module: ModuleOp
+    ctx: PenstockContext
+    figures: Figures
+    compile_seconds: float
+    simulate_seconds: float
+
+
+def specs(machine: str, start: str, *, depth: int | None) -> str:
+    """The compiler's own passes; with a `depth`, tiles that are best for it, and so many slots everywhere."""
+    found = list(pipeline("accel", machine, start=start))
+    if depth is not None:
+        found = [f"tile{{depth={depth}}}" if spec.split("{")[0] == "tile" else spec for spec in found]
+        found = [
+            spec for spec in found if not (depth == 1 and spec.split("{")[0] in ("multi-buffer", "accel-pipeline"))
+        ]
+    return ",".join(found)
+
+
+def lowered(text: str, machine: str, *, depth: int | None = None) -> tuple[ModuleOp, PenstockContext, Workloads]:
+    """A program in text at the accelerator level."""
+    ctx = make_context()
+    module = parse_text(ctx, SourceText("program.mlir", text)).module
+    start = level_of(module)
+    attach_machine(module, machine)
+    workloads = Workloads()
+    run_passes(ctx, module, read_pipeline(specs(machine, start, depth=depth)), observers=[workloads])
+    return module, ctx, workloads
+
+
+def compiled(text: str, machine: str, *, depth: int | None = None) -> Compiled:
+    """A program in text, compiled and simulated; raises UserError for a hazard, or if the host runs it all."""
+    started = time.perf_counter()
+    module, ctx, workloads = lowered(text, machine, depth=depth)
+    between = time.perf_counter()
+    figures = total_of(run_program(module, workloads))
+    return Compiled(module, ctx, figures, between - started, time.perf_counter() - between)
+
+
+def stream_cycles(module: ModuleOp) -> tuple[int, int, int]:
+    """The cycles, instructions and micro-operations of VTA's own stream, in which those are loaded, too."""
+    encoded = encode_module(module)
+    launches = [step.instructions for step in encoded.steps if step.instructions is not None]
+    cycles = sum(simulate(program_of(each, encoded.target)).cycles for each in launches)
+    return cycles, sum(map(len, launches)), len(encoded.micro_ops.data) // 4
+
+
+# sections
+
+
+def layers(chosen: Sequence[str]) -> None:
+    """Cycles and bytes of each layer, at depth 1 and at the depth that the planner chooses."""
+    rows: list[Sequence[object]] = []
+    sums = [0.0] * 9
+    for name in chosen:
+        layer = LAYERS[name]
+        single, auto = (compiled(layer.text, MACHINE, depth=depth) for depth in (1, None))
+        say(f"accel: {name}: {auto.compile_seconds:.1f} s to compile")
+        one, best = single.figures, auto.figures
+        stream, instructions, micro_ops = stream_cycles(auto.module)
+        traffic = best.traffic
+        rows.append(
+            (
+                name, layer.times, layer.macs // 256, one.cycles, _percent(layer.macs, one.cycles), best.cycles,
+                _percent(layer.macs, best.cycles), f"{best.ratio:.3f}", traffic.bytes,
+                _ratio(traffic.bytes, traffic.compulsory), _ratio(traffic.bytes, layer.published_bytes), best.commands,
+                stream, instructions, micro_ops,
+            )
+        )  # fmt: skip
+        parts = (layer.macs / 256, one.cycles, best.cycles, float(best.ideal), traffic.bytes, traffic.compulsory or 0)
+        for number, part in enumerate((*parts, layer.published_bytes, float(one.ideal), stream)):
+            sums[number] += layer.times * part
+    limit, one_cycles, cycles, ideal, moved, compulsory, known, _, streams = sums
+    rows.append(
+        (
+            "all", sum(LAYERS[name].times for name in chosen), round(limit), round(one_cycles),
+            f"{limit / one_cycles:.1%}", round(cycles), f"{limit / cycles:.1%}", f"{cycles / ideal:.3f}", round(moved),
+            _ratio(moved, compulsory), _ratio(moved, known), None, round(streams), None, None,
+        )
+    )  # fmt: skip
+    head = (
+        "layer", "times", "limit, cycles", "depth 1", "of peak", "auto", "of peak", "T / T*", "bytes", "/ compulsory",
+        "/ best tiling known", "commands", "as instructions", "of them", "micro-ops",
+    )  # fmt: skip
+    print(text_table(f"ResNet-18's convolutions on {MACHINE}", head, rows))
+    if len(chosen) == len(LAYERS):
+        print(
+            f"total {cycles:,.0f} cycles: {cycles / PUBLISHED:.3f} of the published {PUBLISHED:,} (limit {LIMIT:,}; "
+            f"{PUBLISHED_PEAK:.1%} of peak there, {limit / cycles:.1%} here); must be at most 7,500,000 (aimed at: "
+            f"7,000,000); T / T* {cycles / ideal:.3f} (1.11; 1.05); bytes {_ratio(moved, compulsory)} of compulsory "
+            "(1.20; 1.149)"
+        )
+        print(f"latency hiding: {limit / one_cycles:.1%} -> {limit / cycles:.1%} of peak (TVM's paper: 70 % -> 88 %)")
+
+
+def exact(chosen: Sequence[str]) -> None:
+    """Each layer executed as C at the accelerator level, beside NumPy."""
+    rows: list[Sequence[object]] = []
+    for name in chosen:
+        layer = LAYERS[name]
+        ctx = make_context()
+        module = parse_text(ctx, SourceText("program.mlir", layer.text)).module
+        signature = signature_of(module)
+        attach_machine(module, MACHINE)
+        run_passes(ctx, module, read_pipeline(specs(MACHINE, "tensor", depth=None)))
+        inputs = layer.draw(np.random.default_rng(0))
+        (found,) = Engine(module, ctx, signature, "native").run(inputs, {})
+        expected = layer.evaluate(*inputs)
+        different = np.count_nonzero(found != expected)
+        rows.append(
+            (name, expected.size, np.count_nonzero(expected), different, "bit for bit" if not different else "NO")
+        )
+    print(text_table("Executed, beside NumPy", ("layer", "numbers", "not 0", "different", ""), rows))
+
+
+def products(_: Sequence[str]) -> None:
+    """T / T* of a square matrix product on every machine, in the types that its intrinsics multiply."""
+    rows: list[Sequence[object]] = []
+    for machine in shipped_machines():
+        target = load_machine(machine)
+        contractions = [each for each in target.intrinsics().values() if each.macs_per_issue()]
+        elements = dict.fromkeys(str(each.operand_specs()[0].dtype) for each in contractions)
+        if not elements:
+            rows.append((machine, None, None, None, None, None, "no intrinsic multiplies and adds"))
+        for element in elements:
+            found = compiled(product(SIDE, element), machine)
+            note = ""
+            if not found.figures.macs and element == "i8":
+                note = "shifted, cut off, stored in 8 bits: 32 are not stored"
+                found = compiled(product(SIDE, element, narrowed=True), machine)
+            figures = found.figures
+            if figures.macs < SIDE**3:
+                note = f"{figures.macs / SIDE**3:.0%} of the products on the machine"
+            ratio = f"{figures.ratio:.3f}" if figures.macs else None
+            rows.append((machine, element, figures.cycles, ratio, figures.commands, found.compile_seconds, note))
+            say(f"accel: {machine}, {element}: {ratio}")
+    head = ("machine", "type", "cycles", "T / T*", "commands", "compile, s", "")
+    print(text_table(f"{SIDE} x {SIDE} x {SIDE} (T / T* at most 1.11; aimed at: 1.03)", head, rows))
+
+
+def network(_: Sequence[str]) -> None:
+    """The whole of ResNet-18 that the machine runs."""
+    sys.path.insert(0, str(ROOT / "examples" / "networks"))
+    import zoo  # pyright: ignore[reportMissingImports]
+
+    model = zoo.NETWORKS["resnet18_int8"](0)  # pyright: ignore
+    started = time.perf_counter()
+    program = import_program(model, {})  # pyright: ignore
+    attach_machine(program.module, MACHINE)
+    workloads = Workloads()
+    run_passes(program.ctx, program.module, read_pipeline(specs(MACHINE, "graph", depth=None)), observers=[workloads])
+    seconds = time.perf_counter() - started
+    calls = list(trace_calls(program.module))
+    steps: list[tuple[str, float]] = [("compile", seconds)]
+    before = time.perf_counter()
+    kernels = {call.program for call in trace_calls(program.module) if call.program is not None}
+    steps.append(("trace", time.perf_counter() - before))
+    before = time.perf_counter()
+    hazards = sum(len(check(kernel)) for kernel in kernels)
+    steps.append((f"check: {hazards} hazards", time.perf_counter() - before))
+    before = time.perf_counter()
+    cycles = sum(simulate(call.program).cycles for call in calls if call.program is not None)
+    steps.append((f"simulate: {cycles:,} cycles", time.perf_counter() - before))
+    print(text_table("ResNet-18 in 8 bits, 224 x 224", ("", "s"), steps))
+    total = sum(seconds for _, seconds in steps[1:])
+    on_machine = sum(call.program is not None for call in calls)
+    print(f"trace, check and simulate: {total:.1f} s (30 s; aimed at: 5 s); {on_machine} kernels on the machine")
+    host = dict.fromkeys(call.function for call in calls if call.program is None)
+    for function in host:
+        remark = function.attributes.get("device_remark")
+        print(f"  host: @{function.sym_name.data}: {remark}")
+
+
+def tokens(chosen: Sequence[str]) -> None:
+    """The tokens that can be left out, at depth 1 and at the depth that is chosen."""
+    rows: list[Sequence[object]] = []
+    for name in chosen:
+        cells: list[object] = [name]
+        for depth in (1, None):
+            module, _, _ = lowered(LAYERS[name].text, MACHINE, depth=depth)
+            target, functions = machine_kernels(module)
+            assert target is not None
+            found = [redundancy(function, target) for function in functions]
+            cells += [sum(each.tokens for each in found), sum(len(each.redundant) for each in found)]
+        rows.append(cells)
+    head = ("layer", "depth 1: tokens", "redundant", "auto: tokens", "redundant")
+    print(text_table("Tokens, and those of a transitive reduction (at most 5 %; aimed at: 0)", head, rows))
+    every, superfluous = (sum(row[at] + row[at + 2] for row in rows) for at in (1, 2))  # pyright: ignore
+    print(f"redundant: {superfluous} of {every}")
+
+
+def _percent(macs: int, cycles: int) -> str:
+    return f"{macs / 256 / cycles:.1%}"
+
+
+def _ratio(part: float, whole: float | None) -> str | None:
+    return f"{part / whole:.3f}" if whole else None
+
+
+SECTIONS: dict[str, Callable[[Sequence[str]], None]] = {
+    "layers": layers,
+    "exact": exact,
+    "products": products,
+    "network": network,
+    "tokens": tokens,
+}
+
+
+def main() -> int:
+    """Run the sections that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="SECTION", choices=list(SECTIONS), help="one of several")
+    parser.add_argument("--layers", metavar="NAMES", help="only these convolutions, with commas between them")
+    args = parser.parse_args()
+    chosen: list[str] = args.layers.split(",") if args.layers else list(LAYERS)
+    if unknown := [name for name in chosen if name not in LAYERS]:
+        parser.error(f"there is no layer {unknown[0]}: {', '.join(LAYERS)}")
+    for name, section in SECTIONS.items():
+        if not args.only or name in args.only:
+            section(chosen)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""What benchmarks/accel.py runs: ResNet-18's convolutions as kernels at tensor level, and matrix products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+BLOCK = 16
+"""Channels of a block, on VTA."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A square convolution of 8-bit integers with bias, shift by 6 and bounds 0 and 127; images in NCHW16c."""
+
+    size: int
+    channels: int
+    outputs: int
+    kernel: int = 3
+    stride: int = 1
+    times: int = 1
+    """How often ResNet-18 has it."""
+    published_bytes: int = 0
+    """Bytes off chip of the best single-level tiling that a search over divisors found elsewhere."""
+
+    @property
+    def pad(self) -> int:
+        return self.kernel // 2
+
+    @property
+    def out(self) -> int:
+        return (self.size + 2 * self.pad - self.kernel) // self.stride + 1
+
+    @property
+    def macs(self) -> int:
+        return self.out**2 * self.channels * self.outputs * self.kernel**2
+
+    @property
+    def text(self) -> str:
+        """The kernel, and @main that calls it."""
+        ib, ob, h, p, k = (
+            self.channels // BLOCK,
+            self.outputs // BLOCK,
+            self.size,
+            self.size + 2 * self.pad,
+            self.kernel,
+        )
+        x, padded = f"tensor<1x{ib}x{h}x{h}x16xi8>", f"tensor<1x{ib}x{p}x{p}x16xi8>"
+        w, b, y = (
+            f"tensor<{k}x{k}x{ob}x{ib}x16x16xi8>",
+            f"tensor<{ob}x16xi32>",
+            f"tensor<1x{ob}x{self.out}x{self.out}x16xi8>",
+        )
+        sums, parallel = y.replace("i8", "i32"), ", ".join(['"parallel"'] * 5)
+        reduction, edge, step = ", ".join(['"reduction"'] * 4), f"[0, 0, {self.pad}, {self.pad}, 0]", f"* {self.stride}"
+        return f"""
+#x = affine_map<(n, ob, h, w, o, ib, kh, kw, i) -> (n, ib, h {step} + kh, w {step} + kw, i)>
+#w = affine_map<(n, ob, h, w, o, ib, kh, kw, i) -> (kh, kw, ob, ib, o, i)>
+#y = affine_map<(n, ob, h, w, o, ib, kh, kw, i) -> (n, ob, h, w, o)>
+#id = affine_map<(n, ob, h, w, o) -> (n, ob, h, w, o)>
+#b = affine_map<(n, ob, h, w, o) -> (ob, o)>
+func.func @main(%x: {x} {{graph.name = "x"}}, %w: {w} {{graph.name = "w"}}, %b: {b} {{graph.name = "b"}})
+    -> ({y} {{graph.name = "y"}}) {{
+  %y = func.call @conv(%x, %w, %b) : ({x}, {w}, {b}) -> {y}
+  func.return %y : {y}
+}}
+func.func private @conv(%x: {x}, %w: {w}, %b: {b}) -> {y} {{
+  %zero8 = arith.constant 0 : i8
+  %p = tensor.pad %x low{edge} high{edge} {{
+  ^bb0(%q0: index, %q1: index, %q2: index, %q3: index, %q4: index):
+    tensor.yield %zero8 : i8
+  }} : {x} to {padded}
+  %e = tensor.empty() : {sums}
+  %zero = arith.constant 0 : i32
+  %f = linalg.generic {{indexing_maps = [#id], iterator_types = [{parallel}]}} outs(%e : {sums}) {{
+  ^bb0(%out: i32):
+    linalg.yield %zero : i32
+  }} -> {sums}
+  %c = linalg.generic {{indexing_maps = [#x, #w, #y], iterator_types = [{parallel}, {reduction}]}}
+      ins(%p, %w : {padded}, {w}) outs(%f : {sums}) {{
+  ^bb0(%a: i8, %v: i8, %acc: i32):
+    %a1 = arith.extsi %a : i8 to i32
+    %v1 = arith.extsi %v : i8 to i32
+    %m = arith.muli %a1, %v1 : i32
+    %s = arith.addi %acc, %m : i32
+    linalg.yield %s : i32
+  }} -> {sums}
+  %e2 = tensor.empty() : {y}
+  %six = arith.constant 6 : i32
+  %most = arith.constant 127 : i32
+  %y = linalg.generic {{indexing_maps = [#id, #b, #id], iterator_types = [{parallel}]}}
+      ins(%c, %b : {sums}, {b}) outs(%e2 : {y}) {{
+  ^bb0(%in: i32, %bias: i32, %o: i8):
+    %1 = arith.addi %in, %bias : i32
+    %2 = arith.shrsi %1, %six : i32
+    %3 = arith.maxsi %2, %zero : i32
+    %4 = arith.minsi %3, %most : i32
+    %5 = arith.trunci %4 : i32 to i8
+    linalg.yield %5 : i8
+  }} -> {y}
+  func.return %y : {y}
+}}
+"""
+
+    def draw(self, rng: np.random.Generator) -> list[Array]:
+        """Inputs."""
+        blocks = self.channels // BLOCK, self.outputs // BLOCK
+        x = rng.integers(-8, 8, (1, blocks[0], self.size, self.size, BLOCK), np.int8)
+        w = rng.integers(-8, 8, (self.kernel, self.kernel, blocks[1], blocks[0], BLOCK, BLOCK), np.int8)
+        return [x, w, rng.integers(-999, 999, (blocks[1], BLOCK), np.int32)]
+
+    def evaluate(self, x: Array, w: Array, b: Array) -> Array:
+        """The result by NumPy, in doubles, which hold every sum."""
+        edge = (self.pad, self.pad)
+        padded = np.pad(x, ((0, 0), (0, 0), edge, edge, (0, 0))).astype(np.float64)
+        sums = np.zeros((1, self.outputs // BLOCK, self.out, self.out, BLOCK))
+        reach = self.stride * (self.out - 1) + 1
+        for row in range(self.kernel):
+            for column in range(self.kernel):
+                window = padded[:, :, row : row + reach : self.stride, column : column + reach : self.stride]
+                sums += np.einsum("nchwi,bcoi->nbhwo", window, w[row, column].astype(np.float64), optimize=True)
+        biased = sums.astype(np.int64) + b[None, :, None, None]
+        return np.clip(biased >> 6, 0, 127).astype(np.int8)
+
+
+KB = 1024
+LAYERS = {
+    "C2": Layer(56, 64, 64, 3, 1, 4, 488 * KB),
+    "C4": Layer(56, 64, 128, 3, 2, 1, 395 * KB),
+    "C5": Layer(56, 64, 128, 1, 2, 1, 155 * KB),
+    "C6": Layer(28, 128, 128, 3, 1, 3, 566 * KB),
+    "C7": Layer(28, 128, 256, 3, 2, 1, 758 * KB),
+    "C8": Layer(28, 128, 256, 1, 2, 1, 106 * KB),
+    "C9": Layer(14, 256, 256, 3, 1, 3, 881 * KB),
+    "C10": Layer(14, 256, 512, 3, 2, 1, 1289 * KB),
+    "C11": Layer(14, 256, 512, 1, 2, 1, 165 * KB),
+    "C12": Layer(7, 512, 512, 3, 1, 3, 2410 * KB),
+}
+"""C1 has 3 channels and runs on the host in the publication; C3 does not occur in ResNet-18 version 1."""
+
+
+def product(size: int, element: str, *, narrowed: bool = False) -> str:
+    """
+    A square matrix product at graph level; integers are summed in 32 bits and, `narrowed`, shifted, cut off and stored
+    in 8 again, for a machine that stores no more.
+    """
+    of_sums = {"i8": "i32", "f16": "f32"}.get(element, element)
+    accumulate = f" accumulate {of_sums}" if of_sums != element else ""
+    matrix, sums = f"tensor<{size}x{size}x{element}>", f"tensor<{size}x{size}x{of_sums}>"
+    result = matrix if narrowed else sums
+    epilogue = f"""%s = graph.constant dense<10> : tensor<i32>
+  %1 = graph.shift_right %0, %s : ({sums}, tensor<i32>) -> {sums}
+  %2 = graph.clip %1 min -128 max 127 : {sums}
+  %3 = graph.cast %2 : {sums} -> {result}
+  func.return %3 : {result}"""
+    return f"""
+func.func @main(%a: {matrix} {{graph.name = "a"}}, %b: {matrix} {{graph.name = "b"}})
+    -> ({result} {{graph.name = "c"}}) {{
+  %0 = graph.matmul %a, %b{accumulate} : ({matrix}, {matrix}) -> {sums}
+  {epilogue if narrowed else f"func.return %0 : {result}"}
+}}
+"""
