@@ -88,14 +88,17 @@ PIPELINE: dict[str, tuple[Step, ...]] = {
         Step("promote-levels", for_machine=True),
         Step("tensorize", for_machine=True),
         Step("mem-promote", for_machine=True),
+        Step("multi-buffer{depth=auto}", for_machine=True),
         Step("mem-plan"),
         Step("mem-verify"),
     ),
     "accel": (
         Step("loop-to-accel", for_machine=True),
+        Step("accel-pipeline", for_machine=True),
         Step("cse", for_machine=True),
         # What a pass made of the program since it was planned may have broken the plan.
         Step("mem-verify", for_machine=True),
+        Step("accel-check-hazards", for_machine=True),
     ),
 }
 """The passes of each level; the first of a lower level lead into it."""

@@ -16,6 +16,7 @@ from penstock.tools import (
     plan_command,
     quantize_command,
     run_command,
+    simulate_command,
 )
 from penstock.tools.errors import guarded
 from penstock.tools.reproduce import reproduce_command
@@ -27,6 +28,7 @@ COMMANDS: dict[str, Callable[[argparse._SubParsersAction[argparse.ArgumentParser
     "check": check_command.add_parser,
     "quantize": quantize_command.add_parser,
     "plan": plan_command.add_parser,
+    "simulate": simulate_command.add_parser,
     "machines": machines.add_parser,
 }
 """The subcommands; each adds its parser, whose default `run` takes the arguments and returns the status."""

@@ -15,8 +15,8 @@ from penstock.passes.loop.residence.prediction import residence_remarks
 
 def kernel_lines(module: ModuleOp) -> list[str]:
     """
-    Each kernel with its device and why, the intrinsics, what crosses to another device, and its tiling; and each
-    tensor between kernels, whether it stays on chip.
+    Each kernel with its device and why, the intrinsics, what crosses to another device, its tiling and how its rounds
+    overlap; and each tensor between kernels, whether it stays on chip.
     """
     intrinsics = {kernel.sym_name.data: _intrinsics(kernel) for kernel in kernels(module)}
     return [
@@ -31,7 +31,7 @@ def _line(placement: Placement, intrinsics: Sequence[str]) -> str:
     parts = [f"by {', '.join(intrinsics)}"] if intrinsics else []
     parts += [placement.remark] if placement.remark else []
     parts += [f"{placement.crossing:,} bytes cross from it"] if placement.crossing else []
-    parts += [placement.tiling] if placement.tiling else []
+    parts += [each for each in (placement.tiling, placement.pipelining) if each]
     return f"{where}: @{placement.kernel}{name}: {'; '.join(parts)}" if parts else f"{where}: @{placement.kernel}{name}"
 
 

@@ -39,6 +39,10 @@ def get_c() -> type[Target]:
 
 
 PASSES: dict[str, str] = {
+    "accel-assign-queues": "penstock.passes.accel.accel_assign_queues:AccelAssignQueuesPass",
+    "accel-check-hazards": "penstock.passes.accel.accel_check_hazards:AccelCheckHazardsPass",
+    "accel-pipeline": "penstock.passes.accel.accel_pipeline:AccelPipelinePass",
+    "accel-virtual-threads": "penstock.passes.accel.accel_virtual_threads:AccelVirtualThreadsPass",
     "assign-devices": "penstock.passes.tensor.assign_devices:AssignDevicesPass",
     "bind-dims": "penstock.passes.graph.bind_dims:BindDimsPass",
     "combine-matmuls": "penstock.passes.graph.combine_matmuls:CombineMatmulsPass",

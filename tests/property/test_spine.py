@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
@@ -159,6 +159,7 @@ def test_a_convolution_is_the_same_at_every_level(
 
 @settings(max_examples=8)
 @given(st.integers(3, 5), st.integers(4, 7), st.sampled_from([4, 8]), st.sampled_from([1, 2, 4]), st.booleans())
+@example(3, 4, 4, 1, False)
 def test_a_convolution_in_tiles_is_the_same_at_every_level(
     th: int, tw: int, toc: int, tic: int, residual: bool
 ) -> None:

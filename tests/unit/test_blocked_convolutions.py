@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from xdsl.parser import Parser
 
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.context import PenstockContext, make_context
-from penstock.dialects.mem import BufferOp, scope_of
+from penstock.dialects.mem import RingOp
 from penstock.passes.kernels import HOST, partition
 from penstock.runtime.compiler import Program, compile_module
 from penstock.runtime.engine import Backend, Engine
@@ -152,9 +153,10 @@ def test_the_whole_kernel_is_commands_of_the_machine() -> None:
     compile_module(made.module, made.ctx, "vta-pynq", "accel")
     issued = [op.intrinsic.string_value() for op in made.module.walk() if isinstance(op, ExecOp)]
     assert list(dict.fromkeys(issued)) == ["gemm_reset", "gemm", *EPILOGUE]
-    (weights,) = [op for op in made.module.walk() if isinstance(op, BufferOp) and scope_of(op.memref.type) == "wgt"]
+    (weights,) = [op for op in made.module.walk() if isinstance(op, RingOp) and op.scope == "wgt"]
     # 16 rows of 16 adjoin, though a row is less than the scope's granule of 256 bytes.
-    assert weights.size_in_bytes == 3 * 3 * 3 * 2 * 256
+    assert weights.pitch_in_bytes == prod(weights.slot_type.get_shape())
+    assert weights.slot_type.get_shape()[-2:] == (16, 16)
 
 
 def test_weights_that_are_not_blocked_stay_on_the_host_and_the_reason_says_so() -> None:

@@ -80,7 +80,7 @@ def test_the_digits_network_is_counted_to_the_byte() -> None:
     compile_module(program.module, program.ctx, "gemmini-fp32")
     static = traffic(program.module)
     assert_equal(static, counted(program))
-    assert static.between() == {("dram", "spad"): 42_816, ("dram", "acc"): 1_064, ("acc", "dram"): 6_184}
+    assert static.between() == {("dram", "spad"): 43_984, ("dram", "acc"): 424, ("acc", "dram"): 6_184}
     assert compulsory_bytes(program.module) == (43_048, 6_184)
 
 
@@ -91,7 +91,8 @@ def test_squeezenet_is_counted_to_the_byte() -> None:
     assert_equal(static, counted(program))
     into, out = compulsory_bytes(program.module)
     assert static.bytes_in >= into
-    assert static.bytes_out == out
+    # Tiles that overlap at the end of a dim store what they share twice.
+    assert out <= static.bytes_out < 1.02 * out
 
 
 CONV = """
