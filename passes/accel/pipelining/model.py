@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xdsl.dialects import func, scf
 from xdsl.ir import Block, Operation, SSAValue
@@ -62,10 +62,10 @@ class Model:
         trips, body = trip_count(loop) or 0, loop.body.block
         if trips and opening and self._opens_from_outside(loop):
             # A slot is taken once, by the first of several pieces.
-            yield Loop(1, tuple(self._block(body, opening=True)))
-            yield Loop(trips - 1, tuple(self._block(body, opening=False)))
+            first, rest = (tuple(self._block(body, opening=each)) for each in (True, False))
+            yield from _joined(Loop(1, first), Loop(trips - 1, rest))
         elif parts := tuple(self._block(body, opening)):
-            yield Loop(trips, parts)
+            yield from _joined(Loop(trips, parts))
 
     def _opens_from_outside(self, loop: scf.ForOp) -> bool:
         return any(
@@ -88,6 +88,23 @@ class Model:
         timing = engine.bus, engine.latency, engine.outstanding
         leaves = any(access.writes and access.scope is None for access in info.accesses)
         return Step(info.unit, cycles, *timing, reads=reads, writes=writes, opens=opens, stream=stream, leaves=leaves)
+
+
+def _joined(*loops: Loop) -> Iterator[Step | Loop]:
+    """The loops, or one step where they do nothing but the pieces of one transfer, which wait for no other piece."""
+    found = [_pieces(loop) for loop in loops if loop.trips]
+    steps = [step for step in found if step is not None]
+    if len(steps) < len(found) or len({replace(step, count=1, opens=()) for step in steps}) != 1:
+        yield from loops
+    else:
+        yield replace(steps[0], count=sum(step.count for step in steps))
+
+
+def _pieces(loop: Loop) -> Step | None:
+    if len(loop.body) != 1 or not isinstance(step := loop.body[0], Step):
+        return None
+    opens_again = bool(step.opens) and loop.trips > 1
+    return replace(step, count=step.count * loop.trips) if step.outstanding > 1 and not opens_again else None
 
 
 def _turns_inside(storage: SSAValue, loop: scf.ForOp) -> bool:
