@@ -167,9 +167,11 @@ def test_a_machine_loads_rows_of_a_slice_from_where_they_are() -> None:
     inputs = [integers(32, 80), integers(40, 24)]
     _, module = lowered(body, arguments, "tensor<32x24xf32>", inputs, "gemmini-fp32")
     assert share_on_machine(partition(module)) == 1.0
-    assert len(in_main(module, CallOp)) == 1
+    # What its tiles read again may be filled into a scope before.
+    called = {call.callee.string_value() for call in in_main(module, CallOp)} - {"fill"}
+    assert len(called) == 1
     assert not in_main(module, CopyOp)
-    (kernel,) = kernels(module)
+    (kernel,) = [each for each in kernels(module) if each.sym_name.data in called]
     loads = [op for op in kernel.walk() if isinstance(op, DmaOp) and 80 in static_strides(op.source_type)]
     assert loads
 
