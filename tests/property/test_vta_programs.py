@@ -40,7 +40,7 @@ kernels = st.one_of(
 
 
 @given(kernels, st.integers(0, 99))
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 def test_a_random_kernel_runs_as_instructions(kernel: Kernel, seed: int) -> None:
     ctx = make_context()
     module = Parser(ctx, kernel.text).parse_module()
