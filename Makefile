@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTEST_ARGS ?= -n auto -q
 
-.PHONY: help demo test bench lint format clean
+.PHONY: help demo test exhaustive bench lint format clean
 
 help:
 	@echo "make demo    compile and run a small network on a scratchpad machine"
-	@echo "make test    the whole suite"
+	@echo "make test    the suite"
+	@echo "make exhaustive  the large sweeps that the suite leaves out"
 	@echo "make bench   the benchmarks"
 	@echo "make lint    ruff and pyright"
 	@echo "make format  rewrite the sources as ruff formats them"
@@ -24,7 +25,10 @@ demo: $(INSTALLED)
 	$(BIN)/python examples/digits/demo.py
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
+
+exhaustive: $(INSTALLED)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m slow
 
 # Each benchmark is a module that can be run by itself, and says what it measures.
 bench: $(INSTALLED)
