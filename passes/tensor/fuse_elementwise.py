@@ -53,7 +53,8 @@ class FuseElementwisePass(ModulePass):
     and its body stays as an intrinsic has it. The body of the producer comes before that of the consumer, and the
     consumer reads the producer's operands, indexed by the composition of the maps, as MLIR's
     `linalg-fuse-elementwise-ops` does. The producer has parallel loops only, each of which indexes its result, and
-    does not know its index. A reduction takes what is before it; nothing takes what a reduction has computed.
+    does not know its index. A reduction takes what is before it; nothing takes what a reduction has computed. An
+    expansion stays where its result alone gives the size of a loop: a reduction over what it repeats.
 
     No work is done twice: the consumer has at most as many points as the producer, unless the producer only hands on
     an element (a transposition, an expansion) or a number. Ops that call the mathematical library (exp, erf) are

@@ -64,6 +64,15 @@ def _inlinable_inputs(producer: GenericOp, consumer: GenericOp) -> list[int] | N
     return inputs
 
 
+def _bounds_every_loop(generic: GenericOp) -> bool:
+    """
+    Whether the operands tell how often each loop runs: each is the index of a dim of one of them.
+
+    A producer that repeats its operand, as an expansion does, has the sizes of what it repeats in its result only.
+    """
+    return generic.get_loops_to_shapes_map().inverse_permutation() is not None
+
+
 class _Merged:
     """A generic under construction that takes the place of two."""
 
@@ -133,14 +142,15 @@ def merged(producer: GenericOp, consumer: GenericOp) -> GenericOp | None:
     """
     `consumer` with the body of `producer` before its own, not inserted; None where they must stay apart.
 
-    The producer is pointwise: parallel loops only, each of which indexes its result, and no index in its body.
+    The producer is pointwise: parallel loops only, each of which indexes its result, and no index in its body. Where
+    its result alone gives the size of a loop of the consumer, as that of an expansion which is then reduced, it stays.
     """
     inlined = _inlinable_inputs(producer, consumer)
     if inlined is None or len(consumer.outputs) != 1:
         return None
     found = _Merged(consumer).build(producer, inlined)
-    if not is_contraction(found):
-        return found
     # What multiplies and adds is summed in another order.
+    if _bounds_every_loop(found) and not is_contraction(found):
+        return found
     found.erase()
     return None

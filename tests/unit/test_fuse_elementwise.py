@@ -110,6 +110,18 @@ def test_what_is_repeated_is_computed_once() -> None:
     assert fused(body, f"%x: {M}, %c: {C}", inputs=given) == [["divf"]]
 
 
+def test_an_expansion_stays_where_it_alone_tells_how_often_a_reduction_runs() -> None:
+    column = f"%x: {C}, %z: {M}", C, [random(4, 1), random(4, 6)]
+    expand = f"%a = graph.expand %x : {C} -> {M}\n"
+    assert fused(expand + f"%y = graph.reduce_sum %a axes [1] : {M} -> {C}", *column) == [[], ["addf"]]
+    # Something else that is read has the size too, and the dim that is not repeated has it in any case.
+    body = expand + binary("b", "sub", "a", "z") + f"%y = graph.reduce_max %b axes [1] : {M} -> {C}"
+    assert fused(body, *column) == [["subf", "maximumf"]]
+    row = "tensor<1x6xf32>"
+    body = expand + f"%y = graph.reduce_sum %a axes [0] : {M} -> {row}"
+    assert fused(body, f"%x: {C}", row, [random(4, 1)]) == [["addf"]]
+
+
 def test_calls_of_the_mathematical_library_stay_among_themselves() -> None:
     body = f"%a = graph.neg %x : {M}\n%b = graph.exp %a : {M}\n%c = graph.erf %b : {M}\n%d = graph.relu %c : {M}\n"
     assert fused(body + binary("y", "add", "d", "z")) == [["negf"], ["exp", "erf"], ["maximumf", "addf"]]
