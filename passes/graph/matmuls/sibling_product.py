@@ -67,11 +67,13 @@ class _Combination:
         self._result = self._build.emit(op, part)
 
     def _constants(self) -> list[Operation]:
-        """What computes the constants that are read, in order; all of it has to stand before the first member now."""
+        """What computes the constants that are read, in order, and does not stand before the first member yet."""
         found: dict[Operation, None] = {}
+        behind = self._extent()
 
         def visit(value: SSAValue) -> None:
-            if isinstance(value.owner, GraphOp) and value.owner.parent is not None and is_constant(value):
+            # Others read constants too, so that none moves down: one before the first member stays where it is.
+            if isinstance(value.owner, GraphOp) and value.owner in behind and is_constant(value):
                 for operand in value.owner.operands:
                     visit(operand)
                 found[value.owner] = None
@@ -80,6 +82,17 @@ class _Combination:
             for operand in op.operands:
                 visit(operand)
         return list(found)
+
+    def _extent(self) -> set[Operation]:
+        """The ops from the first member to the last op that is replaced."""
+        pending = set(self._replaced)
+        op: Operation | None = self._family.members[0]
+        found: set[Operation] = set()
+        while pending and op is not None:
+            found.add(op)
+            pending.discard(op)
+            op = op.next_op
+        return found
 
     def _product(self) -> SSAValue:
         family, build = self._family, self._build

@@ -229,3 +229,19 @@ def test_constants_that_come_after_the_first_product_are_moved_in_front_of_it() 
     after = combined(ctx, before)
     after.verify()
     assert "graph.gemm" not in names_of(after)
+
+
+def test_families_that_share_weights_are_both_combined() -> None:
+    text = """func.func @main(%x: tensor<9x16xf32>, %z: tensor<9x16xf32>)
+      -> (tensor<9x8xf32>, tensor<9x24xf32>, tensor<9x8xf32>, tensor<9x24xf32>) {
+  %p = graph.gemm %x, %u, %e : (tensor<9x16xf32>, tensor<16x8xf32>, tensor<8xf32>) -> tensor<9x8xf32>
+  %q = graph.gemm %x, %v, %f : (tensor<9x16xf32>, tensor<16x24xf32>, tensor<24xf32>) -> tensor<9x24xf32>
+  %r = graph.gemm %z, %u, %e : (tensor<9x16xf32>, tensor<16x8xf32>, tensor<8xf32>) -> tensor<9x8xf32>
+  %s = graph.gemm %z, %v, %f : (tensor<9x16xf32>, tensor<16x24xf32>, tensor<24xf32>) -> tensor<9x24xf32>
+  func.return %p, %q, %r, %s : tensor<9x8xf32>, tensor<9x24xf32>, tensor<9x8xf32>, tensor<9x24xf32>
+}"""
+    ctx, before = parsed(text, *GEMM_WEIGHTS)
+    after = combined(ctx, before)
+    assert names_of(after).count("graph.matmul") == 2
+    for expected, found in zip(graph_values(ctx, before), graph_values(ctx, after), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
