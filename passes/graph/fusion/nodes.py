@@ -143,6 +143,8 @@ class PlannedGroup:
     members: tuple[Operation, ...]
     root: Operation
     """The one that computes the result."""
+    end: Operation
+    """The op at which it stopped growing: the root, or a view of its result, which stays outside."""
     stop: Stop
     """Why it is not larger."""
 
@@ -171,7 +173,7 @@ def planned_groups(
             break
         opaque.update(outside)
     planned = [
-        PlannedGroup(tuple(members), members[-1], group.stop)
+        PlannedGroup(tuple(members), members[-1], graph.ops[group.members[-1]], group.stop)
         for group, members in found
         if any(is_groupable(op) for op in members)
     ]
@@ -200,7 +202,7 @@ def _narrow_results(planned: Sequence[PlannedGroup], position: Mapping[Operation
             assert isinstance(before, Operation)
             roots[number] = before
     return [
-        PlannedGroup(tuple(ops), root, group.stop)
+        PlannedGroup(tuple(ops), root, group.end, group.stop)
         for ops, root, group in zip(members, roots, planned, strict=True)
         if ops
     ]

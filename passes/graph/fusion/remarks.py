@@ -56,19 +56,19 @@ class Remarks:
 
     def of(self, group: PlannedGroup) -> str:
         """Why a group is not larger."""
-        stop, root, ops = group.stop, group.root, self.graph.ops
+        stop, end, ops = group.stop, group.end, self.graph.ops
         toward = "" if stop.toward is None else called(ops[stop.toward])
-        blocker = root if stop.blocker is None else ops[stop.blocker]
+        blocker = end if stop.blocker is None else ops[stop.blocker]
         match stop.rule:
             case Rule.ESCAPES:
-                outside = [op for op in _readers(root) if op not in ops]
+                outside = [op for op in _readers(end) if op not in ops]
                 return "the function returns it" if outside[0].name == "func.return" else f"{outside[0].name} reads it"
             case Rule.UNUSED:
                 return "nothing reads it"
             case Rule.OPAQUE:
-                return f"{called(root)} is opaque"
+                return f"{called(end)} is opaque"
             case Rule.NO_JOIN:
-                return f"{' and '.join(called(op) for op in _readers(root)[:2])} read it and do not meet again"
+                return f"{' and '.join(called(op) for op in _readers(end)[:2])} read it and do not meet again"
             case Rule.REDUCTION:
                 return f"{toward} follows a reduction"
             case Rule.EDGE:

@@ -127,6 +127,18 @@ def test_ops_have_the_kinds_of_tvm_and_gathers_are_opaque(kind: str) -> None:
     ("body", "remark"),
     [
         (unary("y", "neg", "x"), "the function returns it"),
+        # A view of the result is no part of the kernel, and yet it is what leaves the function, or is read.
+        (
+            unary("a", "neg", "x")
+            + f"%b = graph.reshape %a : {T} -> tensor<24xf32>\n%y = graph.reshape %b : tensor<24xf32> -> {T}",
+            "the function returns it",
+        ),
+        (
+            unary("a", "neg", "x") + f"%b = graph.reshape %a : {T} -> tensor<6x4xf32>\n"
+            "%c = graph.softmax %b axis 1 : tensor<6x4xf32> -> tensor<6x4xf32>\n"
+            f"%y = graph.reshape %c : tensor<6x4xf32> -> {T}",
+            "softmax is opaque and takes nothing before it",
+        ),
         (f"%y = graph.softmax %x axis 1 : {T} -> {T}", "softmax is opaque"),
         (
             unary("a", "neg", "x") + f"%y = graph.softmax %a axis 1 : {T} -> {T}",
