@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import gcd
 from typing import TypeAlias, cast
 
 from xdsl.utils.exceptions import VerifyException
@@ -40,6 +41,8 @@ class Atom:
     """The named sizes that it is made of."""
     least: int | None = 1
     """A number that it is not below, None if there is none."""
+    quotient: tuple[Dim, int] | None = field(default=None, compare=False)
+    """Of a quotient, what is divided by what."""
 
 
 Monomial: TypeAlias = tuple[Atom, ...]
@@ -96,7 +99,9 @@ class Dim:
             return "?"
         words = ""
         for monomial, factor in sorted(self.terms.items(), key=lambda term: (-len(term[0]), term[0])):
-            factors = [atom.text for atom in monomial]
+            alone = abs(factor) == 1 and len(monomial) == 1 and (words or factor > 0)
+            # `//` binds as `*` does, from the left.
+            factors = [f"({atom.text})" if atom.quotient and not alone else atom.text for atom in monomial]
             if abs(factor) != 1 or not factors:
                 factors.insert(0, str(abs(factor)))
             sign = ("-" if factor < 0 else "") if not words else (" - " if factor < 0 else " + ")
@@ -148,15 +153,11 @@ class Dim:
     def __floordiv__(self, other: Size) -> Size:
         if (exact := exact_quotient(self, other)) is not None:
             return exact
-        if not isinstance(other, int) or self.is_nameless:
+        if not isinstance(other, int) or other <= 0 or self.is_nameless:
             return unknown_size()
-        whole = {monomial: factor // other for monomial, factor in self.terms.items() if factor % other == 0}
-        rest = _normal({monomial: factor for monomial, factor in self.terms.items() if factor % other})
-        if isinstance(rest, int):
-            return _normal(whole) + rest // other
-        low = None if rest.least is None else rest.least // other
-        part = Atom(f"(({rest}) // {other})", names=rest.names, least=low)
-        return _normal(whole) + Dim({(part,): 1})
+        whole = _normal({monomial: factor // other for monomial, factor in self.terms.items()})
+        rest = _normal({monomial: factor % other for monomial, factor in self.terms.items()})
+        return whole + (_quotient(rest, other) if isinstance(rest, Dim) else 0)
 
     def __rfloordiv__(self, other: int) -> Size:
         return unknown_size() if other else 0
@@ -270,6 +271,26 @@ def exact_quotient(dividend: Size, divisor: Size) -> Size | None:
         return None
     quotient = _normal({tuple(rest): factor // by})
     return quotient if quotient * divisor == dividend else None
+
+
+def _quotient(dividend: Dim, divisor: int) -> Size:
+    """
+    The quotient, rounded down, of a size whose factors all are below a positive divisor. Equal ones get equal texts as
+    far as these rules go: what all factors share is cancelled, and a quotient that is divided again is one quotient.
+    """
+    named = [factor for monomial, factor in dividend.terms.items() if monomial]
+    # The rounding takes care of the number: floor((g * e + r) / (g * d)) = floor((e + floor(r / g)) / d).
+    if (shared := gcd(divisor, *named)) > 1:
+        return Dim({monomial: factor // shared for monomial, factor in dividend.terms.items()}) // (divisor // shared)
+    number = dividend.terms.get((), 0)
+    match [term for term in dividend.terms.items() if term[0]]:
+        case [((Atom(quotient=(inner, by)),), 1)]:
+            return (inner + number * by) // (by * divisor)
+        case _:
+            pass
+    text = f"({dividend})" if len(dividend.terms) > 1 else str(dividend)
+    low = None if dividend.least is None else dividend.least // divisor
+    return Dim({(Atom(f"{text} // {divisor}", 0, dividend.names, low, (dividend, divisor)),): 1})
 
 
 def _terms(size: Size) -> Mapping[Monomial, int]:

@@ -1,10 +1,12 @@
 """
-Random models with symbolic dimensions: imported as they are and bound later, they become the text that importing them
-with the sizes gives, and compute what onnxruntime computes, for several sizes.
+Random sizes: what they print is what they are. Random models with symbolic dimensions: imported as they are and bound
+later, they become the text that importing them with the sizes gives, and compute what onnxruntime computes, for
+several sizes.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -18,6 +20,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import make_context
+from penstock.dialects.graph.sizes import Dim, Size, named_size
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_onnx import import_model
 from penstock.lowering.from_text import SourceText, parse_text
@@ -30,6 +33,53 @@ Array = NDArray[Any]
 Sizes = dict[str, int]
 
 SAMPLES: tuple[Sizes, ...] = ({"N": 3, "T": 4}, {"N": 2, "T": 6}, {"N": 1, "T": 2})
+
+
+Computed = tuple[Size, Callable[[Sizes], int]]
+"""A size, and what it is for sizes of its names, computed without it."""
+
+
+@st.composite
+def computed_sizes(draw: st.DrawFn, depth: int = 4) -> Computed:
+    """What strides, dilations, pads and reshapes make of sizes: sums, multiples, products and quotients."""
+    if depth == 0 or draw(st.integers(0, 5)) == 0:
+        name = draw(st.sampled_from(["N", "T"]))
+        return named_size(name), lambda sizes: sizes[name]
+    size, number = draw(computed_sizes(depth - 1))
+    by = draw(st.integers(1, 6))
+    match draw(st.sampled_from(["+", "-", "*", "//", "//", "both", "product"])):
+        case "+":
+            return size + by, lambda sizes: number(sizes) + by
+        case "-":
+            return size - by, lambda sizes: number(sizes) - by
+        case "*":
+            return size * by, lambda sizes: number(sizes) * by
+        case "//":
+            return size // by, lambda sizes: number(sizes) // by
+        case which:
+            other, its = draw(computed_sizes(depth - 1))
+            if which == "both":
+                return size + other * -by, lambda sizes: number(sizes) - its(sizes) * by
+            return size * other, lambda sizes: number(sizes) * its(sizes)
+
+
+@settings(max_examples=150)
+@given(drawn=computed_sizes(), sizes=st.fixed_dictionaries({"N": st.integers(1, 30), "T": st.integers(1, 30)}))
+def test_a_size_prints_as_what_it_is_with_the_fewest_parentheses(drawn: Computed, sizes: Sizes) -> None:
+    size, number = drawn
+    text = str(size)
+    assert eval(text, {}, dict(sizes)) == number(sizes)
+    if isinstance(size, Dim):
+        assert size.least is None or size.least <= number(sizes)
+    tree = ast.dump(ast.parse(text))
+    opened: list[int] = []
+    for at, letter in enumerate(text):
+        if letter == "(":
+            opened.append(at)
+        elif letter == ")":
+            start = opened.pop()
+            without = text[:start] + text[start + 1 : at] + text[at + 1 :]
+            assert ast.dump(ast.parse(without)) != tree, text
 
 
 @dataclass
