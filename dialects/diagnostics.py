@@ -7,6 +7,7 @@ A fault of the user is never a traceback. Whoever finds it raises `UserError`; t
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable, Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, FileLineColLoc, FusedLoc, NameLoc, UnknownLoc
@@ -51,6 +52,40 @@ class UserError(Exception):
         place = f"{self.loc}: " if self.loc else ""
         notes = "".join(f"\nnote: {note}" for note in self.notes)
         return f"{place}error: {self.message}{notes}"
+
+
+class InputWarning(UserWarning):
+    """
+    Something in the input that is not as its format documents it and yet has one meaning, which is taken.
+
+    The tools print it as `place: warning: message`, one `note: ...` a line; a program gets it as Python's warnings.
+    """
+
+    def __init__(self, message: str, *, loc: str | None = None, notes: Sequence[str] = ()):
+        super().__init__(message)
+        self.message = message
+        self.loc = loc
+        self.notes = tuple(notes)
+
+    def __str__(self) -> str:
+        place = f"{self.loc}: " if self.loc else ""
+        return f"{place}{self.message}" + "".join(f"\nnote: {note}" for note in self.notes)
+
+
+MOST_NOTES = 5
+"""Notes of one message about many places; how many more there are is the last one."""
+
+
+def some_of(notes: Sequence[str]) -> list[str]:
+    """The first of many notes, and how many more there are."""
+    more = len(notes) - MOST_NOTES
+    return [*notes[:MOST_NOTES], f"and {more} more"] if more > 1 else list(notes)
+
+
+def warn_of(messages: Sequence[str], place: str) -> None:
+    """Issue one InputWarning for all `messages`, which are of one kind; none if there are none."""
+    if messages:
+        warnings.warn(InputWarning(messages[0], loc=place, notes=some_of(messages[1:])), stacklevel=2)
 
 
 def render_location(loc: Attribute) -> str:

@@ -10,11 +10,14 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import TextIO
 
-from penstock.dialects.diagnostics import INTERNAL, UserError
+from penstock.dialects.diagnostics import INTERNAL, InputWarning, UserError
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as a shell reports it."""
@@ -55,10 +58,10 @@ def snippet(place: str, texts: Mapping[str, str] | None = None) -> str:
     return f"{shown}\n{indent}^"
 
 
-def render(error: UserError, texts: Mapping[str, str] | None = None) -> str:
-    """The text of a fault of the user: place and message, the line with a caret, notes."""
+def render(error: UserError | InputWarning, texts: Mapping[str, str] | None = None) -> str:
+    """The text of a fault of the user, or of a warning: place and message, the line with a caret, notes."""
     place = f"{error.loc}: " if error.loc else ""
-    parts = [f"{place}error: {error.message}"]
+    parts = [f"{place}{'error' if isinstance(error, UserError) else 'warning'}: {error.message}"]
     if error.loc and (shown := snippet(error.loc, texts)):
         parts.append(shown)
     parts += [f"note: {note}" for note in error.notes]
@@ -101,7 +104,8 @@ def guarded(
     `reproduce` turns a fault of ours into the command line that repeats it, writing a file if it needs one.
     """
     try:
-        status = body()
+        with _printed_warnings():
+            status = body()
         sys.stdout.flush()
         return status
     except UserError as error:
@@ -116,6 +120,30 @@ def guarded(
         return INTERRUPTED
     except Exception as error:
         return _internal_fault(error, reproduce)
+
+
+@contextmanager
+def _printed_warnings() -> Generator[None, None, None]:
+    """Print each InputWarning as a message of its own; what else warns, Python prints."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", InputWarning)
+        otherwise = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if isinstance(message, InputWarning):
+                print(render(message), file=sys.stderr)
+            else:
+                otherwise(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
 
 
 def _internal_fault(error: Exception, reproduce: Callable[[Exception], str | None] | None) -> int:

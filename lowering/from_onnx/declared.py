@@ -23,11 +23,16 @@ def declarations_of(graph: GraphProto) -> Declarations:
     return {value.name: value for value in (*graph.value_info, *graph.output)}
 
 
-def check_declared(name: str, held: Held, declared: Declarations) -> None:
-    """Raise VerifyException if a value has another rank, size or element type than is declared for it."""
+def misfit(name: str, held: Held, declared: Declarations) -> str | None:
+    """
+    What a value has other than is declared for it, in words; None if nothing. The shape that it has is right: a model
+    whose input was given another size often still declares what followed from the old one.
+
+    Raises VerifyException for another element type, which other tools refuse too.
+    """
     value = declared.get(name)
     if value is None or not value.type.HasField("tensor_type"):
-        return
+        return None
     shape, element = _type_of(held)
     wanted = _element_of(value.type.tensor_type.elem_type)
     if wanted is not None and element is not None and wanted != element:
@@ -35,10 +40,9 @@ def check_declared(name: str, held: Held, declared: Declarations) -> None:
             f'its result "{name}" has elements of type {numpy_dtype(element)}, '
             f"and the model declares {numpy_dtype(wanted)}"
         )
-    if not _fits(shape, value):
-        raise VerifyException(
-            f'its result "{name}" has the shape {_words(shape)}, and the model declares {declared_shape(value)}'
-        )
+    if _fits(shape, value):
+        return None
+    return f'its result "{name}" has the shape {_words(shape)}, and the model declares {declared_shape(value)}'
 
 
 def mismatch(tensor: TensorProto, value: ValueInfoProto) -> str | None:

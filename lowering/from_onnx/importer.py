@@ -14,7 +14,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.diagnostics import UNSUPPORTED, UserError
+from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_types import element_type
 from penstock.dialects.graph import ConstantOp, GraphOp, Tensor, WeightAttr, dense_of, tensor_of
 from penstock.dialects.graph.base import erased, set_type
@@ -22,13 +22,15 @@ from penstock.dialects.graph.dims import DIMS, names_attr, symbols_of
 from penstock.dialects.graph.sizes import UnknownSize, is_known
 from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_foldable
-from penstock.lowering.from_onnx.declared import Declarations, check_declared, declarations_of, mismatch
+from penstock.lowering.from_onnx.declared import Declarations, declarations_of, misfit, mismatch
+from penstock.lowering.from_onnx.findings import Findings, Gap, OpenSize
 from penstock.lowering.from_onnx.functions import Body, body_of, has_body
 from penstock.lowering.from_onnx.node import Held, Node, Unsupported, node_name, to_array
 from penstock.lowering.from_onnx.not_a_number import refuse_nan
+from penstock.lowering.from_onnx.order import names_read, nodes_of, why_undefined
 from penstock.lowering.from_onnx.schema import DOMAINS, STUMBLES, check_node, refuse_faulty
 from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown
-from penstock.lowering.from_onnx.structure import check_structure, why_undefined
+from penstock.lowering.from_onnx.structure import check_structure
 from penstock.lowering.from_onnx.table import IMPORTERS
 
 INLINE_LIMIT = 16
@@ -45,25 +47,13 @@ Names = MutableMapping[str, "Held | TensorProto | _Unknown"]
 """What each name of a graph stands for; tensors are read when they are first used."""
 
 
-@dataclass(frozen=True)
-class _Gap:
-    """A node that is not supported."""
-
-    operator: str
-    node: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.operator} ({self.reason})" if self.reason else self.operator
-
-
 @dataclass
 class GraphImporter:
     """
     Imports the graph of one model into the function `@main`.
 
-    `place` is the file, for messages. Nodes that are not supported are collected, and reported together
-    at the end.
+    `place` is the file, for messages. Nodes that are not supported, and those that need to know a size, are
+    collected, and reported together at the end.
     """
 
     opsets: Mapping[str, int]
@@ -72,9 +62,11 @@ class GraphImporter:
     """Whether weights may hold what is no number."""
     store: WeightStore = field(default_factory=WeightStore)
     block: Block = field(default_factory=Block)
-    gaps: list[_Gap] = field(default_factory=list[_Gap])
     pinned: list[Array] = field(default_factory=list[Array])
     constants: dict[tuple[str, int], SSAValue] = field(default_factory=dict[tuple[str, int], SSAValue])
+
+    def __post_init__(self) -> None:
+        self._found = Findings(self.place)
 
     # What nodes build.
 
@@ -120,16 +112,19 @@ class GraphImporter:
         """The function of the model's graph; raises UserError for all that is wrong or not supported."""
         graph = model.graph
         if graph.sparse_initializer:
-            self.gaps.append(_Gap("sparse_initializer", graph.name, ""))
+            self._found.gaps.append(Gap("sparse_initializer", graph.name, ""))
         names: Names = {}
         for name, tensor in inputs.items():
             argument = self.block.insert_arg(tensor, len(self.block.args))
             _hint(argument, name)
             names[name] = argument
         check_structure(graph, self.place)
-        self._run_graph(graph, names)
+        try:
+            self._run_graph(graph, names)
+        finally:
+            self._found.warn()
         results = [self._output(names, value.name) for value in graph.output]
-        self._refuse_gaps()
+        self._found.refuse(self._symbols())
         outputs = [cast(SSAValue, result) for result in results]
         self.block.add_op(ReturnOp(*outputs))
         types = ([argument.type for argument in self.block.args], [out.type for out in outputs])
@@ -156,24 +151,25 @@ class GraphImporter:
             names[tensor.name] = tensor
             self._check_initializer(tensor, inputs)
         outputs = [value.name for value in graph.output]
-        self._run_nodes(graph.node, outputs, names, self.opsets[""], declarations_of(graph))
+        self._run_nodes(nodes_of(graph, self.place), outputs, names, self.opsets[""], declarations_of(graph))
 
     def _run_nodes(
         self, nodes: Sequence[NodeProto], outputs: Sequence[str], names: Names, opset: int, declared: Declarations
     ) -> None:
-        used = {name for node in nodes for name in _reads(node)} | set(outputs)
+        used = {name for node in nodes for name in names_read(node)} | set(outputs)
         for proto in nodes:
             try:
-                self._check_operands(proto, nodes, names)
+                self._check_operands(proto, names)
                 results = self._run_node(proto, names, opset, used)
                 for name, held in zip(proto.output, results or (), strict=False):
-                    if held is not None:
-                        check_declared(name, held, declared)
+                    if held is not None and (fault := misfit(name, held, declared)):
+                        self._found.misfits.append(f"{_called(proto)}: {fault}")
             except Unsupported as reason:
-                self.gaps.append(_Gap(_operator(proto), node_name(proto), str(reason)))
+                self._found.gaps.append(Gap(_operator(proto), node_name(proto), str(reason)))
                 results = None
             except UnknownSize as error:
-                raise self._open(proto, error) from None
+                self._found.open.append(OpenSize(_called(proto), error))
+                results = None
             except VerifyException as error:
                 raise self._fault(proto, str(error), getattr(error, "__notes__", ())) from None
             for index, name in enumerate(proto.output):
@@ -222,15 +218,20 @@ class GraphImporter:
             raise
         return outputs if isinstance(outputs, Sequence) else [outputs]
 
-    def _run_body(self, body: Body, inputs: Sequence[Held | None]) -> Sequence[Held | None]:
-        """The outputs of an operator that ONNX defines by a function on other operators."""
+    def _run_body(self, body: Body, inputs: Sequence[Held | None]) -> Sequence[Held | None] | None:
+        """
+        The outputs of an operator that ONNX defines by a function on other operators, None if a node of it needs to
+        know a size.
+        """
         names: Names = {name: held for name, held in zip(body.inputs, inputs, strict=False) if held is not None}
-        before = len(self.gaps)
+        before, open_before = len(self._found.gaps), len(self._found.open)
         self._run_nodes(body.nodes, body.outputs, names, body.opset, {})
-        if len(self.gaps) > before:
-            inner = ", ".join(dict.fromkeys(str(gap) for gap in self.gaps[before:]))
-            del self.gaps[before:]
+        if len(self._found.gaps) > before:
+            inner = ", ".join(dict.fromkeys(str(gap) for gap in self._found.gaps[before:]))
+            del self._found.gaps[before:]
             raise Unsupported(f"it stands for {inner}")
+        if len(self._found.open) > open_before:
+            return None
         return [self._held(names[name]) if name in names else None for name in body.outputs]
 
     def _run_if(self, proto: NodeProto, condition: object, names: Names) -> Sequence[Held | None] | None:
@@ -250,13 +251,13 @@ class GraphImporter:
 
     # Names.
 
-    def _check_operands(self, proto: NodeProto, nodes: Sequence[NodeProto], names: Names) -> None:
+    def _check_operands(self, proto: NodeProto, names: Names) -> None:
         for name in proto.input:
             if name and name not in names:
                 raise self._fault(
                     proto,
                     f'it reads "{name}", which no input, initializer or earlier node defines',
-                    why_undefined(name, proto, nodes, list(names)),
+                    why_undefined(name, names),
                 )
 
     def _check_initializer(self, tensor: TensorProto, inputs: Mapping[str, ValueInfoProto]) -> None:
@@ -298,7 +299,8 @@ class GraphImporter:
         try:
             return found if isinstance(found, SSAValue) else self.constant(found, name)
         except UnknownSize as error:
-            raise UserError(f'output "{name}": {error}', loc=self.place, notes=[self._remedy(error)]) from None
+            self._found.open.append(OpenSize(f'output "{name}"', error))
+            return None
 
     def _type_of(self, held: Held | None) -> Tensor | None:
         if held is None:
@@ -310,36 +312,17 @@ class GraphImporter:
     # Faults.
 
     def _fault(self, proto: NodeProto, message: str, notes: Sequence[str] = ()) -> UserError:
-        return UserError(f'node "{node_name(proto)}" ({_operator(proto)}): {message}', loc=self.place, notes=notes)
+        return UserError(f"{_called(proto)}: {message}", loc=self.place, notes=notes)
 
-    def _open(self, proto: NodeProto, error: UnknownSize) -> UserError:
-        """The fault of a node that needs to know a size, with the dimensions to bind; all if it cannot tell which."""
-        return self._fault(proto, str(error), [self._remedy(error)])
+    def _symbols(self) -> list[str]:
+        """The symbolic dimensions of the inputs."""
+        shapes = [tensor_of(argument).get_shape() for argument in self.block.args]
+        return list(dict.fromkeys(name for shape in shapes for name in symbols_of(shape) if name))
 
-    def _remedy(self, error: UnknownSize) -> str:
-        given = [tensor_of(argument).get_shape() for argument in self.block.args]
-        names = error.names or dict.fromkeys(name for shape in given for name in symbols_of(shape) if name)
-        return "bind it: " + " ".join(f"--dim {name}=SIZE" for name in names)
 
-    def _refuse_gaps(self) -> None:
-        """Raise the one UserError that lists everything that is not supported."""
-        if not self.gaps:
-            return
-        groups: dict[tuple[str, str], list[str]] = {}
-        for gap in self.gaps:
-            groups.setdefault((gap.operator, gap.reason), []).append(gap.node)
-        operators = list(dict.fromkeys(operator for operator, _ in groups))
-        plural = "operators" if len(operators) > 1 else "operator"
-        raise UserError(
-            f"the model uses {len(operators)} {plural} not supported: {', '.join(operators)}",
-            loc=self.place,
-            notes=[
-                f"{operator}{': ' + reason if reason else ''},"
-                f" in {len(nodes)} node{'s' if len(nodes) > 1 else ''}: " + ", ".join(f'"{node}"' for node in nodes)
-                for (operator, reason), nodes in groups.items()
-            ],
-            status=UNSUPPORTED,
-        )
+def _called(proto: NodeProto) -> str:
+    """A node in a message."""
+    return f'node "{node_name(proto)}" ({_operator(proto)})'
 
 
 def _operator(proto: NodeProto) -> str:
@@ -348,17 +331,6 @@ def _operator(proto: NodeProto) -> str:
 
 def _nth(results: Sequence[Held | None], index: int) -> Held | None:
     return results[index] if index < len(results) else None
-
-
-def _reads(proto: NodeProto) -> list[str]:
-    """The names that a node and the graphs inside it read."""
-    names = list(proto.input)
-    for attribute in proto.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            names.extend(value.name for value in graph.output)
-            for node in graph.node:
-                names.extend(_reads(node))
-    return names
 
 
 def _hint(value: SSAValue, name: str) -> None:

@@ -185,9 +185,14 @@ def _checked_shape(value: ValueInfoProto, place: str):
 
 
 def symbolic_names(value: ValueInfoProto) -> list[str]:
-    """The name of each dimension, "" for a static one; a symbolic one without a name is called `input.axis`."""
+    """
+    The name of each dimension, "" for a static one; a symbolic one without a name is called `input.axis`.
+
+    `?` is no name but a way to write that there is none: two of them need not be equal.
+    """
     names: list[str] = []
     for axis, dim in enumerate(value.type.tensor_type.shape.dim):
         static = dim.HasField("dim_value") and dim.dim_value >= 0
-        names.append("" if static else dim.dim_param or f"{value.name}.{axis}")
+        named = dim.dim_param.strip() not in ("", "?")
+        names.append("" if static else dim.dim_param if named else f"{value.name}.{axis}")
     return names

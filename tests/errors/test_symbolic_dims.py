@@ -235,3 +235,54 @@ def test_a_node_that_needs_a_number_says_which_dimension_to_bind(
 def test_an_output_that_is_a_size_says_which_dimension_to_bind(penstock: Command, tmp_path: Path) -> None:
     path = save_model(tmp_path / "m.onnx", [helper.make_node("Shape", ["x"], ["y"], "shape")], {"x": ["N", 4]})
     refused(penstock("import", path), 'm.onnx: error: output "y": the size N', "note: bind it: --dim N=SIZE")
+
+
+def open_model(path: Path, *nodes: NodeProto) -> Path:
+    """A mean over T, and the first five of N, of an input [N, T, D]; before other nodes, which give y."""
+    return save_model(
+        path,
+        [
+            helper.make_node("Shape", ["x"], ["s"], "shape"),
+            helper.make_node("Gather", ["s", "one"], ["n"], "count"),
+            helper.make_node("Cast", ["n"], ["f"], "floats", to=1),
+            helper.make_node("Div", ["x", "f"], ["m"], "mean"),
+            helper.make_node("Slice", ["x", "zeros", "fives"], ["z"], "first five"),
+            *nodes,
+        ],
+        {"x": ["N", "T", "D"]},
+        one=np.array(1),
+        zeros=np.array([0]),
+        fives=np.array([5]),
+    )
+
+
+def test_all_that_needs_a_size_is_told_at_once(penstock: Command, tmp_path: Path) -> None:
+    path = open_model(tmp_path / "m.onnx", helper.make_node("Concat", ["m", "z"], ["y"], "join", axis=0))
+    for command in ("import", "compile"):
+        finished = penstock(command, path)
+        refused(
+            finished,
+            'm.onnx: error: node "floats" (Cast): the size T',
+            'note: node "first five" (Slice): the size N',
+            "note: bind it: --dim N=SIZE --dim T=SIZE\nnote: bind these too before it is compiled: --dim D=SIZE\n",
+        )
+    assert penstock("compile", path, "-q", "--dim", "N=9", "--dim", "T=2", "--dim", "D=4").status == 0
+
+
+def test_what_is_not_supported_is_told_together_with_the_open_dimensions(penstock: Command, tmp_path: Path) -> None:
+    unknown = helper.make_node("Frobnicate", ["m"], ["y"], "odd", domain="com.lab")
+    finished = penstock("compile", open_model(tmp_path / "m.onnx", unknown))
+    refused(
+        finished,
+        "m.onnx: error: the model uses 1 operator not supported: com.lab.Frobnicate",
+        "note: bind it: --dim N=SIZE --dim T=SIZE",
+        status=3,
+    )
+
+
+@pytest.mark.parametrize("unnamed", [None, "?", "", " "])
+def test_dimensions_without_a_name_need_not_be_equal(penstock: Command, tmp_path: Path, unnamed: str | None) -> None:
+    path = save_model(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"], "r")], {"x": [unnamed, 3, unnamed]})
+    refused(penstock("compile", path), '"x.0", "x.2"', "bind it: --dim x.0=SIZE --dim x.2=SIZE")
+    np.save(tmp_path / "x.npy", np.zeros((2, 3, 5), np.float32))
+    assert penstock("run", path, "-q", "--input", tmp_path / "x.npy").status == 0
