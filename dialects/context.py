@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Dialect
-from xdsl.universe import Universe
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.plugins import factories
 
 if TYPE_CHECKING:
     from penstock.dialects.weights import WeightStore
@@ -49,7 +49,7 @@ class PenstockContext(Context):
 def make_context(*, allow_unregistered: bool = False) -> PenstockContext:
     """A context with the dialects of xDSL, of Penstock and of every installed plug-in, loaded on first use."""
     ctx = PenstockContext(allow_unregistered)
-    for name, factory in Universe.get_multiverse().all_dialects.items():
+    for name, factory in factories("all_dialects").items():
         ctx.register_dialect(name, _arith if name == "arith" else factory)
     return ctx
 

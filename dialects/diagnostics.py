@@ -82,7 +82,7 @@ def some_of(notes: Sequence[str]) -> list[str]:
     return [*notes[:MOST_NOTES], f"and {more} more"] if more > 1 else list(notes)
 
 
-def warn_of(messages: Sequence[str], place: str) -> None:
+def warn_of(messages: Sequence[str], place: str | None = None) -> None:
     """Issue one InputWarning for all `messages`, which are of one kind; none if there are none."""
     if messages:
         warnings.warn(InputWarning(messages[0], loc=place, notes=some_of(messages[1:])), stacklevel=2)

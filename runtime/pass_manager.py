@@ -13,11 +13,11 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass, get_pass_option_infos
-from xdsl.universe import Universe
 from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, VerifyException
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.plugins import factories
 from penstock.dialects.verification import FaultyOp, verify_module
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, place_in
@@ -59,7 +59,7 @@ class PassTimer:
 
 def available_passes() -> dict[str, Callable[[], type[ModulePass]]]:
     """All passes by name: ours, xDSL's and those of installed plug-ins, each imported when called for."""
-    return dict(sorted(Universe.get_multiverse().all_passes.items()))
+    return dict(sorted(factories("all_passes").items()))
 
 
 def read_pipeline(text: str) -> tuple[ModulePass, ...]:

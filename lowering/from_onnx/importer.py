@@ -31,7 +31,7 @@ from penstock.lowering.from_onnx.order import names_read, nodes_of, why_undefine
 from penstock.lowering.from_onnx.schema import DOMAINS, STUMBLES, check_node, refuse_faulty
 from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown
 from penstock.lowering.from_onnx.structure import check_structure
-from penstock.lowering.from_onnx.table import IMPORTERS
+from penstock.lowering.from_onnx.table import importer_of
 
 INLINE_LIMIT = 16
 """Constants with more elements go to the weight store, smaller ones stay in the text where they can."""
@@ -185,7 +185,7 @@ class GraphImporter:
         """The outputs of a node, None if they cannot be known because its inputs are not."""
         inputs = [self._lookup(name, names) if name else None for name in proto.input]
         operator = _operator(proto)
-        if (importer := IMPORTERS.get(operator)) is None or proto.domain in DOMAINS:
+        if (importer := importer_of(operator)) is None or proto.domain in DOMAINS:
             check_node(proto, opset)
         if operator == "If":
             return self._run_if(proto, inputs[0] if inputs else None, names)

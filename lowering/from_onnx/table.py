@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.dialects.plugins import load_plugins
 from penstock.lowering.from_onnx import (
     nodes_cast,
     nodes_conv_transpose,
@@ -23,6 +24,7 @@ from penstock.lowering.from_onnx import (
     nodes_signal,
     nodes_window,
 )
+from penstock.lowering.from_onnx.constants import FROM_CONSTANTS
 from penstock.lowering.from_onnx.node import Importer
 
 IMPORTERS: dict[str, Importer] = {
@@ -46,3 +48,13 @@ IMPORTERS: dict[str, Importer] = {
     **nodes_linear_attention.TABLE,
     **nodes_matrix.TABLE,
 }
+
+_BY_THE_IMPORT = ("Constant", "If", *FROM_CONSTANTS)
+"""Operators of ONNX that need no importer."""
+
+
+def importer_of(operator: str) -> Importer | None:
+    """The importer of an operator, which installed packages may bring where Penstock has none; None without one."""
+    if operator not in IMPORTERS and operator not in _BY_THE_IMPORT:
+        load_plugins()
+    return IMPORTERS.get(operator)

@@ -1,0 +1,69 @@
+"""
+What installed packages register with xDSL: dialects and passes, by the entry points `xdsl.universe`.
+
+A factory imports what it makes when it is called. The other registries of Penstock (importers of ONNX operators,
+interpreters, lowerings, emitters) are filled by imports as well. So the first use of anything of another package
+calls all of its factories, and of those of the others: what one of them registers is there for all that use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal, TypeVar
+
+from xdsl.universe import Universe
+
+from penstock.dialects.diagnostics import warn_of
+
+GROUP = "xdsl.universe"
+OWN = ("penstock", "xdsl")
+"""The top-level modules of the packages that are loaded piece by piece: they register nothing elsewhere."""
+
+T = TypeVar("T")
+Factories = dict[str, Callable[[], T]]
+_loaded: set[tuple[str, str]] = set()
+
+
+def factories(kind: Literal["all_dialects", "all_passes"]) -> Factories[Any]:
+    """What makes each dialect, or the class of each pass, of every installed package, by its name."""
+    found: Factories[Any] = dict(getattr(Universe.get_multiverse(), kind))
+    for entry in _plugins():
+        foreign: Mapping[str, Callable[[], Any]] = getattr(entry.load(), kind)
+        found.update({name: _with_all_plugins(factory) for name, factory in foreign.items()})
+    return found
+
+
+def load_plugins() -> None:
+    """
+    Call every factory of the installed packages other than xDSL and Penstock, once, so that what their modules
+    register is there. Issues an InputWarning for those that fail.
+    """
+    failures: list[str] = []
+    for entry in _plugins():
+        if (entry.name, entry.value) in _loaded:
+            continue
+        _loaded.add((entry.name, entry.value))
+        universe: Universe = entry.load()
+        for kind in (universe.all_dialects, universe.all_passes):
+            for name, factory in kind.items():
+                try:
+                    factory()
+                except Exception as error:
+                    failures.append(
+                        f'the plug-in "{entry.name}" does not load "{name}": {type(error).__name__}: {error}'
+                    )
+    warn_of(failures)
+
+
+def _plugins() -> list[EntryPoint]:
+    entries = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
+    return [entry for entry in entries if entry.module.partition(".")[0] not in OWN]
+
+
+def _with_all_plugins(factory: Callable[[], T]) -> Callable[[], T]:
+    def make() -> T:
+        load_plugins()
+        return factory()
+
+    return make
