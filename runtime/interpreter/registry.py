@@ -32,7 +32,7 @@ def interprets(*classes: type[Operation]) -> Callable[[FunctionT], FunctionT]:
     """
     Register the decorated function as what executes the ops `classes`.
 
-    Tensors are ndarrays that it must not write to; memrefs are read and written with `readable` and `writable`;
+    Tensors are ndarrays that it must not write to; memrefs are read and written with `readable` and `written`;
     scalars are Python numbers:
 
         @interprets(MyOp)
