@@ -47,6 +47,9 @@ _TYPE_KEY = "type of "
 
 _NAMES_OF_DTYPES = {dtype: name for name, dtype in _SAFETENSORS_DTYPES.items()}
 
+_PRODUCER = ("producer", "penstock")
+"""The entry of the metadata by which a file that may be replaced is known."""
+
 _AT_ONCE = 1 << 24
 """Bytes that are written together."""
 
@@ -158,16 +161,23 @@ class WeightStore:
         Write the entries `names` (all by default) to a safetensors file, whole or not at all.
 
         One entry after the other: what is in a file already, or mapped from one, need not fit into memory together.
-        Raises UserError for an element type that such a file cannot hold.
+        Raises UserError for an element type that such a file cannot hold, and for a file there that was not written
+        by Penstock: somebody's own weights are never replaced.
         """
         chosen = self.names() if names is None else names
         kinds = {name: self.shape_dtype(name) for name in chosen}
         for name, (_, dtype) in kinds.items():
             if dtype not in _NAMES_OF_DTYPES and dtype not in _AS_BYTES.values():
                 raise UserError(f'a weights file cannot hold "{name}", whose elements are {dtype}', loc=str(path))
+        if not _may_replace(Path(path)):
+            raise UserError(
+                "the file was not written by Penstock, so it is not replaced by these weights",
+                loc=str(path),
+                notes=["--weights FILE writes the weights to another file"],
+            )
         # Wide elements first, so that all are aligned.
         order = sorted(kinds, key=lambda name: (-kinds[name][1].itemsize, name))
-        with whole_file(Path(path)) as file:
+        with whole_file(path) as file:
             file.write(_header([(name, *kinds[name]) for name in order]))
             for name in order:
                 _write(file, self._arrays[name] if name in self._arrays else self._file.get_tensor(name))
@@ -181,11 +191,21 @@ class WeightStore:
         )
 
 
+def _may_replace(path: Path) -> bool:
+    """Whether `path` is free, or leads to a file of ours, an empty one or something that is no regular file."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return True
+    try:
+        file: Any = safe_open(str(path), framework="numpy")
+        return _PRODUCER in (file.metadata() or {}).items()
+    except (SafetensorError, OSError):
+        return False
+
+
 def _header(entries: Sequence[tuple[str, tuple[int, ...], np.dtype[Any]]]) -> bytes:
     """What a safetensors file with these entries begins with: https://huggingface.co/docs/safetensors, "Format"."""
-    described: dict[str, Any] = {}
-    if held := {_TYPE_KEY + name: str(dtype) for name, _, dtype in entries if dtype in _AS_BYTES.values()}:
-        described["__metadata__"] = held
+    held = {_TYPE_KEY + name: str(dtype) for name, _, dtype in entries if dtype in _AS_BYTES.values()}
+    described: dict[str, Any] = {"__metadata__": dict([_PRODUCER]) | held}
     start = 0
     for name, shape, dtype in entries:
         end = start + int(np.prod(shape, dtype=object)) * dtype.itemsize

@@ -13,6 +13,7 @@ Schema 1. A plan is replaced as a whole, and read only if its schema is known.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -22,12 +23,13 @@ import numpy as np
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.files import write_whole
 from penstock.dialects.machine import find_target
 from penstock.lowering.from_text import parse_text, read_text
 from penstock.lowering.to_text import located_text
 from penstock.runtime.compiler import level_of
 from penstock.runtime.engine import Backend, Engine
-from penstock.runtime.folders import write_folder
+from penstock.runtime.folders import FILES, write_folder
 from penstock.runtime.signature import Signature, TensorSpec, signature_of
 from penstock.runtime.weights import open_weights, save_weights
 
@@ -50,7 +52,7 @@ def save_plan(engine: Engine, path: str | Path, sources: Mapping[str, str]) -> N
 
     `sources` are the generated C files by name. Raises UserError if `path` is something else or cannot be written.
     """
-    write_folder(Path(path), "plan", PLAN_FILE, lambda folder: _fill(engine, folder, sources))
+    write_folder(path, "plan", lambda folder: _fill(engine, folder, sources), marker=PLAN_FILE)
 
 
 def load_plan(path: str | Path, backend: Backend = "native") -> Engine:
@@ -81,19 +83,20 @@ def load_plan(path: str | Path, backend: Backend = "native") -> Engine:
 def _fill(engine: Engine, folder: Path, sources: Mapping[str, str]) -> None:
     if signature_of(engine.module).weights:
         save_weights(engine.ctx.weights, engine.module, folder / WEIGHTS_FILE)
-    (folder / MODULE_FILE).write_text(located_text(engine.ctx, engine.module), encoding="utf-8")
+    write_whole(folder / MODULE_FILE, located_text(engine.ctx, engine.module))
     for name, source in sources.items():
-        (folder / name).write_text(source, encoding="utf-8")
+        write_whole(folder / name, source)
     target = find_target(engine.module)
     description = {
         "schema": SCHEMA,
         "penstock": version("penstock"),
         "machine": target.machine_name if target else None,
         "level": level_of(engine.module),
+        FILES: sorted([*os.listdir(folder), PLAN_FILE]),
         "inputs": [_spec_to_json(spec) for spec in engine.signature.inputs],
         "outputs": [_spec_to_json(spec) for spec in engine.signature.outputs],
     }
-    (folder / PLAN_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    write_whole(folder / PLAN_FILE, json.dumps(description, indent=2) + "\n")
 
 
 def _spec_to_json(spec: TensorSpec) -> dict[str, Any]:

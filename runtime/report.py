@@ -158,10 +158,7 @@ class CompileReport:
 
     def write(self, path: str | Path) -> None:
         """Write the JSON whole or not at all; raises UserError where that is not possible."""
-        try:
-            write_whole(Path(path), self.to_json().encode())
-        except OSError as error:
-            raise UserError(f"cannot write the report: {error.strerror}", loc=str(path)) from None
+        write_whole(path, self.to_json())
 
     def _kernels_line(self) -> str:
         if self.operations is None:

@@ -20,6 +20,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext, bind_weights
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_types import numpy_dtype, same_bits
+from penstock.dialects.files import check_writable, follow, is_special
 from penstock.dialects.graph.base import WeightAttr
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import ParsedText
@@ -81,37 +82,58 @@ def carry_weights(
     source: str,
     output: str | None,
     opened: frozenset[str],
-) -> list[str]:
+    weights: str | None = None,
+) -> tuple[str | None, list[str]]:
     """
-    Make the weights that the module refers to reachable from the file `output`: written beside it as
-    `<stem>.safetensors` where passes added some to those `opened`, else by the path to the file they are in.
+    Make the weights that the module refers to reachable from the file `output`: written to the file `weights`, or
+    where there is none and passes added some to those `opened`, beside the output as `<stem>.safetensors`; else by
+    the path to the file they are in.
 
-    Returns warnings: what could not be carried because the output is no file.
+    Returns the file that was written, if any, and warnings: what could not be carried because the output is no file.
+    Raises UserError, and writes nothing, where one of the two files cannot be written.
     """
     used = tuple(dict.fromkeys(name for name, _, _ in weight_uses(module)))
     added = [name for name in used if name in ctx.weights and name not in opened]
     named = module.attributes.get(WEIGHTS_ATTRIBUTE)
-    if output is None or output == "-":
-        if added:
-            return [f"{len(added)} new weights are lost on stdout; give -o FILE to keep them"]
-        return []
+    folder: Path | None = None
+    if output is not None and output != "-":
+        check_writable(output)
+        if not is_special(output):
+            folder = Path(output).parent
+            if added and weights is None:
+                weights = str(Path(output).with_suffix(".safetensors"))
+    if weights is not None and used:
+        check_writable(weights)
+        if output is not None and follow(weights) == follow(output):
+            notes = ["--weights FILE writes the weights to another file"]
+            raise UserError("the weights and the text would be one file", loc=weights, notes=notes)
+        save_weights(ctx.weights, module, Path(weights), folder or Path())
+        return weights, []
     if added:
-        save_weights(ctx.weights, module, Path(output).with_suffix(".safetensors"))
-    elif isinstance(named, StringAttr):
-        file = Path(source).parent / named.data
-        path = os.path.relpath(file, Path(output).parent)
-        module.attributes[WEIGHTS_ATTRIBUTE] = StringAttr(Path(path).as_posix())
-    return []
+        where = "stdout" if output in (None, "-") else output
+        return None, [f"{len(added)} new weights are lost on {where}; give -o FILE or --weights FILE to keep them"]
+    if isinstance(named, StringAttr) and folder is not None:
+        _name_weights(module, Path(source).parent / named.data, folder)
+    return None, []
 
 
-def save_weights(store: WeightStore, module: ModuleOp, path: Path) -> None:
-    """Write the entries that `module` uses to `path`, and name that file in the module."""
+def save_weights(store: WeightStore, module: ModuleOp, path: Path, folder: Path | None = None) -> None:
+    """
+    Write the entries that `module` uses to `path`, and name that file in the module, whose text will be in `folder`,
+    by default that of the weights.
+    """
     used = tuple(dict.fromkeys(name for name, _, _ in weight_uses(module)))
-    try:
-        store.save(path, used)
-    except OSError as error:
-        raise UserError(f"cannot write the weights: {error.strerror}", loc=str(path)) from None
-    module.attributes[WEIGHTS_ATTRIBUTE] = StringAttr(path.name)
+    store.save(path, used)
+    _name_weights(module, path, path.parent if folder is None else folder)
+
+
+def _name_weights(module: ModuleOp, path: Path, folder: Path) -> None:
+    """Name the file in a module whose text will be in `folder`; the way up from a folder is that of its target."""
+    if path.parent == folder:
+        named = path.name
+    else:
+        named = os.path.relpath(path.parent.resolve() / path.name, folder.resolve())
+    module.attributes[WEIGHTS_ATTRIBUTE] = StringAttr(Path(named).as_posix())
 
 
 def _spell(shape: tuple[int, ...]) -> str:

@@ -32,6 +32,13 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-nan", action="store_true", help="accept an ONNX model with weights that hold NaN")
 
 
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """Where the weights go."""
+    parser.add_argument(
+        "--weights", metavar="FILE", help="where the weights of an IR file go; default: beside it, as .safetensors"
+    )
+
+
 def add_machine(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
     """The machine to compile for."""
     parser.add_argument(

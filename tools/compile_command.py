@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.tools.arguments import add_common, add_machine, add_model, read_dims, say
+from penstock.tools.arguments import add_common, add_machine, add_model, add_weights, read_dims, say
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -51,6 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="[NAME=]FILE",
         help="with vta: the tensors in memory, of which the expected outputs are; default: small integers",
     )
+    add_weights(parser)
     parser.add_argument("--report", metavar="FILE", help="write the report as JSON, too")
     parser.add_argument("--print-debuginfo", action="store_true", help="with a level: say where operations come from")
     add_common(parser)
@@ -69,6 +70,8 @@ def execute(args: argparse.Namespace) -> int:
     signature = signature_of(program.module)
     if args.input and args.emit != "vta":
         raise UserError("--input is for --emit=vta", status=USAGE)
+    if args.weights is not None and args.emit not in LEVEL_EMITS:
+        raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
     inputs = _inputs(args, signature) if args.emit == "vta" else []
     reference = program.module.clone() if args.emit == "vta" else None
     until = args.emit if args.emit in LEVEL_EMITS else "accel"
@@ -92,10 +95,10 @@ def execute(args: argparse.Namespace) -> int:
         _emit_vta(args, program, reference, signature, inputs, output)
         return 0
     if emitted is None:
-        write_program(program, output, locations=args.print_debuginfo)
+        write_program(program, output, weights=args.weights, locations=args.print_debuginfo)
         say(args, f"{output}: {args.emit} level")
         return 0
-    sources = {emitted.header_name: emitted.header, f"{emitted.name}.c": emitted.source}
+    sources = emitted.files
     if args.emit == "c":
         write_sources(output, sources)
         say(args, f"{output}: {', '.join(sources)}")

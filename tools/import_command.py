@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from penstock.tools.arguments import add_common, add_model, read_dims, say
+from penstock.tools.arguments import add_common, add_model, add_weights, read_dims, say
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
@@ -18,6 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_model(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="where the IR goes; default: MODEL with .mlir")
+    add_weights(parser)
     add_common(parser)
     parser.set_defaults(run=execute)
 
@@ -28,8 +29,8 @@ def execute(args: argparse.Namespace) -> int:
 
     program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
     output = Path(args.output or program.path.with_suffix(".mlir").name)
-    write_program(program, output, locations=True)
+    file = write_program(program, output, weights=args.weights, locations=True)
     count = sum(1 for op in program.module.walk() if op.name.startswith("graph."))
-    weights = f", {len(program.ctx.weights)} weights in {output.with_suffix('.safetensors')}"
-    say(args, f"{output}: {count} operations{weights if len(program.ctx.weights) else ''}")
+    weights = f", {len(program.ctx.weights)} weights in {file}" if file is not None else ""
+    say(args, f"{output}: {count} operations{weights}")
     return 0

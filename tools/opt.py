@@ -52,6 +52,8 @@ class OptRun:
     """Texts that are no files, by the name that places use for them."""
     chunk: SourceText | None = None
     """The piece of input being worked on."""
+    weights_files: list[str] = field(default_factory=list[str])
+    """Those that were written."""
     timer: PassTimer = field(default_factory=PassTimer)
 
     def execute(self) -> int:
@@ -113,7 +115,11 @@ class OptRun:
         if ctx.has_weights:
             from penstock.runtime.weights import carry_weights
 
-            for note in carry_weights(ctx, module, source.name, args.output, opened):
+            file, notes = carry_weights(ctx, module, source.name, args.output, opened, args.weights)
+            if file is not None and file in self.weights_files:
+                raise UserError("two pieces of the input would have their weights in one file", loc=file)
+            self.weights_files.append(str(file))
+            for note in notes:
                 print(f"warning: {note}", file=sys.stderr)
         return module_text(ctx, module, self._style())
 

@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("input", nargs="?", default=STDIN, help="a file of IR; - or nothing is stdin")
     add("-o", "--output", metavar="FILE", help="where the IR goes; written whole or not at all")
+    add("--weights", metavar="FILE", help="write the weights to FILE; default: beside -o, where passes made new ones")
     add(
         "-p",
         "--passes",

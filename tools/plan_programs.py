@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.files import write_whole
 from penstock.passes.planning.problem import Limits, Problem, lower_bound
 from penstock.tools.arguments import read_dims, say
 from penstock.tools.planners import best_of, compare, lined_up
@@ -107,6 +108,7 @@ def _chosen(args: argparse.Namespace, path: Path, found: Sequence[MemoryProblem]
 def _write(args: argparse.Namespace, path: Path, found: Sequence[MemoryProblem]) -> None:
     """One problem as a file, or all of them in a folder."""
     from penstock.passes.planning.minimalloc_csv import write_csv
+    from penstock.runtime.folders import write_folder
 
     output = Path(args.output)
     if args.output == STDIN or output.suffix == ".csv":
@@ -119,16 +121,19 @@ def _write(args: argparse.Namespace, path: Path, found: Sequence[MemoryProblem])
         if args.output != STDIN:
             say(args, f"{output}: {_figures(found[0])}")
         return
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the folder: {error.strerror}", loc=str(output)) from None
+    named: dict[str, MemoryProblem] = {}
     for memory in found:
         capacity = "" if memory.problem.capacity is None else f".{memory.problem.capacity}"
         owner = f"{memory.function}." if memory.function else ""
-        file = output / f"{owner}{_scope(memory)}{capacity}.csv"
-        write_output(str(file), write_csv(free(memory)))
-        say(args, f"{file}: {_figures(memory)}")
+        named[f"{owner}{_scope(memory)}{capacity}.csv"] = memory
+
+    def fill(folder: Path) -> None:
+        for name, memory in named.items():
+            write_whole(folder / name, write_csv(free(memory)))
+
+    write_folder(output, "folder of planning problems", fill)
+    for name, memory in named.items():
+        say(args, f"{output / name}: {_figures(memory)}")
 
 
 def _figures(memory: MemoryProblem) -> str:

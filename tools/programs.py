@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.files import write_whole
+from penstock.lowering.to_c import GENERATED
 from penstock.lowering.to_text import located_text, module_text
 from penstock.runtime.compiler import Program, bind_program, import_program, load_input, open_dims, require_bound
+from penstock.runtime.folders import write_folder
 from penstock.runtime.signature import BoundDims, signature_of
 from penstock.runtime.weights import carry_weights
 from penstock.tools.arguments import read_dims
@@ -60,22 +63,32 @@ def _load_text(path: Path, dims: Mapping[str, int], given: GivenTensors) -> Prog
     return program
 
 
-def write_program(program: Program, output: Path, *, locations: bool = False) -> None:
+def write_program(program: Program, output: Path, *, weights: str | None = None, locations: bool = False) -> str | None:
     """
-    Write a program as a file of IR, and its weights beside it where the file would not reach them otherwise.
+    Write a program as a file of IR, and its weights to the file `weights`, or beside it where the file would not reach
+    them otherwise; returns the name of that file, if there is one.
 
     With `locations` the text says where each operation comes from, such as a node of a model.
     """
-    carry_weights(program.ctx, program.module, str(program.path), str(output), program.weights_opened)
+    source, opened = str(program.path), program.weights_opened
+    file, notes = carry_weights(program.ctx, program.module, source, str(output), opened, weights)
+    for note in notes:
+        print(f"warning: {note}", file=sys.stderr)
     text = located_text if locations else module_text
     write_output(str(output), text(program.ctx, program.module))
+    return file
 
 
 def write_sources(folder: Path, sources: Mapping[str, str]) -> None:
-    """Write generated files into a folder, which is made if need be; each is replaced as a whole."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the folder: {error.strerror}", loc=str(folder)) from None
-    for name, source in sources.items():
-        write_output(str(folder / name), source)
+    """Write generated C into a folder, which is made if need be; files that were not generated are not replaced."""
+
+    def fill(fresh: Path) -> None:
+        for name, source in sources.items():
+            write_whole(fresh / name, source)
+
+    write_folder(folder, "generated program", fill, is_ours=_is_generated)
+
+
+def _is_generated(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.readline().rstrip() == GENERATED.encode()

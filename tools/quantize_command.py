@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.tools.arguments import add_common, add_model, read_dims, say
+from penstock.tools.arguments import add_common, add_model, add_weights, read_dims, say
 
 SCHEMES = ("qdq", "symmetric", "power-of-two")
 METHODS = ("min-max", "percentile", "mse")
@@ -53,6 +53,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="write products of integers in place of quantisation around ops in float",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="where the IR goes; default: MODEL_int8.mlir")
+    add_weights(parser)
     add_common(parser)
     parser.set_defaults(run=execute)
 
@@ -91,7 +92,7 @@ def execute(args: argparse.Namespace) -> int:
     for line in done.lines():
         say(args, line)
     output = Path(args.output or f"{path.stem}_int8.mlir")
-    write_program(done.program, output, locations=True)
+    write_program(done.program, output, weights=args.weights, locations=True)
     say(args, f"{output}: {len(done.layers)} values in 8-bit integers, {len(done.remarks)} operations left in float")
     return 0
 

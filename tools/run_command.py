@@ -9,6 +9,7 @@ from pathlib import Path
 from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.runtime.compiler import level_of
 from penstock.runtime.engine import Engine, compile_program
+from penstock.runtime.folders import write_folder
 from penstock.runtime.interpreter import Order, read_order
 from penstock.runtime.native import find_compiler
 from penstock.runtime.pass_manager import verify
@@ -62,14 +63,15 @@ def execute(args: argparse.Namespace) -> int:
     outputs = engine.run(given.ordered, given.named)
     seconds = time.perf_counter() - started
     folder = Path(args.output_dir)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the folder: {error.strerror}", loc=str(folder)) from None
-    for index, (spec, array) in enumerate(zip(engine.signature.outputs, outputs, strict=True)):
-        path = folder / f"output_{index}.{args.output_format}"
-        write_tensor(path, array, spec.name)
-        say(args, f"{path}: {spec}")
+    named = {f"output_{index}.{args.output_format}": spec for index, spec in enumerate(engine.signature.outputs)}
+
+    def fill(fresh: Path) -> None:
+        for (name, spec), array in zip(named.items(), outputs, strict=True):
+            write_tensor(fresh / name, array, spec.name)
+
+    write_folder(folder, "folder of outputs", fill)
+    for name, spec in named.items():
+        say(args, f"{folder / name}: {spec}")
     if args.verbose:
         say(args, f"ran in {seconds:.4f} s ({engine.backend})")
     return 0

@@ -98,10 +98,7 @@ def write_tensor(path: Path, array: Array, name: str) -> None:
         stream = io.BytesIO()
         np.save(stream, array, allow_pickle=False)
         data = stream.getvalue()
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        raise UserError(f"cannot write the file: {error.strerror}", loc=str(path)) from None
+    write_whole(path, data)
 
 
 def _read_numpy(path: str) -> Array:

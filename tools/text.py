@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-from penstock.dialects.diagnostics import UserError
 from penstock.dialects.files import write_whole
 from penstock.lowering.from_text import SourceText, decode_text, read_text
 
@@ -25,7 +23,4 @@ def write_output(path: str | None, text: str) -> None:
     if path is None or path == STDIN:
         sys.stdout.write(text)
         return
-    try:
-        write_whole(Path(path), text.encode("utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot write the file: {error.strerror}", loc=path) from None
+    write_whole(path, text)

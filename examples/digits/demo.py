@@ -270,7 +270,7 @@ def write_files(programs: dict[str, Program], folder: Path) -> None:
         write_program(program, folder / f"{level}.mlir")
     for level in ("loop", "accel"):
         source = emit_c(programs[level].module)
-        write_sources(folder / f"{level}_c", {source.header_name: source.header, f"{source.name}.c": source.source})
+        write_sources(folder / f"{level}_c", source.files)
     title(f"The files, in {folder}")
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         print(f"  {path.relative_to(folder)!s:<28} {path.stat().st_size:>9,} bytes")

@@ -9,6 +9,6 @@ from __future__ import annotations
 from penstock.lowering.to_c.control import EMITTERS
 from penstock.lowering.to_c.module import CTarget, emit_c
 from penstock.lowering.to_c.scalar import RULES
-from penstock.lowering.to_c.source import CFunction, CSource, Parameter
+from penstock.lowering.to_c.source import GENERATED, CFunction, CSource, Parameter
 
-__all__ = ["EMITTERS", "RULES", "CFunction", "CSource", "CTarget", "Parameter", "emit_c"]
+__all__ = ["EMITTERS", "GENERATED", "RULES", "CFunction", "CSource", "CTarget", "Parameter", "emit_c"]

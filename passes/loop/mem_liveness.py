@@ -91,10 +91,7 @@ class MemLivenessPass(ModulePass):
         found = list(_lifetimes(op))
         text = None if write is None else write([interference_graph(memory) for memory in memory_problems(op)])
         if self.graph is not None and text is not None:
-            try:
-                write_whole(Path(self.graph), text.encode())
-            except OSError as error:
-                raise UserError(f"{self.graph}: {error.strerror}") from None
+            write_whole(self.graph, text)
         for allocation, intervals in found:
             allocation.attributes[LIVE] = ArrayAttr(DenseArrayBase.from_list(i64, list(each)) for each in intervals)
         if self.remarks:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.dialects.files import write_whole
 from penstock.lowering.to_vta.disassembler import disassemble, micro_op_text
 from penstock.lowering.to_vta.isa import (
     BLOCK,
@@ -36,7 +37,7 @@ from penstock.lowering.to_vta.isa import (
 from penstock.lowering.to_vta.module import VtaModule, VtaStep
 from penstock.lowering.to_vta.words import decode_micro_ops, encode
 from penstock.passes.accel.program import View
-from penstock.runtime.folders import write_folder
+from penstock.runtime.folders import FILES, write_folder
 from penstock.runtime.signature import TensorSpec
 from penstock.runtime.vta.reference import Observation, Origin, view_of
 
@@ -46,7 +47,7 @@ FORMAT = "penstock-vta"
 SCHEMA = 1
 """The version of the folder's layout; another one is refused."""
 
-MANIFEST, INSTRUCTIONS, TEXT, MICRO_OPS, MICRO_OP_TEXT, DRAM_IMAGE, HOST, EXPECTED = (
+MANIFEST, INSTRUCTIONS, TEXT, MICRO_OPS, MICRO_OP_TEXT, DRAM_IMAGE, HOST, EXPECTED = _NAMES = (
     "manifest.json",
     "insn.bin",
     "insn.txt",
@@ -75,17 +76,17 @@ def save_folder(
     manifest = description.manifest(outputs)
 
     def fill(folder: Path) -> None:
-        (folder / MANIFEST).write_text(_readable(manifest), encoding="utf-8")
-        (folder / INSTRUCTIONS).write_bytes(encode(description.instructions))
-        (folder / TEXT).write_text(disassemble(description.instructions), encoding="utf-8")
-        (folder / MICRO_OPS).write_bytes(encoded.micro_ops.data)
+        write_whole(folder / MANIFEST, _readable(manifest))
+        write_whole(folder / INSTRUCTIONS, encode(description.instructions))
+        write_whole(folder / TEXT, disassemble(description.instructions))
+        write_whole(folder / MICRO_OPS, encoded.micro_ops.data)
         listed = micro_op_text(decode_micro_ops(encoded.micro_ops.data), encoded.micro_ops.base // MICRO_OP_BYTES)
-        (folder / MICRO_OP_TEXT).write_text(listed, encoding="utf-8")
-        (folder / DRAM_IMAGE).write_bytes(observed.dram.tobytes())
-        (folder / HOST).write_bytes(bytes(description.host.data))
-        (folder / EXPECTED).write_bytes(bytes(description.expected.data))
+        write_whole(folder / MICRO_OP_TEXT, listed)
+        write_whole(folder / DRAM_IMAGE, observed.dram.tobytes())
+        write_whole(folder / HOST, bytes(description.host.data))
+        write_whole(folder / EXPECTED, bytes(description.expected.data))
 
-    write_folder(Path(path), "folder of instructions", MANIFEST, fill)
+    write_folder(path, "folder of instructions", fill, marker=MANIFEST)
 
 
 def _readable(manifest: dict[str, Any]) -> str:
@@ -186,6 +187,7 @@ class _Description:
         store = encoded.micro_ops
         return {
             "format": FORMAT,
+            FILES: sorted(_NAMES),
             "schema": SCHEMA,
             "penstock": version("penstock"),
             "machine": encoded.target.machine_name,

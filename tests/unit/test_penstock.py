@@ -101,7 +101,7 @@ def test_weights_that_a_pass_makes_are_written_beside_the_output(
     assert penstock("run", "folded.mlir", "--input", "x.npy", "--output-dir", "out").status == 0
     np.testing.assert_array_equal(output(tmp_path / "out"), np.maximum(X @ (2 * WEIGHT) + BIAS, 0))
     lost = penstock_opt("doubled.mlir", "-p", "fold-constants,dce")
-    assert "warning: 1 new weights are lost on stdout; give -o FILE to keep them" in lost.err
+    assert "warning: 1 new weights are lost on stdout; give -o FILE or --weights FILE to keep them" in lost.err
 
 
 # run

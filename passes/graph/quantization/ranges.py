@@ -94,10 +94,7 @@ def read_ranges(path: str | Path) -> dict[str, Range]:
 def write_ranges(path: str | Path, ranges: Mapping[str, Range]) -> None:
     """Write a table as JSON, a value a line, whole or not at all."""
     lines = [f"  {json.dumps(name)}: {json.dumps(list(pair))}" for name, pair in ranges.items()]
-    try:
-        write_whole(Path(path), ("{\n" + ",\n".join(lines) + "\n}\n").encode())
-    except OSError as error:
-        raise UserError(f"cannot write the ranges: {error.strerror}", loc=str(path)) from None
+    write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def set_ranges(module: ModuleOp, ranges: Mapping[str, Range]) -> None:
