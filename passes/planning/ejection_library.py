@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.planning.conflicts import FAR, Conflicts
-from penstock.passes.toolchain.library import build_library
+from penstock.passes.toolchain.library import build_library, load
 
 _PROBLEM = ("sizes", "first", "other", "low", "high", "alignments", "first_range", "range_start", "range_end")
 _STATE = ("offsets", "weights", "outside", "best")
@@ -53,12 +53,13 @@ class Search(ctypes.Structure):
 def load_library() -> ctypes.CDLL | None:
     """The loops in C; None where there is no C compiler."""
     try:
-        path = build_library(
-            "ejection", {"ejection.c": files("penstock.passes.planning").joinpath("ejection.c").read_text()}
+        library = load(
+            build_library(
+                "ejection", {"ejection.c": files("penstock.passes.planning").joinpath("ejection.c").read_text()}
+            )
         )
     except UserError:
         return None
-    library = ctypes.CDLL(str(path))
     library.penstock_first_fit.restype = ctypes.c_int64
     return library
 

@@ -9,13 +9,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.files import temporary_folder, write_whole
 
 CANDIDATES = ("cc", "gcc", "clang")
 
@@ -115,9 +115,9 @@ def _flags(command: tuple[str, ...]) -> tuple[str, ...]:
 
 def _complaint(command: tuple[str, ...], flags: tuple[str, ...]) -> str:
     """What a compiler says about flags; empty if it takes them."""
-    with tempfile.TemporaryDirectory() as directory:
-        source = Path(directory, "empty.c")
-        source.write_text("#include <math.h>\n#include <stdint.h>\nint empty(void);\nint empty(void) { return 0; }\n")
+    with temporary_folder() as directory:
+        text = "#include <math.h>\n#include <stdint.h>\nint empty(void);\nint empty(void) { return 0; }\n"
+        write_whole(directory / "empty.c", text)
         arguments = (*flags, "-shared", "-o", "empty.so", "empty.c", "-lm")
         found = subprocess.run([*command, *arguments], cwd=directory, capture_output=True, text=True, check=False)
         if found.returncode == 0:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
+import ctypes
+import errno
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.files import keep, temporary_folder, write_whole
+from penstock.passes.toolchain.cache import add, find, key_of, open_cache, private_folder
 from penstock.passes.toolchain.compiler import Compiler, find_compiler
 
 HIDDEN_KERNELS = '-DPENSTOCK_KERNEL=__attribute__((visibility("hidden")))'
@@ -26,14 +28,6 @@ class CompilerFault(RuntimeError):
         self.kept = kept
 
 
-def cache_directory() -> Path:
-    """`$PENSTOCK_CACHE`, else the folder `penstock` in the user's cache."""
-    if named := os.environ.get("PENSTOCK_CACHE"):
-        return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "penstock"
-
-
 def build_library(
     name: str, sources: Mapping[str, str], headers: Mapping[str, str] | None = None, *, content: str | None = None
 ) -> Path:
@@ -41,39 +35,44 @@ def build_library(
     The shared library `name` of C files, by file name, built unless the cache has it; several are compiled at once.
 
     `content` says what the library does where that does not depend on how it is cut into files; it is the key of
-    the cache, together with the compiler. Raises UserError without a working C compiler or a writable cache, and
-    CompilerFault where the compiler refuses the files, which are kept.
+    the cache, together with the compiler. Raises UserError without a working C compiler and for a cache that others
+    may write, and CompilerFault where the compiler refuses the files, which are kept for a day.
     """
     compiler = find_compiler()
     headers = headers or {}
     if content is None:
         content = "\0".join(part for files in (headers, sources) for file in files.items() for part in file)
-    digest = hashlib.sha256(f"{compiler.identity}\0{content}".encode()).hexdigest()[:40]
-    directory = cache_directory()
-    library = directory / f"{name}-{digest}.so"
-    if library.exists():
-        return library
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        workplace = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=directory))
-    except OSError as error:
-        raise UserError(
-            f"the cache of compiled code cannot be written: {error.strerror}",
-            loc=str(directory),
-            notes=["PENSTOCK_CACHE names another folder"],
-        ) from None
-    try:
+    key = key_of(f"{compiler.identity}\0{content}")
+    directory = open_cache()
+    if (entry := find(directory, name, key)) is not None:
+        return entry
+    with ExitStack() as stack:
+        try:
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            workplace = stack.enter_context(temporary_folder(directory))
+        except OSError as error:
+            directory = private_folder(directory, error.strerror)
+            if (entry := find(directory, name, key)) is not None:
+                return entry
+            workplace = stack.enter_context(temporary_folder(directory))
         for file, text in {**headers, **sources}.items():
-            (workplace / file).write_text(text)
-        _compile(compiler, list(sources), workplace)
-        # Whole or not at all: another process may build the same.
-        os.replace(workplace / "program.so", library)
-    except BaseException as error:
-        if not isinstance(error, CompilerFault):
-            shutil.rmtree(workplace, ignore_errors=True)
-        raise
-    shutil.rmtree(workplace, ignore_errors=True)
-    return library
+            write_whole(workplace / file, text)
+        try:
+            _compile(compiler, list(sources), workplace)
+        except CompilerFault:
+            keep(workplace)
+            raise
+        return add(directory, name, key, workplace / "program.so")
+
+
+def load(library: Path) -> ctypes.CDLL:
+    """The library in this process; raises UserError where the system does not load it."""
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        notes = ["PENSTOCK_CACHE names a folder for compiled code"]
+        raise UserError(f"compiled code cannot be loaded: {error}", loc=str(library), notes=notes) from None
 
 
 def _compile(compiler: Compiler, files: list[str], workplace: Path) -> None:

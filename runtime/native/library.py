@@ -16,8 +16,8 @@ def build(source: CSource) -> Path:
     """
     The shared library of a program, built unless the cache has it.
 
-    Raises UserError without a working C compiler or a writable cache, and CompilerFault where the compiler
-    refuses the program, whose files are kept.
+    Raises UserError without a working C compiler and for a cache that others may write, and CompilerFault where the
+    compiler refuses the program, whose files are kept for a day.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     units = source.units(cores if len(source.source) >= SPLIT_LENGTH else 1)

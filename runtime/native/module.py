@@ -16,6 +16,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_types import same_bits, stored
 from penstock.dialects.weights import Array
 from penstock.lowering.to_c import CSource, Parameter, emit_c
+from penstock.passes.toolchain.library import load
 from penstock.runtime.native.library import build
 
 ALIGNMENT = 64
@@ -88,7 +89,7 @@ class NativeModule:
     def __init__(self, source: CSource, path: Path):
         self.source = source
         self.path = path
-        library = ctypes.CDLL(str(path))
+        library = load(path)
         size = library[source.size_symbol]
         size.restype, size.argtypes = ctypes.c_size_t, []
         self.context_bytes = int(size())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.planning.instance import Numbers
 from penstock.passes.planning.search.state import Fit, Rule, Start, Verdict
-from penstock.passes.toolchain.library import build_library
+from penstock.passes.toolchain.library import build_library, load
 
 _MORE_ROOM = 3
 _FRAME_FIELDS = 8
@@ -42,14 +42,15 @@ class _Search(ctypes.Structure):
 def _library() -> ctypes.CDLL | None:
     folder = files("penstock.passes.planning.search")
     try:
-        path = build_library(
-            "planning-search",
-            {"search.c": folder.joinpath("search.c").read_text()},
-            {"search.h": folder.joinpath("search.h").read_text()},
+        library = load(
+            build_library(
+                "planning-search",
+                {"search.c": folder.joinpath("search.c").read_text()},
+                {"search.h": folder.joinpath("search.h").read_text()},
+            )
         )
     except UserError:
         return None
-    library = ctypes.CDLL(str(path))
     library.penstock_search.argtypes = [ctypes.POINTER(_Search), ctypes.c_int64, ctypes.c_int64]
     library.penstock_search.restype = ctypes.c_int
     return library
