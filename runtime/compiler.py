@@ -26,6 +26,7 @@ from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.from_text import ParsedText, parse_text, place_in, read_text
 from penstock.passes.graph.bind_dims import bind_dims, symbolic_dims
 from penstock.runtime.pass_manager import Observer, PassTimer, read_pipeline, run_passes, verify
+from penstock.runtime.proofs import prove
 from penstock.runtime.weights import open_weights
 
 if TYPE_CHECKING:
@@ -293,12 +294,16 @@ def compile_module(
     Lower `module` in place to the end of level `until`, for `machine`, or for the machine that it holds, or
     for the host alone.
 
-    Returns name and seconds of every pass. Raises UserError for what is the fault of the input, and for symbolic
-    dimensions that are not bound.
+    Returns name and seconds of every pass. Raises UserError for what is the fault of the input, for symbolic
+    dimensions that are not bound, and for a program at loop or accel level that is not safe as it is given: passes that
+    place buffers and tokens anew would hide it.
     """
     require_bound(module)
     if machine is not None:
         attach_machine(module, machine)
+    if level_of(module) in ("loop", "accel"):
+        verify(module, parsed)
+        prove(module)
     target = find_target(module)
     specs = pipeline(until, target.machine_name if target else None, start=level_of(module))
     passes = read_pipeline(",".join(specs))

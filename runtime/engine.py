@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.runtime.compiler import Program, Progress, compile_module, require_bound
+from penstock.runtime.proofs import prove
 from penstock.runtime.signature import Signature, signature_of
 
 if TYPE_CHECKING:
@@ -73,12 +74,15 @@ class Engine:
         ctx: PenstockContext,
         signature: Signature | None = None,
         backend: Backend = "native",
+        *,
+        verify: bool = True,
     ):
         """
         Make `module` ready to run; it may be at any level for the interpreter, at loop or accel level for C.
 
-        Raises UserError where the backend is not there: no C compiler for `native`, and for symbolic dimensions
-        that are not bound.
+        Raises UserError where the backend is not there: no C compiler for `native`; for symbolic dimensions that are
+        not bound; and, with `verify`, for a program that is not proved safe (see `runtime.proofs`). A program that
+        the compiler has just lowered has been proved already.
         """
         if backend not in BACKENDS:
             near = did_you_mean(backend, BACKENDS)
@@ -86,6 +90,8 @@ class Engine:
         self.module = module
         self.ctx = ctx
         require_bound(module)
+        if verify:
+            prove(module)
         self.signature = signature or signature_of(module)
         self.backend: Backend = backend
         self.fusion: FusionCount | None = None
@@ -158,6 +164,6 @@ def compile_program(
     seconds = compile_module(
         program.module, program.ctx, machine, until or "accel", progress, parsed=program.parsed, observers=[fusion]
     )
-    engine = Engine(program.module, program.ctx, signature, backend)
+    engine = Engine(program.module, program.ctx, signature, backend, verify=False)
     engine.fusion, engine.seconds = fusion, seconds
     return engine

@@ -1,7 +1,8 @@
 """
 A compiled plan as a folder, `NAME.plan`, that `penstock run` and `load_plan` read again:
 
-- `plan.json`: the schema version, the machine, the level, and the model's inputs and outputs;
+- `plan.json`: the schema version, the machine, the level, the model's inputs and outputs, and a digest of the text,
+  by which one that was edited is known: it is verified anew;
 - `module.mlir`: the lowered program, with every decision as text: edit an offset and run again;
 - `weights.safetensors`: the weights it takes, in the layouts that the passes chose;
 - `*.c`, `*.h`: the generated C, for reading and for building elsewhere. Running the plan generates it anew from
@@ -12,6 +13,7 @@ Schema 1. A plan is replaced as a whole, and read only if its schema is known.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -30,6 +32,7 @@ from penstock.lowering.to_text import located_text
 from penstock.runtime.compiler import level_of
 from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.folders import FILES, write_folder
+from penstock.runtime.pass_manager import verify as verify_ir
 from penstock.runtime.signature import Signature, TensorSpec, signature_of
 from penstock.runtime.weights import open_weights, save_weights
 
@@ -55,11 +58,12 @@ def save_plan(engine: Engine, path: str | Path, sources: Mapping[str, str]) -> N
     write_folder(path, "plan", lambda folder: _fill(engine, folder, sources), marker=PLAN_FILE)
 
 
-def load_plan(path: str | Path, backend: Backend = "native") -> Engine:
+def load_plan(path: str | Path, backend: Backend = "native", *, verify: bool = True) -> Engine:
     """
     The engine of a plan, from its text and weights.
 
-    Raises UserError for a folder that is no plan, an unknown schema, and text or weights that do not fit.
+    Raises UserError for a folder that is no plan, an unknown schema, and text or weights that do not fit; with
+    `verify`, and if the text is not what was written, also where it is not proved safe.
     """
     path = Path(path)
     place = str(path / PLAN_FILE)
@@ -77,13 +81,17 @@ def load_plan(path: str | Path, backend: Backend = "native") -> Engine:
     text = read_text(path / MODULE_FILE)
     parsed = parse_text(ctx, text)
     open_weights(ctx, parsed, text.name)
-    return Engine(parsed.module, ctx, signature, backend)
+    edited = description.get("sha256") != _digest(text.text)
+    if edited:
+        verify_ir(parsed.module, parsed)
+    return Engine(parsed.module, ctx, signature, backend, verify=verify and edited)
 
 
 def _fill(engine: Engine, folder: Path, sources: Mapping[str, str]) -> None:
     if signature_of(engine.module).weights:
         save_weights(engine.ctx.weights, engine.module, folder / WEIGHTS_FILE)
-    write_whole(folder / MODULE_FILE, located_text(engine.ctx, engine.module))
+    text = located_text(engine.ctx, engine.module)
+    write_whole(folder / MODULE_FILE, text)
     for name, source in sources.items():
         write_whole(folder / name, source)
     target = find_target(engine.module)
@@ -92,11 +100,16 @@ def _fill(engine: Engine, folder: Path, sources: Mapping[str, str]) -> None:
         "penstock": version("penstock"),
         "machine": target.machine_name if target else None,
         "level": level_of(engine.module),
+        "sha256": _digest(text),
         FILES: sorted([*os.listdir(folder), PLAN_FILE]),
         "inputs": [_spec_to_json(spec) for spec in engine.signature.inputs],
         "outputs": [_spec_to_json(spec) for spec in engine.signature.outputs],
     }
     write_whole(folder / PLAN_FILE, json.dumps(description, indent=2) + "\n")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def _spec_to_json(spec: TensorSpec) -> dict[str, Any]:

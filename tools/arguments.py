@@ -71,6 +71,21 @@ def add_schedule(parser: argparse.ArgumentParser, *, several: bool = False) -> N
     )
 
 
+def add_no_verify(parser: argparse.ArgumentParser) -> None:
+    """Whether the plan and the hazards of text that is given are proved before it is executed."""
+    parser.add_argument(
+        "--no-verify",
+        action="store_true",
+        help="execute IR as it is given, whether or not its buffers have places of their own and its commands an order",
+    )
+
+
+def warn_unverified(args: argparse.Namespace) -> None:
+    """Say that the program is not proved safe, if `--no-verify` is given; not even `-q` hides that."""
+    if args.no_verify:
+        print(f"{args.model}: warning: neither its memory plan nor its hazards are verified", file=sys.stderr)
+
+
 def read_dims(words: Sequence[str]) -> dict[str, int]:
     """
     The sizes in `NAME=SIZE` words.

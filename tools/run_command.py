@@ -15,7 +15,15 @@ from penstock.runtime.native import find_compiler
 from penstock.runtime.pass_manager import verify
 from penstock.runtime.plan import is_plan, load_plan
 from penstock.runtime.signature import signature_of
-from penstock.tools.arguments import add_common, add_machine, add_model, add_schedule, say
+from penstock.tools.arguments import (
+    add_common,
+    add_machine,
+    add_model,
+    add_no_verify,
+    add_schedule,
+    say,
+    warn_unverified,
+)
 from penstock.tools.programs import load_for_inputs
 from penstock.tools.progress import pass_progress
 from penstock.tools.tensors import FORMATS, GivenTensors, read_given, write_tensor
@@ -50,6 +58,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_machine(parser)
     add_schedule(parser)
+    add_no_verify(parser)
     add_common(parser)
     parser.set_defaults(run=execute)
 
@@ -96,7 +105,10 @@ def _engine(args: argparse.Namespace, given: GivenTensors) -> Engine:
     if level is None and program.parsed is not None and args.machine is None:
         # A file of IR is run as it stands: it may be what someone edited.
         verify(program.module, program.parsed)
-        return Engine(program.module, program.ctx, signature, "interpreter")
+        warn_unverified(args)
+        return Engine(program.module, program.ctx, signature, "interpreter", verify=not args.no_verify)
+    if args.no_verify:
+        raise UserError("--no-verify is for a plan, and for a file of IR that is run as it stands", status=USAGE)
     backend = "native" if level in (None, "c") else "interpreter"
     if backend == "native":
         _require_compiler()
@@ -118,10 +130,11 @@ def _engine_of_plan(args: argparse.Namespace) -> Engine:
     if args.machine is not None or args.dim:
         raise UserError("a plan is compiled already: --machine and --dim are for compiling", status=USAGE)
     level = args.level
+    warn_unverified(args)
     if level in (None, "c"):
         _require_compiler()
-        return load_plan(args.model, "native")
-    engine = load_plan(args.model, "interpreter")
+        return load_plan(args.model, "native", verify=not args.no_verify)
+    engine = load_plan(args.model, "interpreter", verify=not args.no_verify)
     if level != level_of(engine.module):
         raise UserError(
             f"the plan is at {level_of(engine.module)} level, not at {level} level",

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.tools.arguments import add_common, add_machine, add_model, read_dims, say
+from penstock.tools.arguments import add_common, add_machine, add_model, add_no_verify, read_dims, say, warn_unverified
 from penstock.tools.text import STDIN, write_output
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_model(parser)
     add_machine(parser)
+    add_no_verify(parser)
     parser.add_argument("-p", "--passes", metavar="PIPELINE", help="lower by these passes in place of the compiler's")
     parser.add_argument("--kernel", metavar="NAME", help="only the runs of this kernel")
     group = parser.add_argument_group("files, written as a whole or not at all; - is stdout")
@@ -63,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
     program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
     require_bound(program.module, str(program.path))
     workloads = _lower(args, program)
-    run = run_program(program.module, workloads, args.kernel)
+    run = run_program(program.module, workloads, args.kernel, verify=not args.no_verify)
     if not run.kernels:
         note = ", ".join(name for name, _ in run.host)
         notes = [f"the host runs {note}"] if note else ["@main calls no kernel"]
@@ -83,26 +84,19 @@ def _lower(args: argparse.Namespace, program: Program) -> Workloads:
     from penstock.dialects.machine import find_target
     from penstock.runtime.compiler import attach_machine, compile_module
     from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+    from penstock.runtime.proofs import prove
     from penstock.runtime.simulator.workloads import Workloads
     from penstock.tools.progress import pass_progress
 
     if args.machine is None and find_target(program.module) is None:
         notes = ["say which: --machine NAME", "`penstock machines` lists them"]
         raise UserError("there is no machine to simulate", loc=str(program.path), notes=notes, status=USAGE)
+    if args.no_verify and program.level != "accel":
+        message = f"--no-verify is for IR at the accel level, and {program.path} is at the {program.level} level"
+        raise UserError(message, status=USAGE)
+    warn_unverified(args)
     workloads = Workloads()
-    if args.passes is not None:
-        passes = read_pipeline(args.passes)
-        if args.machine is not None:
-            attach_machine(program.module, args.machine)
-        run_passes(program.ctx, program.module, passes, observers=[workloads], parsed=program.parsed)
-        if program.level in ("graph", "tensor"):
-            message = f"these passes leave the program at the {program.level} level"
-            raise UserError(message, loc=str(program.path), notes=["commands are at the accel level"], status=USAGE)
-    elif program.level == "accel":
-        if args.machine is not None:
-            attach_machine(program.module, args.machine)
-        verify(program.module, program.parsed)
-    else:
+    if args.passes is None and program.level != "accel":
         with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
             compile_module(
                 program.module,
@@ -113,6 +107,21 @@ def _lower(args: argparse.Namespace, program: Program) -> Workloads:
                 parsed=program.parsed,
                 observers=[workloads],
             )
+        return workloads
+    passes = read_pipeline(args.passes or "")
+    if args.machine is not None:
+        attach_machine(program.module, args.machine)
+    verify(program.module, program.parsed)
+    if args.passes is not None:
+        if not args.no_verify:
+            prove(program.module)
+        run_passes(program.ctx, program.module, passes, observers=[workloads], parsed=program.parsed)
+        if program.level in ("graph", "tensor"):
+            message = f"these passes leave the program at the {program.level} level"
+            raise UserError(message, loc=str(program.path), notes=["commands are at the accel level"], status=USAGE)
+    if not args.no_verify:
+        # The kernels that are simulated are proved free of hazards when they are.
+        prove(program.module, hazards=False)
     return workloads
 
 

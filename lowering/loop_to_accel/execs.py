@@ -12,26 +12,18 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from penstock.dialects.accel import ExecOp
-from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.lowering.loop_to_accel.pieces import loop_of, slice_of
 from penstock.passes.access import Access, Node, Operand, linear_form, steps_of
 from penstock.passes.command_loops import long_dims, next_loop
 from penstock.passes.indices import Index, scale
 from penstock.passes.intrinsics import Match
-from penstock.passes.loop.tensorize import prove
+from penstock.passes.loop.tensorize import prove_named
 
 
 def lower_generic(builder: Builder, generic: GenericOp, target: TargetOp) -> None:
     """Issue the command that does `generic`, without tokens; the match is proved again."""
-    match = prove(generic, target)
-    named = None if generic.library_call is None else generic.library_call.data
-    if named != match.intrinsic.sym_name.data:
-        raise UserError(
-            f"this op says it is {named or 'no intrinsic'}, but it matches @{match.intrinsic.sym_name.data}",
-            loc=location_of(generic),
-            notes=["run `tensorize` first"],
-        )
+    match = prove_named(generic, target)
     access = Access(
         tuple(generic.get_static_loop_ranges()),
         tuple(kind.data for kind in generic.iterator_types),

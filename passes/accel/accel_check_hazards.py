@@ -73,11 +73,16 @@ class AccelCheckHazardsPass(ModulePass):
     name = "accel-check-hazards"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        target = machine_of(op)
-        if target is None:
-            return
-        for kernel, arguments in ways(op):
-            _check(kernel, target, arguments)
+        check_hazards(op)
+
+
+def check_hazards(module: ModuleOp) -> None:
+    """Raise UserError, located, where a kernel of the machine is not free of hazards; what the pass does."""
+    target = machine_of(module)
+    if target is None:
+        return
+    for kernel, arguments in ways(module):
+        _check(kernel, target, arguments)
 
 
 def _check(kernel: func.FuncOp, target: TargetOp, arguments: Arguments | None) -> None:

@@ -35,6 +35,19 @@ def prove(generic: GenericOp, target: TargetOp) -> Match:
     )
 
 
+def prove_named(generic: GenericOp, target: TargetOp) -> Match:
+    """The intrinsic that `generic` says it is; raises UserError where it says none, or is another or none."""
+    match = prove(generic, target)
+    named = None if generic.library_call is None else generic.library_call.data
+    if named != match.intrinsic.sym_name.data:
+        raise UserError(
+            f"this op says it is {named or 'no intrinsic'}, but it matches @{match.intrinsic.sym_name.data}",
+            loc=location_of(generic),
+            notes=["run `tensorize` first"],
+        )
+    return match
+
+
 @dataclass(frozen=True)
 class TensorizePass(ModulePass):
     """

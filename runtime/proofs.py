@@ -1,0 +1,40 @@
+"""What is proved of a program without running it: its intrinsics, its memory plan, and the order of its commands."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.linalg.ops import GenericOp
+
+from penstock.dialects.accel import Accel
+from penstock.passes.accel.accel_check_hazards import check_hazards
+from penstock.passes.kernels import machine_kernels
+from penstock.passes.loop.memory_flow.aliases import Allocation
+from penstock.passes.loop.memory_problems import memory_problems
+from penstock.passes.loop.plan_faults import check_given
+from penstock.passes.loop.tensorize import prove_named
+
+
+def prove(module: ModuleOp, *, hazards: bool = True) -> None:
+    """
+    Prove that a program is safe: every op that names an intrinsic is that intrinsic; the offsets that are written are
+    aligned, inside their scopes, and give no byte to two live buffers; and, with `hazards`, its kernels are free of
+    races, deadlocks, leaks and overflows and within the machine's limits.
+
+    Required: a module that verifies; above the loop level there is nothing to prove, and buffers without an offset are
+    left out. That the program computes what its author meant is not proved. Raises UserError, at an op, for what does
+    not hold.
+    """
+    target, kernels = machine_kernels(module)
+    for kernel in kernels:
+        assert target is not None
+        for op in kernel.walk():
+            if isinstance(op, GenericOp) and op.library_call is not None:
+                prove_named(op, target)
+    if any(isinstance(op, Allocation) for op in module.walk()):
+        for memory in memory_problems(module):
+            check_given(memory)
+    if hazards and any(type(op) in _COMMANDS for op in module.walk()):
+        check_hazards(module)
+
+
+_COMMANDS = frozenset(Accel.operations)
