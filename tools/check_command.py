@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.tools.arguments import add_common, add_machine, add_model, add_schedule, add_until
+from penstock.tools.arguments import add_common, add_machine, add_model, add_schedule, add_until, read_dims
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
@@ -21,6 +21,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_model(parser)
     add_machine(parser)
     add_until(parser)
+    parser.add_argument(
+        "--against", metavar="SOURCE", help="the program must compute what this one does, to begin with"
+    )
     parser.add_argument("-p", "--passes", metavar="PIPELINE", help="these passes in place of the compiler's")
     parser.add_argument("--input", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="inputs")
     parser.add_argument("--real", action="store_true", help="draw floats that are no integers")
@@ -32,16 +35,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def execute(args: argparse.Namespace) -> int:
     from penstock.dialects.machine import find_target
-    from penstock.runtime.compiler import attach_machine, pipeline
+    from penstock.runtime.compiler import attach_machine, load_input, pipeline, require_bound
     from penstock.runtime.interpreter import Order, read_order
     from penstock.runtime.pass_manager import read_pipeline, verify
     from penstock.runtime.signature import signature_of
-    from penstock.tools.lockstep import ValueChanged, default_inputs, lockstep
+    from penstock.tools.lockstep import SCHEDULES, Lockstep, default_inputs
     from penstock.tools.programs import load_for_inputs
     from penstock.tools.tensors import read_given
 
     given = read_given(args.input)
-    schedules: list[Order] = [read_order(word) for word in (args.schedule or "program").split(",")]
+    schedules: list[Order] = [read_order(word) for word in args.schedule.split(",")] if args.schedule else [*SCHEDULES]
     program = load_for_inputs(args, given)
     verify(program.module, program.parsed)
     if args.machine is not None:
@@ -55,11 +58,15 @@ def execute(args: argparse.Namespace) -> int:
         inputs = signature.bind(given.ordered, given.named)
     else:
         inputs = default_inputs(signature, seed=args.seed, real=args.real)
-    report = lockstep(
-        program.module, program.ctx, read_pipeline(specs), inputs, parsed=program.parsed, schedules=schedules
-    )
-    if not args.quiet:
-        print(report)
-    if (culprit := report.culprit) is not None:
-        raise ValueChanged(report, culprit)
+    watch = Lockstep(program.ctx, inputs, schedules)
+    try:
+        if args.against is not None:
+            source = load_input(args.against, dims=read_dims(args.dim), allow_nan=args.allow_nan)
+            require_bound(source.module, args.against)
+            verify(source.module, source.parsed)
+            watch.compare_with(source.module, source.ctx, program.module)
+        watch.run(program.module, read_pipeline(specs), parsed=program.parsed)
+    finally:
+        if not args.quiet and watch.report.comparisons:
+            print(watch.report)
     return 0

@@ -1,5 +1,10 @@
 """
-Lockstep: run a program before and after every pass on the same inputs, and name the first pass that changed a value.
+Lockstep: run a program before and after every pass on the same inputs, and name the first pass that broke it.
+
+A pass breaks a program if it changes a value; if the program cannot run any more, as when it reads bytes of a scope
+that hold something else; if what it leaves cannot be proved safe (see `runtime.proofs`: the plan of the memory, and the
+hazards of an accelerator); or if its commands compute something else in another order that their tokens allow. All of
+it is looked at after each pass, so that a later pass cannot hide a fault, and a later check is not blamed for it.
 
 The default inputs are small integers, stored as floats, so that sums of them are exact in any order and every pass
 must keep the outputs bit for bit. Where values are not integers (trained weights, inputs with fractions), two kinds
@@ -17,13 +22,14 @@ round have it as well, as they can tip a rounding that stands.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
@@ -31,12 +37,15 @@ from xdsl.passes import ModulePass
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_types import stored
+from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import ParsedText
 from penstock.runtime.compiler import level_of
 from penstock.runtime.interpreter import Listener, Order, run_module
 from penstock.runtime.pass_manager import run_passes
+from penstock.runtime.proofs import prove
 from penstock.runtime.signature import Signature, TensorSpec, signature_of
 from penstock.runtime.weights import weight_uses
+from penstock.tools.comparison import Comparison, Report, compare_arrays
 from penstock.tools.localize import first_difference
 from penstock.tools.rounding import epsilon, exact_in, squared_narrowings, summed_terms
 
@@ -50,69 +59,52 @@ NARROW_TYPES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 """What a pass may narrow to."""
 MAX_EXACT = 1 << 24
 """Integers up to here, and their sums, are exact in f32."""
+SCHEDULES: tuple[Order, ...] = ("program", "asap", "alap", 1)
+"""The orders in which the commands of an accelerator happen, unless others are asked for."""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What a pass did to the outputs."""
+class AsGiven(ModulePass):
+    """Stands for whatever made a program of its source."""
 
-    pass_name: str
-    verdict: str
-    """`equal`, `rounding` (within the bound of a pass that may round) or `changed`."""
-    largest_error: float = 0.0
-    bound: float = 0.0
-    where: str = ""
-    """The output and the element with the largest error."""
-    operation: str | None = None
-    """The place of the first operation whose value changed, as far as it can be told."""
+    name = "as given"
+    reassociates: ClassVar[bool] = True
 
-    def __str__(self) -> str:
-        match self.verdict:
-            case "equal":
-                return f"{self.pass_name}: equal, bit for bit"
-            case "rounding":
-                return f"{self.pass_name}: rounding only, {self.largest_error:.3g} (bound {self.bound:.3g})"
-            case _:
-                return f"{self.pass_name}: changed {self.where} by {self.largest_error:.6g}"
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Change nothing."""
 
 
-@dataclass
-class Report:
-    """All comparisons so far, in the order of the passes; the last is the faulty one if there is one."""
-
-    comparisons: list[Comparison] = field(default_factory=list[Comparison])
-
-    @property
-    def culprit(self) -> Comparison | None:
-        """The first pass that changed a value, or None."""
-        return next((found for found in self.comparisons if found.verdict == "changed"), None)
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.comparisons))
-
-
-class ValueChanged(UserError):
-    """Raised at the first pass that changed a value; carries the report up to there."""
+class ProgramBroken(UserError):
+    """Raised at the first pass that broke the program; carries the report up to there."""
 
     def __init__(self, report: Report, culprit: Comparison):
         notes = [f"allowed was {culprit.bound:.3g}"] if culprit.bound else []
-        if culprit.operation is not None:
-            notes.append(f"the first operation with another value is {culprit.operation}")
-        super().__init__(
-            f'the pass "{culprit.pass_name}" changed a value: {culprit.where},'
-            f" the largest error is {culprit.largest_error:.6g}",
-            notes=notes,
-        )
+        subject = f'the pass "{culprit.pass_name}"'
+        if culprit.pass_name == AsGiven.name:
+            subject = "what made the program of its source"
+        fault, loc = culprit.fault, None
+        if fault is not None:
+            message = f"{subject} broke the program: {fault.message}"
+            loc, notes = fault.loc, [*notes, *fault.notes]
+        else:
+            message = f"{subject} changed a value: {culprit.where}, the largest error is {culprit.largest_error:.6g}"
+            if culprit.operation is not None:
+                notes.append(f"the first operation with another value is {culprit.operation}")
+        super().__init__(message, loc=loc, notes=[*notes, *_kept_note(report)])
         self.report = report
+
+
+def _kept_note(report: Report) -> list[str]:
+    return [f"every value was kept by {', '.join(report.kept)}"] if report.kept else []
 
 
 @dataclass
 class Lockstep:
-    """The observer that runs the program around every pass; raises ValueChanged."""
+    """The observer that runs the program around every pass; raises ProgramBroken."""
 
     ctx: PenstockContext
     inputs: Sequence[Array]
-    schedules: Sequence[Order] = ("program",)
+    schedules: Sequence[Order] = SCHEDULES
     """The orders in which commands of an accelerator happen; all must give the same outputs."""
     report: Report = field(default_factory=Report)
     _expected: list[Array] | None = None
@@ -120,51 +112,125 @@ class Lockstep:
     _terms: float = 0.0
     _narrowings: float = 0.0
     _before: ModuleOp | None = None
+    _before_ctx: PenstockContext | None = None
+    _running: str | None = None
+
+    def compare_with(self, source: ModuleOp, ctx: PenstockContext, module: ModuleOp) -> None:
+        """
+        Compare a program as it is given with the one that it was made from, which has weights of its own.
+
+        Raises ProgramBroken where it computes something else, UserError where it takes or gives other tensors.
+        """
+        wanted, found = signature_of(source), signature_of(module)
+        if (wanted.inputs, wanted.outputs) != (found.inputs, found.outputs):
+            notes = [f"the source: {wanted.describe()}", f"the program: {found.describe()}"]
+            raise UserError("the program has other inputs or outputs than its source", notes=notes)
+        prove(module)
+        self._before, self._before_ctx = source, ctx
+        self._terms = max(summed_terms(source), summed_terms(module))
+        self._names = tuple(spec.name for spec in wanted.outputs)
+        self._narrowings = squared_narrowings(module)
+        self._expected = self._run(source)
+        self.report.comparisons.append(self._compared(AsGiven(), module, self._expected))
+        if (culprit := self.report.culprit) is not None:
+            raise ProgramBroken(self.report, culprit)
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
         self._terms = max(self._terms, summed_terms(module))
         if self._expected is None:
             self._names = tuple(spec.name for spec in signature_of(module).outputs)
+            prove(module)
             self._expected = self._run(module)
-        self._before = module.clone()
+            self._try_orders(module, self._expected)
+        self._before, self._before_ctx = module.clone(), self.ctx
+        self._running = module_pass.name
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         assert self._expected is not None
+        self._running = None
         self._narrowings = max(self._narrowings, squared_narrowings(module))
-        actual = self._run(module)
-        comparison = self._locate(self._compare(module_pass, module, self._expected, actual), module)
+        if self._is_unchanged(module):
+            comparison = Comparison(module_pass.name, "equal")
+        else:
+            comparison = self._compared(module_pass, module, self._expected)
         self.report.comparisons.append(comparison)
-        if comparison.verdict == "changed":
-            raise ValueChanged(self.report, comparison)
+        if self.report.culprit is not None:
+            raise ProgramBroken(self.report, comparison)
+
+    def run(self, module: ModuleOp, passes: Sequence[ModulePass], *, parsed: ParsedText | None = None) -> None:
+        """Run `passes` on `module` in place under this observer; its report says how far they came, come what may."""
+        try:
+            run_passes(self.ctx, module, passes, observers=[self], parsed=parsed)
+        except UserError as error:
+            raise self.explained(error) from error
+
+    def explained(self, error: UserError) -> UserError:
+        """A fault that a pass raised, with that pass and those before it that kept every value."""
+        if isinstance(error, ProgramBroken) or self._running is None:
+            return error
+        notes = [*error.notes, f'the pass "{self._running}" refuses the program', *_kept_note(self.report)]
+        return UserError(error.message, loc=error.loc, notes=notes, status=error.status)
+
+    def _is_unchanged(self, module: ModuleOp) -> bool:
+        """Whether the pass left the text as it was; above it, passes may have written weights."""
+        level = level_of(module)
+        return (
+            level in ("loop", "accel") and self._before is not None and module.is_structurally_equivalent(self._before)
+        )
+
+    def _compared(self, module_pass: ModulePass, module: ModuleOp, expected: list[Array]) -> Comparison:
+        try:
+            actual = self._run(module)
+            comparison = self._locate(self._compare(module_pass, module, expected, actual), module)
+            if comparison.verdict != "changed":
+                prove(module)
+                self._try_orders(module, actual)
+        except UserError as error:
+            return Comparison(module_pass.name, "broken", math.inf, operation=error.loc, fault=error)
         self._expected = actual
+        return comparison
 
     def _locate(self, comparison: Comparison, module: ModuleOp) -> Comparison:
-        # Where a pass may round otherwise, the first value with other bits need not be the faulty one.
-        if comparison.verdict != "changed" or self._before is None or comparison.bound:
+        if comparison.verdict != "changed" or self._before is None:
             return comparison
+        bound = self._bound if comparison.bound else None
         try:
-            place = first_difference(self._before, module, self._listen)
+            number = comparison.output
+            output = None if number is None or self._expected is None else self._expected[number]
+            place = first_difference(self._before, module, self._listen, output, bound)
         except UserError:  # the values of a broken program need not be computable one by one
             place = None
         return replace(comparison, operation=place)
 
-    def _run(self, module: ModuleOp) -> list[Array]:
-        # Sums of integers are exact in any order; others are taken in the order that the IR says.
-        ordered = not self._is_exact(module, ())
-        first, *others = (
-            (order, run_module(module, self.inputs, self.ctx.weights, ordered=ordered, schedule=order))
-            for order in (self.schedules if level_of(module) == "accel" else ("program",))
-        )
-        for order, outputs in others:
-            if any(stored(a).tobytes() != stored(b).tobytes() for a, b in zip(first[1], outputs, strict=True)):
+    def _try_orders(self, module: ModuleOp, outputs: Sequence[Array]) -> None:
+        """Raise UserError where the commands of a program give other outputs than `outputs` in another order."""
+        if level_of(module) != "accel":
+            return
+        for order in self.schedules:
+            if order == "program":
+                continue
+            others = self._run(module, order)
+            if any(stored(a).tobytes() != stored(b).tobytes() for a, b in zip(outputs, others, strict=True)):
                 raise UserError(
-                    f'the schedules "{first[0]}" and "{order}" give different outputs',
+                    f'the schedules "program" and "{order}" give different outputs',
                     notes=["a token is missing: the result depends on which unit is faster"],
                 )
-        return first[1]
+
+    def _run(self, module: ModuleOp, order: Order = "program") -> list[Array]:
+        # Sums of integers are exact in any order; others are taken in the order that the IR says.
+        ordered = not self._is_exact(module, ())
+        return run_module(module, self.inputs, self._weights(module), ordered=ordered, schedule=order)
 
     def _listen(self, module: ModuleOp, listener: Listener) -> object:
-        return run_module(module, self.inputs, self.ctx.weights, ordered=True, listener=listener)
+        return run_module(module, self.inputs, self._weights(module), ordered=True, listener=listener)
+
+    def _weights(self, module: ModuleOp) -> WeightStore:
+        ctx = self._before_ctx if module is self._before else None
+        return (ctx or self.ctx).weights
+
+    def _weight_arrays(self, module: ModuleOp) -> Iterator[Array]:
+        weights = self._weights(module)
+        return (weights[name] for name, _, _ in weight_uses(module) if name in weights)
 
     def _compare(
         self, module_pass: ModulePass, module: ModuleOp, expected: list[Array], actual: list[Array]
@@ -176,8 +242,9 @@ class Lockstep:
             )
         worst: Comparison | None = None
         allowed_rounding = self._may_round(module_pass, module, expected)
-        for output, before, after in zip(self._names, expected, actual, strict=True):
-            found = _compare_arrays(name, output, before, after, self._bound(before) if allowed_rounding else 0.0)
+        for number, (output, before, after) in enumerate(zip(self._names, expected, actual, strict=True)):
+            bound = self._bound(before) if allowed_rounding else 0.0
+            found = replace(compare_arrays(name, output, before, after, bound), output=number)
             if found.verdict == "changed":
                 return found
             if worst is None or found.largest_error >= worst.largest_error:
@@ -194,10 +261,10 @@ class Lockstep:
     def _fits(self, dtype: np.dtype[Any]) -> bool:
         """Whether `dtype` holds every float that goes into the program before the pass, or that it computes."""
         assert self._before is not None
-        weights = (self.ctx.weights[name] for name, _, _ in weight_uses(self._before) if name in self.ctx.weights)
+        weights = self._weight_arrays(self._before)
         found = [all(exact_in(array, dtype) for array in (*self.inputs, *weights))]
 
-        def listen(op: Operation, results: Sequence[Any]) -> None:
+        def listen(op: Operation, results: Sequence[Any], _: Sequence[Any]) -> None:
             found[0] = found[0] and all(exact_in(np.asarray(each), dtype) for each in results)
 
         if found[0]:
@@ -214,7 +281,7 @@ class Lockstep:
 
     def _is_exact(self, module: ModuleOp, outputs: Sequence[Array]) -> bool:
         """Whether everything that goes in and comes out is integers, which rounding does not explain away."""
-        weights = (self.ctx.weights[name] for name, _, _ in weight_uses(module) if name in self.ctx.weights)
+        weights = self._weight_arrays(module)
         return all(_is_integral(array) for array in (*self.inputs, *outputs, *weights))
 
 
@@ -226,19 +293,20 @@ def lockstep(
     *,
     seed: int = 0,
     parsed: ParsedText | None = None,
-    schedules: Sequence[Order] = ("program",),
+    schedules: Sequence[Order] = SCHEDULES,
 ) -> Report:
     """
     Run `passes` on `module` in place, comparing the program's outputs around each of them.
 
     Without `inputs`, small integers are drawn with `seed`. At accel level each run is repeated in every order of
-    `schedules`, and must give the same. The report ends at the first pass that changed a value.
+    `schedules`, and must give the same. The report ends at the first pass that broke the program. Raises UserError for
+    what a pass refuses, and for a program that is broken before any pass.
     """
     chosen = default_inputs(signature_of(module), seed=seed) if inputs is None else list(inputs)
     watch = Lockstep(ctx, chosen, schedules)
     try:
-        run_passes(ctx, module, passes, observers=[watch], parsed=parsed)
-    except ValueChanged:
+        watch.run(module, passes, parsed=parsed)
+    except ProgramBroken:
         pass
     return watch.report
 
@@ -257,32 +325,6 @@ def _draw(rng: np.random.Generator, spec: TensorSpec, real: bool) -> Array:
     if real and spec.dtype.kind in "fV":
         return rng.standard_normal(spec.shape).astype(spec.dtype)
     return rng.integers(-4, 5, spec.shape).astype(spec.dtype)
-
-
-def _compare_arrays(pass_name: str, output: str, before: Array, after: Array, bound: float) -> Comparison:
-    before, after = stored(before), stored(after)
-    if before.dtype.kind in "iu" and after.dtype.kind in "iu" and before.itemsize == after.itemsize:
-        after = after.view(before.dtype)  # below graph level integers are signless
-    if before.shape != after.shape or before.dtype != after.dtype:
-        change = f'the type of "{output}", {before.shape} {before.dtype} to {after.shape} {after.dtype}'
-        return Comparison(pass_name, "changed", math.inf, where=change)
-    if before.tobytes() == after.tobytes():
-        return Comparison(pass_name, "equal")
-    wide = np.float64 if before.dtype.kind in "fV" else np.int64
-    left, right = before.astype(wide), after.astype(wide)
-    with np.errstate(invalid="ignore"):
-        errors = np.abs(left - right).astype(np.float64)
-    # NaN on both sides agrees; NaN on one side is as wrong as can be. Zeros of either sign are one number.
-    errors = np.where(np.isnan(left) & np.isnan(right) | (left == right), 0.0, errors)
-    errors = np.where(np.isnan(errors), np.inf, errors)
-    worst = np.unravel_index(int(errors.argmax()), errors.shape)
-    largest = float(errors[worst])
-    index = ", ".join(str(int(i)) for i in worst)
-    where = f'"{output}"[{index}] from {before[worst]} to {after[worst]}'
-    if largest == 0.0:
-        return Comparison(pass_name, "equal")
-    verdict = "rounding" if largest <= bound else "changed"
-    return Comparison(pass_name, verdict, largest, bound, where)
 
 
 def _is_integral(array: Array) -> bool:

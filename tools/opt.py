@@ -146,8 +146,10 @@ class OptRun:
                 verify_each=not args.no_verify,
                 parsed=parsed,
             )
-        except (UserError, PassFault):
+        except (UserError, PassFault) as error:
             dumper.failed(parsed.module)
+            if watch is not None and isinstance(error, UserError):
+                raise watch.explained(error) from error
             raise
         finally:
             if watch is not None:

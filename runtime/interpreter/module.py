@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, BlockArgument
+from xdsl.ir import Attribute, BlockArgument, Operation
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
@@ -58,14 +58,19 @@ def run_module(
     `seed` is short. In all but program order, two commands that touch the same bytes, one of them writing, and that
     nothing orders, are an error. `ordered` takes sums of floats in the order of the loops, bit for bit, instead of on
     BLAS. `listener` is called after each op with the values
-    of its results, `counters` is filled.
+    of its results and operands (at graph level of its results alone), `counters` is filled.
 
     Raises UserError for an input or a weight of another type, an op that is not interpreted (status 3, located),
     and every fault of the program that shows when it runs, such as reading undefined bytes of a scope.
     """
     main = _function(module, "main")
     if _is_graph(main):
-        return run_graph(module, inputs, weights, listener=listener)
+
+        def heard(op: Operation, results: Sequence[Array]) -> None:
+            if listener is not None:
+                listener(op, results, ())
+
+        return run_graph(module, inputs, weights, listener=None if listener is None else heard)
     execution = Execution(module, seed=seed, schedule=schedule, ordered=ordered, counters=counters, listener=listener)
     arguments, outputs = _arguments(main, inputs, weights)
     results = execution.run("main", arguments)

@@ -23,8 +23,8 @@ from penstock.runtime.interpreter.ownership import Ownership
 from penstock.runtime.interpreter.registry import EMITTERS, INTERPRETERS
 from penstock.runtime.interpreter.scalar_memory import scalar_view
 
-Listener = Callable[[Operation, Sequence[Any]], None]
-"""Called after each op with the op and the values of its results."""
+Listener = Callable[[Operation, Sequence[Any], Sequence[Any]], None]
+"""Called after each op with the op, the values of its results and those of its operands; memrefs as they are now."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,8 @@ class Writer:
             raise UserError(f"{op.name} is not interpreted", loc=location_of(op), status=UNSUPPORTED)
         if self._listener is not None and op.next_op is not None:
             listener = self.bind(self._listener, "listener")
-            self.line(f"{listener}({self.bind(op, 'op')}, ({self.names(op.results)}))")
+            results, operands = self.names(op.results), self.names(op.operands)
+            self.line(f"{listener}({self.bind(op, 'op')}, ({results}), ({operands}))")
 
     def _call(self, op: Operation, function: Callable[..., Any]) -> None:
         operands: Sequence[SSAValue] = op.operands

@@ -66,7 +66,7 @@ def observe(module: ModuleOp, encoded: VtaModule, inputs: Sequence[Array], weigh
     after: list[tuple[Array | None, ...]] = []
     origins: list[tuple[Origin | None, ...]] = []
 
-    def listen(op: Operation, results: Sequence[Any]) -> None:
+    def listen(op: Operation, results: Sequence[Any], _: Sequence[Any]) -> None:
         if op.parent is not main.body.block:
             return
         values.update(zip(op.results, results, strict=True))

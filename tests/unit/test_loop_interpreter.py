@@ -580,7 +580,7 @@ def test_inserting_tiles_does_not_copy_the_whole_tensor() -> None:
     }"""
     arrays: set[int] = set()
 
-    def note(op: Operation, results: Any) -> None:
+    def note(op: Operation, results: Any, _: Any) -> None:
         if op.name == "tensor.insert_slice":
             arrays.add(results[0].__array_interface__["data"][0])
 
@@ -736,19 +736,19 @@ def test_a_plug_in_says_what_its_op_does_and_has_its_reads_checked() -> None:
         del INTERPRETERS[TwiceOp]
 
 
-def test_a_listener_hears_every_op_with_its_results() -> None:
-    heard: list[tuple[str, tuple[Any, ...]]] = []
+def test_a_listener_hears_every_op_with_its_results_and_operands() -> None:
+    heard: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = []
     text = """func.func @f(%a: i32) -> i32 {
       %c = arith.constant 3 : i32
       %r = arith.muli %a, %c : i32
       func.return %r : i32
     }"""
 
-    def note(op: Operation, results: Any) -> None:
-        heard.append((op.name, tuple(results)))
+    def note(op: Operation, results: Any, operands: Any) -> None:
+        heard.append((op.name, tuple(results), tuple(operands)))
 
     run(text, 5, listener=note)
-    assert heard == [("arith.constant", (3,)), ("arith.muli", (15,))]
+    assert heard == [("arith.constant", (3,), ()), ("arith.muli", (15,), (5, 3))]
 
 
 def test_functions_are_compiled_once_and_called_by_name() -> None:
