@@ -165,3 +165,34 @@ func.func @main(%a: {matrix} {{graph.name = "a"}}, %b: {matrix} {{graph.name = "
   {epilogue if narrowed else f"func.return %0 : {result}"}
 }}
 """
+
+
+FUSED = (
+    ("rapid-core-like", 512, 14, 512),
+    ("rapid-core-like", 128, 28, 128),
+    ("rapid-core-like", 128, 28, 1),
+    ("gemmini-fp32", 64, 14, 64),
+    ("gemmini-fp32", 64, 14, 1),
+)
+"""Machine, channels, size and groups of convolutions with an epilogue."""
+FOLDS_SCALES = ("simplify", "fold-batch-norm", "fold-scale")
+"""The passes without which a scale stays an op."""
+
+
+def scaled_convolution(channels: int, size: int, groups: int) -> str:
+    """A 3x3 convolution at graph level, its channels scaled and shifted, and cut at 0."""
+    x, c, w = (
+        f"tensor<1x{channels}x{size}x{size}xf32>",
+        f"tensor<{channels}x1x1xf32>",
+        (channels, channels // groups, 3, 3),
+    )
+    k = f"tensor<{'x'.join(map(str, w))}xf32>"
+    return f"""
+func.func @main(%x: {x}, %w: {k}, %s: {c}, %b: {c}) -> {x} {{
+  %0 = graph.conv %x, %w strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1] group {groups} : ({x}, {k}) -> {x}
+  %1 = graph.mul %0, %s : ({x}, {c}) -> {x}
+  %2 = graph.add %1, %b : ({x}, {c}) -> {x}
+  %y = graph.relu %2 : {x}
+  func.return %y : {x}
+}}
+"""

@@ -24,10 +24,10 @@ from xdsl.printer import Printer
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Parameter, has_lowering
-from penstock.lowering.graph_to_tensor.reshape import emit_reshape
 from penstock.lowering.graph_to_tensor.shape import emit_concat, emit_slice
 from penstock.lowering.graph_to_tensor.shapes import element_of, shape_of, signless, tensor_type
 from penstock.passes.graph.values import is_view
+from penstock.passes.tensor.reshape import emit_reshape
 
 WEIGHT = "graph.weight"
 """The argument attribute that names a weight."""

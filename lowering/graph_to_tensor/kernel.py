@@ -34,7 +34,6 @@ from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.graph.base import is_unsigned
 from penstock.lowering.graph_to_tensor.body import Body, Compute, constant_attribute
-from penstock.lowering.graph_to_tensor.reshape import emit_reshape
 from penstock.lowering.graph_to_tensor.shapes import (
     Dims,
     Split,
@@ -45,6 +44,7 @@ from penstock.lowering.graph_to_tensor.shapes import (
     signless,
     tensor_type,
 )
+from penstock.passes.tensor.reshape import emit_reshape
 
 OpT = TypeVar("OpT", bound=Operation)
 

@@ -8,9 +8,9 @@ from xdsl.ir import SSAValue
 from penstock.dialects import graph
 from penstock.dialects.graph.layout import layout_of_rank, steps_between
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.graph_to_tensor.reshape import emit_reshape
 from penstock.lowering.graph_to_tensor.shape import copied
 from penstock.lowering.graph_to_tensor.shapes import element_of, loops, shape_of, tensor_type
+from penstock.passes.tensor.reshape import emit_reshape
 
 
 @lowers(graph.LayoutTransformOp)

@@ -11,7 +11,6 @@ from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.graph_to_tensor.reshape import emit_reshape
 from penstock.lowering.graph_to_tensor.shapes import (
     Dims,
     element_of,
@@ -21,6 +20,7 @@ from penstock.lowering.graph_to_tensor.shapes import (
     tensor_type,
 )
 from penstock.passes.graph.values import is_view
+from penstock.passes.tensor.reshape import emit_reshape
 
 
 def copied(kernel: KernelBuilder, source: SSAValue, dims: Dims, shape: Sequence[int]) -> SSAValue:

@@ -219,6 +219,8 @@ def moving(operand: Operand, box: Box, channel: Channel) -> Moving:
         groups = groups + (~running & ~adjoins & (extent > 1))
         commands = np.where(~running & (groups > channel.dims - 1), commands * extent, commands)
         adjoins = ~running & whole
-        running = running & whole
+        # A row in a scope is as long as whole granules, and the next one begins behind that.
+        ends_row = operand.scope is not None and number == len(box.extents) - operand.adjoining
+        running = running & whole & ((run % operand.granule == 0) if ends_row else True)
     each = np.ceil(run * cycles / size) + channel.row_overhead
     return Moving(np.ceil(np.maximum(rows, 1) * each), np.ceil(np.maximum(commands, 1)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects import func, scf, tensor
+from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr, i64
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.machine import TargetOp
 from penstock.passes.kernels import (
     DEVICE,
     HOST,
@@ -25,11 +25,11 @@ from penstock.passes.kernels import (
 )
 from penstock.passes.tensor.outline import outline
 from penstock.passes.tensor.partition import count_crossings, settle
-from penstock.passes.tensor.pointwise import accumulate_in_place
 from penstock.passes.tensor.segments import Choice, Segment, choose, is_fill, runs_on_a_unit, segments_of
 from penstock.passes.tensor.split_bodies import split_bodies
-from penstock.passes.tensor.tile_plan import refusal
 from penstock.passes.tensor.tiled_kernels import cover_tiled
+from penstock.passes.tensor.trials import accumulate, faster_apart, refusal_on_trial
+from penstock.passes.tensor.unit_dims import drop_unit_dims
 
 
 def _mark(kernel: func.FuncOp, segment: Segment, machine: str) -> None:
@@ -38,38 +38,6 @@ def _mark(kernel: func.FuncOp, segment: Segment, machine: str) -> None:
         kernel.attributes[MACS] = IntegerAttr(macs, i64)
     if not segment.on_machine and segment.remark:
         kernel.attributes[REMARK] = StringAttr(segment.remark)
-
-
-def accumulate(kernel: func.FuncOp, target: TargetOp) -> None:
-    """Rewrite the generics of a kernel of the machine to the form that their intrinsics have."""
-    for generic in [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]:
-        choice = choose(generic, target)
-        if isinstance(choice, Choice) and choice.in_place is not None:
-            accumulate_in_place(generic, choice.in_place)
-        elif isinstance(choice, Choice) and (number := _dying_operand(generic, choice)) is not None:
-            # A tile then needs one buffer where it would need two.
-            generic.operands[len(generic.inputs)] = generic.inputs[number]
-
-
-def _dying_operand(generic: GenericOp, choice: Choice) -> int | None:
-    """An input whose bytes the result may take: computed for this op alone, element for element, in the same scope."""
-    maps, output = list(generic.indexing_maps), len(generic.inputs)
-    scope = choice.match.scope_of_operand(output)
-    if generic.body.block.args[-1].uses or not isinstance(generic.outputs[0].owner, tensor.EmptyOp) or scope == DRAM:
-        return None
-    for number, value in enumerate(generic.inputs):
-        computed = isinstance(value.owner, GenericOp) and not is_fill(value.owner) and len(list(value.uses)) == 1
-        alike = value.type == generic.outputs[0].type and maps[number] == maps[output]
-        if computed and alike and choice.match.scope_of_operand(number) == scope:
-            return number
-    return None
-
-
-def _refusal(kernel: func.FuncOp, target: TargetOp) -> str | None:
-    """Why no tile of `kernel`, which is left as it is, runs on the machine."""
-    trial = kernel.clone()
-    accumulate(trial, target)
-    return refusal(trial, target)
 
 
 def _place_tiled(kernel: func.FuncOp, target: TargetOp, machine: str) -> None:
@@ -95,8 +63,10 @@ class AssignDevicesPass(ModulePass):
     that only fits without what is fused to it goes alone. Guarantees: every kernel has a device; a kernel on the
     machine has one result, at most one reduction, some tile that fits, and every generic in it matches an intrinsic.
     What is left beside the host in a group that is cut goes to the host, too, where crossing does not pay: see
-    `partition.py`. The reason for the host is in `device_remark`, the multiply-accumulates of each kernel in `macs`,
-    and the bytes that it hands to another device in `crossing`.
+    `partition.py`. What follows a contraction becomes a kernel of its own where the planner of tiles finds that faster:
+    see `trials.py`. Pointwise kernels on the machine lose dims of size 1 behind which no lane would be used. The reason
+    for the host is in `device_remark`, the multiply-accumulates of each kernel in `macs`, and the bytes that it hands
+    to another device in `crossing`.
 
     Before:
     ```mlir
@@ -135,6 +105,9 @@ class AssignDevicesPass(ModulePass):
 
     weigh_crossing: bool = True
     """Whether what crossing costs decides, too, where a group is cut; else only what intrinsics cover does."""
+
+    weigh_fusion: bool = True
+    """Whether an epilogue that is faster as a kernel of its own is cut off; else a group stays whole where it may."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = machine_of(op)
@@ -176,9 +149,18 @@ class AssignDevicesPass(ModulePass):
         parts = [kernel]
         if len(segments) > 1:
             parts = outline(kernel, [segment.generics for segment in segments])
+        module = parts[0].parent_op()
+        assert isinstance(module, ModuleOp)
         for part, segment in zip(parts, segments, strict=True):
-            fault = _refusal(part, target) if segment.on_machine and target is not None else None
+            if segment.on_machine:
+                drop_unit_dims(part, module)
+            fault = refusal_on_trial(part, target) if segment.on_machine and target is not None else None
             if fault is None:
+                weighed = target if self.weigh_fusion and segment.on_machine else None
+                apart = faster_apart(part, weighed) if weighed is not None else None
+                if apart is not None:
+                    self._place(part, [Segment(True, generics) for generics in apart], target, machine)
+                    continue
                 _mark(part, segment, machine)
                 continue
             inside = [op for op in part.body.block.ops if isinstance(op, GenericOp) and not is_fill(op)]

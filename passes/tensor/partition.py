@@ -13,8 +13,9 @@ What crosses in the end, between kernels that were given different devices, is c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from itertools import groupby, product
 from math import prod
 
@@ -104,6 +105,21 @@ def cycles_of(
         if isinstance(choice := choices[generic], Choice)
     )
     return issues + sum(sizes) * per_byte + len(sizes) * per_transfer
+
+
+def least_cycles(segment: Segment, choices: Mapping[GenericOp, Choice], target: TargetOp) -> Fraction:
+    """The cycles that no schedule on the machine goes below: its longest op, or all bytes over all buses at once."""
+    rates = [Fraction(*bus.bytes_per_cycle) for bus in target.buses().values()]
+    moved = Fraction(sum(_bytes(value) for value in _boundary(segment)))
+    issues = [
+        choice.match.intrinsic.initiation_interval * choice.match.issues(_extents(generic))
+        for generic, choice in choices.items()
+        if generic in segment.generics
+    ]
+    unlimited = not rates or any(dma.bus_name is None for dma in target.dmas().values())
+    latency = min((dma.latency_cycles for dma in target.dmas().values()), default=0)
+    # Something is loaded before anything happens, and what is computed last is stored behind it.
+    return latency + max(Fraction(max(issues, default=0) + latency), Fraction(0) if unlimited else moved / sum(rates))
 
 
 def _transfer_costs(target: TargetOp) -> tuple[float, int]:

@@ -148,7 +148,8 @@ def test_gemmini_adds_the_bias_on_the_way_in_and_narrows_on_the_way_out(low: int
     a, b = rng.integers(-3, 4, (M, K)).astype(np.int8), rng.integers(-9, 10, (K, N)).astype(np.int8)
     c = rng.integers(-50, 51, N).astype(np.int32)
     module, results = run(NARROWED.replace("LOW", str(low)), "gemmini", [a, b, c])
-    assert commands(module) == {"zero_acc", "gemm", "mvin_add", narrowing}
+    # Zeros stand behind the end of a reduction, where a tile does not divide it.
+    assert commands(module) - {"zero_spad"} == {"zero_acc", "gemm", "mvin_add", narrowing}
     exact = a.astype(np.int32) @ b.astype(np.int32) + c
     assert exact.min() < -128
     assert exact.max() > 127

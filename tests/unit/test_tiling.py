@@ -150,6 +150,8 @@ def test_what_hangs_over_the_edge_is_not_moved() -> None:
         ((8, 6, 16), (8, 6, 4), 48, 1),  # the first two dims follow each other without a gap
         ((8, 6, 16), (4, 3, 4), 12, 4),  # a descriptor of two dims steps once
         ((8, 6, 16), (1, 3, 4), 3, 1),
+        ((8, 6, 5), (8, 6, 5), 48, 1),  # in a scope a row of 20 bytes ends with the granule of 16 that it begins
+        ((1, 1, 6), (1, 1, 6), 1, 1),
     ],
 )
 def test_a_transfer_has_the_rows_and_commands_of_its_descriptor(
@@ -171,7 +173,7 @@ def timed(problem: TileProblem, tile: tuple[int, ...], order: tuple[int, ...], s
     blocks = ceil(m / step) * ceil(n / step)
 
     def load(rows: int, row: int, bound: int, name: str) -> Step:
-        rows, row = (1, rows * row) if row == bound else (rows, row)
+        rows, row = (1, rows * row) if row == bound and row % 4 == 0 else (rows, row)
         return Step("load", rows * (ceil(row * 4 / 16) + 1), "in", 10, writes=(name,), opens=(name,))
 
     steps: list[tuple[int, Step]] = []
@@ -185,7 +187,7 @@ def timed(problem: TileProblem, tile: tuple[int, ...], order: tuple[int, ...], s
     steps.append((level(0, 2), load(m, k, problem.dims[2].extent, "a")))
     steps.append((level(1, 2), load(k, n, problem.dims[1].extent, "b")))
     steps.append((inner, Step("unit", 12 + step * blocks * ceil(k / step), reads=("a", "b"), writes=("c",))))
-    rows, row = (1, m * n) if n == problem.dims[1].extent else (m, n)
+    rows, row = (1, m * n) if n == problem.dims[1].extent and n % 4 == 0 else (m, n)
     store = Step("store", rows * (ceil(row * 4 / 16) + 1), "out", 10, reads=("c",), leaves=True)
     nest: list[Step | Loop] = []
     for at in reversed(range(inner + 1)):

@@ -21,39 +21,10 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
+from penstock.passes.tensor.places import reassociation
+
 Emit = Callable[[Operation], SSAValue]
 """Appends an op and returns its result."""
-
-
-def reassociation(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """
-    The finest pairing of runs of dims of `source` with runs of dims of `target` that hold equally many
-    elements, for two shapes of equal size. A scalar pairs with no run.
-    """
-    if not source or not target:
-        return []
-    if prod(source) == 0:
-        return [(list(range(len(source))), list(range(len(target))))]
-    pairs: list[tuple[list[int], list[int]]] = []
-    i = j = 0
-    while i < len(source) and j < len(target):
-        left, right = [i], [j]
-        held, wanted = source[i], target[j]
-        i, j = i + 1, j + 1
-        while held != wanted:
-            if held < wanted:
-                left.append(i)
-                held *= source[i]
-                i += 1
-            else:
-                right.append(j)
-                wanted *= target[j]
-                j += 1
-        pairs.append((left, right))
-    # What is left over on one side are ones.
-    pairs[-1][0].extend(range(i, len(source)))
-    pairs[-1][1].extend(range(j, len(target)))
-    return pairs
 
 
 def emit_reshape(emit: Emit, value: SSAValue, target: Sequence[int]) -> SSAValue:

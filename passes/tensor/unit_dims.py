@@ -1,0 +1,102 @@
+"""
+Pointwise kernels without their dims of size 1.
+
+A vector unit has its lanes along the last dim of its operands. Where that has size 1, as behind the groups of a
+depthwise convolution, every element would be an application of its own, in a row of the scope that is padded to a
+granule. The values are the same without such dims, and for the callers that is a view.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects import arith, func, tensor
+from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, ModuleOp, TensorType
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.hints import isa
+
+from penstock.passes.kernels import has_reduction
+from penstock.passes.tensor.reshape import emit_reshape
+
+_OPS = (arith.ConstantOp, func.ReturnOp, tensor.EmptyOp, GenericOp)
+
+
+def drop_unit_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
+    """
+    Rewrite `kernel`, and its calls in `module`, so that its values have no dims of size 1.
+
+    Nothing changes unless the last dim of its results has size 1 and another one more, it consists of generics
+    without a reduction, and every tensor in it is static and has several elements.
+    """
+    returned = kernel.body.block.last_op
+    if not isinstance(returned, func.ReturnOp) or not all(_ends_in_one(value.type) for value in returned.operands):
+        return
+    if not all(isinstance(op, _OPS) and not _reduces(op) for op in kernel.body.block.ops):
+        return
+    computed = [result for op in kernel.body.block.ops for result in op.results]
+    types = {value: t for value in (*kernel.body.block.args, *computed) if isa(t := value.type, TensorType[Attribute])}
+    if any(not type.has_static_shape() or {*type.get_shape()} <= {0, 1} for type in types.values()):
+        return
+    for call in [op for op in module.walk() if isinstance(op, func.CallOp)]:
+        if call.callee.string_value() == kernel.sym_name.data:
+            _call_without(call)
+    for op in kernel.body.block.ops:
+        if isinstance(op, GenericOp):
+            _index_without(op)
+    for value, type in types.items():
+        Rewriter.replace_value_with_new_type(value, _without_units(type))
+    kernel.update_function_type()
+
+
+def _ends_in_one(type: Attribute) -> bool:
+    return isa(type, TensorType[Attribute]) and bool(type.get_num_dims()) and type.get_shape()[-1] == 1
+
+
+def _reduces(op: Operation) -> bool:
+    return isinstance(op, GenericOp) and has_reduction(op)
+
+
+def _without_units(type: TensorType[Attribute]) -> TensorType[Attribute]:
+    return TensorType(type.element_type, [size for size in type.get_shape() if size != 1])
+
+
+def _index_without(generic: GenericOp) -> None:
+    """Leave out the loops of one iteration, and the indices of dims of size 1."""
+    extents = generic.get_static_loop_ranges()
+    kept = [loop for loop, extent in enumerate(extents) if extent != 1]
+    loops = [AffineExpr.dimension(kept.index(n)) if n in kept else AffineExpr.constant(0) for n in range(len(extents))]
+    maps: list[AffineMapAttr] = []
+    for value, map_attr in zip(generic.operands, generic.indexing_maps, strict=True):
+        shape = value.type.get_shape() if isa(value.type, TensorType[Attribute]) else ()
+        results = [expr for expr, size in zip(map_attr.data.results, shape, strict=True) if size != 1]
+        moved = AffineMap(len(extents), 0, tuple(results)).replace_dims_and_symbols(loops, [], len(kept), 0)
+        maps.append(AffineMapAttr(moved))
+    generic.indexing_maps = ArrayAttr(maps)
+    generic.iterator_types = ArrayAttr([generic.iterator_types.data[loop] for loop in kept])
+
+
+def _call_without(call: func.CallOp) -> None:
+    """Call with views of the arguments, and view the results as they were."""
+
+    def before(op: Operation) -> SSAValue:
+        op.location = call.location
+        Rewriter.insert_op(op, InsertPoint.before(call))
+        return op.results[0]
+
+    arguments = [
+        emit_reshape(before, value, _without_units(value.type).get_shape())
+        if isa(value.type, TensorType[Attribute])
+        else value
+        for value in call.arguments
+    ]
+    types = [_without_units(t) if isa(t, TensorType[Attribute]) else t for t in call.result_types]
+    made = func.CallOp(call.callee, arguments, types)
+    made.location = call.location
+    Rewriter.insert_op(made, InsertPoint.before(call))
+    results: list[SSAValue] = []
+    for old, new in zip(call.results, made.results, strict=True):
+        new.name_hint = old.name_hint
+        type = old.type
+        results.append(emit_reshape(before, new, type.get_shape()) if isa(type, TensorType[Attribute]) else new)
+    Rewriter.replace_op(call, [], results)
