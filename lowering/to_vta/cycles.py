@@ -15,6 +15,7 @@ from penstock.lowering.to_vta.isa import (
     BLOCK,
     DRAM_BYTES,
     Alu,
+    Finish,
     Gemm,
     Instruction,
     Loops,
@@ -24,6 +25,7 @@ from penstock.lowering.to_vta.isa import (
     pushes_of,
 )
 from penstock.passes.accel.program import Command, Kind, MachineModel, Program
+from penstock.passes.accel.region import Region
 
 
 def program_of(
@@ -33,15 +35,27 @@ def program_of(
     The commands that instructions are, one each, in the order of the stream; with costs of `target`.
 
     With `micro_ops`, which lie off chip from the address `base` on, commands have what they read and write, too, all
-    of it off chip in one storage. FINISH and what is empty cost nothing. Raises UserError for a transfer that no engine
-    of `target` does.
+    of it off chip in one storage; FINISH comes after all else then. FINISH and what is empty cost nothing. Raises
+    UserError for a transfer that no engine of `target` does.
     """
     commands = [_command(each, target) for each in instructions]
     if micro_ops is not None:
         accesses = Accesses(micro_ops, base)
         for command, instruction in zip(commands, instructions, strict=True):
             command.reads, command.writes = accesses.of(instruction)
+        _order_before_finish(commands, instructions)
     return Program(MachineModel.of(target), commands, storages=("memory off chip",))
+
+
+def _order_before_finish(commands: Sequence[Command], instructions: Sequence[Instruction]) -> None:
+    """Let FINISH read what the last instruction of every unit writes: so it must be complete by then."""
+    last = {command.unit: number for number, command in enumerate(commands)}
+    results = {number: Region(unit, 0, 0, 1) for unit, number in last.items()}
+    for number, region in results.items():
+        commands[number].writes += (region,)
+    for command, instruction in zip(commands, instructions, strict=True):
+        if isinstance(instruction, Finish):
+            command.reads = tuple(region for number, region in results.items() if commands[number] is not command)
 
 
 def _command(instruction: Instruction, target: TargetOp) -> Command:

@@ -13,11 +13,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
-from penstock.lowering.to_vta.cycles import program_of
-from penstock.lowering.to_vta.disassembler import text_of
+from penstock.lowering.to_vta.launch_check import check_launch
 from penstock.lowering.to_vta.module import VtaModule, encode_module
 from penstock.lowering.to_vta.words import decode, encode
-from penstock.passes.accel.hazards.check import check
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.signature import Signature
 from penstock.runtime.simulator import simulate
@@ -71,7 +69,7 @@ def launch_cycles(encoded: VtaModule) -> tuple[int, ...]:
     """
     The cycles that each launch takes, of its instructions as they are, micro-operations and empty ones included.
 
-    Raises UserError for instructions that their tokens leave a hazard between.
+    Raises UserError for instructions that are no launch: see `check_launch`.
     """
     store = encoded.micro_ops
     found: dict[int, int] = {}
@@ -80,11 +78,8 @@ def launch_cycles(encoded: VtaModule) -> tuple[int, ...]:
         if step.instructions is None:
             continue
         if id(step.instructions) not in found:
-            program = program_of(decode(encode(step.instructions)), encoded.target, store.data, store.base)
-            if hazards := check(program):
-                first = hazards[0]
-                named = [f"{number}: {text_of(step.instructions[number])}" for number in first.commands]
-                raise UserError(f"@{step.kernel}: {first.message}", notes=[*first.notes, *named])
+            instructions = decode(encode(step.instructions))
+            program = check_launch(instructions, encoded.target, store.data, store.base, step.kernel)
             found[id(step.instructions)] = simulate(program).cycles
         cycles.append(found[id(step.instructions)])
     return tuple(cycles)
