@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -72,7 +73,15 @@ def _command(run: Callable[[Sequence[str]], int]) -> Command:
 
 
 @pytest.fixture
-def penstock_opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def temporary_files(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which a command keeps temporary files, and reproducers of its own faults."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def penstock_opt(tmp_path: Path, temporary_files: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """`penstock_opt("-p", "cse", stdin=text)` in an empty folder of its own."""
     from penstock.tools import opt
 
@@ -81,7 +90,7 @@ def penstock_opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 
 @pytest.fixture
-def penstock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def penstock(tmp_path: Path, temporary_files: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """`penstock("run", "model.onnx")` in an empty folder of its own."""
     from penstock.tools import main
 

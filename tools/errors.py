@@ -13,7 +13,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
 
@@ -66,30 +65,6 @@ def render(error: UserError | InputWarning, texts: Mapping[str, str] | None = No
         parts.append(shown)
     parts += [f"note: {note}" for note in error.notes]
     return "\n".join(parts)
-
-
-def write_reproducer(text: str, command: Callable[[str], str], what: str) -> Path | None:
-    """
-    Write the input of a faulty run to a new file `penstock-reproducer.N.mlir`, headed by the command that repeats it.
-
-    `command` makes it from the file's name. Returns None where the folder cannot be written to.
-    """
-    for count in range(1, 1000):
-        path = Path(f"penstock-reproducer.{count}.mlir")
-        headed = (
-            f"// {command(str(path))}\n"
-            f"// {what}\n"
-            f"// penstock {version('penstock')}, xdsl {version('xdsl')}, Python {sys.version.split()[0]}\n"
-        )
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(headed + text)
-        except FileExistsError:
-            continue
-        except OSError:
-            return None
-        return path
-    return None
 
 
 def guarded(

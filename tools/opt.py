@@ -7,11 +7,13 @@ The exit status is 0, 1 for a fault of the input, 2 for a command line that make
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xdsl.passes import ModulePass
@@ -26,20 +28,24 @@ from penstock.runtime.pass_manager import (
     Observer,
     PassFault,
     PassTimer,
+    load_pass,
     pipeline_text,
     read_pipeline,
     run_passes,
 )
-from penstock.tools.errors import guarded, render, write_reproducer
+from penstock.tools.errors import guarded, render
 from penstock.tools.expectations import read_expectations, unmet
-from penstock.tools.instruments import IrDumper, timing_table
+from penstock.tools.instruments import ALL, IrDumper, timing_table
 from penstock.tools.opt_arguments import parse_arguments
 from penstock.tools.pass_help import help_pass, list_passes
+from penstock.tools.reproduce import NAME, reproducer_folder, write_reproducer
 from penstock.tools.text import read_input, write_output
 
 if TYPE_CHECKING:
     from penstock.tools.lockstep import Lockstep
 
+WEIGHTS_FILE = re.compile(rf'({re.escape(WEIGHTS_ATTRIBUTE)}"?\s*=\s*")([^"]*)')
+"""In a text: where it names its weights, and the name."""
 SEPARATOR = "// -----\n"
 
 
@@ -66,6 +72,7 @@ class OptRun:
             return 0
         self.texts[PIPELINE_NAME] = args.passes
         passes = read_pipeline(args.passes)
+        self._check_printing(passes)
         source = read_input(args.input)
         self.texts[source.name] = source.text
         chunks = split_text(source) if args.split_input_file else [source]
@@ -79,6 +86,13 @@ class OptRun:
             return USER_FAULT
         write_output(args.output, SEPARATOR.join(outputs))
         return USER_FAULT if failed else 0
+
+    def _check_printing(self, passes: Sequence[ModulePass]) -> None:
+        """Warn of passes whose IR was asked for and that do not run; raises UserError for those that do not exist."""
+        for name in sorted((self.args.print_ir_before | self.args.print_ir_after) - {ALL}):
+            load_pass(name)
+            if all(each.name != name for each in passes):
+                print(f'warning: the pass "{name}" is not in the pipeline, so its IR is not printed', file=sys.stderr)
 
     def _process_all(self, chunks: Sequence[SourceText], passes: Sequence[ModulePass]) -> tuple[list[str], bool]:
         """The output of every piece that came through, and whether one did not."""
@@ -181,8 +195,12 @@ class OptRun:
         def command(path: str) -> str:
             return shlex.join([*flags, "-p", done, path])
 
-        path = write_reproducer(self.chunk.text, command, str(error).split("\n")[0])
-        return command(str(path)) if path else None
+        named = self.args.pass_pipeline_crash_reproducer
+        path = reproducer_folder() / NAME if named is None else Path(named)
+        # The text may end up far from its weights.
+        folder = Path(self.chunk.name).parent.resolve()
+        text = WEIGHTS_FILE.sub(lambda found: found[1] + str(folder / found[2]), self.chunk.text)
+        return write_reproducer(path, text, command, str(error).split("\n")[0])
 
 
 def run(argv: Sequence[str] | None = None) -> int:

@@ -95,6 +95,11 @@ def _add_printing(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[re
         add(f"--print-ir-{word}-all", action="store_true", help=f"print the IR {word} every pass")
     add("--print-ir-after-change", action="store_true", help="print the IR after passes that changed it")
     add("--print-ir-after-failure", action="store_true", help="print what a failing pass left behind")
+    add(
+        "--pass-pipeline-crash-reproducer",
+        metavar="FILE",
+        help="where the input goes that repeats a fault of a pass; default: a folder for temporary files",
+    )
     add("--timing", action="store_true", help="print the time that each pass took")
 
 

@@ -4,11 +4,34 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
+from penstock.dialects.files import keep, temporary_folder, write_whole
 from penstock.runtime.pass_manager import PassFault, pipeline_text
-from penstock.tools.errors import write_reproducer
+
+NAME = "reproducer.mlir"
+
+
+def reproducer_folder() -> Path:
+    """A new folder of the user alone, among the temporary files of the system; it stays."""
+    with temporary_folder(prefix="penstock-reproducer-") as folder:
+        keep(folder)
+    return folder
+
+
+def write_reproducer(path: Path, text: str, command: Callable[[str], str], what: str) -> str:
+    """
+    Write the input of a faulty run to a file, headed by the command that repeats it, which is returned.
+
+    `command` makes it from the name of the file. Raises UserError where that cannot be written.
+    """
+    line = command(str(path))
+    versions = f"penstock {version('penstock')}, xdsl {version('xdsl')}, Python {sys.version.split()[0]}"
+    write_whole(path, f"// {line}\n// {what}\n// {versions}\n{text}")
+    return line
 
 
 def reproduce_command(error: Exception, args: argparse.Namespace, words: Sequence[str]) -> str | None:
@@ -35,8 +58,7 @@ def reproduce_command(error: Exception, args: argparse.Namespace, words: Sequenc
     def command(path: str) -> str:
         return shlex.join([*flags, "-p", pipeline_text(error.pipeline), path])
 
+    path = reproducer_folder() / NAME
     if any(True for _ in weight_uses(program.module)):
-        save_weights(program.ctx.weights, program.module, Path("penstock-reproducer.safetensors"))
-    text = module_text(program.ctx, program.module)
-    path = write_reproducer(text, command, str(error).split("\n")[0])
-    return command(str(path)) if path else same
+        save_weights(program.ctx.weights, program.module, path.with_suffix(".safetensors"))
+    return write_reproducer(path, module_text(program.ctx, program.module), command, str(error).split("\n")[0])

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.dialects.weights import WeightStore
+
 if TYPE_CHECKING:
     from tests.conftest import Command, Finished
 
@@ -285,7 +287,7 @@ def test_a_malformed_expectation_is_refused(penstock_opt: Command) -> None:
 
 
 def test_a_crashing_pass_leaves_a_reproducer_that_repeats_it(
-    penstock_opt: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    penstock_opt: Command, tmp_path: Path, temporary_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
 
@@ -296,12 +298,48 @@ def test_a_crashing_pass_leaves_a_reproducer_that_repeats_it(
     finished = penstock_opt("-p", "dce,cse,dce", stdin=REDUNDANT)
     assert finished.status == 70
     assert "KeyError: 'lost'" in finished.err
-    command = "penstock-opt -p dce,cse penstock-reproducer.1.mlir"
-    assert f"note: repeat it with: {command}" in finished.err
-    text = (tmp_path / "penstock-reproducer.1.mlir").read_text()
+    (written,) = temporary_files.glob("*/*")
+    command = f"penstock-opt -p dce,cse {written}"
+    assert f"note: repeat it with: {command}\n" in finished.err
+    text = written.read_text()
     assert text.startswith(f"// {command}\n")
     assert text.endswith(REDUNDANT)
     assert penstock_opt(*command.split()[1:]).status == 70
+    option = "--mlir-pass-pipeline-crash-reproducer=named.mlir"
+    assert "-p dce,cse named.mlir\n" in penstock_opt("-p", "dce,cse,dce", option, stdin=REDUNDANT).err
+    assert [path.name for path in tmp_path.iterdir()] == ["named.mlir"], "nothing else where the user works"
+
+
+def test_a_reproducer_names_the_weights_wherever_it_is(
+    penstock_opt: Command, tmp_path: Path, temporary_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
+
+    def crash(self: object, ctx: object, op: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(CommonSubexpressionElimination, "apply", crash)
+    (tmp_path / "sub").mkdir()
+    WeightStore().save(tmp_path / "sub" / "w.safetensors")
+    (tmp_path / "sub" / "m.mlir").write_text('builtin.module attributes {graph.weights = "w.safetensors"} {}')
+    for _ in range(2):
+        assert penstock_opt("sub/m.mlir", "-p", "cse").status == 70
+    written = list(temporary_files.glob("*/*"))
+    assert len(written) == 2
+    for path in written:
+        assert f'{{graph.weights = "{tmp_path / "sub" / "w.safetensors"}"}}' in path.read_text()
+        assert penstock_opt(path, "-p", "dce").status == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["sub"]
+
+
+def test_names_of_passes_in_options_are_checked(penstock_opt: Command) -> None:
+    for option in ("--print-ir-before=", "--print-ir-after=", "--mlir-print-ir-after=cse,", "--help-pass="):
+        finished = penstock_opt("-p", "cse", f"{option}csee", stdin=REDUNDANT)
+        assert (finished.status, finished.out) == (1, "")
+        assert finished.err == 'error: there is no pass "csee"\nnote: did you mean "cse"?\n'
+    finished = penstock_opt("-p", "cse", "--print-ir-after=dce", stdin=REDUNDANT)
+    assert finished.status == 0
+    assert finished.err == 'warning: the pass "dce" is not in the pipeline, so its IR is not printed\n'
 
 
 def test_a_pass_that_breaks_the_ir_is_named(penstock_opt: Command, monkeypatch: pytest.MonkeyPatch) -> None:
