@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -148,6 +150,65 @@ def test_the_validator_agrees_with_a_check_of_every_byte_and_moment(case: tuple[
             validate(problem, plan)
     else:
         validate(problem, plan)
+
+
+def overlaps(problem: Problem, plan: Plan) -> list[tuple[tuple[str, str], Interval, tuple[int, int]]]:
+    """All pairs of buffers that share bytes: their ids, and the first moments and the bytes; every pair is compared."""
+    found: list[tuple[tuple[str, str], Interval, tuple[int, int]]] = []
+    for number, right in enumerate(problem.buffers):
+        for left in problem.buffers[:number]:
+            if left.id not in plan.offsets or right.id not in plan.offsets:
+                continue
+            at, to = plan.offsets[left.id], plan.offsets[right.id]
+            for (one, two), (three, four) in product(left.pieces, right.pieces):
+                time = max(one[0], three[0]), min(one[1], three[1])
+                bytes = max(at + two[0], to + four[0]), min(at + two[1], to + four[1])
+                if time[0] < time[1] and bytes[0] < bytes[1]:
+                    found.append(((left.id, right.id), time, bytes))
+                    break
+    return found
+
+
+def sparse(seed: int) -> tuple[Problem, Plan]:
+    """A larger problem of every feature, and a plan in which a few buffers or many overlap, or none have a place."""
+    random = Random(seed)
+    buffers: list[Buffer] = []
+    for number in range(random.randint(0, 40)):
+        edges = sorted(random.sample(range(40), 2 * random.randint(1, 4)))
+        intervals = tuple(zip(edges[::2], edges[1::2], strict=True))
+        size = random.choice([0, 1, 3, 8, 17])
+        windows: tuple[Window, ...] = ()
+        if size and random.random() < 0.4:
+            cuts = [sorted(random.sample(range(size + 1), 2)) for _ in intervals]
+            windows = tuple((low, high) for low, high in cuts)
+        banks = random.choice([None, None, (0, 3)])
+        fixed = random.choice([None, None, None, 8])
+        buffers.append(Buffer(f"b{number}", intervals, size, random.choice([1, 4]), fixed, windows, banks))
+    reach = random.choice([20, 200, 2000])
+    offsets = {b.id: random.randint(-2, reach) // 4 * 4 for b in buffers if random.random() < 0.98}
+    random.shuffle(buffers)
+    return Problem(tuple(buffers), random.choice([None, reach]), bank_size=64), Plan(offsets)
+
+
+def overlaps_agree(problem: Problem, plan: Plan) -> int:
+    """Hold the validator against every pair, the order of what it says included; returns how many overlap."""
+    found = [(each.buffers, each.time, each.bytes) for each in conflicts(problem, plan) if each.rule == "overlap"]
+    expected = overlaps(problem, plan)
+    assert found == expected
+    return len(expected)
+
+
+@given(placed())
+def test_the_validator_says_of_overlaps_what_comparing_every_pair_says(case: tuple[Problem, Plan]) -> None:
+    overlaps_agree(*case)
+
+
+def test_the_validator_agrees_with_every_pair_on_larger_problems() -> None:
+    counts = [overlaps_agree(*sparse(seed)) for seed in range(150)]
+    # Valid plans, plans with few faults and plans with many.
+    assert counts.count(0) > 10
+    assert sum(0 < count < 4 for count in counts) > 10
+    assert sum(count > 40 for count in counts) > 10
 
 
 @given(
