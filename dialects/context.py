@@ -10,6 +10,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Dialect
 
+# Imported for what they make xDSL's classes do.
+from penstock.dialects import dense_text, float_text  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.plugins import factories
 

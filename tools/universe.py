@@ -7,6 +7,9 @@ from xdsl.passes import ModulePass
 from xdsl.universe import Universe
 from xdsl.utils.target import Target
 
+# Imported for what it makes xDSL's classes do: xDSL's own driver, too, is to read and print our text exactly.
+from penstock.dialects import context  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
 
 def get_accel() -> Dialect:
     from penstock.dialects.accel import Accel

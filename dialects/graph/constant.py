@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import re
-from io import StringIO
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-import numpy as np
-from xdsl.dialects.builtin import AnyFloat, DenseIntOrFPElementsAttr, TensorType
+from xdsl.dialects.builtin import AnyFloat, BytesAttr, DenseIntOrFPElementsAttr, TensorType
 from xdsl.ir import Attribute
 from xdsl.irdl import AnyOf, BaseAttr, irdl_op_definition, prop_def, traits_def
 from xdsl.parser import Parser
@@ -28,75 +24,26 @@ from penstock.dialects.weights import Array
 
 Dense: TypeAlias = DenseIntOrFPElementsAttr
 
-_DECIMAL = re.compile(r"-?[0-9]+\.[0-9]*(e[-+]?[0-9]+)?")
-
-
-def survives_text(value: float, element: AnyFloat) -> bool:
-    """
-    Whether a float in a `dense<>` is printed as a decimal that reads back as the same number.
-
-    Infinities, NaN and some large integral numbers are not: xDSL prints their bits, and reads those as
-    an integer.
-    """
-    if not math.isfinite(value):
-        return False
-    stream = StringIO()
-    Printer(stream).print_float(value, element)
-    text = stream.getvalue()
-    if _DECIMAL.fullmatch(text) is None:
-        return False
-    return bytes(element.pack((float(text),))) == bytes(element.pack((value,)))
-
-
-def _first_float(value: Dense) -> float:
-    return cast(float, next(iter(value.iter_values())))
-
-
-def check_dense(value: Dense) -> None:
-    """Raise VerifyException for floats that are not one number that survives printing and parsing."""
-    element: Attribute = value.get_element_type()
-    if not isinstance(element, AnyFloat) or len(value) == 0:
-        return
-    size = len(value.data.data) // len(value)
-    require(
-        value.data.data == value.data.data[:size] * len(value),
-        f"{len(value)} different floats do not stay exact in the text: put them into the weight store",
-    )
-    number = _first_float(value)
-    require(
-        survives_text(number, element),
-        f"the {element} {number!r} does not stay exact in the text: put it into the weight store",
-    )
-
 
 def dense_of(array: Array) -> Dense | None:
     """
-    `array` as it may stand in the text, or None if it belongs into the weight store.
+    `array` as it may stand in the text, or None if it belongs into the weight store, as different floats do: the text
+    is to stay small.
 
     Raises ValueError for elements that no element type holds.
     """
     element = element_type(array.dtype)
-    if not isinstance(element, AnyFloat):
-        numbers = [int(number) for number in array.ravel().tolist()]
-    else:
-        numbers = [float(number) for number in np.asarray(array, np.float64).ravel().tolist()]
     tensor = TensorType(element, array.shape)
-    value = cast(Dense, Dense.from_list(tensor, numbers))  # pyright: ignore
-    try:
-        check_dense(value)
-    except VerifyException:
-        return None
-    return value
+    if isinstance(element, AnyFloat):
+        value = cast(Dense, DenseIntOrFPElementsAttr(cast(Any, tensor), BytesAttr(array.tobytes())))
+        return value if value.is_splat() else None
+    numbers = [int(number) for number in array.ravel().tolist()]
+    return cast(Dense, Dense.from_list(tensor, numbers))  # pyright: ignore
 
 
 @irdl_op_definition
 class ConstantOp(GraphOp):
-    """
-    A constant: an entry of the weight store, or a small tensor in the text.
-
-    Floats in the text are one finite number, a scalar or a splat, that survives printing and parsing
-    (`survives_text`); all others are weights.
-    """
+    """A constant: an entry of the weight store, or a small tensor in the text."""
 
     name = "graph.constant"
 
@@ -130,11 +77,6 @@ class ConstantOp(GraphOp):
 
     def infer_type(self) -> Tensor:
         return self.result_type if self.weight is not None else self.infer(self.dense)
-
-    def verify_(self) -> None:
-        super().verify_()
-        if self.weight is None:
-            check_dense(self.dense)
 
     @classmethod
     def parse(cls, parser: Parser) -> ConstantOp:

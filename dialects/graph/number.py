@@ -1,4 +1,6 @@
-"""The assembly format of a float property: its shortest decimal text, or `inf`, `-inf`, `nan`."""
+"""
+The assembly format of a float property: its shortest decimal text, or `inf`, `-inf`, `nan`, or the bits of another NaN.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,14 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.hints import isa
 
+from penstock.dialects.float_text import parse_float
+
 
 def number_text(value: float, element: AnyFloat = f64) -> str:
     """The shortest decimal that parses back to `value` in the type `element`, f32 or f64."""
     if math.isnan(value):
-        return "nan"
+        bits = element.pack((value,))
+        return "nan" if bits == element.pack((math.nan,)) else f"0x{bits[::-1].hex()}"
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     number = np.float32(value) if isinstance(element, Float32Type) else np.float64(value)
@@ -36,23 +41,24 @@ class Number(CustomDirective):
     """
     A float property printed without its type.
 
-    The directive that PyRDL would choose prints what is not finite as hexadecimal bits and does not
-    read them back.
+    The directive that PyRDL would choose prints six digits and the exponent of every number.
     """
 
     value: TypedAttributeVariable
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
-        negative = parser.parse_optional_punctuation("-") is not None
-        if parser.parse_optional_keyword("inf") is not None:
-            number = math.inf
-        elif parser.parse_optional_keyword("nan") is not None:
-            number = math.nan
-        else:
-            number = float(parser.parse_number())
         element = self.value.unique_type
         assert isinstance(element, AnyFloat)
-        self.value.set(state, FloatAttr(-number if negative else number, element))
+        start = parser.pos
+        negative = parser.parse_optional_punctuation("-") is not None
+        if parser.parse_optional_keyword("inf") is not None:
+            number = -math.inf if negative else math.inf
+        elif not negative and parser.parse_optional_keyword("nan") is not None:
+            number = math.nan
+        else:
+            parser._resume_from(start)  # pyright: ignore[reportPrivateUsage]
+            number = parse_float(parser, element)
+        self.value.set(state, FloatAttr(number, element))
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
         attribute = self.value.get(op)

@@ -84,7 +84,7 @@ class GraphImporter:
         return op.result
 
     def constant(self, array: Array, name: str) -> SSAValue:
-        """The value of a constant: in the text if it is small and survives there, else a weight."""
+        """The value of a constant: in the text if it is small and not of different floats, else a weight."""
         key = (name, id(array))
         if (known := self.constants.get(key)) is not None:
             return known

@@ -28,7 +28,7 @@ from penstock.dialects.graph.base import is_static
 from penstock.dialects.weights import Array, WeightStore
 
 INLINE_LIMIT = 16
-"""Constants of more elements go to the weight store; smaller ones stay in the text where they survive it."""
+"""Constants of more elements go to the weight store; smaller ones stay in the text unless they are different floats."""
 
 LAYOUT_ATTRIBUTE = "graph.layout"
 """On an op without a layout of its own: its result is an image in that layout."""
@@ -65,7 +65,7 @@ def require_static(function: FuncOp) -> None:
 
 
 def constant_of(array: Array, name: str, store: WeightStore, location: LocationAttr) -> ConstantOp:
-    """A constant with the value `array`: in the text if it is small and survives there, else a weight `name`."""
+    """A constant with the value `array`: in the text if small and not of different floats, else the weight `name`."""
     dense = dense_of(array) if array.size <= INLINE_LIMIT else None
     if dense is not None:
         op = ConstantOp(dense)
