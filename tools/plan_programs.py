@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.files import write_whole
-from penstock.passes.planning.problem import Limits, Problem, lower_bound
+from penstock.passes.planning.problem import Limits, Plan, Problem, height, lower_bound
 from penstock.tools.arguments import read_dims, say
-from penstock.tools.planners import best_of, compare, lined_up
+from penstock.tools.planners import best_of, compare, does_not_fit, lined_up, report, run_planner
 from penstock.tools.text import STDIN, write_output
 
 if TYPE_CHECKING:
@@ -36,10 +36,13 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str], 
     require_bound(program.module, str(path))
     _lower(args, program)
     found = _chosen(args, path, memory_problems(program.module))
-    if args.output is not None:
+    if args.output is not None or args.map is not None:
         if not found:
             raise UserError("the program has no buffers to plan", loc=str(path))
-        _write(args, path, found)
+        if args.output is not None:
+            _write(args, path, found, args.output, ".csv", _csv)
+        if args.map is not None:
+            _write(args, path, found, args.map, ".svg", lambda memory: _map(args, path, memory, planners[0], limits))
         return 0
     if not found:
         say(args, f"{path}: no buffers to plan")
@@ -64,6 +67,13 @@ def free(memory: MemoryProblem) -> Problem:
     buffers = (
         replace(buffer, offset=None, alignment=max(buffer.alignment, least)) for buffer in memory.problem.buffers
     )
+    return replace(memory.problem, buffers=tuple(buffers))
+
+
+def _with_offsets(memory: MemoryProblem) -> Problem:
+    """The problem with the buffers that have one at their offset, which may be less aligned than a planner's."""
+    pairs = zip(free(memory).buffers, memory.problem.buffers, strict=True)
+    buffers = (each if given.offset is None else given for each, given in pairs)
     return replace(memory.problem, buffers=tuple(buffers))
 
 
@@ -105,41 +115,79 @@ def _chosen(args: argparse.Namespace, path: Path, found: Sequence[MemoryProblem]
     return chosen
 
 
-def _write(args: argparse.Namespace, path: Path, found: Sequence[MemoryProblem]) -> None:
-    """One problem as a file, or all of them in a folder."""
+def placed(memory: MemoryProblem) -> Plan:
+    """The offsets that the program gives its buffers, as far as it does."""
+    return Plan({buffer.id: buffer.offset for buffer in memory.problem.buffers if buffer.offset is not None})
+
+
+def _csv(memory: MemoryProblem) -> str:
     from penstock.passes.planning.minimalloc_csv import write_csv
+
+    return write_csv(_with_offsets(memory))
+
+
+def _map(args: argparse.Namespace, path: Path, memory: MemoryProblem, planner: str, limits: Limits) -> str:
+    """A picture of the plan of the program, or, where buffers have no offset, of one that a planner finds for them."""
+    from penstock.passes.planning.map_svg import svg_map
+
+    plan, by = placed(memory), "the program"
+    problem = _with_offsets(memory)
+    if not _is_planned(memory):
+        best = run_planner(problem, planner, limits)
+        if not best.fits:
+            raise does_not_fit(best, limits, str(path))
+        assert best.outcome.plan is not None
+        plan, by = best.outcome.plan, planner
+        for line in report(best, limits.seed):
+            say(args, line)
+    return svg_map(problem, plan, f"{path.name}: {memory.place}: {height(problem, plan):,} bytes by {by}")
+
+
+def _is_planned(memory: MemoryProblem) -> bool:
+    return all(buffer.offset is not None for buffer in memory.problem.buffers)
+
+
+def _write(
+    args: argparse.Namespace,
+    path: Path,
+    found: Sequence[MemoryProblem],
+    name: str,
+    suffix: str,
+    text_of: Callable[[MemoryProblem], str],
+) -> None:
+    """One problem as a file, or all of them in a folder."""
     from penstock.runtime.folders import write_folder
 
-    output = Path(args.output)
-    if args.output == STDIN or output.suffix == ".csv":
+    output = Path(name)
+    if name == STDIN or output.suffix == suffix:
         if len(found) != 1:
             names = [f"--function {_function(memory)} --scope {_scope(memory)}" for memory in found[:5]]
             message = f"one file is for one problem, and there are {len(found)}"
-            notes = ["choose one, or name a folder:", *names] if found else []
-            raise UserError(message, loc=str(path), notes=notes)
-        write_output(args.output, write_csv(free(found[0])))
-        if args.output != STDIN:
+            raise UserError(message, loc=str(path), notes=["choose one, or name a folder:", *names])
+        write_output(name, text_of(found[0]))
+        if name != STDIN:
             say(args, f"{output}: {_figures(found[0])}")
         return
     named: dict[str, MemoryProblem] = {}
     for memory in found:
         capacity = "" if memory.problem.capacity is None else f".{memory.problem.capacity}"
         owner = f"{memory.function}." if memory.function else ""
-        named[f"{owner}{_scope(memory)}{capacity}.csv"] = memory
+        named[f"{owner}{_scope(memory)}{capacity}{suffix}"] = memory
 
     def fill(folder: Path) -> None:
-        for name, memory in named.items():
-            write_whole(folder / name, write_csv(free(memory)))
+        for file, memory in named.items():
+            write_whole(folder / file, text_of(memory))
 
     write_folder(output, "folder of planning problems", fill)
-    for name, memory in named.items():
-        say(args, f"{output / name}: {_figures(memory)}")
+    for file, memory in named.items():
+        say(args, f"{output / file}: {_figures(memory)}")
 
 
 def _figures(memory: MemoryProblem) -> str:
     problem = free(memory)
     plural = "s" if len(problem.buffers) != 1 else ""
-    return f"{len(problem.buffers)} buffer{plural}, lower bound {lower_bound(problem):,} bytes"
+    planned = f", planned in {height(problem, placed(memory)):,}" if _is_planned(memory) else ""
+    return f"{len(problem.buffers)} buffer{plural}, lower bound {lower_bound(problem):,} bytes{planned}"
 
 
 def _function(memory: MemoryProblem) -> str:

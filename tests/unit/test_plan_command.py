@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
@@ -364,7 +366,8 @@ def test_a_problem_of_a_program_is_written_as_csv_and_planned(penstock: Command,
         ("%a", 64, 16, None),
         ("%b", 64, 16, None),
     ]
-    assert penstock("plan", "spad.csv", *BY_SIZE).err.startswith("peak: 128 bytes, optimal")
+    said = "spad.csv: the column offset is not used; --fixed keeps its places, --verify checks them"
+    assert penstock("plan", "spad.csv", *BY_SIZE).err.startswith(f"{said}\npeak: 128 bytes, optimal")
 
 
 def test_all_problems_of_a_model_are_written_to_a_folder(penstock: Command, repository: Path, tmp_path: Path) -> None:
@@ -378,3 +381,42 @@ def test_all_problems_of_a_model_are_written_to_a_folder(penstock: Command, repo
         problem = read_csv(tmp_path / "problems" / name)
         assert problem.buffers
         assert all(buffer.offset is None for buffer in problem.buffers)
+
+
+# programs that are planned
+
+
+def chain(offsets: Sequence[int | None], size: int = 16) -> str:
+    """A program that copies its input through buffers off chip, each at its offset if it has one."""
+    type = f"memref<{size}xf32>"
+    lines = [f'func.func @main(%x: {type} {{graph.name = "x"}}, %o: {type} {{graph.output = "o"}}) {{']
+    before = "%x"
+    for number, offset in enumerate(offsets):
+        made = "memref.alloc()" if offset is None else f"mem.buffer at {offset}"
+        lines.append(f"  %b{number} = {made} : {type}")
+        lines.append(f"  mem.copy {before} to %b{number} : {type} to {type}")
+        before = f"%b{number}"
+    return "\n".join([*lines, f"  mem.copy {before} to %o : {type} to {type}", "  func.return", "}"])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_offsets_of_a_program_are_in_its_problem_and_its_map(penstock: Command, tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    places = [4 * draw.randrange(100) for _ in range(5)]
+    offsets = [place if draw.random() < 0.6 + 0.4 * (seed % 2) else None for place in places]
+    (tmp_path / "chain.mlir").write_text(chain(offsets))
+    planned = None not in offsets
+    done = penstock("plan", "chain.mlir", "-o", "chain.csv")
+    assert done.status == 0, done.err
+    assert (", planned in " in done.err) == planned
+    problem, plan = load_csv(tmp_path / "chain.csv")
+    assert plan.offsets == {
+        buffer.id: offset for buffer, offset in zip(problem.buffers, offsets, strict=True) if offset is not None
+    }
+    done = penstock("plan", "chain.mlir", "--map", "chain.svg", *BY_SIZE)
+    fits = penstock("plan", "chain.csv", "--fixed", *BY_SIZE).status == 0
+    assert done.status == (0 if planned or fits else 1), done.err
+    if done.status == 0:
+        drawn = (tmp_path / "chain.svg").read_text()
+        assert drawn.count("<title>") == 5
+        assert ("by the program" in drawn) == planned
