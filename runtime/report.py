@@ -12,14 +12,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.files import write_whole
 from penstock.dialects.graph import FusedOp
 from penstock.lowering.to_c import CSource
 from penstock.passes.accel.traffic import compulsory_bytes, traffic
@@ -155,10 +153,6 @@ class CompileReport:
     def to_json(self) -> str:
         """The report as text, its schema's version first."""
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"
-
-    def write(self, path: str | Path) -> None:
-        """Write the JSON whole or not at all; raises UserError where that is not possible."""
-        write_whole(path, self.to_json())
 
     def _kernels_line(self) -> str:
         if self.operations is None:

@@ -16,7 +16,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     """How much a command says while it works."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("-v", "--verbose", action="store_true", help="say what is being done, and how long it took")
-    group.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+    group.add_argument("-q", "--quiet", action="store_true", help="say nothing but warnings and errors")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

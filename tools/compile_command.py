@@ -64,7 +64,12 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.signature import signature_of
     from penstock.tools.programs import write_program, write_sources
     from penstock.tools.progress import pass_progress
+    from penstock.tools.text import STDIN, require_distinct, write_output
 
+    output = Path(args.output or _default_output(Path(args.model), args.emit))
+    if args.emit not in LEVEL_EMITS and args.output == STDIN:
+        raise UserError(f"--emit={args.emit} is a folder, which stdout cannot be", status=USAGE)
+    require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
     program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
     require_bound(program.module, str(program.path))
     signature = signature_of(program.module)
@@ -88,9 +93,8 @@ def execute(args: argparse.Namespace) -> int:
     if not args.quiet or args.report is not None:
         report = report_on(program.module, fusion=fusion, seconds=seconds, source=emitted)
         if args.report is not None:
-            report.write(args.report)
+            write_output(args.report, report.to_json())
         _say_report(args, report, fusion.remarks, program.module)
-    output = Path(args.output or _default_output(program.path, args.emit))
     if reference is not None:
         _emit_vta(args, program, reference, signature, inputs, output)
         return 0

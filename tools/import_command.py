@@ -26,9 +26,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.compiler import load_input
     from penstock.tools.programs import write_program
+    from penstock.tools.text import require_distinct
 
     program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
     output = Path(args.output or program.path.with_suffix(".mlir").name)
+    require_distinct({"-o": output, "--weights": args.weights}, args.model)
     file = write_program(program, output, weights=args.weights, locations=True)
     count = sum(1 for op in program.module.walk() if op.name.startswith("graph."))
     weights = f", {len(program.ctx.weights)} weights in {file}" if file is not None else ""

@@ -24,12 +24,12 @@ from penstock.tools.planners import (
     run_planner,
     table,
 )
-from penstock.tools.text import STDIN, write_output
+from penstock.tools.text import STDIN, require_distinct, write_output
 
 PROGRAMS = (".onnx", ".mlir")
 """The ends of names of files that hold programs."""
 
-_OF_PROBLEMS = ("capacity", "bank-size", "fixed", "verify", "fit", "map")
+_OF_PROBLEMS = ("capacity", "bank-size", "fixed", "verify", "fit")
 _OF_PROGRAMS = ("machine", "dim", "function", "scope")
 _MOST_FAULTS = 10
 """That --verify lists."""
@@ -92,6 +92,7 @@ def execute(args: argparse.Namespace) -> int:
         if getattr(args, option.replace("-", "_")):
             kind = "a planning problem" if is_program else "a model or a file of IR"
             raise UserError(f"--{option} is for {kind}, which {path} is not", status=USAGE)
+    require_distinct({"-o": args.output, "--map": args.map})
     names = None if args.compare is None else read_planners(args.compare)
     if names is None:
         planner(args.planner)
@@ -126,7 +127,7 @@ def _plan_problem(args: argparse.Namespace, path: Path, names: tuple[str, ...] |
         found, skipped = compare(problem, names, limits, skip=args.compare == ALL)
         for line in skipped:
             say(args, line)
-        print("\n".join(table(found)))
+        print("\n".join(table(found)), file=sys.stderr if STDIN in (args.output, args.map) else sys.stdout)
         best = best_of(found)
     if not best.fits:
         raise does_not_fit(best, limits, str(path))

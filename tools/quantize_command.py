@@ -59,11 +59,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.passes.graph.quantization.ranges import read_ranges, write_ranges
+    from penstock.passes.graph.quantization.ranges import ranges_text, read_ranges
     from penstock.runtime.compiler import load_input
     from penstock.runtime.pass_manager import read_pipeline, run_passes
     from penstock.runtime.quantization import quantize
     from penstock.tools.programs import write_program
+    from penstock.tools.text import require_distinct, write_output
 
     if not args.calibration and args.ranges is None:
         raise UserError(
@@ -71,10 +72,11 @@ def execute(args: argparse.Namespace) -> int:
             notes=["give inputs, --calibration FILE, or a table of ranges, --ranges FILE"],
             status=USAGE,
         )
+    output = Path(args.output or f"{Path(args.model).stem}_int8.mlir")
+    require_distinct({"-o": output, "--weights": args.weights, "--save-ranges": args.save_ranges}, args.model)
     ranges = None if args.ranges is None else read_ranges(args.ranges)
     calibration = read_calibration(args.calibration) or None
     program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
-    path = program.path
     done = quantize(
         program,
         calibration,
@@ -87,11 +89,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.integer:
         run_passes(program.ctx, program.module, read_pipeline("integer-arithmetic,fold-constants"))
     if args.save_ranges is not None:
-        write_ranges(args.save_ranges, done.ranges)
+        write_output(args.save_ranges, ranges_text(done.ranges))
         say(args, f"{args.save_ranges}: the ranges of {len(done.ranges)} values")
     for line in done.lines():
         say(args, line)
-    output = Path(args.output or f"{path.stem}_int8.mlir")
     write_program(done.program, output, weights=args.weights, locations=True)
     say(args, f"{output}: {len(done.layers)} values in 8-bit integers, {len(done.remarks)} operations left in float")
     return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.tools.arguments import add_common, add_machine, add_model, add_no_verify, read_dims, say, warn_unverified
-from penstock.tools.text import STDIN, write_output
+from penstock.tools.text import STDIN, require_distinct, write_output
 
 if TYPE_CHECKING:
     from penstock.runtime.compiler import Program
@@ -58,6 +58,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.simulator.run import run_program
     from penstock.tools.simulation_tables import report
 
+    require_distinct({f"--{name}": getattr(args, name) for name in ("csv", "json", "trace", "svg")}, args.model)
     window = None if args.window is None else _read_window(args.window)
     if window is not None and args.trace is None and args.svg is None:
         raise UserError("--window is for --trace and --svg", status=USAGE)
@@ -70,7 +71,8 @@ def execute(args: argparse.Namespace) -> int:
         notes = [f"the host runs {note}"] if note else ["@main calls no kernel"]
         raise UserError(f'nothing runs on the machine "{run.target.machine_name}"', loc=str(program.path), notes=notes)
     texts = _texts(args, run, window, program.path.name)
-    if not any(name == STDIN for name, _, _ in texts):
+    # With -q, a report is what was asked for only where no file is.
+    if not (args.quiet and texts) and not any(name == STDIN for name, _, _ in texts):
         print("\n".join(report(run)))
     for name, text, what in texts:
         write_output(name, text)
@@ -147,8 +149,6 @@ def _texts(args: argparse.Namespace, run: ProgramRun, window: Window | None, nam
     if args.svg is not None:
         title = f"{name} on {run.target.machine_name}: {run.cycles:,} cycles"
         found.append((args.svg, timeline_svg(run, span, title), "the picture"))
-    if len({file for file, _, _ in found}) < len(found):
-        raise UserError("two of the files have one name", status=USAGE)
     return found
 
 

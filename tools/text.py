@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
-from penstock.dialects.files import write_whole
+from penstock.dialects.diagnostics import USAGE, UserError
+from penstock.dialects.files import follow, is_special, write_whole
 from penstock.lowering.from_text import SourceText, decode_text, read_text
 
 STDIN = "-"
@@ -16,6 +19,24 @@ def read_input(path: str) -> SourceText:
     if path == STDIN:
         return decode_text("<stdin>", sys.stdin.buffer.read())
     return read_text(path)
+
+
+def require_distinct(outputs: Mapping[str, str | Path | None], model: str | None = None) -> None:
+    """
+    Raise UserError where two of the files that options name would be one, or one of them would be the ONNX model.
+
+    A device or a FIFO may be named twice. Text may replace the text that it was read from.
+    """
+    seen: dict[object, str] = {}
+    if model is not None and Path(model).suffix == ".onnx":
+        seen[follow(model)] = "the model"
+    for option, name in outputs.items():
+        if name is None or (str(name) != STDIN and is_special(name)):
+            continue
+        place = STDIN if str(name) == STDIN else follow(name)
+        if place in seen:
+            raise UserError(f"{option} and {seen[place]} would be one file: {name}", status=USAGE)
+        seen[place] = option
 
 
 def write_output(path: str | None, text: str) -> None:

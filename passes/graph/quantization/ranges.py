@@ -92,9 +92,14 @@ def read_ranges(path: str | Path) -> dict[str, Range]:
 
 
 def write_ranges(path: str | Path, ranges: Mapping[str, Range]) -> None:
-    """Write a table as JSON, a value a line, whole or not at all."""
+    """Write a table as JSON, whole or not at all."""
+    write_whole(path, ranges_text(ranges))
+
+
+def ranges_text(ranges: Mapping[str, Range]) -> str:
+    """A table as JSON, a value a line."""
     lines = [f"  {json.dumps(name)}: {json.dumps(list(pair))}" for name, pair in ranges.items()]
-    write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def set_ranges(module: ModuleOp, ranges: Mapping[str, Range]) -> None:
