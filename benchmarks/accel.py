@@ -4,10 +4,11 @@ The accelerator level: cycles, traffic and tokens of what the compiler makes, be
     python -m benchmarks.accel [--only SECTION]... [--layers C2,C6]
 
 Sections: layers (ResNet-18's convolutions on vta-pynq, at depth 1 with the best tiles for that and at the depth that
-is chosen), exact (each of them executed, beside NumPy), products (1024 x 1024 x 1024 on every machine, in its own
-types), fusion (convolutions with an epilogue: fused, an op a kernel, and as `assign-devices` decides), network (what
-vta-pynq runs of ResNet-18: seconds to prove and to simulate it, cycles, what the host runs), tokens (how many say
-nothing). Every figure of cycles is of commands that are proved free of hazards.
+is chosen), resnets (those and the others of ResNet-50 and -101: modelled and simulated), exact (each of ResNet-18's
+executed, beside NumPy), products (1024 x 1024 x 1024 on every machine, in its own types), fusion (convolutions with an
+epilogue: fused, an op a kernel, and as `assign-devices` decides), network (what vta-pynq runs of ResNet-18: seconds to
+prove and to simulate it, cycles, what the host runs), tokens (how many say nothing). Every figure of cycles is of
+commands that are proved free of hazards.
 
 "As instructions" is the same program encoded for VTA: with loads of micro-operations and empty carriers of tokens.
 T* is the time of the busiest unit or bus alone. "Of peak" counts multiply-accumulates only. Published: apache/tvm-vta's
@@ -29,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from benchmarks.accel_programs import FOLDS_SCALES, FUSED, LAYERS, product, scaled_convolution
+from benchmarks.accel_programs import BOTTLENECKS, FOLDS_SCALES, FUSED, LAYERS, product, scaled_convolution
 from benchmarks.measure import ROOT, say
 from benchmarks.planning_runs import text_table
 from penstock.dialects.context import PenstockContext, make_context
@@ -40,7 +41,7 @@ from penstock.lowering.to_vta.module import encode_module
 from penstock.passes.accel.hazards import check
 from penstock.passes.accel.hazards.redundancy import redundancy
 from penstock.passes.accel.trace import trace_calls
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.kernels import PIPELINING, TILING, machine_kernels
 from penstock.runtime.compiler import attach_machine, import_program, level_of, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
@@ -151,6 +152,31 @@ def layers(chosen: Sequence[str]) -> None:
             "(1.20; 1.149)"
         )
         print(f"latency hiding: {limit / one_cycles:.1%} -> {limit / cycles:.1%} of peak (TVM's paper: 70 % -> 88 %)")
+
+
+def resnets(_: Sequence[str]) -> None:
+    """T / T* of every convolution that ResNet-18, -34, -50 and -101 have, and what the planner's model says of it."""
+    rows: list[Sequence[object]] = []
+    furthest = worst = 0.0
+    for name, layer in {**LAYERS, **BOTTLENECKS}.items():
+        found = compiled(layer.text, MACHINE)
+        cycles, (tiles, pipeline) = found.figures.cycles, modelled_cycles(found.module)
+        furthest = max(furthest, *(abs(each / cycles - 1) for each in (tiles, pipeline)))
+        worst = max(worst, float(found.figures.ratio))
+        cells = (tiles, f"{tiles / cycles - 1:+.1%}", pipeline, f"{pipeline / cycles - 1:+.1%}")
+        rows.append((name, *cells, cycles, f"{found.figures.ratio:.3f}", _percent(layer.macs, cycles)))
+        say(f"accel: {name}: {found.figures.ratio:.3f}")
+    head = ("layer", "by tile", "", "by accel-pipeline", "", "simulated, cycles", "T / T*", "of peak")
+    print(text_table(f"Convolutions of ResNet-18, -34, -50 and -101 on {MACHINE}", head, rows))
+    print(f"model and simulation differ by {furthest:.1%} at most (5 %); T / T* {worst:.3f} at most")
+
+
+def modelled_cycles(module: ModuleOp) -> tuple[int, int]:
+    """What `tile` and `accel-pipeline` expect of the only kernel of a module."""
+    _, (kernel,) = machine_kernels(module)
+    words = [str(kernel.attributes[name]) for name in (TILING, PIPELINING)]
+    tiles, pipeline = (int(each.split("modelled ")[1].split(" cycles")[0].replace(",", "")) for each in words)
+    return tiles, pipeline
 
 
 def exact(chosen: Sequence[str]) -> None:
@@ -286,6 +312,7 @@ def _ratio(part: float, whole: float | None) -> str | None:
 
 SECTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "layers": layers,
+    "resnets": resnets,
     "exact": exact,
     "products": products,
     "fusion": fusion,

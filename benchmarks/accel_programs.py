@@ -143,6 +143,17 @@ LAYERS = {
 }
 """C1 has 3 channels and runs on the host in the publication; C3 does not occur in ResNet-18 version 1."""
 
+BOTTLENECKS = {
+    f"{size}: {channels} -> {outputs}, {kernel}x{kernel}/{stride}": Layer(size, channels, outputs, kernel, stride)
+    for size, channels, outputs, kernel, stride in (
+        (56, 64, 64, 1, 1), (56, 64, 256, 1, 1), (56, 256, 64, 1, 1),
+        (56, 256, 128, 1, 1), (56, 128, 128, 3, 2), (28, 128, 512, 1, 1), (56, 256, 512, 1, 2), (28, 512, 128, 1, 1),
+        (28, 512, 256, 1, 1), (28, 256, 256, 3, 2), (14, 256, 1024, 1, 1), (28, 512, 1024, 1, 2), (14, 1024, 256, 1, 1),
+        (14, 1024, 512, 1, 1), (14, 512, 512, 3, 2), (7, 512, 2048, 1, 1), (14, 1024, 2048, 1, 2), (7, 2048, 512, 1, 1),
+    )
+}  # fmt: skip
+"""What ResNet-50 and ResNet-101 have beside the layers of ResNet-18: their blocks end in convolutions of 1x1."""
+
 
 def product(size: int, element: str, *, narrowed: bool = False) -> str:
     """

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 STEADY_ROUNDS = 48
 """After so many rounds of a loop at most its rate is taken for settled."""
@@ -180,8 +180,10 @@ def time_of(nest: Sequence[Step | Loop], slots: Mapping[str, int] | None = None)
 
     What streams of one unit, or units on one bus, ask for takes the sum of its times, and a long transfer holds up the
     others on its bus; only in which order requests come that are in each other's way is not followed to the cycle.
+    A transfer of a unit that computes goes first, as `passes.accel.ordering.bus_priority` makes the order.
     """
     computing = frozenset(step.unit for step in _steps(nest) if step.bus is None and not step.latency)
+    nest = _with_bus_priority(nest, computing, _prefetched(nest, computing))
     state = _State(dict(slots or {}), _shared_buses(nest), computing)
     for part in nest:
         state.run(part)
@@ -205,6 +207,35 @@ def _shared_buses(nest: Sequence[Step | Loop]) -> frozenset[str | None]:
         if step.bus is not None:
             streams.setdefault(step.bus, set()).add(step.stream or step.unit)
     return frozenset(bus for bus, users in streams.items() if len(users) > 1)
+
+
+def _prefetched(nest: Sequence[Step | Loop], computing: frozenset[str]) -> Mapping[str, frozenset[str]]:
+    """By bus: the buffers that units bring over it which do not compute."""
+    found: dict[str, set[str]] = {}
+    for step in _steps(nest):
+        if step.bus is not None and step.unit not in computing:
+            found.setdefault(step.bus, set()).update(step.writes)
+    return {bus: frozenset(names) for bus, names in found.items()}
+
+
+def _with_bus_priority(
+    body: Sequence[Step | Loop], computing: frozenset[str], prefetched: Mapping[str, frozenset[str]]
+) -> tuple[Step | Loop, ...]:
+    """The nest, each transfer of a computing unit keeping what the unit has read before it in the same iteration."""
+    found: list[Step | Loop] = []
+    released: dict[str, tuple[str, ...]] = {}
+    for part in body:
+        if isinstance(part, Loop):
+            released = {}
+            found.append(replace(part, body=_with_bus_priority(part.body, computing, prefetched)))
+            continue
+        if part.unit in computing and part.bus is not None:
+            kept = [name for name in released.get(part.unit, ()) if name in prefetched.get(part.bus, ())]
+            part = replace(part, reads=tuple(dict.fromkeys((*part.reads, *kept))))
+        elif part.unit in computing:
+            released[part.unit] = (*released.get(part.unit, ()), *part.reads)
+        found.append(part)
+    return tuple(found)
 
 
 @dataclass(eq=False)

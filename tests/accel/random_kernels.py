@@ -19,10 +19,14 @@ SPAD, OFF_CHIP = 'memref<?xi32, "spad">', "memref<?xi32>"
 SAME = "affine_map<(i) -> (i)>"
 
 
-def machine(load: str, store: str, outstanding: int, latency: int = 8) -> str:
-    """A toy with one scratchpad, whose transfers in and out are issued to the units `load` and `store`."""
+def machine(load: str, store: str, outstanding: int, latency: int = 8, fetch: str | None = None) -> str:
+    """
+    A toy with one scratchpad, whose transfers in and out are issued to the units `load` and `store`; with `fetch`
+    another engine on the bus of the loads, @fetch, is issued to that unit.
+    """
     units = "\n".join(f"machine.unit @{unit}" for unit in dict.fromkeys((load, "execute", store)))
     times = f"dims 2 latency {latency} row_overhead 1 outstanding {outstanding}"
+    second = f"machine.dma @fetch unit @{fetch} from [@dram] to [@spad] bus @in {times}" if fetch is not None else ""
     return f"""machine.target @toy frequency 1000 {{
       machine.scope @spad size 4096 granule 4 dtypes [i32] parent @dram
       machine.bus @in rate [8, 1]
@@ -30,6 +34,7 @@ def machine(load: str, store: str, outstanding: int, latency: int = 8) -> str:
       {units}
       machine.dma @mvin unit @{load} from [@dram] to [@spad] bus @in {times}
       machine.dma @mvout unit @{store} from [@spad] to [@dram] bus @out {times}
+      {second}
       machine.intrinsic @mix unit @execute operands [a dense, c dense] shape {{i = [1, 8]}} ii 1 depth 4 {{
       ^bb0(%a: {SPAD}, %c: {SPAD}):
         linalg.generic {{indexing_maps = [{SAME}, {SAME}], iterator_types = ["parallel"]}}
@@ -59,6 +64,8 @@ MACHINES = {
     "one unit": machine("dma", "dma", 1),
     "one unit, in flight": machine("dma", "dma", 4),
 }
+FETCHING = machine("load", "store", 1, fetch="execute")
+"""A machine whose unit `execute` loads by itself, too."""
 
 
 class Writer:
@@ -190,6 +197,12 @@ def random_kernel(seed: int) -> str:
       accel.barrier
       func.return
     }}"""
+
+
+def with_fetches(kernel: str) -> str:
+    """Every second load as one of the engine @fetch."""
+    parts = kernel.split('"mvin"')
+    return parts[0] + "".join(('"fetch"' if at % 2 else '"mvin"') + part for at, part in enumerate(parts[1:]))
 
 
 def parsed(text: str) -> tuple[ModuleOp, func.FuncOp, TargetOp]:

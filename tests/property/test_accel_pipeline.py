@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_kernels import MACHINES, closure, parsed, random_kernel, traced, unordered
+from random_kernels import FETCHING, MACHINES, closure, parsed, random_kernel, traced, unordered, with_fetches
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -173,6 +173,15 @@ def judge(function: func.FuncOp, target: TargetOp) -> None:
 @given(st.integers(0, 10**6), st.sampled_from(sorted(MACHINES)))
 def test_random_commands_keep_every_order_that_matters_and_no_other(seed: int, machine: str) -> None:
     module, kernel, target = parsed(MACHINES[machine] + random_kernel(seed))
+    order(kernel, target)
+    verify(module)
+    judge(kernel, target)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6))
+def test_a_prefetch_that_waits_for_a_later_command_waits_for_all_that_it_has_to(seed: int) -> None:
+    module, kernel, target = parsed(FETCHING + with_fetches(random_kernel(seed)))
     order(kernel, target)
     verify(module)
     judge(kernel, target)

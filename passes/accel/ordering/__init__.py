@@ -8,7 +8,8 @@ argument). The order of a unit is a fact and needs no token: a command that exec
 one outstanding, starts when all earlier ones of its unit are complete. What the rest imply, by whatever path, needs
 none either. So a command waits at most for the last of each in-order unit that it depends on, and only where it has
 not, directly or through others, waited for that or a later one before: what a read needs is the write (forward), what
-a write needs is the last reads (backward, mostly from the round before).
+a write needs is the last reads (backward, mostly from the round before). A prefetch waits for a later
+command of that unit where it would delay one on a bus; see `bus_priority`.
 
 Loops take and return tokens. A ring of B slots has B tokens of each source that is waited for by slot, and the values
 rotate through the loop, so a round waits for the round that had its slot before, B rounds ago; where a loop is
@@ -26,6 +27,7 @@ from penstock.dialects.accel import PopOp, PushOp, ReadyOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.passes.accel.ordering.accesses import commands_of, in_order_units
+from penstock.passes.accel.ordering.bus_priority import with_bus_priority
 from penstock.passes.accel.ordering.conflicts import dependences
 from penstock.passes.accel.ordering.paths import leave_out
 from penstock.passes.accel.ordering.reduction import reduce
@@ -51,6 +53,10 @@ def order(function: func.FuncOp, target: TargetOp) -> None:
     commands = commands_of(function, target)
     in_order = in_order_units(commands, target)
     findings = reduce(function, commands, dependences(commands, in_order), in_order)
+    needed = list(findings.needed)
+    if (prioritised := with_bus_priority(needed, commands, in_order)) != needed:
+        # Several may now wait for one transfer, or for one whose completion implies another's.
+        findings = reduce(function, commands, list(dict.fromkeys(prioritised)), in_order)
     never = Threading(function, commands, findings, in_order).run()
     tidy(function, never)
     leave_out(function, commands, findings.steps, never)

@@ -73,6 +73,8 @@ class CommandInfo:
     """Whether a DMA engine performs it; others are alone on their unit."""
     outstanding: int
     """How many transfers of its engine may be in flight."""
+    bus: str | None
+    """The bus that its engine transfers on; None for what executes."""
     accesses: tuple[Access, ...]
     loops: tuple[Block, ...]
     """The bodies of the loops around it, outermost first."""
@@ -114,9 +116,9 @@ def _command(op: CommandOp, number: int, target: TargetOp) -> CommandInfo:
         accesses = tuple(_of_exec(op, [s.role for s in intrinsic.operand_specs() if s.role != IMMEDIATE]))
         if intrinsic.dma_name is None:
             assert intrinsic.unit_name is not None
-            return CommandInfo(op, number, intrinsic.unit_name, False, 1, accesses, loops)
+            return CommandInfo(op, number, intrinsic.unit_name, False, 1, None, accesses, loops)
         engine = target.dmas()[intrinsic.dma_name]
-    return CommandInfo(op, number, engine.unit_name, True, engine.outstanding_limit, accesses, loops)
+    return CommandInfo(op, number, engine.unit_name, True, engine.outstanding_limit, engine.bus_name, accesses, loops)
 
 
 def _bodies_around(op: Operation) -> Iterator[Block]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from random_kernels import MACHINES, closure, parsed, token_operands, traced, unordered
+from random_kernels import FETCHING, MACHINES, closure, parsed, token_operands, traced, unordered
 from xdsl.dialects import func
 
 from penstock.dialects.accel import DmaOp, ExecOp
@@ -16,7 +16,7 @@ WINDOW = "memref<64xi32>"
 SAME = "affine_map<(i) -> (i)>"
 
 
-def kernel(body: str, machine: str = "in order") -> tuple[func.FuncOp, list[tuple[int, ...]]]:
+def kernel(body: str, machine: str = MACHINES["in order"]) -> tuple[func.FuncOp, list[tuple[int, ...]]]:
     """A kernel in order, and for each command the numbers of those that it comes after."""
     text = f"""func.func private @k(%x: {WINDOW}, %y: {WINDOW}) attributes {{device = @toy}} {{
       %zero = arith.constant 0 : index
@@ -27,7 +27,7 @@ def kernel(body: str, machine: str = "in order") -> tuple[func.FuncOp, list[tupl
       accel.barrier
       func.return
     }}"""
-    module, function, target = parsed(MACHINES[machine] + text)
+    module, function, target = parsed(machine + text)
     order(function, target)
     module.verify()
     program = traced(function, target)
@@ -60,7 +60,7 @@ def test_a_command_waits_for_the_last_of_an_in_order_unit_only() -> None:
 
 
 def test_transfers_in_flight_are_waited_for_one_by_one() -> None:
-    _, after = kernel(buffers(0, 16) + load("%a") + load("%b") + run("mix", "%a", "%b"), "in flight")
+    _, after = kernel(buffers(0, 16) + load("%a") + load("%b") + run("mix", "%a", "%b"), MACHINES["in flight"])
     assert after == [(), (), (0, 1)]
 
 
@@ -126,7 +126,7 @@ def test_pieces_of_one_transfer_are_in_flight_together() -> None:
       }}
       {run("move", "%a", "%b")}
     }}"""
-    _, after = kernel(body, "in flight")
+    _, after = kernel(body, MACHINES["in flight"])
     assert after[:6] == [(), (), (0, 1), (2,), (2,), (3, 4)]
 
 
@@ -147,6 +147,30 @@ def test_every_token_is_needed_and_without_it_there_is_a_race() -> None:
         assert closure(program) != full
         assert unordered(program)
         set_dependencies(op, kept)
+
+
+FETCH_BEHIND_AN_OP = f"""%r = mem.ring 2 at 0 : !mem.ring<{TILE}>
+    %b = mem.buffer at 64 : {TILE}
+    %c = mem.buffer at 80 : {TILE}
+    scf.for %i = %zero to %five step %one {{
+      %a = mem.slot %r[%i] : !mem.ring<{TILE}>
+      {load("%a", "%i")}{run("move", "%a", "%c")}
+      %f = accel.dma %x[%i] to %b on "fetch" : {WINDOW} to {TILE}
+      {run("mix", "%b", "%c")}
+    }}"""
+"""In each iteration a load to the ring, an op that reads it, a load by the unit of the op, and another op."""
+
+
+def test_a_prefetch_waits_for_the_transfer_that_the_computing_unit_needs_first() -> None:
+    _, after = kernel(FETCH_BEHIND_AN_OP, FETCHING)
+    # The load of the third iteration takes the slot of the first, which its first op has read before the fetch.
+    assert after[8] == (2,)
+
+
+def test_a_prefetch_on_another_bus_waits_for_the_op_alone() -> None:
+    apart = FETCHING.replace("to [@spad] bus @in", "to [@spad] bus @out", 1)
+    _, after = kernel(FETCH_BEHIND_AN_OP, apart)
+    assert after[8] == (1,)
 
 
 def test_a_kernel_in_queue_form_is_refused() -> None:
