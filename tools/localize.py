@@ -23,9 +23,12 @@ from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
-from penstock.dialects.accel import ExecOp
+from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import render_location
 from penstock.dialects.element_types import stored
+from penstock.dialects.graph import FusedOp
+from penstock.dialects.mem import CopyOp
+from penstock.passes.loop.dataflow import DataFlow
 from penstock.passes.loop.memory_flow.aliases import is_memory
 from penstock.runtime.interpreter import Listener, array_of
 from penstock.runtime.interpreter.domain import Access
@@ -49,6 +52,11 @@ class _Group:
     parts: tuple[str, ...]
     """The place; of a fused operation, each of those that it was made of."""
     place: str
+    kind: str
+    is_move: bool = False
+    """Whether they only move elements."""
+    inner: tuple[str, ...] = ()
+    """Other places that the body of a structured operation has taken over."""
     arrays: list[Array] = field(default_factory=list[Array])
     last: int = 0
     """When it last computed something."""
@@ -78,8 +86,11 @@ def first_difference(
         candidates = [sinks[part] for part in group.parts if part in sinks]
         if candidates:
             found.setdefault(max(candidates, key=lambda each: each.last), []).append(group)
+    absorbed = _absorbed(actual, sinks) - _absorbed(expected, sinks)
     permuted: str | None = None
     for group in expected:
+        if group in absorbed:
+            continue
         match _difference(group, found.get(group, []), bound):
             case "lost":
                 return group.place
@@ -88,6 +99,16 @@ def first_difference(
             case _:
                 pass
     return permuted or _producer([group for group in expected if group in found], output)
+
+
+def _absorbed(trace: Iterable[_Group], sinks: dict[str, _Group]) -> set[_Group]:
+    """The groups whose value may be within that of a later one, since an operation of another place computes both."""
+    return {
+        sinks[part]
+        for group in trace
+        for part in group.inner
+        if part in sinks and not any(sinks.get(own) is sinks[part] for own in group.parts)
+    }
 
 
 def _producer(trace: Sequence[_Group], output: Array | None) -> str | None:
@@ -102,12 +123,10 @@ def _producer(trace: Sequence[_Group], output: Array | None) -> str | None:
 
 
 def _sinks(trace: Iterable[_Group]) -> dict[str, _Group]:
-    """For each place the group that computes its value: the last."""
+    """For each place the group that computes its value: the last, or the last that moves it if none computes it."""
     sinks: dict[str, _Group] = {}
-    for group in trace:
-        for part in group.parts:
-            if part not in sinks or sinks[part].last < group.last:
-                sinks[part] = group
+    for group in sorted(trace, key=lambda each: (not each.is_move, each.last)):
+        sinks.update((part, group) for part in group.parts)
     return sinks
 
 
@@ -118,6 +137,7 @@ def _difference(expected: _Group, actual: Sequence[_Group], bound: Bound | None)
     """
     if not actual:
         return "kept"
+    actual = [group for group in actual if group.is_move == expected.is_move] or actual
     last = max(actual, key=lambda each: each.last)
     single = len(expected.arrays) == len(last.arrays) == 1 and expected.arrays[0].shape == last.arrays[0].shape
     if bound is not None:
@@ -130,7 +150,7 @@ def _difference(expected: _Group, actual: Sequence[_Group], bound: Bound | None)
             return "kept"
         if any(_agree(left, right.transpose(order)) for order in _orders(right.shape) if left.size > 1):
             return "permuted"
-        if _is_part_of([expected.arrays[0]], [last.arrays[0]]):
+        if last.kind == expected.kind or _is_part_of([expected.arrays[0]], [last.arrays[0]]):
             return "lost"
     return "kept" if _is_part_of(expected.arrays, [a for group in actual for a in group.arrays]) else "lost"
 
@@ -176,21 +196,34 @@ def _numbers(array: Array) -> Array:
 
 def _trace(module: ModuleOp, run: Run) -> list[_Group]:
     """What every place computes, in the order of their first execution."""
+    functions = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp)}
     groups: dict[tuple[str, str], _Group] = {}
     kinds: dict[Operation, tuple[str, str] | None] = {}
+    written: dict[Operation, frozenset[int]] = {}
     count = elements = 0
+
+    def arguments_written(op: func.CallOp) -> frozenset[int]:
+        callee = functions[op.callee.string_value()]
+        if callee not in written:
+            summary = DataFlow(callee).summary()
+            # What a faulty kernel leaves alone may be what it should have written.
+            written[callee] = frozenset(range(len(op.arguments))) - (summary.reads - summary.writes)
+        return written[callee]
 
     def listen(op: Operation, results: Sequence[Any], operands: Sequence[Any]) -> None:
         nonlocal count, elements
+        # A kernel has the place of what it computes; that of its call may be that of a group that was split.
+        origin = functions[op.callee.string_value()] if isinstance(op, func.CallOp) else op
         if op not in kinds:
-            kinds[op] = _key_of(op)
-        key = kinds[op]
-        if key is None:
+            kinds[op] = _key_of(op, origin.location)
+        if (key := kinds[op]) is None:
             return
-        computed = list(_computed(op, results, operands))
+        computed = list(_computed(op, results, operands, arguments_written))
         if not computed:
             return
-        group = groups.setdefault(key, _Group(_parts_of(op.location), key[0]))
+        if key not in groups:
+            groups[key] = _Group(_parts_of(origin.location), *key, isinstance(op, CopyOp | DmaOp), _inner_parts(op))
+        group = groups[key]
         count += 1
         group.last = count
         group.arrays += [np.array(array) for array in computed]
@@ -202,9 +235,9 @@ def _trace(module: ModuleOp, run: Run) -> list[_Group]:
     return list(groups.values())
 
 
-def _key_of(op: Operation) -> tuple[str, str] | None:
+def _key_of(op: Operation, loc: Attribute) -> tuple[str, str] | None:
     """The place of an operation, and what tells it from others there; None if its values are not compared."""
-    place = render_location(op.location)
+    place = render_location(loc)
     # An empty tensor and a constant stand at the location of the op that they serve, and differ from nothing.
     if not place or not op.operands:
         return None
@@ -213,11 +246,20 @@ def _key_of(op: Operation) -> tuple[str, str] | None:
             return place, f"{op.name} {op.intrinsic_name}"
         case GenericOp():
             return place, " ".join([op.name, *(inner.name for inner in op.body.block.ops)])
+        case CopyOp() | DmaOp():
+            return place, "move"
+        case func.CallOp() | FusedOp():
+            return place, "group"
         case _:
             return place, op.name
 
 
-def _computed(op: Operation, results: Sequence[Any], operands: Sequence[Any]) -> Iterator[Array]:
+def _computed(
+    op: Operation,
+    results: Sequence[Any],
+    operands: Sequence[Any],
+    arguments_written: Callable[[func.CallOp], frozenset[int]],
+) -> Iterator[Array]:
     """What one execution of an operation computed: tensors, or the elements of memrefs that it wrote."""
     for value, result in zip(op.results, results, strict=True):
         if isinstance(result, np.ndarray | np.generic) and not is_memory(value.type):
@@ -234,8 +276,12 @@ def _computed(op: Operation, results: Sequence[Any], operands: Sequence[Any]) ->
             for number, output in enumerate(op.outputs, len(op.inputs)):
                 if is_memory(output.type):
                     yield _written(values, output, op.indexing_maps.data[number].data, extents)
+        case CopyOp() | DmaOp() if op.window_side != "dest":
+            yield array_of(values[op.dest])
         case func.CallOp():
-            yield from (array_of(values[value]) for value in op.arguments if is_memory(value.type))
+            chosen = arguments_written(op)
+            memrefs = [(number, value) for number, value in enumerate(op.arguments) if is_memory(value.type)]
+            yield from (array_of(values[value]) for number, value in memrefs if number in chosen)
         case _:
             return
 
@@ -245,6 +291,14 @@ def _written(values: dict[SSAValue, Any], memref: SSAValue, index_map: Any, exte
     array = array_of(values[memref])
     box = Access.of(index_map).box(tuple(extents))
     return array if box is None else array[box]
+
+
+def _inner_parts(op: Operation) -> tuple[str, ...]:
+    """The places in the body of a structured operation that are not its own."""
+    if not isinstance(op, GenericOp):
+        return ()
+    found = dict.fromkeys(part for inner in op.body.block.ops for part in _parts_of(inner.location))
+    return tuple(part for part in found if part not in _parts_of(op.location))
 
 
 def _parts_of(loc: Attribute) -> tuple[str, ...]:
