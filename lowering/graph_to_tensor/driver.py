@@ -12,6 +12,7 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.functions import body_block
 from penstock.lowering.graph_to_tensor.function import FunctionLowering, Kernels, is_graph_op
 from penstock.passes.graph.values import require_static
 
@@ -108,11 +109,7 @@ class GraphToTensorPass(ModulePass):
                 )
         kernels = Kernels({name for each in op.body.block.ops if (name := _symbol(each))})
         for func in lowered:
-            if len(func.body.blocks) != 1:
-                raise UserError(
-                    f"@{func.sym_name.data} has {len(func.body.blocks)} blocks, a graph has one",
-                    loc=location_of(func),
-                )
+            body_block(func, "lowered to tensors")
             FunctionLowering(func, kernels).run()
         for kernel in kernels.functions:
             op.body.block.add_op(kernel)

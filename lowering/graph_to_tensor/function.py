@@ -15,11 +15,13 @@ from xdsl.dialects.builtin import (
     FunctionType,
     LocationAttr,
     StringAttr,
+    TensorType,
     UnknownLoc,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.printer import Printer
+from xdsl.utils.hints import isa
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError, location_of
@@ -216,7 +218,7 @@ class FunctionLowering:
         return made.result
 
     def _argument(self, of: SSAValue) -> SSAValue:
-        type = tensor_type(shape_of(of), signless(element_of(of)))
+        type = tensor_type(shape_of(of), signless(element_of(of))) if isa(of.type, TensorType) else of.type
         argument = self._block.insert_arg(type, len(self._block.args))
         argument.name_hint = of.name_hint
         return argument

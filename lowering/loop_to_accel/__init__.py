@@ -15,6 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.accel import BarrierOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.functions import body_block
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
 from penstock.lowering.loop_to_accel.execs import lower_generic
@@ -33,8 +34,9 @@ class _Lowering:
     target: TargetOp
 
     def run(self, kernel: func.FuncOp) -> None:
-        self._block(kernel.body.block)
-        terminator = kernel.body.block.last_op
+        block = body_block(kernel, "turned into commands")
+        self._block(block)
+        terminator = block.last_op
         assert terminator is not None
         Rewriter.insert_op(BarrierOp(), InsertPoint.before(terminator))
         order(kernel, self.target)

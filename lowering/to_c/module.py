@@ -14,6 +14,7 @@ from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
+from penstock.dialects.functions import body_block
 from penstock.dialects.machine import find_target
 from penstock.lowering.to_c.aliasing import restricted_arguments, written_arguments
 from penstock.lowering.to_c.control import emit_block
@@ -114,6 +115,7 @@ def _reachable(module: ModuleOp) -> dict[str, func.FuncOp]:
     if ENTRY not in known or known[ENTRY].is_declaration:
         names = ", ".join(f"@{symbol}" for symbol in known) or "no functions"
         raise UserError("the module has no function @main, so it has no C", notes=[f"it has {names}"])
+    body_block(known[ENTRY], "written as C")
     found = {ENTRY}
     pending = [known[ENTRY]]
     while pending:
@@ -129,6 +131,7 @@ def _reachable(module: ModuleOp) -> dict[str, func.FuncOp]:
             if callee not in found:
                 if known[callee].is_declaration:
                     raise refuse(op, f"@{callee} is declared, but not defined, so it has no C")
+                body_block(known[callee], "written as C")
                 found.add(callee)
                 pending.append(known[callee])
     return {symbol: function for symbol, function in known.items() if symbol in found}

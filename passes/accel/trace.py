@@ -20,6 +20,7 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects import accel, mem
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.functions import body_block
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import element_bytes, memref_of, scope_of
 from penstock.passes.accel.program import MachineModel, Program, View
@@ -63,7 +64,7 @@ def trace(
     for number, address in enumerate(writer.own_storages()):
         view = arguments[number] if arguments is not None else None
         addresses.append(address if view is None else (view.storage << STORAGE_SHIFT) + view.start)
-    writer.ops(function.body.block.ops)
+    writer.ops(writer.block.ops)
     run = writer.finish(function).function
     with _without_collection():
         run(*addresses)
@@ -115,7 +116,7 @@ def trace_calls(module: ModuleOp, *, limit: int = 1_000_000, commands: bool = Tr
 
     writer.called = called
     addresses = writer.own_storages()
-    writer.ops(entry.body.block.ops)
+    writer.ops(writer.block.ops)
     writer.finish(entry).function(*addresses)
     traced: dict[tuple[str, tuple[int, ...]], Program] = {}
     for op, at in found:
@@ -154,7 +155,11 @@ class _Tracer(Writer):
         self.called: Callable[..., None] | None = None
         """What is told of a call, and of the addresses of its arguments, where calls are allowed; what the host
         itself does to memory between them is left out."""
-        self._arguments = function.body.block.args
+        self.block = body_block(function, "followed command by command")
+        self._unknown: set[SSAValue] = {
+            argument for argument in self.block.args if not isinstance(argument.type, MemRefType)
+        }
+        """Values that only a run knows."""
 
     def new_storage(self, name: str) -> int:
         """The address at which another storage begins."""
@@ -165,7 +170,7 @@ class _Tracer(Writer):
         """The address of each argument, all in storages of their own."""
         return [
             self.new_storage(f"%{value.name_hint}" if value.name_hint else f"argument {number}")
-            for number, value in enumerate(self._arguments)
+            for number, value in enumerate(self.block.args)
         ]
 
     @property
@@ -175,15 +180,48 @@ class _Tracer(Writer):
     def offsets(self, offsets: Sequence[int | SSAValue]) -> list[str]:
         return [str(each) if isinstance(each, int) else self.name(each) for each in offsets]
 
+    def name(self, value: SSAValue) -> str:
+        """The Python variable of a value; raises UserError, at the op being written, for one that only a run knows."""
+        if value in self._unknown and self._current is not None:
+            raise UserError(
+                "which commands the machine gets, and on which bytes, depends here on a value that only a run knows",
+                loc=location_of(self._current),
+                notes=["a proof of all runs needs bounds, conditions and offsets that are constants or loop counters"],
+            )
+        return super().name(value)
+
     def _write(self, op: Operation) -> None:
-        if (emit := _EMITTERS.get(type(op))) is not None:
+        on_host = self.called is not None and not _calls(op)
+        if op.name.startswith("arith.") and not self._unknown.isdisjoint(op.operands):
+            self._unknown.update(op.results)
+        elif on_host and isinstance(op, scf.ForOp | scf.IfOp) and not self._unknown.isdisjoint(op.operands):
+            self._unknown.update(op.results)
+        elif (emit := _EMITTERS.get(type(op))) is not None:
             emit(self, op)
         elif isinstance(op, func.CallOp) and self.called is not None:
-            self.line(f"{self.bind(self.called, 'called')}({self.bind(op, 'op')}, {self.names(op.arguments)})")
-        elif op.name.startswith("arith.") or isinstance(op, (scf.IfOp, func.ReturnOp)):
+            self._write_call(op)
+        elif isinstance(op, func.ReturnOp):
+            self.line("return")
+        elif op.name.startswith("arith.") or isinstance(op, scf.IfOp):
             super()._write(op)
-        elif self.called is None or op.results:
+        elif on_host:
+            self._unknown.update(op.results)
+        elif self.called is not None:
+            raise UserError(f"the calls inside {op.name} cannot be followed", loc=location_of(op))
+        else:
             raise UserError(f"{op.name} is nothing that a kernel of the machine does", loc=location_of(op))
+
+    def _write_call(self, op: func.CallOp) -> None:
+        addresses = "".join(
+            f"{self.name(value) if isinstance(value.type, MemRefType) else None}, " for value in op.arguments
+        )
+        self.line(f"{self.bind(self.called, 'called')}({self.bind(op, 'op')}, {addresses})")
+        self._unknown.update(op.results)
+
+
+def _calls(op: Operation) -> bool:
+    """Whether `op` is a call, or holds one."""
+    return any(isinstance(inner, func.CallOp) for inner in op.walk())
 
 
 # control

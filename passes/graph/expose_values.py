@@ -13,6 +13,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.functions import body_block
 from penstock.dialects.graph import NCHW, CastOp, ConstantOp, FusedOp, GraphOp, LayoutTransformOp
 from penstock.passes.graph.values import LAYOUT_ATTRIBUTE
 
@@ -57,8 +58,9 @@ def _exposed(func: FuncOp, what: str) -> Iterator[tuple[SSAValue, dict[str, Attr
 
 
 def _expose(func: FuncOp, what: str) -> None:
-    last = func.body.block.last_op
-    if len(func.body.blocks) != 1 or not isinstance(last, ReturnOp):
+    block = body_block(func, "a graph")
+    last = block.last_op
+    if not isinstance(last, ReturnOp):
         raise UserError(f"@{func.sym_name.data} is no graph: it does not end in func.return", loc=func.location)
     given = func.res_attrs.data if func.res_attrs else [DictionaryAttr({})] * len(last.operands)
     results = list(zip(last.operands, given, strict=True))
@@ -69,7 +71,7 @@ def _expose(func: FuncOp, what: str) -> None:
     values = [value for value, _ in results]
     new = ReturnOp(*values)
     new.location = last.location
-    func.body.block.insert_op_before(new, last)
+    block.insert_op_before(new, last)
     last.detach()
     last.erase()
     func.function_type = FunctionType.from_lists(list(func.function_type.inputs), [value.type for value in values])

@@ -14,6 +14,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.context import store_of
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
+from penstock.dialects.functions import body_block
 from penstock.passes.graph.gradients.function import Request, make_gradient
 from penstock.passes.graph.values import require_static
 
@@ -103,8 +104,8 @@ class GraphGradientPass(ModulePass):
             near = did_you_mean(self.of, names)
             raise UserError(f"there is no function @{self.of} to differentiate", notes=[near or f"functions: {names}"])
         func = functions[names.index(self.of)]
-        if len(func.body.blocks) != 1 or not isinstance(func.body.block.last_op, ReturnOp):
-            raise UserError(f"@{self.of} is no graph: it has not one block", loc=location_of(func))
+        if not isinstance(body_block(func, "differentiated").last_op, ReturnOp):
+            raise UserError(f"@{self.of} is no graph: it does not end in func.return", loc=location_of(func))
         require_static(func)
         return func
 

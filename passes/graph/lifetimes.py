@@ -12,6 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.functions import body_block
 from penstock.dialects.graph import ConstantOp, PatternKind, pattern_kind, tensor_of
 from penstock.passes.graph.expose_values import name_of
 from penstock.passes.graph.fusion.nodes import is_graph_op
@@ -168,11 +169,7 @@ def _shape(value: SSAValue) -> str:
 
 def _body(graph: FuncOp) -> Block:
     require_static(graph)
-    if len(graph.body.blocks) != 1:
-        raise UserError(
-            f"@{graph.sym_name.data} is no graph: it has {len(graph.body.blocks)} blocks", loc=graph.location
-        )
-    return graph.body.block
+    return body_block(graph, "planned as a graph")
 
 
 def lifetimes(graph: FuncOp, options: Lifetimes | None = None) -> Problem:

@@ -54,8 +54,8 @@ def _is_below(function: FuncOp) -> bool:
 def require_static(function: FuncOp) -> None:
     """Raise UserError, located at the op, if a size in `function` is not known."""
     for op in function.walk():
-        values = function.body.block.args if op is function else op.results
-        for value in values:
+        arguments = [argument for region in op.regions for block in region.blocks for argument in block.args]
+        for value in (*op.results, *arguments):
             if not is_static(value.type):
                 raise UserError(
                     f"this pass needs shapes that are known, and here is a {value.type}",

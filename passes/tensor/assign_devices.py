@@ -40,6 +40,16 @@ def _mark(kernel: func.FuncOp, segment: Segment, machine: str) -> None:
         kernel.attributes[REMARK] = StringAttr(segment.remark)
 
 
+def _control_flow(kernel: func.FuncOp) -> str | None:
+    """What in `kernel` decides while it runs which of its ops do, as no tile of the machine can; None for nothing."""
+    if len(kernel.body.blocks) != 1:
+        return "it has several blocks"
+    for op in kernel.walk():
+        if isinstance(op, func.CallOp) or (op.name.startswith("scf.") and not isinstance(op, scf.ForOp | scf.YieldOp)):
+            return f"{op.name} cannot run on the machine"
+    return None
+
+
 def _place_tiled(kernel: func.FuncOp, target: TargetOp, machine: str) -> None:
     """Decide where a kernel runs that has its loops already: as a whole on the machine, or on the host."""
     covered = cover_tiled(kernel, target)
@@ -115,6 +125,9 @@ class AssignDevicesPass(ModulePass):
         for kernel in kernels(op):
             if device_of(kernel) is not None:
                 continue
+            if (remark := _control_flow(kernel)) is not None:
+                _mark(kernel, Segment(False, remark=remark), machine)
+                continue
             loops = any(isinstance(o, scf.ForOp) for o in kernel.body.block.ops)
             if target is not None and loops:
                 _place_tiled(kernel, target, machine)
@@ -134,7 +147,7 @@ class AssignDevicesPass(ModulePass):
             self._place(kernel, segments, target, machine)
         if target is not None:
             for kernel in kernels(op):
-                if device_of(kernel) == machine:
+                if device_of(kernel) == machine and _control_flow(kernel) is None:
                     accumulate(kernel, target)
             count_crossings(op)
 

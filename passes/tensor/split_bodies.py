@@ -46,7 +46,7 @@ def _pieces(generic: GenericOp) -> list[GenericOp]:
     output_map = list(generic.indexing_maps)[-1]
     pointwise = all(kind.data == IteratorType.PARALLEL for kind in generic.iterator_types)
     covers = output_map.data.is_projected_permutation() and len(output_map.data.results) == generic.get_num_loops()
-    if len(generic.outputs) != 1 or not pointwise or not covers or block.args[-1].uses:
+    if len(generic.results) != 1 or not pointwise or not covers or block.args[-1].uses:
         return []
     type, last = generic.results[0].type, block.last_op
     assert isa(type, TensorType)

@@ -42,7 +42,7 @@ def members(root: GenericOp) -> list[GenericOp]:
 
 def root_of(kernel: func.FuncOp) -> GenericOp | None:
     """The generic whose result the kernel returns; None if it returns something else, or several results."""
-    terminator = kernel.body.block.last_op
+    terminator = kernel.body.block.last_op if len(kernel.body.blocks) == 1 else None
     if not isinstance(terminator, func.ReturnOp) or len(terminator.operands) != 1:
         return None
     owner = terminator.operands[0].owner

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.element_types import stored
+from penstock.dialects.functions import body_block
 
 # Imported for their registrations.
 from penstock.dialects.mem import memref_of
@@ -96,10 +97,9 @@ def run_function(
     Memrefs are written in place. Options and faults are those of `run_module`.
     """
     function = _function(module, name)
-    if len(args) != len(function.body.block.args):
-        raise UserError(
-            f"@{name} takes {len(function.body.block.args)} arguments, {len(args)} are given", loc=location_of(function)
-        )
+    arguments = body_block(function, "interpreted").args
+    if len(args) != len(arguments):
+        raise UserError(f"@{name} takes {len(arguments)} arguments, {len(args)} are given", loc=location_of(function))
     execution = Execution(module, seed=seed, schedule=schedule, ordered=ordered, counters=counters, listener=listener)
     return list(execution.run(name, list(args)))
 
@@ -123,19 +123,20 @@ def _attribute(function: FuncOp, index: int, key: str) -> str | None:
     return found.data if isinstance(found, StringAttr) else None
 
 
-def _arguments(main: FuncOp, inputs: Sequence[Array], weights: WeightStore) -> tuple[list[Array], list[Array]]:
+def _arguments(main: FuncOp, inputs: Sequence[Array], weights: WeightStore) -> tuple[list[Any], list[Array]]:
     """The arguments of `@main`, and those among them that are its outputs."""
-    arguments: list[Array] = []
+    arguments: list[Any] = []
     outputs: list[Array] = []
     given = list(inputs)
+    block = body_block(main, "interpreted")
     wanted = [
         argument
-        for argument in main.body.block.args
+        for argument in block.args
         if _attribute(main, argument.index, WEIGHT) is None and _attribute(main, argument.index, OUTPUT) is None
     ]
     if len(wanted) != len(given):
         raise UserError(f"@main takes {len(wanted)} inputs, {len(given)} are given", loc=location_of(main))
-    for argument in main.body.block.args:
+    for argument in block.args:
         if (weight := _attribute(main, argument.index, WEIGHT)) is not None:
             arguments.append(_checked(main, argument, weights[weight], f'weight "{weight}"'))
         elif _attribute(main, argument.index, OUTPUT) is not None:
@@ -149,8 +150,8 @@ def _arguments(main: FuncOp, inputs: Sequence[Array], weights: WeightStore) -> t
     return arguments, outputs
 
 
-def _checked(main: FuncOp, argument: BlockArgument, array: Array, title: str) -> Array:
-    """`array` as an argument that nobody writes to."""
+def _checked(main: FuncOp, argument: BlockArgument, array: Array, title: str) -> Any:
+    """`array` as an argument that nothing writes to, or its only element where `@main` takes a scalar."""
     shape, element = _shape_and_element(argument)
     dtype = dtype_of(element, main)
     array = stored(np.asarray(array))
@@ -161,16 +162,17 @@ def _checked(main: FuncOp, argument: BlockArgument, array: Array, title: str) ->
             f"{title} is {_spell(array.shape, array.dtype)}, @main takes {_spell(shape, dtype)}",
             loc=location_of(main),
         )
+    if not isa(argument.type, TensorType | MemRefType):
+        return array[()] if dtype.kind == "f" else array.item()
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def _shape_and_element(argument: BlockArgument) -> tuple[tuple[int, ...], Attribute]:
-    if isa(argument.type, TensorType):
+    if isa(argument.type, TensorType | MemRefType):
         return argument.type.get_shape(), argument.type.element_type
-    type = memref_of(argument)
-    return type.get_shape(), type.element_type
+    return (), argument.type
 
 
 def _spell(shape: Sequence[int], dtype: np.dtype[Any]) -> str:

@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.functions import body_block
 from penstock.runtime.interpreter.body import captured_values
 from penstock.runtime.interpreter.ownership import Ownership
 from penstock.runtime.interpreter.registry import EMITTERS, INTERPRETERS
@@ -173,16 +174,9 @@ def _is_accessed(value: SSAValue) -> bool:
 
 
 def compile_function(function: func.FuncOp, execution: Any, listener: Listener | None = None) -> Compiled:
-    """Compile a function of one block; raises UserError at an op that nothing interprets."""
-    if len(function.body.blocks) != 1:
-        reason = "is declared only" if not function.body.blocks else "has several blocks"
-        raise UserError(
-            f"@{function.sym_name.data} {reason} and cannot be interpreted",
-            loc=location_of(function),
-            status=UNSUPPORTED,
-        )
+    """Compile a function of one block; raises UserError for any other, and at an op that nothing interprets."""
+    block = body_block(function, "interpreted")
     writer = Writer(execution, Ownership(function), listener)
-    block = function.body.block
     writer.defined(block.args)
     writer.ops(block.ops)
     return writer.finish(function)

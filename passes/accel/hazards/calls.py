@@ -22,6 +22,8 @@ def ways(module: ModuleOp) -> Iterator[tuple[func.FuncOp, Arguments | None]]:
     with others. A kernel that nobody calls has arguments that do not overlap; calls that do not differ are given once.
     """
     _, kernels = machine_kernels(module)
+    if not kernels:
+        return
     seen: dict[func.FuncOp, dict[Arguments, None]] = {kernel: {} for kernel in kernels}
     for call in trace_calls(module, commands=False):
         if call.function in seen:

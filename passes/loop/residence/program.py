@@ -165,7 +165,7 @@ def program_use(module: ModuleOp) -> ProgramUse | None:
     main = functions.get(ENTRY)
     if target is None or main is None or len(main.body.blocks) != 1 or not kernels:
         return None
-    on_machine = {kernel.sym_name.data: kernel for kernel in kernels}
+    on_machine = {kernel.sym_name.data: kernel for kernel in kernels if len(kernel.body.blocks) == 1}
     block = main.body.block
     steps = [op for op in block.ops if not isinstance(op, (*_SILENT, *VIEWS))]
     reader = _Reader(target, main, {op: step for step, op in enumerate(steps)}, functions, on_machine)
@@ -219,7 +219,7 @@ class _Reader:
         assert step is not None
         at = self.numbers.get(step, 0)
         callee = self.functions.get(op.callee.string_value()) if isinstance(op, func.CallOp) else None
-        if callee is None or callee.is_declaration or op.results:
+        if callee is None or len(callee.body.blocks) != 1 or op.results:
             return Site(at, op, number, views, None, True, True, 0, 0)
         reads, writes = _accesses(callee.body.block.args[number])
         name = callee.sym_name.data

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.functions import body_block
 from penstock.dialects.graph import ConstantOp, FusedOp, YieldOp, tensor_of
 from penstock.dialects.weights import Array, WeightStore
 from penstock.runtime.interpreter.graph.registry import IMPLEMENTATIONS
@@ -38,12 +40,11 @@ def run_graph(
     op without reference semantics.
     """
     func = func_or_module if isinstance(func_or_module, FuncOp) else _main_of(func_or_module)
-    if func.body.first_block is None or len(func.body.blocks) != 1:
-        raise UserError(f"@{func.sym_name.data} has no body of one block to run", loc=func.location)
+    block = body_block(func, "interpreted")
     arguments = [np.asarray(array) for array in inputs]
     _check_inputs(func, arguments)
     with np.errstate(all="ignore"):  # inf and NaN are results like others
-        results = _run_block(func.body.block, arguments, weights, listener)
+        results = _run_block(block, arguments, weights, listener)
     return [np.array(result, order="C") for result in results]
 
 
@@ -73,6 +74,13 @@ def _check_inputs(func: FuncOp, inputs: Sequence[Array]) -> None:
             loc=func.location,
         )
     for index, (argument, array) in enumerate(zip(block.args, inputs, strict=True)):
+        if not isa(argument.type, TensorType):
+            raise UserError(
+                f"input {index} of @{func.sym_name.data} is an {argument.type}, and a graph takes tensors",
+                loc=location_of(func),
+                notes=["lower it first, with graph-to-tensor: functions on tensors take scalars, too"],
+                status=UNSUPPORTED,
+            )
         tensor = tensor_of(argument)
         dtype, shape = dtype_of(tensor.element_type), tensor.get_shape()
         if array.dtype == dtype and array.shape == shape:

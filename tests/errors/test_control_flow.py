@@ -1,0 +1,113 @@
+"""Control flow that a command cannot follow is refused at its place; what it can is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from control_flow import TARGET
+
+if TYPE_CHECKING:
+    from tests.conftest import Command
+
+ON_CHIP = 'memref<16xf32, "sram">'
+KERNEL = f"""func.func @kernel(%x: memref<16xf32>, %y: memref<16xf32>) attributes {{device = @small}} {{
+  %b = mem.buffer at 0 : {ON_CHIP}
+  %t = accel.dma %x to %b on "mvin" : memref<16xf32> to {ON_CHIP}
+  %u = accel.dma %b to %y on "mvout" after (%t) : {ON_CHIP} to memref<16xf32>
+  accel.barrier
+  func.return
+}}
+"""
+BLOCKS = f"""func.func @main(%x: memref<16xf32>, %c: i1, %y: memref<16xf32>) {{
+  %b = mem.buffer : {ON_CHIP}
+  mem.copy %x to %b : memref<16xf32> to {ON_CHIP}
+  cf.cond_br %c, ^one, ^end
+^one:
+  mem.copy %b to %y : {ON_CHIP} to memref<16xf32>
+  cf.br ^end
+^end:
+  func.return
+}}
+"""
+GRAPH = """func.func @main(%x: tensor<4xf32>, %c: i1) -> tensor<4xf32> {
+  %y = scf.if %c -> (tensor<4xf32>) {
+    %n = graph.neg %x : tensor<4xf32>
+    scf.yield %n : tensor<4xf32>
+  } else {
+    scf.yield %x : tensor<4xf32>
+  }
+  func.return %y : tensor<4xf32>
+}
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "program.mlir"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_function_of_several_blocks_without_kernels_has_no_hazards(tmp_path: Path, penstock: Command) -> None:
+    path = written(tmp_path, TARGET + BLOCKS)
+    finished = penstock("compile", path, "--emit", "accel", "-o", tmp_path / "out.mlir", "-q")
+    assert (finished.status, finished.err) == (0, "")
+
+
+def test_what_emits_c_names_the_branch_of_a_function_of_several_blocks(tmp_path: Path, penstock: Command) -> None:
+    path = written(tmp_path, TARGET + BLOCKS)
+    finished = penstock("compile", path, "--emit", "c", "-o", tmp_path / "out", "-q")
+    assert finished.status == 3
+    line = (TARGET + BLOCKS)[: (TARGET + BLOCKS).index("cf.cond_br")].count("\n") + 1
+    assert f"{path}:{line}:3: error: @main has several blocks and cannot be written as C" in finished.err
+
+
+def test_a_scalar_argument_of_a_graph_is_refused(tmp_path: Path, penstock: Command) -> None:
+    finished = penstock("check", written(tmp_path, GRAPH), "-q")
+    assert finished.status == 3
+    assert ":1:1: error: input 1 of @main is an i1, and a graph takes tensors" in finished.err
+
+
+def test_functions_on_tensors_take_scalars(tmp_path: Path, penstock: Command) -> None:
+    text = GRAPH.replace("%n = graph.neg %x : tensor<4xf32>", "%n = tensor.empty() : tensor<4xf32>")
+    finished = penstock("check", written(tmp_path, text.replace("scf.yield %n", "scf.yield %x")), "-p", "value-dce")
+    assert (finished.status, finished.err) == (0, "")
+
+
+CALLS = {
+    "scf.if %c {": "depends here on a value that only a run knows",
+    "scf.index_switch %i\ncase 0 {": "the calls inside scf.index_switch cannot be followed",
+    "scf.for %j = %i to %i step %i {": "depends here on a value that only a run knows",
+}
+
+
+@pytest.mark.parametrize("around", CALLS)
+def test_calls_that_depend_on_a_run_are_refused_and_not_left_out(
+    around: str, tmp_path: Path, penstock_opt: Command
+) -> None:
+    last, default = ("scf.yield\n", "default {\nscf.yield\n}\n") if "switch" in around else ("", "")
+    main = f"""func.func @main(%x: memref<16xf32>, %c: i1, %i: index) {{
+  {around}
+    func.call @kernel(%x, %x) : (memref<16xf32>, memref<16xf32>) -> ()
+  {last}}}
+  {default}func.return
+}}
+"""
+    finished = penstock_opt("-p", "accel-check-hazards", written(tmp_path, TARGET + KERNEL + main))
+    assert finished.status == 1
+    assert CALLS[around] in finished.err
+
+
+def test_control_flow_of_the_host_between_the_calls_is_no_hindrance(tmp_path: Path, penstock_opt: Command) -> None:
+    main = """func.func @main(%x: memref<16xf32>, %y: memref<16xf32>, %c: i1, %i: index) {
+  %v = memref.load %x[%i] : memref<16xf32>
+  scf.if %c {
+    memref.store %v, %x[%i] : memref<16xf32>
+  }
+  func.call @kernel(%x, %y) : (memref<16xf32>, memref<16xf32>) -> ()
+  func.return
+}
+"""
+    finished = penstock_opt("-p", "accel-check-hazards", written(tmp_path, TARGET + KERNEL + main))
+    assert (finished.status, finished.err) == (0, "")
