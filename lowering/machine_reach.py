@@ -1,8 +1,9 @@
 """
 Whether data gets through a machine: from off chip into every scope, and from where results are written off chip.
 
-DMA engines move it, and so does an intrinsic of a unit, from the scopes it reads to the one it writes: nothing has to
-lead into accumulators but the operation that sums in them.
+DMA engines move it both ways. On the way in, so does an intrinsic of a unit, from the scopes it reads to the one it
+writes: nothing has to lead into accumulators but the operation that sums in them. On the way out only one that moves
+elements as they are, `y[i] = x[i]`, does: what is computed must be able to leave without more being computed on it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def reach_faults(target: TargetOp) -> Iterator[tuple[MachinePart, Fault]]:
 
     A machine that only has scopes is one whose processor fills them, by ordinary copies, and has none.
     """
-    intrinsics = [op for op in target.intrinsics().values() if op.unit_name is not None]
+    everything = list(target.intrinsics().values())
+    intrinsics = [op for op in everything if op.unit_name is not None]
     scopes = list(target.scopes().values())
     if not scopes or not (target.dmas() or intrinsics):
         return
@@ -39,9 +41,11 @@ def reach_faults(target: TargetOp) -> Iterator[tuple[MachinePart, Fault]]:
         if scope.sym_name.data not in reached:
             yield scope, _unreached(scope, intrinsics)
     emptied = _emptied(moves, intrinsics)
-    for op in intrinsics:
+    for op in everything:
         output = _output(op)
-        if output.scope in emptied | {DRAM}:
+        # What only fills a scope, for others to read, has no result that somebody waits for.
+        is_fill = all(spec.role == "out" for spec in _operands(op))
+        if is_fill or output.scope in emptied | {DRAM}:
             continue
         emptied.add(output.scope)
         parent = target.scopes()[output.scope].parent_name
@@ -68,11 +72,16 @@ def _closure(start: set[str], steps: list[_Step]) -> set[str]:
 
 
 def _emptied(moves: list[tuple[str, str]], intrinsics: list[IntrinsicOp]) -> set[str]:
-    """The scopes from which something leads off chip."""
+    """The scopes from which elements get off chip as they are."""
     back: list[_Step] = [(frozenset([end]), source) for source, end in moves]
-    for op in intrinsics:
-        back += [(frozenset([_output(op).scope]), spec.scope) for spec in _operands(op)]
+    back += [(frozenset([_output(op).scope]), _operands(op)[0].scope) for op in intrinsics if _is_move(op)]
     return _closure({DRAM}, back)
+
+
+def _is_move(intrinsic: IntrinsicOp) -> bool:
+    """Whether an intrinsic writes what it reads: its body yields its only input."""
+    block = intrinsic.generic.body.block
+    return len(block.args) == 2 and block.last_op is not None and list(block.last_op.operands) == [block.args[0]]
 
 
 def _unreached(scope: ScopeOp, intrinsics: list[IntrinsicOp]) -> Fault:

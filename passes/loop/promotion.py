@@ -34,11 +34,13 @@ def storage_of(value: SSAValue) -> SSAValue:
 
 def in_scope(type: MemRefType[Attribute], target: TargetOp, scope: str, adjoining: int = 1) -> MemRefType[Attribute]:
     """
-    The type of a buffer of this shape in `scope`, with rows rounded up to its granule.
+    The type of a buffer of this shape in `scope`, with rows rounded up to its granule; off chip, as it is.
 
     A row is one of the last dim, or of the last `adjoining` ones, between which there are then no gaps.
     """
     shape = type.get_shape()
+    if scope == DRAM:
+        return MemRefType(type.element_type, shape)
     element = element_bytes(type)
     granule = target.scope(scope).granule_bytes
     row = prod(shape[-adjoining:])

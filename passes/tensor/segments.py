@@ -44,13 +44,15 @@ def choose(generic: GenericOp, target: TargetOp) -> Choice | str:
     # An intrinsic that accumulates in place saves a transfer: try the variants before the plain form, and what was
     # just computed before what would have to be fetched.
     variants = sorted(in_place_variants(access), key=lambda found: not _is_computed(generic.inputs[found[0]]))
+    choices: list[Choice] = []
     for number, variant in variants:
         found, more = candidates(variant, target)
         failures += more
-        if found:
-            return Choice(found[0], number)
-    if matches:
-        return Choice(matches[0], None)
+        choices += [Choice(match, number) for match in found]
+    choices += [Choice(match, None) for match in matches]
+    if choices:
+        # What was just computed is on the chip: an engine that reads it off chip comes last.
+        return next((each for each in choices if not _fetches_computed(generic, each)), choices[0])
     if not failures:
         return "the machine has no intrinsics"
     furthest = max(failures, key=lambda failure: failure.stage)
@@ -64,6 +66,15 @@ def _words(generic: GenericOp) -> str:
     names = [op.name for op in generic.body.block.ops if op.name not in ("arith.constant", "linalg.yield")]
     words = ", ".join(dict.fromkeys(names)) or "a copy"
     return f"{words} in a reduction" if has_reduction(generic) else words
+
+
+def _fetches_computed(generic: GenericOp, choice: Choice) -> bool:
+    """Whether a choice reads off chip what another generic of the kernel computes."""
+    operands = list(generic.operands)
+    if choice.in_place is not None:
+        operands = [*operands[: choice.in_place], *operands[choice.in_place + 1 : -1], operands[choice.in_place]]
+    scopes = [choice.match.scope_of_operand(number) for number in range(len(operands))]
+    return any(_is_computed(value) and scope == DRAM for value, scope in zip(operands, scopes, strict=True))
 
 
 def _is_computed(value: SSAValue) -> bool:
@@ -133,7 +144,9 @@ def _must_cut(below: Segment, tree: Segment, generic: GenericOp, choices: dict[G
     producer = below.generics[-1]
     before = choices[producer]
     assert isinstance(before, Choice)
-    stored = pattern_of(before.match.intrinsic).specs[-1].scope == DRAM
+    after = choices[generic]
+    assert isinstance(after, Choice)
+    stored = pattern_of(before.match.intrinsic).specs[-1].scope == DRAM or _fetches_computed(generic, after)
     escapes = any(use.operation is not generic for use in producer.results[0].uses)
     two_reductions = all(any(has_reduction(g) for g in segment.generics) for segment in (below, tree))
     return stored or escapes or two_reductions or not _reads_where_it_writes(generic, producer)

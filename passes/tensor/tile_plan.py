@@ -184,20 +184,29 @@ def _is_filled(
 
 
 def _stranded(members: list[GenericOp], target: TargetOp) -> str | None:
-    """What one member leaves in a scope from which it does not get to where the next one wants it, if anything."""
+    """
+    What does not get to where it is wanted, if anything: what one member leaves for the next, what comes from off chip,
+    and the result of the last one, which goes there.
+    """
     matches = matches_of(members, target)
     for generic in members:
         for number, value in enumerate(generic.operands):
             producer, match = value.owner, matches[generic]
             made = matches.get(producer) if isinstance(producer, GenericOp) else None
-            if match is None or made is None or not isinstance(producer, GenericOp):
+            if match is None or isinstance(producer, tensor.EmptyOp):
                 continue
-            here, there = made.scope_of_operand(len(producer.inputs)), match.scope_of_operand(number)
-            if here != there and scope_path(target, here, there) is None:
-                return (
-                    f'@{match.intrinsic.sym_name.data} wants in "{there}" what @{made.intrinsic.sym_name.data} leaves '
-                    f'in "{here}", and no engine leads there'
-                )
+            there, by = match.scope_of_operand(number), f"@{match.intrinsic.sym_name.data}"
+            here, what = DRAM, "comes from off chip"
+            if isinstance(producer, GenericOp) and made is not None:
+                here = made.scope_of_operand(len(producer.inputs))
+                what = f'@{made.intrinsic.sym_name.data} leaves in "{here}"'
+            is_read = number < len(generic.inputs) or bool(generic.body.block.args[number].uses)
+            if is_read and here != there and scope_path(target, here, there) is None:
+                return f'{by} wants in "{there}" what {what}, and no engine leads there'
+    last = matches[members[-1]]
+    here = DRAM if last is None else last.scope_of_operand(len(members[-1].inputs))
+    if last is not None and here != DRAM and scope_path(target, here, DRAM) is None:
+        return f'@{last.intrinsic.sym_name.data} leaves its result in "{here}", from where no engine leads off chip'
     return None
 
 

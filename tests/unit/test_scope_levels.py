@@ -265,11 +265,20 @@ def test_a_path_does_not_lead_over_the_chips_edge() -> None:
     assert scope_path(machine(text), "p", "q") is None
 
 
-def test_a_scope_that_no_path_leaves_is_an_error_that_lists_the_engines() -> None:
+def test_what_leaves_its_result_in_a_scope_that_no_path_leaves_runs_on_the_host() -> None:
     target = machine(two_levels())
     target.dmas()["put"].detach()
+    placed = partition(lower(layer(8, 8, 8)[0], target, until="tensor"))
+    assert {each.device for each in placed} == {"host"}
+    assert any('leaves its result in "acc", from where no engine leads off chip' in each.remark for each in placed)
+
+
+def test_a_scope_that_no_path_leaves_is_an_error_that_lists_the_engines() -> None:
+    target = machine(two_levels())
+    module = lower(layer(8, 8, 8)[0], target, until="tensor")
+    target.dmas()["put"].detach()
     with pytest.raises(UserError, match='no DMA of @two goes from "acc" to "dram", nor do several') as refusal:
-        lower(layer(8, 8, 8)[0], target)
+        run_passes(make_context(), module, read_pipeline("tensor-to-loop,promote"))
     assert refusal.value.notes[1].startswith("its engines: @fetch from dram to sram; @feed from sram to spad, acc")
 
 
