@@ -49,7 +49,7 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str], 
         return 0
     rows: list[tuple[str, ...]] = [("function", "scope", "buffers", "capacity", "bound", *planners)]
     for memory in found:
-        problem = free(memory)
+        problem = memory.unplaced()
         runs, _ = compare(problem, planners, limits, skip=False)
         capacity = "-" if problem.capacity is None else f"{problem.capacity:,}"
         peaks = ["-" if run.peak is None else f"{run.peak:,}" for run in runs]
@@ -59,20 +59,9 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str], 
     return 0
 
 
-def free(memory: MemoryProblem) -> Problem:
-    """The problem of a memory, none of its buffers placed, in the alignment of what is not."""
-    from penstock.passes.loop.memory_problems import ALIGNMENT
-
-    least = ALIGNMENT if memory.scope is None else 1
-    buffers = (
-        replace(buffer, offset=None, alignment=max(buffer.alignment, least)) for buffer in memory.problem.buffers
-    )
-    return replace(memory.problem, buffers=tuple(buffers))
-
-
 def _with_offsets(memory: MemoryProblem) -> Problem:
     """The problem with the buffers that have one at their offset, which may be less aligned than a planner's."""
-    pairs = zip(free(memory).buffers, memory.problem.buffers, strict=True)
+    pairs = zip(memory.unplaced().buffers, memory.problem.buffers, strict=True)
     buffers = (each if given.offset is None else given for each, given in pairs)
     return replace(memory.problem, buffers=tuple(buffers))
 
@@ -184,7 +173,7 @@ def _write(
 
 
 def _figures(memory: MemoryProblem) -> str:
-    problem = free(memory)
+    problem = memory.unplaced()
     plural = "s" if len(problem.buffers) != 1 else ""
     planned = f", planned in {height(problem, placed(memory)):,}" if _is_planned(memory) else ""
     return f"{len(problem.buffers)} buffer{plural}, lower bound {lower_bound(problem):,} bytes{planned}"

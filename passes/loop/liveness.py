@@ -28,7 +28,7 @@ from xdsl.traits import IsTerminator, NoMemoryEffect
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.passes.loop.dataflow import DataFlow, Transfer, solve_backward
-from penstock.passes.loop.memory_flow.aliases import Allocation, bits, handed_on
+from penstock.passes.loop.memory_flow.aliases import Aliases, Allocation, bits, handed_on
 from penstock.passes.loop.memory_flow.graph import CONTROL
 from penstock.passes.loop.memory_flow.in_flight import InFlight
 from penstock.passes.loop.memory_flow.outlived import outlived
@@ -111,6 +111,11 @@ class Liveness:
             for buffer in self.buffers
             if any(lower <= step < upper for lower, upper in self._lifetimes[self._flow.aliases.number[buffer]])
         )
+
+    @property
+    def aliases(self) -> Aliases:
+        """The allocations and arguments behind each memref."""
+        return self._flow.aliases
 
     @cached_property
     def _flow(self) -> DataFlow:

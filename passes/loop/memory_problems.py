@@ -9,7 +9,7 @@ holds in that scope is one problem over the time of the program. So are the buff
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import lcm
 
 from xdsl.dialects import func
@@ -21,6 +21,7 @@ from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.machine import TargetOp, find_target
 from penstock.dialects.mem import BufferOp, RingOp, scope_of, span_in_bytes
 from penstock.passes.loop.liveness import Allocation
+from penstock.passes.loop.off_chip_alignment import OffChipAlignment
 from penstock.passes.loop.program_time import FunctionTime, ProgramTime
 from penstock.passes.planning.problem import Buffer, Interval, Problem
 
@@ -28,7 +29,7 @@ ARENA = "arena"
 """What the place of the off-chip buffers of a whole program is called."""
 
 ALIGNMENT = 64
-"""Of buffers in the arena, in bytes: a cache line, and the widest vector."""
+"""The least of buffers in the arena, in bytes: a cache line, and the widest vector. Engines may want more."""
 
 
 def storage(op: Allocation) -> SSAValue:
@@ -79,6 +80,8 @@ class MemoryProblem:
     """By the id of the buffer, which is its name in the text, with that of its function if there are several."""
     time: FunctionTime | ProgramTime
     """What its steps are."""
+    alignments: Mapping[str, int] = field(default_factory=dict[str, int])
+    """For the arena: what a planner aligns each buffer to, in bytes, which binds no place that is written by hand."""
 
     @property
     def place(self) -> str:
@@ -87,6 +90,14 @@ class MemoryProblem:
             return f"the {ARENA}"
         of = f"@{self.function}, " if self.function else ""
         return f'{of}scope "{self.scope}"'
+
+    def unplaced(self) -> Problem:
+        """The problem without any place that stands in the IR, each buffer aligned as a planner aligns it."""
+        buffers = (
+            replace(each, offset=None, alignment=self.alignments.get(each.id, each.alignment))
+            for each in self.problem.buffers
+        )
+        return replace(self.problem, buffers=tuple(buffers))
 
     def describe(self, buffer: Buffer) -> str:
         """A buffer as a person knows it: name, type, bytes, and where it is made."""
@@ -104,7 +115,8 @@ def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
     """
     time = ProgramTime(module)
     found = {function: list(_allocations(function)) for function in time.functions()}
-    scopes = _scopes(find_target(module), [op for ops in found.values() for op in ops])
+    target = find_target(module)
+    scopes = _scopes(target, [op for ops in found.values() for op in ops])
     joined = {
         scope
         for function, ops in found.items()
@@ -127,7 +139,8 @@ def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
                 everywhere[scope].append((function, op))
     for scope, owned in everywhere.items():
         if owned:
-            problems.append(_of_program(scope, owned, time, None if scope is None else scopes[scope]))
+            limits = None if scope is None else scopes[scope]
+            problems.append(_of_program(scope, owned, time, limits, OffChipAlignment(target, time)))
     return problems
 
 
@@ -177,19 +190,28 @@ def _of_function(
 
 
 def _of_program(
-    name: str | None, owned: Sequence[tuple[func.FuncOp, Allocation]], time: ProgramTime, scope: _Scope | None
+    name: str | None,
+    owned: Sequence[tuple[func.FuncOp, Allocation]],
+    time: ProgramTime,
+    scope: _Scope | None,
+    off_chip: OffChipAlignment,
 ) -> MemoryProblem:
     ops: dict[str, Allocation] = {}
+    alignments: dict[str, int] = {}
     buffers: list[Buffer] = []
     for function in time.functions():
         own = [op for owner, op in owned if owner is function]
         for short, op in zip(_names(own), own, strict=True):
             id = f"{short} of @{function.sym_name.data}"
             lifetime = time.lifetime(storage(op))
-            buffers.append(_off_chip(id, op, lifetime) if scope is None else _in_scope(id, op, lifetime, scope.granule))
+            if scope is None:
+                alignments[id] = lcm(ALIGNMENT, _wanted_alignment(op), off_chip.of(function, storage(op)))
+                buffers.append(_off_chip(id, op, lifetime, alignments[id]))
+            else:
+                buffers.append(_in_scope(id, op, lifetime, scope.granule))
             ops[id] = op
     problem = Problem(tuple(buffers), None if scope is None else scope.capacity)
-    return MemoryProblem("", name, 1 if scope is None else scope.granule, problem, ops, time)
+    return MemoryProblem("", name, 1 if scope is None else scope.granule, problem, ops, time, alignments)
 
 
 def _names(ops: Sequence[Allocation]) -> list[str]:
@@ -212,11 +234,10 @@ def _in_scope(id: str, op: Allocation, lifetime: tuple[Interval, ...], granule: 
     return Buffer(id, lifetime, size, lcm(granule, _wanted_alignment(op)), offset_of(op))
 
 
-def _off_chip(id: str, op: Allocation, lifetime: tuple[Interval, ...]) -> Buffer:
+def _off_chip(id: str, op: Allocation, lifetime: tuple[Interval, ...], alignment: int) -> Buffer:
     offset = offset_of(op)
-    # The alignment is the planner's habit; who writes an offset by hand is bound by nothing.
-    alignment = 1 if offset is not None else lcm(ALIGNMENT, _wanted_alignment(op))
-    return Buffer(id, lifetime, size_in_bytes(op), alignment, offset)
+    # A place that is written by hand may be any; what an engine cannot reach is for `accel-check-hazards` to say.
+    return Buffer(id, lifetime, size_in_bytes(op), 1 if offset is not None else alignment, offset)
 
 
 def _wanted_alignment(op: Allocation) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ModuleOp
 
-from penstock.passes.loop.memory_problems import ALIGNMENT, ARENA, MemoryProblem, memory_problems, storage
+from penstock.passes.loop.memory_problems import ARENA, MemoryProblem, memory_problems, storage
 from penstock.passes.loop.plan_faults import check_plan, written_plan
 from penstock.passes.planning.bounds import strong_lower_bound
 from penstock.passes.planning.instance import compact
@@ -97,6 +97,5 @@ def _bound(memory: MemoryProblem, peak: int) -> int:
     if peak <= bound:
         return bound
     # Only here can what alignment takes be the difference. Places written by hand need not be aligned off chip.
-    aligned = buffers if memory.scope is not None else tuple(replace(buffer, alignment=ALIGNMENT) for buffer in buffers)
-    problem = Problem(aligned, memory.problem.capacity)
+    problem = memory.unplaced()
     return min(peak, strong_lower_bound(problem, compact(problem)))

@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.passes.loop.liveness import Liveness
+from penstock.passes.loop.memory_flow.aliases import Aliases
 from penstock.passes.planning.problem import Interval, merge_intervals
 
 
@@ -53,7 +54,7 @@ class ProgramTime:
         defined = [op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration]
         self._functions = {function.sym_name.data: function for function in defined}
         self._calls = {
-            name: [op for op in function.walk() if isinstance(op, func.CallOp) and self._callee(op) is not None]
+            name: [op for op in function.walk() if isinstance(op, func.CallOp) and self.callee(op) is not None]
             for name, function in self._functions.items()
         }
         self._lines: dict[str, Liveness | None] = {}
@@ -78,6 +79,14 @@ class ProgramTime:
     def of(self, function: func.FuncOp) -> FunctionTime:
         """The time of one function, which begins at 0."""
         return FunctionTime(function, self._line(function, function))
+
+    def aliases(self, function: func.FuncOp) -> Aliases:
+        """The allocations and arguments behind each memref of a function."""
+        return self._line(function, function).aliases
+
+    def callee(self, call: func.CallOp) -> func.FuncOp | None:
+        """The function that is called; None if it has no body here."""
+        return self._functions.get(call.callee.string_value())
 
     def lifetime(self, buffer: SSAValue) -> tuple[Interval, ...]:
         """When a buffer, which an op of some function creates, is alive."""
@@ -119,11 +128,8 @@ class ProgramTime:
         line = self._lines[name] = Liveness(function, self._length)
         return line
 
-    def _callee(self, call: func.CallOp) -> func.FuncOp | None:
-        return self._functions.get(call.callee.string_value())
-
     def _length(self, call: func.CallOp) -> int:
-        callee = self._callee(call)
+        callee = self.callee(call)
         return 0 if callee is None else self._line(callee, call).length
 
     def _take_place(self, name: str, start: int) -> None:
