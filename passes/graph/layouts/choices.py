@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects import graph
+from penstock.dialects.graph.base import boolean
 from penstock.dialects.graph.layout import default_filters, image_layout, layout_of_rank, parse_layout
 from penstock.passes.graph.layouts.forms import (
     Order,
@@ -23,7 +24,7 @@ from penstock.passes.graph.layouts.forms import (
     rank_of,
     shape_of,
 )
-from penstock.passes.graph.layouts.preferences import Preference, Preferences
+from penstock.passes.graph.layouts.preferences import CONTRACTION, Preference, Preferences, moved_bytes
 from penstock.passes.graph.layouts.rules import Choice, Need, choice_of, unchanged
 from penstock.passes.graph.values import LAYOUT_ATTRIBUTE
 from penstock.passes.planning.assignment import TABLE_LIMIT, Assignment, Table, solve
@@ -97,6 +98,20 @@ def product_choice(op: graph.GemmOp | graph.MatmulOp, preference: Preference) ->
     return Choice(tuple(needs), order, properties, is_product=True)
 
 
+def oriented_choice(op: graph.GemmOp | graph.MatmulOp, trans_a: bool, trans_b: bool) -> Choice:
+    """A product with a matrix as a gemm whose factors are stored transposed, or not."""
+    gemm = op if isinstance(op, graph.GemmOp) else None
+    present = (False, False) if gemm is None else (bool(gemm.trans_a), bool(gemm.trans_b))
+    needs = [
+        # The rows of several matrices are those of one, which is transposed after it is made.
+        Need(Order((1, 0)) if wanted != held and rank_of(value) == 2 else plain(rank_of(value)))
+        for value, wanted, held in zip(op.operands[:2], (trans_a, trans_b), present, strict=True)
+    ]
+    needs += [Need(plain(rank_of(value))) for value in op.operands[2:]]
+    properties = {"trans_a": boolean(trans_a), "trans_b": boolean(trans_b)}
+    return Choice(tuple(needs), plain(rank_of(op.result)), properties)
+
+
 class LayoutProblem:
     """
     The choice of a layout for every value of a block.
@@ -140,14 +155,8 @@ class LayoutProblem:
                 variable.offer(image_choice(op, preference), penalty)
         else:
             penalty = _own_cost(op)
-            if (
-                isinstance(op, graph.GemmOp | graph.MatmulOp)
-                and (found := self._preferences.of_product(op)) is not None
-            ):
-                choice = product_choice(op, found[0])
-                if choice is not None:
-                    variable.offer(choice)
-                    penalty = found[1]
+            if isinstance(op, graph.GemmOp | graph.MatmulOp):
+                penalty = self._offer_products(op, variable) or penalty
             for order in self._offered(op):
                 if (choice := choice_of(op, order)) is not None:
                     variable.offer(choice)
@@ -157,6 +166,19 @@ class LayoutProblem:
         for result in op.results:
             self._orders[result] = dict.fromkeys(choice.result for choice in variable.choices)
         return variable
+
+    def _offer_products(self, op: graph.GemmOp | graph.MatmulOp, variable: Variable) -> int:
+        """Offer what the machine's matrix intrinsic computes; returns what it costs not to, 0 if there is nothing."""
+        if (found := self._preferences.of_product(op)) is not None:
+            choice = product_choice(op, found[0])
+            if choice is not None:
+                variable.offer(choice)
+                return found[1]
+        orientations = self._preferences.orientations_of(op)
+        for trans_a, trans_b in orientations:
+            variable.offer(oriented_choice(op, trans_a, trans_b))
+        # Here the second factor is counted, too: it may be what has to be transposed.
+        return CONTRACTION * (moved_bytes(op) + bytes_of(op.b)) if orientations else 0
 
     def _offered(self, op: Operation) -> Iterable[Order]:
         """The orders in which operands of an op, or the images around it, may be stored."""

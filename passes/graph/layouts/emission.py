@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation, SSAValue
 
@@ -10,6 +12,7 @@ from penstock.dialects.graph import Tensor, tensor_of
 from penstock.passes.graph.layouts.forms import Forms, image_name, shape_of
 from penstock.passes.graph.layouts.rules import Choice, unchanged
 from penstock.passes.graph.values import LAYOUT_ATTRIBUTE, derived
+from penstock.runtime.interpreter.body import captured_values
 
 
 def emit(forms: Forms, op: Operation, choice: Choice) -> None:
@@ -21,7 +24,9 @@ def emit(forms: Forms, op: Operation, choice: Choice) -> None:
         for value, need in zip(op.operands, choice.needs, strict=True)
     ]
     if choice._replace(keeps_layout=False) == unchanged(op):
-        new = op.clone(dict(zip(op.operands, operands, strict=True)))
+        # What the regions of an op read is not among its operands, and they read it as it was.
+        values = {value: forms.get(value) for value in captured_values(op)}
+        new = op.clone({**values, **dict(zip(op.operands, operands, strict=True))})
         if choice.keeps_layout:
             new.attributes[LAYOUT_ATTRIBUTE] = StringAttr(graph.NCHW)
         forms.block.add_op(new)
@@ -30,6 +35,8 @@ def emit(forms: Forms, op: Operation, choice: Choice) -> None:
     elif choice.is_product:
         assert isinstance(op, graph.GemmOp | graph.MatmulOp)
         _emit_product(forms, op, choice, operands)
+    elif isinstance(op, graph.MatmulOp) and "trans_b" in choice.properties:
+        _emit_gemm(forms, op, choice, operands)
     elif isinstance(op, graph.TransposeOp):
         # What is stored in another order only gives its dimensions other names.
         forms.define(op.result, operands[0], choice.result)
@@ -54,6 +61,23 @@ def _emit_in_order(forms: Forms, op: Operation, choice: Choice, operands: list[S
     elif "layout" not in new.properties:
         new.attributes[LAYOUT_ATTRIBUTE] = StringAttr(name)
     forms.define(old, forms.emit(new, location, old.name_hint), choice.result)
+
+
+def _emit_gemm(forms: Forms, op: graph.MatmulOp, choice: Choice, operands: list[SSAValue]) -> None:
+    """The rows of all matrices of `a` are those of one."""
+    a, b = operands
+    shape, result = shape_of(op.a), shape_of(op.result)
+    trans_a, trans_b = (bool(choice.properties[key]) for key in ("trans_a", "trans_b"))
+    if len(shape) > 2:
+        rows = graph.ReshapeOp(a, [prod(shape[:-1]), shape[-1]])
+        a = forms.emit(rows, derived(op.location, "rows"))
+        if trans_a:
+            a = forms.emit(graph.TransposeOp(a, perm=[1, 0]), derived(op.location, "columns"))
+    gemm = graph.GemmOp(a, b, trans_a=trans_a, trans_b=trans_b, accumulator=op.accumulator)
+    value = forms.emit(gemm, op.location, op.result.name_hint)
+    if len(shape) > 2:
+        value = forms.emit(graph.ReshapeOp(value, result), derived(op.location, "matrices"), op.result.name_hint)
+    forms.define(op.result, value, choice.result)
 
 
 def _emit_product(forms: Forms, op: graph.GemmOp | graph.MatmulOp, choice: Choice, operands: list[SSAValue]) -> None:

@@ -1,7 +1,9 @@
 """
 Preferred layouts: for each op defined on images, and for matrix products, those a machine computes it best in.
 
-They follow from the machine's own description. The operands of its multiply-accumulate intrinsic say which dimension
+They follow from the machine's own description. A matrix intrinsic without blocks reads each factor of a product by
+rows of one of its two dimensions, and a product whose factors are stored by the other is computed as one of their
+transposes. The operands of its multiply-accumulate intrinsic say which dimension
 of the weights is innermost; an operand that is dense and has several rows (VTA's 16 x 16 weights) can only be loaded
 where the blocks adjoin in memory, and asks for blocks of channels. Without a machine, and for element types that its
 intrinsics do not take, channels are innermost and not blocked.
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, f16, f32
 from xdsl.ir import Attribute, Operation
 
 from penstock.dialects import graph
@@ -89,6 +91,36 @@ def contraction_of(intrinsic: IntrinsicOp) -> Contraction | None:
     return Contraction(elements, Preference(f"{NHWC}{block[0]}c", f"{filters}{blocks}"), intrinsic, 1 - weights)
 
 
+@dataclass(frozen=True)
+class Orientation:
+    """How a matrix intrinsic without blocks reads its factors: transposed, if `trans_a`, as rows of k by m."""
+
+    elements: tuple[Attribute, ...]
+    """The element types of both factors and of the sum."""
+    trans_a: bool
+    trans_b: bool
+
+    def takes(self, elements: tuple[Attribute, ...]) -> bool:
+        """Whether it multiplies these, or floats that `storage-type` stores as it reads them."""
+        pairs = list(zip(elements, self.elements, strict=True))
+        return all(one == own or (one == f32 and own == f16) for one, own in pairs) and elements[2] == self.elements[2]
+
+
+def orientation_of(intrinsic: IntrinsicOp) -> Orientation | None:
+    """How `intrinsic` reads the factors of y[m,n], if it multiplies matrices, accumulates, and asks for no blocks."""
+    pattern = pattern_of(intrinsic)
+    maps = [operand.index_map for operand in pattern.access.operands]
+    if not intrinsic.macs_per_issue() or len(maps) != 3 or any(len(each.results) != 2 for each in maps):
+        return None
+    first, second, (m, n) = ([next(iter(expr.used_dims())) for expr in each.results] for each in maps)
+    a, b = (first, second) if m in first else (second, first)
+    if m not in a or n not in b or any(block_of(intrinsic, number) for number in range(2)):
+        return None
+    numbers = (0, 1, 2) if a is first else (1, 0, 2)
+    elements = tuple(pattern.specs[number].dtype for number in numbers)
+    return Orientation(elements, trans_a=a[0] != m, trans_b=b[0] == n)
+
+
 class Preferences:
     """The layouts in which ops can be computed, the preferred first, and what each of the others costs."""
 
@@ -98,6 +130,7 @@ class Preferences:
         self._target = target
         self._demanded = demanded
         self._contractions = [found for each in intrinsics if (found := contraction_of(each)) is not None]
+        self._orientations = [found for each in intrinsics if (found := orientation_of(each)) is not None]
 
     def of(self, op: Operation) -> list[tuple[Preference, int]]:
         """For an op on images the layouts that it can have, the preferred first, each with its penalty in bytes."""
@@ -119,6 +152,18 @@ class Preferences:
         blocked = found is not None and found.filters is not None and found.images != NHWC
         return (found, CONTRACTION * moved_bytes(op)) if found is not None and blocked else None
 
+    def orientations_of(self, op: graph.GemmOp | graph.MatmulOp) -> list[tuple[bool, bool]]:
+        """
+        Whether the factors of a product with a matrix are to be stored transposed for the intrinsics that take them:
+        every way to do so; none if some intrinsic takes them as they are.
+        """
+        if not 2 <= tensor_of(op.a).get_num_dims() or tensor_of(op.b).get_num_dims() != 2:
+            return []
+        elements = element_types(op)
+        found = {(each.trans_a, each.trans_b): None for each in self._orientations if each.takes(elements)}
+        present = (bool(op.trans_a), bool(op.trans_b)) if isinstance(op, graph.GemmOp) else (False, False)
+        return [] if present in found else list(found)
+
     def _wanted(self, op: Operation) -> dict[Preference, int]:
         """The layouts that an op prefers, with what one of them costs more than others."""
         blockable = not isinstance(op, graph.LrnOp) and not (isinstance(op, graph.ConvOp) and op.group.value.data > 1)
@@ -135,8 +180,13 @@ class Preferences:
         return {CHANNELS_LAST: 0}
 
     def _of_contraction(self, op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> Contraction | None:
-        elements = tuple(tensor_of(value).element_type for value in (*op.operands[:2], op.result))
+        elements = element_types(op)
         return next((each for each in self._contractions if each.elements == elements), None)
+
+
+def element_types(op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> tuple[Attribute, ...]:
+    """The element types of both factors of a contraction and of its result."""
+    return tuple(tensor_of(value).element_type for value in (*op.operands[:2], op.result))
 
 
 def moved_bytes(op: Operation) -> int:
