@@ -115,6 +115,11 @@ def location_of(op: Operation) -> str:
     return op.name
 
 
+def calls_itself(name: str, site: Operation) -> UserError:
+    """The fault of a function that calls itself, at the op where it does or where it is called."""
+    return UserError(f"@{name} calls itself: its buffers cannot be planned", loc=location_of(site))
+
+
 def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
     """A note that names the candidate nearest to a misspelt `name`, or None if none is near."""
     near = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)

@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.runtime.compiler import Program, Progress, compile_module, require_bound
+from penstock.runtime.memory import interpreter_need, native_need, require_memory
 from penstock.runtime.proofs import prove
 from penstock.runtime.signature import Signature, signature_of
 
@@ -101,6 +102,7 @@ class Engine:
         self.schedule: Order = "program"
         """Of the interpreter: the order in which commands of an accelerator happen."""
         self._source: CSource | None = None
+        self._need = lambda: interpreter_need(self.module, self.signature)
         self._make_runner = self._native() if backend == "native" else self._interpreted
         self._own_context: ExecutionContext | None = None
 
@@ -112,7 +114,8 @@ class Engine:
         return report_on(self.module, fusion=self.fusion, seconds=self.seconds, source=self._source)
 
     def context(self) -> ExecutionContext:
-        """A new context, with memory of its own."""
+        """A new context, with memory of its own; raises UserError where this machine does not have so much."""
+        require_memory(self._need())
         return ExecutionContext(self.signature, self._make_runner())
 
     def __call__(self, *arrays: Any, **named: Any) -> list[Array]:
@@ -135,6 +138,7 @@ class Engine:
 
         native = load_native(self.module)
         self._source = native.source
+        self._need = lambda: native_need(self.module, self.signature, native.context_bytes)
         weights = [self.ctx.weights[name] for name in signature_of(self.module).weights]
 
         def make() -> Runner:

@@ -37,6 +37,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.dialects.machine import find_target
     from penstock.runtime.compiler import attach_machine, load_input, pipeline, require_bound
     from penstock.runtime.interpreter import Order, read_order
+    from penstock.runtime.memory import interpreter_need, require_memory
     from penstock.runtime.pass_manager import read_pipeline, verify
     from penstock.runtime.signature import signature_of
     from penstock.tools.lockstep import SCHEDULES, Lockstep, default_inputs
@@ -54,6 +55,7 @@ def execute(args: argparse.Namespace) -> int:
     if specs is None:
         specs = ",".join(pipeline(args.until, target.machine_name if target else None, start=program.level))
     signature = signature_of(program.module)
+    require_memory(interpreter_need(program.module, signature))
     if args.input:
         inputs = signature.bind(given.ordered, given.named)
     else:

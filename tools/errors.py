@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from penstock.dialects.diagnostics import INTERNAL, InputWarning, UserError
+from penstock.dialects.diagnostics import INTERNAL, USER_FAULT, InputWarning, UserError
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as a shell reports it."""
@@ -86,6 +86,9 @@ def guarded(
     except UserError as error:
         print(render(error, texts), file=sys.stderr)
         return error.status
+    except MemoryError as error:
+        print(render(_out_of_memory(error)), file=sys.stderr)
+        return USER_FAULT
     except BrokenPipeError:
         # Python flushes stdout once more when it leaves; without this it complains there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -119,6 +122,15 @@ def _printed_warnings() -> Generator[None, None, None]:
 
         warnings.showwarning = show
         yield
+
+
+def _out_of_memory(error: MemoryError) -> UserError:
+    """What no estimate foresaw: the compiler's own arrays, or memory that other programs have."""
+    from penstock.runtime.memory import in_words, machine_bytes
+
+    have = machine_bytes()
+    notes = [] if have is None else [f"this machine has {in_words(have)}"]
+    return UserError(f"out of memory{f': {error}' if str(error) else ''}", notes=notes)
 
 
 def _internal_fault(error: Exception, reproduce: Callable[[Exception], str | None] | None) -> int:

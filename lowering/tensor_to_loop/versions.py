@@ -25,7 +25,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.diagnostics import calls_itself
 from penstock.dialects.mem import static_strides
 from penstock.passes.tensor.placement import Layouts
 from penstock.passes.tensor.places import contiguous_strides
@@ -141,7 +141,7 @@ def callers_first(functions: Sequence[func.FuncOp]) -> list[func.FuncOp]:
     def visit(function: func.FuncOp, site: Operation) -> None:
         name = function.sym_name.data
         if state.get(name) == "open":
-            raise UserError(f"@{name} calls itself: its buffers cannot be planned", loc=location_of(site))
+            raise calls_itself(name, site)
         if name in state:
             return
         state[name] = "open"

@@ -12,7 +12,7 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
-from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.diagnostics import calls_itself
 from penstock.passes.loop.liveness import Liveness
 from penstock.passes.loop.memory_flow.aliases import Aliases
 from penstock.passes.planning.problem import Interval, merge_intervals
@@ -122,7 +122,7 @@ class ProgramTime:
         if name in self._lines:
             line = self._lines[name]
             if line is None:
-                raise UserError(f"@{name} calls itself: its buffers cannot be planned", loc=location_of(site))
+                raise calls_itself(name, site)
             return line
         self._lines[name] = None
         line = self._lines[name] = Liveness(function, self._length)

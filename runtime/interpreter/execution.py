@@ -12,7 +12,7 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
+from penstock.dialects.diagnostics import UserError, calls_itself, did_you_mean, location_of
 from penstock.dialects.machine import TargetOp, find_target
 from penstock.runtime.interpreter.counters import Counters
 from penstock.runtime.interpreter.ownership import Ownership
@@ -60,6 +60,7 @@ class Execution:
         self._listener = listener
         self._functions = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, func.FuncOp)}
         self._compiled: dict[str, Compiled] = {}
+        self._running: set[str] = set()
         self._ownership: dict[Operation, Ownership] = {}
         self._kept: dict[Hashable, Any] = {}
 
@@ -91,7 +92,13 @@ class Execution:
         if compiled is None:
             compiled = compile_function(self.function(name, caller), self, self._listener)
             self._compiled[name] = compiled
-        results = compiled.function(*args)
+        if name in self._running:
+            raise calls_itself(name, self.function(name) if caller is None else caller)
+        self._running.add(name)
+        try:
+            results = compiled.function(*args)
+        finally:
+            self._running.remove(name)
         if compiled.is_kernel and self.schedule.unwaited:
             raise UserError(
                 f"@{name} returns while commands may still run",
