@@ -6,7 +6,8 @@ Verification of ours, run beside every `verify` of xDSL, which checks none of th
 - the result types, and the bounds as far as they are static, of `memref.subview`, `tensor.extract_slice`,
   `tensor.insert_slice`;
 - the shape of `tensor.pad` and the type of the element it yields;
-- the names of dimensions, `graph.dims`, on arguments and results of functions.
+- the attributes of arguments and results of functions: as many as there are of these, and the names of dimensions
+  in them, `graph.dims`.
 
 Faults are `VerifyException`s that name the op; `FaultyOp` carries the op itself for a located message.
 """
@@ -215,6 +216,12 @@ def _spell(sizes: Sequence[int | SSAValue]) -> str:
 
 
 def _check_function(op: func.FuncOp) -> None:
+    for kind, attributes, types in (
+        ("argument", op.arg_attrs, op.function_type.inputs),
+        ("result", op.res_attrs, op.function_type.outputs),
+    ):
+        if attributes is not None and len(attributes) != len(types):
+            raise FaultyOp(op, f"has attributes for {len(attributes)} {kind}s, and {len(types)} {kind}s")
     given = [entry.data for attributes in (op.arg_attrs, op.res_attrs) if attributes for entry in attributes]
     if not any("graph.dims" in entry for entry in given):
         return

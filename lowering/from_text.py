@@ -19,11 +19,19 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import FileLineColLoc, IntAttr, ModuleOp, StringAttr, UnknownLoc
 from xdsl.ir import Attribute, AttributeInvT, Operation, SSAValue
 from xdsl.parser import Parser, ParserState, UnresolvedOperand
+from xdsl.parser.core import ForwardDeclaredValue
 from xdsl.utils.exceptions import MultipleSpansParseError, ParseError, VerifyException
-from xdsl.utils.lexer import Input, Span
+from xdsl.utils.lexer import Input, Position, Span
 from xdsl.utils.mlir_lexer import MLIRLexer
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of, render_location
+
+_REFUSALS = (VerifyException, ValueError, AssertionError, ArithmeticError, NotImplementedError, RecursionError)
+"""
+What an attribute, a type or a builder raises that refuses its parameters, and xDSL's parsers where they assert what
+the text has to be: none knows a place.
+"""
+_NO_OWNER = "Forward declared values do not have an owner"
 
 
 @dataclass
@@ -71,6 +79,15 @@ class SourceLexer(MLIRLexer):
     _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
 
 
+@dataclass(frozen=True)
+class _ForwardUse:
+    """The use of a value that the text has not defined before it, and the names that it has."""
+
+    span: Span
+    value: SSAValue
+    visible: tuple[str, ...]
+
+
 class SourceParser(Parser):
     """A parser that gives operations the location they are written at; see the module's docstring."""
 
@@ -81,16 +98,14 @@ class SourceParser(Parser):
         self.places: dict[Operation, str] = {}
         self._file = StringAttr(source.name)
         self._op_start = 0
-        self._first_uses: dict[str, tuple[Span, tuple[str, ...]]] = {}
+        self._forward_uses: list[_ForwardUse] = []
 
     def parse_operation(self) -> Operation:
         start = self._op_start = self.pos
         try:
             op = super().parse_operation()
-        except (VerifyException, ValueError, AssertionError) as error:
-            # An attribute, a type or a builder that refuses its parameters knows no place; this is the nearest.
-            # xDSL's parsers also assert what the text has to be.
-            raise ParseError(self._spot(start), str(error) or "this operation is malformed") from error
+        except _REFUSALS as error:
+            self._refuse(error, start)
         line, column = self.source.line_column(start)
         if isinstance(op.location, UnknownLoc):
             op.location = FileLineColLoc(self._file, IntAttr(line), IntAttr(column))
@@ -99,10 +114,10 @@ class SourceParser(Parser):
         return op
 
     def resolve_operand(self, operand: UnresolvedOperand, type: AttributeInvT) -> SSAValue[AttributeInvT]:
-        if operand.operand_name not in self.ssa_values:
-            visible = tuple(self.ssa_values)
-            self._first_uses.setdefault(operand.operand_name, (operand.span, visible))
-        return super().resolve_operand(operand, type)
+        value = super().resolve_operand(operand, type)
+        if isinstance(value, ForwardDeclaredValue):
+            self._forward_uses.append(_ForwardUse(operand.span, value, tuple(self.ssa_values)))
+        return value
 
     def _get_op_by_name(self, name: str) -> type[Operation]:
         found = self.ctx.get_optional_op(name, dialect_stack=self._parser_state.dialect_stack)
@@ -122,18 +137,32 @@ class SourceParser(Parser):
 
     def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
         try:
-            return super().parse_module(allow_implicit_module)
+            module = super().parse_module(allow_implicit_module)
         except ParseError as error:
             # At the end of the text xDSL lists the names that never were defined: report the first use instead.
             if self.forward_ssa_references and error.msg.startswith("values used but not defined"):
-                self._undefined_value()
+                pending = {id(value) for uses in self.forward_ssa_references.values() for value in uses.values()}
+                self._undefined_value([use for use in self._forward_uses if id(use.value) in pending])
             raise
+        except _REFUSALS as error:
+            self._refuse(error, self.pos)
+        # A block argument of the same name takes a forward reference for its own use, though the operation around it
+        # is yet to get it as an operand: an outer value that is missing is then found nowhere else.
+        if missing := [use for use in self._forward_uses if use.value.first_use is not None]:
+            self._undefined_value(missing)
+        return module
 
-    def _undefined_value(self) -> NoReturn:
-        uses = [self._first_uses[name] for name in self.forward_ssa_references]
-        span, visible = min(uses, key=lambda use: use[0].start)
-        error = ParseError(span, f"use of the undefined value {span.text}")
-        if near := did_you_mean(span.text, [f"%{name}" for name in visible]):
+    def _refuse(self, error: Exception, start: Position) -> NoReturn:
+        """Give a place to a fault that knows none: where the nearest operation starts."""
+        if str(error) == _NO_OWNER and (here := [use for use in self._forward_uses if use.span.start >= start]):
+            raise ParseError(here[0].span, f"{here[0].span.text} is used before it is defined") from error
+        message = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ParseError(self._spot(start), message or "this operation is malformed") from error
+
+    def _undefined_value(self, uses: Sequence[_ForwardUse]) -> NoReturn:
+        first = min(uses, key=lambda use: use.span.start)
+        error = ParseError(first.span, f"use of the undefined value {first.span.text}")
+        if near := did_you_mean(first.span.text, [f"%{name}" for name in first.visible]):
             error.add_note(near)
         raise error
 

@@ -1,14 +1,15 @@
-"""Views of memrefs: slices, reshapes, and a shape that nobody reads."""
+"""Views of memrefs: slices, reshapes, and a shape whose elements are not read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from xdsl.builder import Builder
-from xdsl.dialects import memref
+from xdsl.dialects import arith, memref
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseArrayBase,
+    IndexType,
     IntegerAttr,
     MemRefType,
     NoneAttr,
@@ -138,8 +139,12 @@ def shape_only_view(builder: Builder, source: SSAValue, shape: Sequence[int]) ->
     """
     A memref of `shape` with strides 0 on the first element of `source`: the window of a pooling, whose elements
     are never read, so that it needs no storage of its own.
+
+    The strides are an operand, since MLIR has no type of strides that are known to be 0.
     """
     type = memref_of(source)
-    view = MemRefType(type.element_type, shape, StridedLayoutAttr([0] * len(shape)), type.memory_space)
-    cast = memref.ReinterpretCastOp.from_dynamic(source, [0], list(shape), [0] * len(shape), view)
-    return builder.insert(cast).result
+    layout = StridedLayoutAttr([None] * len(shape))
+    view = MemRefType(type.element_type, shape, layout, type.memory_space)
+    zero = builder.insert(arith.ConstantOp.from_int_and_width(0, IndexType())).result
+    strides: list[SSAValue | int] = [zero] * len(shape)
+    return builder.insert(memref.ReinterpretCastOp.from_dynamic(source, [0], list(shape), strides, view)).result

@@ -381,7 +381,7 @@ def test_a_string_that_is_not_closed_is_reported_at_once(penstock_opt: Command) 
     assert finished.err.startswith("<stdin>:2:3: error: End of file reached before closing string literal.")
 
 
-def test_an_assertion_of_a_parser_is_a_fault_of_the_text(penstock_opt: Command) -> None:
+def test_an_attribute_of_another_kind_is_a_fault_of_the_text(penstock_opt: Command) -> None:
     text = (
         "func.func @f(%x: memref<4xf32>) {\n"
         '  linalg.generic {indexing_maps = 3, iterator_types = ["parallel"]} outs(%x : memref<4xf32>) {\n'
@@ -389,4 +389,4 @@ def test_an_assertion_of_a_parser_is_a_fault_of_the_text(penstock_opt: Command) 
     )
     finished = penstock_opt(stdin=text)
     assert finished.status == 1
-    assert finished.err.startswith("<stdin>:2:3: error: this operation is malformed")
+    assert finished.err.startswith("<stdin>:2:18: error: expected indexing_maps, a list of affine maps")

@@ -925,7 +925,7 @@ def test_the_window_of_a_pooling_takes_no_memory() -> None:
     module = lower_and_compare(main(pooling(), results="tensor<3x5xf32>"))
     assert count(module, "memref.alloc") == 0
     [view] = [op for op in module.walk() if isinstance(op, memref.ReinterpretCastOp)]
-    assert str(view.result.type) == "memref<2x2xf32, strided<[0, 0]>>"
+    assert str(view.result.type) == "memref<2x2xf32, strided<[?, ?]>>"
 
 
 def test_an_empty_tensor_that_is_window_and_destination_is_two() -> None:
