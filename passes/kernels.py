@@ -10,9 +10,10 @@ from xdsl.dialects import arith, func, scf
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects.diagnostics import location_of
+from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.machine import TargetOp, find_target
 
 ENTRY = "main"
@@ -92,6 +93,43 @@ def is_contraction(generic: GenericOp) -> bool:
 
 def _widened(value: SSAValue) -> SSAValue:
     return value.owner.operands[0] if isinstance(value.owner, _WIDENING) else value
+
+
+_KEEPS_BITS = (arith.MaximumfOp, arith.MinimumfOp, arith.MaxnumfOp, arith.MinnumfOp, arith.SelectOp)
+
+
+def rounds_each_step(generic: GenericOp) -> bool:
+    """
+    Whether a reduction rounds what it carries to a float of fewer than 32 bits at every step: a sum of ones ends at
+    2048 in f16. Minima and maxima keep the bits. No lowering of ours makes one; text that holds one means what it says.
+    """
+    terminator = generic.body.block.last_op
+    if not has_reduction(generic) or terminator is None:
+        return False
+    carried = generic.body.block.args[len(generic.inputs) :]
+    return any(
+        accumulator_of(argument.type) != argument.type and _is_rounded(value, argument)
+        for argument, value in zip(carried, terminator.operands, strict=True)
+    )
+
+
+def _is_rounded(value: SSAValue, argument: SSAValue) -> bool:
+    """Whether `value` comes from `argument`, of the same block, by way of an op that rounds."""
+    dependent: set[SSAValue] = {argument}
+    assert isinstance(argument.owner, Block)
+    for op in argument.owner.ops:
+        if any(operand in dependent for operand in op.operands):
+            dependent.update(op.results)
+
+    def rounds(value: SSAValue) -> bool:
+        if value is argument or value not in dependent:
+            return False
+        if not isinstance(value.owner, _KEEPS_BITS):
+            return True
+        chosen = value.owner.operands[1:] if isinstance(value.owner, arith.SelectOp) else value.owner.operands
+        return any(rounds(each) for each in chosen)
+
+    return rounds(value)
 
 
 def has_reduction(generic: GenericOp) -> bool:

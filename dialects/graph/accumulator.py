@@ -1,12 +1,18 @@
-"""The type that a contraction sums in: that of its operands, or a wider one that it names."""
+"""
+The type that a contraction sums in.
+
+An op that sums or multiplies up floats of fewer than 32 bits computes in f32 (`element_types.accumulator_of`) and
+rounds its result once. A contraction may name a wider accumulator, to which its result then belongs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import AnyFloat
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, Operation
 
+from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import (
     NUMBERS,
     Tensor,
@@ -15,6 +21,7 @@ from penstock.dialects.graph.base import (
     is_integer,
     require,
     same_element,
+    tensor_of,
 )
 
 
@@ -24,9 +31,10 @@ def accumulated(
     """
     The element type of the sum of products of the `factors`, and of the `addend` (a bias) on top of it.
 
-    Without an `accumulator` it is the one type of all operands. With one, each product of factors is computed and
-    summed in that type: floats of one type are widened to it, integers of any signedness to one that holds all
-    their numbers. Raises VerifyException for an accumulator that narrows or has nothing to do with the factors.
+    Without an `accumulator` it is the one type of all operands, to which the sum is rounded. With one, each product of
+    factors is computed and summed in that type: floats of one type are widened to it, integers of any signedness to
+    one that holds all their numbers. Raises VerifyException for an accumulator that narrows or has nothing to do with
+    the factors.
     """
     for factor in factors:
         NUMBERS.check(factor, op_name)
@@ -51,6 +59,12 @@ def accumulated(
             f"{op_name} accumulates in {accumulator} and adds a {addend}: their element types must agree",
         )
     return accumulator
+
+
+def summed_in(op: Operation) -> Attribute:
+    """The type in which a contraction, or an attention, sums: the one that it names, or that of its first operand's."""
+    named = op.properties.get("accumulator")
+    return accumulator_of(tensor_of(op.operands[0]).element_type) if named is None else named
 
 
 def holds(wide: Attribute, narrow: Attribute) -> bool:

@@ -40,9 +40,10 @@ class AttentionOp(GraphOp):
     stored in another order: `q_perm`, `k_perm` and `v_perm` are the permutations of a `graph.transpose` that makes
     it what is written here, and `result_perm` is that of one which makes the result out of [batch..., m, e].
 
-    It is computed in the type of the operands, or in the wider `accumulator`, to which the mask then belongs; the
-    result has the type of v. The powers are rounded to it too before they are multiplied with v, and their sum divides
-    the product. A row of which every score is -inf is NaN, as a softmax is, or zero with `zero_masked`.
+    It is computed in the type of the operands, narrow floats in f32, or in the wider `accumulator`, to which the mask
+    then belongs; the result has the type of v. The powers are rounded to it too before they are multiplied with v, and
+    their sum divides the product. A row of which every score is -inf is NaN, as a softmax is, or zero with
+    `zero_masked`.
 
     `blocks` says how many queries and how many keys are on chip at once; it has no bearing on what is computed, but
     for rounding. See Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness",

@@ -53,8 +53,8 @@ class ConvOp(GraphOp):
     [N, spatial..., C], w is [spatial..., C / group, O]. `filters` names another layout of `w`, and must where the
     images have blocks of channels: "NHWC16c" with "HWOI16o16i" is x [N, spatial..., C/16, 16] and
     w [spatial..., O/16, C/16, 16, 16], its result [N, spatial..., O/16, 16] and `b` [O/16, 16]; there is one group
-    then. `pads` lists all beginnings, then all ends. It is computed in the type of the operands, or in the wider
-    `accumulator`, to which `b` and the result then belong.
+    then. `pads` lists all beginnings, then all ends. It is computed in the type of the operands,
+    narrow floats in f32 and rounded once, or in the wider `accumulator`, to which `b` and the result then belong.
     """
 
     name = "graph.conv"

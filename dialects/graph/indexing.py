@@ -154,7 +154,11 @@ def _row_width(name: str, indices: Tensor) -> int:
 
 
 class ScatterOp(GraphOp, ABC):
-    """`x` with elements replaced by, or combined with, those of `updates`, in the order of the updates."""
+    """
+    `x` with elements replaced by, or combined with, those of `updates`, in the order of the updates.
+
+    Narrow floats are summed and multiplied in f32, and the result is rounded once.
+    """
 
     x = operand_def(TENSOR)
     indices = operand_def(TENSOR)

@@ -45,8 +45,8 @@ class GemmOp(GraphOp):
     """
     alpha * A' B' + beta * c on matrices: A' is `a`, or its transpose if `trans_a`, and so is B'.
 
-    `c` broadcasts to the result. The product is computed in the type of its operands, or in the wider `accumulator`,
-    to which alpha, beta, `c` and the result then belong.
+    `c` broadcasts to the result. It is computed in the type of the operands, narrow floats in f32 and rounded once, or
+    in the wider `accumulator`, to which alpha, beta, `c` and the result then belong.
     """
 
     name = "graph.gemm"
@@ -139,7 +139,7 @@ class MatmulOp(GraphOp):
     """
     The matrix product as NumPy's: the last two dimensions are matrices, those before them broadcast, and
     a vector on the left is a row, on the right a column, whose dimension the result lacks. It is computed in the type
-    of the operands, or in the wider `accumulator`.
+    of the operands, narrow floats in f32 and rounded once, or in the wider `accumulator`.
     """
 
     name = "graph.matmul"
@@ -259,7 +259,7 @@ class SoftmaxBase(GraphOp, ABC):
 
 @irdl_op_definition
 class SoftmaxOp(SoftmaxBase):
-    """exp(x) / sum(exp(x)) along `axis`, computed after subtracting the largest element."""
+    """exp(x) / sum(exp(x)) along `axis`, after subtracting the largest element; narrow floats in f32, rounded once."""
 
     name = "graph.softmax"
 
@@ -275,7 +275,8 @@ class LogSoftmaxOp(SoftmaxBase):
 class LrnOp(GraphOp):
     """
     Local response normalisation across channels: x / (bias + alpha / size * s)^beta, s the sum of squares
-    over the channels from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2) that exist.
+    over the channels from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2) that exist. It is computed in
+    f32 and rounded once for narrow floats.
     """
 
     name = "graph.lrn"

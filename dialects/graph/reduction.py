@@ -32,7 +32,8 @@ class ReductionOp(GraphOp, ABC):
     """
     An op that combines the elements of `x` along `axes`, which ascend and count from the front.
 
-    The dimensions stay with size 1 if `keepdims`, else they go. Without axes, `x` is the result.
+    The dimensions stay with size 1 if `keepdims`, else they go. Without axes, `x` is the result. Floats of fewer than
+    32 bits are combined in f32, and the result is rounded once.
     """
 
     ACCEPTS: ClassVar[Elements] = NUMBERS
@@ -83,7 +84,7 @@ class ReduceSumOp(ReductionOp):
 
 @irdl_op_definition
 class ReduceMeanOp(ReductionOp):
-    """The mean: the sum, divided by the number of elements."""
+    """The mean: the sum, of integers in 64 bits, divided by the number of elements; integers truncate towards zero."""
 
     name = "graph.reduce_mean"
 

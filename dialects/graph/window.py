@@ -76,7 +76,11 @@ def window_counts(
 
 
 class PoolOp(GraphOp, ABC):
-    """An op that combines each window of `kernel_shape` of each channel; the padding takes no part."""
+    """
+    An op that combines each window of `kernel_shape` of each channel; the padding takes no part.
+
+    Narrow floats are summed in f32, and the mean is rounded once.
+    """
 
     ACCEPTS: ClassVar[Elements] = NUMBERS
     """The element types it is defined on."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
+from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import require
+from penstock.lowering.from_onnx.accumulation import cast
 from penstock.lowering.from_onnx.node import Importer, Node
 
 
@@ -28,12 +32,14 @@ def einsum(node: Node) -> SSAValue:
     order = list(dict.fromkeys([*result, *(name for letters in names for name in letters)]))
     if len(values) == 2 and (product := _as_matmul(node, values, result)) is not None:
         return product
-    spread = [_spread(node, value, letters, order) for value, letters in values]
-    total = spread[0]
-    for value in spread[1:]:
-        total = node.emit(graph.MulOp(total, value))
+    element = node.type(0).element_type
+    wide = accumulator_of(element)
+    first, *others = (cast(node, _spread(node, value, letters, order), wide) for value, letters in values)
+    total = functools.reduce(lambda a, b: node.emit(graph.MulOp(a, b)), others, first)
     axes = [index for index, name in enumerate(order) if name not in result]
-    return node.emit(graph.ReduceSumOp(total, axes=axes, keepdims=False)) if axes else total
+    if axes:
+        total = node.emit(graph.ReduceSumOp(total, axes=axes, keepdims=False))
+    return cast(node, total, element)
 
 
 def _letters(term: str, batch: int) -> list[str]:

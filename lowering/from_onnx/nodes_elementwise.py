@@ -13,6 +13,7 @@ from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import BinaryOp, UnaryOp, tensor_of
 from penstock.dialects.graph.base import is_float, is_unsigned, require
+from penstock.lowering.from_onnx.accumulation import in_accumulator
 from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported
 
 FLOAT32_LIMIT = 3.4028234663852886e38
@@ -42,6 +43,11 @@ def mean(node: Node) -> SSAValue:
     total = variadic(graph.AddOp)(node)
     assert isinstance(total, SSAValue)
     return node.emit(graph.DivOp(total, node.scalar(len(node.inputs), total)))
+
+
+def _has_several(node: Node) -> bool:
+    """Whether more than one operation rounds."""
+    return len(node.inputs) > 2
 
 
 def leaky_relu(node: Node) -> SSAValue:
@@ -260,7 +266,7 @@ TABLE: dict[str, Importer] = {
     "LessOrEqual": or_equal(graph.LessOp),
     "Log": unary(graph.LogOp),
     "Max": variadic(graph.MaxOp),
-    "Mean": mean,
+    "Mean": in_accumulator(mean, when=_has_several),
     "Min": variadic(graph.MinOp),
     "Mish": mish,
     "Mod": modulo,
@@ -281,7 +287,7 @@ TABLE: dict[str, Importer] = {
     "Softsign": softsign,
     "Sqrt": unary(graph.SqrtOp),
     "Sub": binary(graph.SubOp),
-    "Sum": variadic(graph.AddOp),
+    "Sum": in_accumulator(variadic(graph.AddOp), when=_has_several),
     "Tanh": unary(graph.TanhOp),
     "ThresholdedRelu": thresholded_relu,
     "Where": where,

@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph.base import require
+from penstock.lowering.from_onnx.accumulation import in_accumulator
 from penstock.lowering.from_onnx.arithmetic import Arithmetic
 from penstock.lowering.from_onnx.node import Importer, Node
 from penstock.lowering.from_onnx.nodes_selection import positions
@@ -92,4 +93,4 @@ def col2im(node: Node) -> SSAValue:
     return sums.reshape(sliced(node, total, 1, 0, whole), [batches, channels, *image])
 
 
-TABLE: dict[str, Importer] = {"Col2Im": col2im, "Det": det}
+TABLE: dict[str, Importer] = {"Col2Im": col2im, "Det": in_accumulator(det)}

@@ -5,52 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import f32
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import f32, f64
+from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
-from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import tensor_of
-from penstock.dialects.graph.base import is_float, normalized_axis
+from penstock.dialects.graph.base import normalized_axis
+from penstock.lowering.from_onnx.accumulation import cast, in_accumulator
 from penstock.lowering.from_onnx.node import Importer, Node, Unsupported
 
 
-def accumulator_of(element: Attribute) -> Attribute | None:
-    """
-    The type in which products of an element type are summed up, if it is another one: for floats of 16 bits f32, as
-    units that multiply them do it, and NumPy and onnxruntime.
-    """
-    return f32 if is_float(element) and numpy_dtype(element).itemsize <= 2 else None
-
-
 def gemm(node: Node) -> SSAValue:
-    element = node.type(0).element_type
-    wide, c = accumulator_of(element), node.optional(2)
-    product = node.emit(
+    return node.emit(
         graph.GemmOp(
             node.value(0),
             node.value(1),
-            c if c is None or wide is None else _cast(node, c, wide),
+            node.optional(2),
             alpha=node.float("alpha", 1.0),
             beta=node.float("beta", 1.0),
             trans_a=node.flag("transA", False),
             trans_b=node.flag("transB", False),
-            accumulator=wide,
         )
     )
-    return _cast(node, product, element)
 
 
 def matmul(node: Node) -> SSAValue:
-    element = node.type(0).element_type
-    product = graph.MatmulOp(node.value(0), node.value(1), accumulator=accumulator_of(element))
-    return _cast(node, node.emit(product), element)
-
-
-def _cast(node: Node, value: SSAValue, element: Attribute) -> SSAValue:
-    if tensor_of(value).element_type == element:
-        return value
-    return node.emit(graph.CastOp(value, element))
+    return node.emit(graph.MatmulOp(node.value(0), node.value(1)))
 
 
 def batch_normalization(node: Node) -> SSAValue:
@@ -61,7 +41,7 @@ def batch_normalization(node: Node) -> SSAValue:
         raise Unsupported("spatial=0, one mean for each element")
     x = node.value(0)
     element = tensor_of(x).element_type
-    vectors = [_cast(node, node.value(index), element) for index in range(1, 5)]
+    vectors = [cast(node, node.value(index), element) for index in range(1, 5)]
     epsilon = node.float("epsilon", 1e-5)
     return node.emit(graph.BatchNormalizationOp(x, *vectors, epsilon=epsilon))
 
@@ -79,17 +59,10 @@ def lrn(node: Node) -> SSAValue:
 
 
 def softmax(op: type[graph.SoftmaxOp | graph.LogSoftmaxOp]) -> Importer:
-    """Before operator set 13, all dimensions from `axis` on are normalised together; of 16-bit floats in f32."""
+    """Before operator set 13, all dimensions from `axis` on are normalised together."""
 
     def build(node: Node) -> SSAValue:
-        element = node.type(0).element_type
-        wide = accumulator_of(element)
-        return _cast(
-            node, normalized(node, node.value(0) if wide is None else _cast(node, node.value(0), wide)), element
-        )
-
-    def normalized(node: Node, x: SSAValue) -> SSAValue:
-        shape = node.shape(0)
+        x, shape = node.value(0), node.shape(0)
         if node.opset >= 13:
             return node.emit(op(x, axis=node.int("axis", -1)))
         # An axis of rank, for a matrix of one column, is allowed here.
@@ -115,20 +88,24 @@ def _centred(node: Node, x: SSAValue, axes: Sequence[int], epsilon: float) -> tu
 
 
 def layer_normalization(node: Node) -> list[SSAValue]:
-    """Computed in the type `stash_type`, f32 unless it says otherwise, over all dimensions from `axis` on."""
+    """
+    Over all dimensions from `axis` on, in the type `stash_type`, which is f32; of f64 in f64.
+
+    The mean and the reciprocal of the deviation are f32.
+    """
     if node.int("stash_type", 1) != 1:
         raise Unsupported(f"stash_type {node.int('stash_type', 1)}")
     element = node.type(0).element_type
     rank = len(node.shape(0))
     axis = normalized_axis(node.int("axis", -1), rank)
-    x = _cast(node, node.value(0), f32)
+    x = node.value(0) if element == f64 else cast(node, node.value(0), f32)
     mean, centred, deviation = _centred(node, x, range(axis, rank), node.float("epsilon", 1e-5))
-    normal = _cast(node, node.emit(graph.DivOp(centred, deviation)), element)
+    normal = cast(node, node.emit(graph.DivOp(centred, deviation)), element)
     outputs = [node.emit(graph.MulOp(normal, node.value(1)))]
     if (bias := node.optional(2)) is not None:
         outputs = [node.emit(graph.AddOp(outputs[0], bias))]
     if any(node.used_outputs[1:]):
-        outputs += [mean, node.emit(graph.ReciprocalOp(deviation))]
+        outputs += [cast(node, each, f32) for each in (mean, node.emit(graph.ReciprocalOp(deviation)))]
     return outputs
 
 
@@ -142,6 +119,12 @@ def instance_normalization(node: Node) -> SSAValue:
     scale = node.emit(graph.ReshapeOp(node.value(1), per_channel))
     bias = node.emit(graph.ReshapeOp(node.value(2), per_channel))
     return node.emit(graph.AddOp(node.emit(graph.MulOp(normal, scale)), bias))
+
+
+def mean_variance_normalization(node: Node) -> SSAValue:
+    """x without its mean, divided by its deviation: not sqrt(mean(x^2) - mean(x)^2), which cancels."""
+    _, centred, deviation = _centred(node, node.value(0), node.ints("axes") or [0, 2, 3], 0.0)
+    return node.emit(graph.DivOp(centred, node.emit(graph.AddOp(deviation, node.scalar(1e-9, deviation)))))
 
 
 def lp_normalization(node: Node) -> SSAValue:
@@ -164,11 +147,12 @@ def lp_normalization(node: Node) -> SSAValue:
 TABLE: dict[str, Importer] = {
     "BatchNormalization": batch_normalization,
     "Gemm": gemm,
-    "InstanceNormalization": instance_normalization,
+    "InstanceNormalization": in_accumulator(instance_normalization),
     "LRN": lrn,
     "LayerNormalization": layer_normalization,
     "LogSoftmax": softmax(graph.LogSoftmaxOp),
-    "LpNormalization": lp_normalization,
+    "LpNormalization": in_accumulator(lp_normalization),
     "MatMul": matmul,
+    "MeanVarianceNormalization": in_accumulator(mean_variance_normalization),
     "Softmax": softmax(graph.SoftmaxOp),
 }

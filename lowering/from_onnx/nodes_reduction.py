@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from xdsl.dialects.builtin import IntegerType, Signedness
+from xdsl.dialects.builtin import IntegerType, Signedness, f64
 from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph import ReductionOp, tensor_of
-from penstock.dialects.graph.base import is_bool
+from penstock.dialects.graph.base import is_bool, normalized_axis
+from penstock.lowering.from_onnx.accumulation import in_accumulator
 from penstock.lowering.from_onnx.node import Importer, Node
 
 
@@ -86,27 +88,30 @@ def sum_of(before: Step | None = None, after: Step | None = None) -> Importer:
 
 
 def log_sum_exp(node: Node) -> SSAValue:
-    """log(sum(exp(x - max))) + max, so that exp does not overflow."""
+    """log(sum(exp(x - max))) + max, so that exp does not overflow; an infinite maximum stays in the sum."""
     axes, x = axes_of(node, 18), node.value(0)
     largest = node.emit(graph.ReduceMaxOp(x, axes=axes))
+    infinite = node.emit(graph.EqualOp(node.emit(graph.AbsOp(largest)), node.scalar(math.inf, x)))
+    largest = node.emit(graph.WhereOp(infinite, node.scalar(0, x), largest))
     powers = node.emit(graph.ExpOp(node.emit(graph.SubOp(x, largest))))
     total = _log(node, node.emit(graph.ReduceSumOp(powers, axes=axes)))
     result = node.emit(graph.AddOp(total, largest))
     if node.flag("keepdims", True):
         return result
-    dropped = graph.ReduceSumOp.infer(tensor_of(x), graph.ReduceSumOp(x, axes=axes).axes.get_values(), False)
-    return node.emit(graph.ReshapeOp(result, dropped.get_shape()))
+    shape = tensor_of(x).get_shape()
+    gone = {normalized_axis(axis, len(shape)) for axis in (range(len(shape)) if axes is None else axes)}
+    return node.emit(graph.ReshapeOp(result, [size for dim, size in enumerate(shape) if dim not in gone]))
 
 
 TABLE: dict[str, Importer] = {
     "ReduceL1": sum_of(before=_abs),
-    "ReduceL2": sum_of(before=_square, after=_sqrt),
-    "ReduceLogSum": sum_of(after=_log),
-    "ReduceLogSumExp": log_sum_exp,
+    "ReduceL2": in_accumulator(sum_of(before=_square, after=_sqrt), integers=f64),
+    "ReduceLogSum": in_accumulator(sum_of(after=_log), integers=f64),
+    "ReduceLogSumExp": in_accumulator(log_sum_exp, integers=f64),
     "ReduceMax": extremum(graph.ReduceMaxOp),
     "ReduceMean": reduction(graph.ReduceMeanOp),
     "ReduceMin": extremum(graph.ReduceMinOp),
     "ReduceProd": reduction(graph.ReduceProdOp),
     "ReduceSum": reduction(graph.ReduceSumOp, input_since=13),
-    "ReduceSumSquare": sum_of(before=_square),
+    "ReduceSumSquare": in_accumulator(sum_of(before=_square)),
 }

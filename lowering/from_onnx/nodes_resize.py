@@ -19,6 +19,7 @@ from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import is_float, normalized_axis, require
 from penstock.dialects.graph.sizes import is_known
 from penstock.dialects.weights import Array
+from penstock.lowering.from_onnx.accumulation import in_accumulator
 from penstock.lowering.from_onnx.node import Importer, Node, Unsupported
 from penstock.lowering.from_onnx.nodes_shape import runs_of, sliced
 from penstock.lowering.from_onnx.resampling import Dimension, Sampling, nearest_indices, outside, taps
@@ -192,4 +193,11 @@ def _product(node: Node, x: SSAValue, axis: int, indices: Array, weights: Array)
     return node.emit(graph.TransposeOp(y, perm=back)) if axis != len(shape) - 1 else y
 
 
-TABLE: dict[str, Importer] = {"Resize": resize, "Upsample": upsample}
+def _interpolates(node: Node) -> bool:
+    return _mode(node) != "nearest"
+
+
+TABLE: dict[str, Importer] = {
+    "Resize": in_accumulator(resize, when=_interpolates),
+    "Upsample": in_accumulator(upsample, when=_interpolates),
+}

@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 from penstock.dialects import graph
 from penstock.dialects.graph import BinaryOp, ReductionOp, tensor_of
 from penstock.dialects.graph.base import is_float, normalized_axis, require
+from penstock.lowering.from_onnx.accumulation import in_accumulator
 from penstock.lowering.from_onnx.node import Importer, Node
 from penstock.lowering.from_onnx.nodes_shape import sliced
 
@@ -110,8 +111,8 @@ def running(op: type[BinaryOp], start: float) -> Importer:
 TABLE: dict[str, Importer] = {
     "ArgMax": index_of_extremum(graph.ReduceMaxOp),
     "ArgMin": index_of_extremum(graph.ReduceMinOp),
-    "CumProd": running(graph.MulOp, 1),
-    "CumSum": running(graph.AddOp, 0),
+    "CumProd": in_accumulator(running(graph.MulOp, 1)),
+    "CumSum": in_accumulator(running(graph.AddOp, 0)),
     "Hardmax": hardmax,
     "OneHot": one_hot,
 }

@@ -15,6 +15,7 @@ from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import is_float, require
 from penstock.dialects.graph.sizes import decided_equal
 from penstock.dialects.graph.window import window_counts
+from penstock.lowering.from_onnx.accumulation import in_accumulator
 from penstock.lowering.from_onnx.node import Importer, Node, Unsupported
 
 MOST_TAPS = 64
@@ -207,8 +208,8 @@ TABLE: dict[str, Importer] = {
     "AveragePool": average_pool,
     "Conv": conv,
     "GlobalAveragePool": global_average_pool,
-    "GlobalLpPool": global_lp_pool,
+    "GlobalLpPool": in_accumulator(global_lp_pool),
     "GlobalMaxPool": global_max_pool,
-    "LpPool": lp_pool,
+    "LpPool": in_accumulator(lp_pool),
     "MaxPool": max_pool,
 }

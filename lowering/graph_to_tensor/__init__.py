@@ -23,10 +23,11 @@ from penstock.lowering.graph_to_tensor import (
     reduction,
     scalar_functions,
 )
+from penstock.lowering.graph_to_tensor.accumulation import Reduction, accumulate
 from penstock.lowering.graph_to_tensor.body import Body
 from penstock.lowering.graph_to_tensor.driver import GraphToTensorPass
 from penstock.lowering.graph_to_tensor.elementwise import pointwise
-from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Reduction, lowers
+from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Split, loops
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "KernelBuilder",
     "Reduction",
     "Split",
+    "accumulate",
     "attention",
     "contraction",
     "indexing",

@@ -31,6 +31,7 @@ from xdsl.rewriter import InsertPoint
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import DType, numpy_dtype
+from penstock.dialects.graph.accumulator import summed_in
 from penstock.lowering.graph_to_tensor.body import Body, Compute
 from penstock.lowering.graph_to_tensor.contraction import multiply_add
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
@@ -81,7 +82,7 @@ class _Attention:
 
     def __init__(self, kernel: KernelBuilder, op: graph.AttentionOp):
         self._kernel, self._op = kernel, op
-        self._element = op.accumulator or element_of(op.q)
+        self._element = summed_in(op)
         self._stored_element = element_of(op.v)
         # Dim i of what the formula names is dim perm[i] of an operand, but of the result it is the other way round.
         self._q, self._k, self._v = (
@@ -258,7 +259,7 @@ class _Attention:
 
         def compute(body: Body, xs: Sequence[SSAValue]) -> SSAValue:
             score = xs[0] if scaled else self._scaled(body, xs[0])
-            return score if self._mask is None else body.add(score, xs[1])
+            return score if self._mask is None else body.add(score, body.widen(xs[1], score.type))
 
         if self._mask is None:
             is_same = scaled or self._op.scale.value.data == 1

@@ -204,7 +204,7 @@ class Body:
             return self.emit(arith.TruncIOp(a, target))
         return self.emit(arith.ExtUIOp(a, target) if from_unsigned else arith.ExtSIOp(a, target))
 
-    def widen(self, a: SSAValue, target: Attribute, from_unsigned: bool) -> SSAValue:
+    def widen(self, a: SSAValue, target: Attribute, from_unsigned: bool = False) -> SSAValue:
         """`a`, which is read unsigned if `from_unsigned`, in a signless type of its kind that is as wide or wider."""
         if a.type == target:
             return a

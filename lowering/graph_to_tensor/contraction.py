@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
+from penstock.dialects.graph.accumulator import summed_in
 from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.graph.layout import Layout, Part, image_layout, spatial_dims
+from penstock.lowering.graph_to_tensor.accumulation import SUM, accumulate, rounded
 from penstock.lowering.graph_to_tensor.body import Body, Compute
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, Split, element_of, loops, shape_of, signless, windowed
@@ -24,13 +26,15 @@ def multiply_add(unsigned: tuple[bool, bool]) -> Compute:
     """
 
     def compute(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
-        a, b, accumulator = elements
-        left, right = (
-            body.widen(factor, accumulator.type, each) for factor, each in zip((a, b), unsigned, strict=True)
-        )
-        return body.add(accumulator, body.mul(left, right))
+        *factors, accumulator = elements
+        return body.add(accumulator, _product(body, factors, unsigned, accumulator.type))
 
     return compute
+
+
+def _product(body: Body, factors: Sequence[SSAValue], unsigned: tuple[bool, bool], wide: Attribute) -> SSAValue:
+    left, right = (body.widen(factor, wide, each) for factor, each in zip(factors, unsigned, strict=True))
+    return body.mul(left, right)
 
 
 def contract(
@@ -43,11 +47,15 @@ def contract(
 ) -> SSAValue:
     """
     The sum of products of `a` and `b`, the tensors of the first two operands of `op`, over `reductions` loops, for
-    each element of `shape`, in the element type of the result.
+    each element of `shape`, in the type in which `op` sums.
     """
     left, right = (is_unsigned(element_of(stored_factor(factor))) for factor in op.operands[:2])
-    start = kernel.fill(shape, signless(element_of(op.result)), 0)
-    return kernel.generic([a, b], (start, loops(len(shape))), reductions, multiply_add((left, right)))
+    wide = signless(summed_in(op))
+
+    def product(body: Body, factors: Sequence[SSAValue]) -> SSAValue:
+        return _product(body, factors, (left, right), wide)
+
+    return accumulate(kernel, SUM, wide, [a, b], shape, reductions, term=product)
 
 
 Loops = dict[Part, list[AffineExpr]]
@@ -119,8 +127,12 @@ def conv(kernel: KernelBuilder, op: graph.ConvOp) -> SSAValue:
     shape = shape_of(op.result) if split is None else split.shape(shape_of(op.result))
     reductions = sum(part.dim != "O" for part in filters.parts)
     result = contract(kernel, op, (x, x_dims), (w, w_dims), shape, reductions)
-    kernel.define(op.result, result, split)
     if op.b is None:
-        return result
+        return rounded(kernel, op.result, result, split)
+    kernel.define(op.result, result, split)
     along = [at for at, part in enumerate(images.parts) if part.dim == "C"]
-    return kernel.pointwise([op.result, op.b], op.result, lambda body, xs: body.add(xs[0], xs[1]), along={1: along})
+
+    def biased(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+        return body.add(elements[0], body.widen(elements[1], elements[0].type))
+
+    return kernel.pointwise([op.result, op.b], op.result, biased, along={1: along})

@@ -21,7 +21,9 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.rewriter import InsertPoint
 
 from penstock.dialects import graph
+from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_unsigned
+from penstock.lowering.graph_to_tensor.accumulation import rounded
 from penstock.lowering.graph_to_tensor.body import Body, Compute
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import element_of, loops, shape_of, signless
@@ -205,14 +207,16 @@ def gather_nd(kernel: KernelBuilder, op: graph.GatherNdOp) -> SSAValue:
 
 
 def _start(kernel: KernelBuilder, op: graph.ScatterElementsOp | graph.ScatterNdOp) -> SSAValue:
-    """A copy of `x`, to change."""
-    x, dims = kernel.value(op.x), loops(len(shape_of(op.x)))
-    return kernel.generic([(x, dims)], (_empty(kernel, op), dims), 0, _copy)
+    """A copy of `x`, to change; one to which is added, or which is multiplied, in the type that sums are in."""
+    x, dims, element = kernel.value(op.x), loops(len(shape_of(op.x))), signless(element_of(op.result))
+    wide = accumulator_of(element) if op.reduction.data in ("add", "mul") else element
+    copy = kernel.empty(shape_of(op.result), wide)
+    return kernel.generic([(x, dims)], (copy, dims), 0, lambda body, elements: body.widen(elements[0], wide))
 
 
 def _changed(op: graph.ScatterElementsOp | graph.ScatterNdOp) -> Compute:
     combine = COMBINE[op.reduction.data]
-    return lambda body, elements: combine(body, elements[1], elements[0])
+    return lambda body, elements: combine(body, elements[1], body.widen(elements[0], elements[1].type))
 
 
 @lowers(graph.ScatterElementsOp)
@@ -229,7 +233,7 @@ def scatter_elements(kernel: KernelBuilder, op: graph.ScatterElementsOp) -> SSAV
         changed = nest.pointwise(update, [], nest.slice(carried, at, ones), [], compute, numbers_unsigned)
         return nest.insert(changed, carried, at)
 
-    return _Nest(kernel).run(shape_of(indices), _start(kernel, op), step)
+    return rounded(kernel, op.result, _Nest(kernel).run(shape_of(indices), _start(kernel, op), step))
 
 
 @lowers(graph.ScatterNdOp)
@@ -250,7 +254,7 @@ def scatter_nd(kernel: KernelBuilder, op: graph.ScatterNdOp) -> SSAValue:
         old = nest.slice(carried, at, [*[1] * width, *rest])
         return nest.insert(nest.pointwise(update, kept, old, target_kept, compute, numbers_unsigned), carried, at)
 
-    return _Nest(kernel).run(rows, _start(kernel, op), step)
+    return rounded(kernel, op.result, _Nest(kernel).run(rows, _start(kernel, op), step))
 
 
 @lowers(graph.TopKOp)

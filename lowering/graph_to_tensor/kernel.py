@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from xdsl.dialects import arith, tensor
@@ -44,6 +43,7 @@ from penstock.lowering.graph_to_tensor.shapes import (
     signless,
     tensor_type,
 )
+from penstock.passes.kernels import rounds_each_step
 from penstock.passes.tensor.reshape import emit_reshape
 
 OpT = TypeVar("OpT", bound=Operation)
@@ -91,15 +91,6 @@ class _Number(NamedTuple):
 
     value: float
     element: Attribute
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """A commutative combination: where it starts, and its step `(body, accumulator, element)`."""
-
-    start: Callable[[Attribute, bool], float]
-    """From the element type and whether it is unsigned."""
-    step: Callable[[Body, SSAValue, SSAValue], SSAValue]
 
 
 class KernelBuilder:
@@ -250,6 +241,8 @@ class KernelBuilder:
         A `linalg.generic` whose parallel loops index `output`, followed by `reductions` reduction loops.
 
         `compute(body, elements)` gives the element to yield; the last of the elements is that of the output.
+
+        Raises ValueError for a reduction that is rounded at every step.
         """
         operands = (*inputs, output)
         count = len(output[1]) + reductions
@@ -258,16 +251,17 @@ class KernelBuilder:
         body.end(compute(body, block.args))
         kinds = [IteratorTypeAttr.parallel()] * len(output[1])
         kinds += [IteratorTypeAttr.reduction()] * reductions
-        return self.emit(
-            GenericOp(
-                [value for value, _ in inputs],
-                [output[0]],
-                Region(block),
-                [AffineMapAttr(AffineMap(count, 0, tuple(dims))) for _, dims in operands],
-                kinds,
-                [output[0].type],
-            )
+        made = GenericOp(
+            [value for value, _ in inputs],
+            [output[0]],
+            Region(block),
+            [AffineMapAttr(AffineMap(count, 0, tuple(dims))) for _, dims in operands],
+            kinds,
+            [output[0].type],
         )
+        if rounds_each_step(made):
+            raise ValueError(f"a reduction carries {element_of(output[0])}: `accumulation.accumulate` chooses its type")
+        return self.emit(made)
 
     def pointwise(
         self,
@@ -281,9 +275,9 @@ class KernelBuilder:
         """
         Define the graph value `result`, split if asked for, by an elementwise generic over graph values.
 
-        `compute(body, elements)` gives an element. The operands broadcast to the shape of the result,
-        aligned at its end, or, for the operands that `along` numbers, along the given dims of it. Inline
-        constants are written into the body; a split operand splits the result.
+        `compute(body, elements)` gives an element, which is rounded if it is a wider float. The operands broadcast to
+        the shape of the result, aligned at its end, or, for the operands that `along` numbers, along the given dims of
+        it. Inline constants are written into the body; a split operand splits the result.
         """
         shape = shape_of(result)
         axes = [tuple(range(len(shape) - len(shape_of(operand)), len(shape))) for operand in operands]
@@ -302,40 +296,13 @@ class KernelBuilder:
 
         def element(body: Body, arguments: Sequence[SSAValue]) -> SSAValue:
             read = [body.constant(*slot) if isinstance(slot, _Number) else arguments[slot] for slot in slots]
-            return compute(body, read)
+            return body.cast(compute(body, read), signless(element_of(result)), False)
 
         output = self.empty(whole, signless(element_of(result)))
         unsigned = is_unsigned(element_of(operands[-1]))
         computed = self.generic(list(inputs), (output, loops(len(whole))), 0, element, unsigned=unsigned)
         self.define(result, computed, split)
         return computed
-
-    def reduce(
-        self,
-        value: SSAValue,
-        axes: Sequence[int],
-        reduction: Reduction,
-        *,
-        keep: bool = False,
-        unsigned: bool = False,
-    ) -> SSAValue:
-        """Combine a tensor along `axes`, which vanish or, with `keep`, become 1."""
-        shape, element = shape_of(value), element_of(value)
-        kept = [dim for dim in range(len(shape)) if keep or dim not in axes]
-        start = self.fill(
-            [1 if dim in axes else shape[dim] for dim in kept],
-            element,
-            reduction.start(element, unsigned),
-        )
-        place = dict(zip(kept, loops(len(kept)), strict=True))
-        place |= dict(zip(axes, loops(len(axes), len(kept)), strict=True))
-        return self.generic(
-            [(value, [place[dim] for dim in range(len(shape))])],
-            (start, loops(len(kept))),
-            len(axes),
-            lambda body, elements: reduction.step(body, elements[1], elements[0]),
-            unsigned=unsigned,
-        )
 
     def _number(self, of: SSAValue) -> _Number | None:
         """The number that a graph value repeats, if it is an inline constant."""

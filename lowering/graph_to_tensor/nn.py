@@ -8,10 +8,10 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
+from penstock.lowering.graph_to_tensor.accumulation import MAX, SUM, reduce, rounded, widened
 from penstock.lowering.graph_to_tensor.body import Body
 from penstock.lowering.graph_to_tensor.contraction import contract
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.graph_to_tensor.reduction import MAX, SUM, SUM_OF_POWERS
 from penstock.lowering.graph_to_tensor.shapes import element_of, loops, shape_of
 from penstock.lowering.graph_to_tensor.widening import stored_factor
 
@@ -24,7 +24,6 @@ def gemm(kernel: KernelBuilder, op: graph.GemmOp) -> SSAValue:
     b_dims = [n, k] if op.trans_b else [k, n]
     a, b = kernel.value(stored_factor(op.a)), kernel.value(stored_factor(op.b))
     result = contract(kernel, op, (a, a_dims), (b, b_dims), shape_of(op.result), 1)
-    kernel.define(op.result, result)
     alpha, beta = op.alpha.value.data, op.beta.value.data
 
     def epilogue(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
@@ -33,13 +32,14 @@ def gemm(kernel: KernelBuilder, op: graph.GemmOp) -> SSAValue:
             product = body.mul(body.like(alpha, product), product)
         if len(elements) == 1:
             return product
-        c = elements[1]
+        c = body.widen(elements[1], product.type)
         if beta != 1:
             c = body.mul(body.like(beta, c), c)
         return body.add(product, c)
 
     if op.c is None and alpha == 1:
-        return result
+        return rounded(kernel, op.result, result)
+    kernel.define(op.result, result)
     operands = [op.result] if op.c is None else [op.result, op.c]
     return kernel.pointwise(operands, op.result, epilogue)
 
@@ -65,7 +65,7 @@ def matmul(kernel: KernelBuilder, op: graph.MatmulOp) -> SSAValue:
     a_dims = [*batch_dims(a_shape[:-2]), *m, k]
     b_dims = [*batch_dims(b_shape[:-2]), k, *n]
     a, b = kernel.value(stored_factor(op.a)), kernel.value(stored_factor(op.b))
-    return contract(kernel, op, (a, a_dims), (b, b_dims), shape, 1)
+    return rounded(kernel, op.result, contract(kernel, op, (a, a_dims), (b, b_dims), shape, 1))
 
 
 @lowers(graph.BatchNormalizationOp)
@@ -88,7 +88,7 @@ def _centred(kernel: KernelBuilder, x: SSAValue, axis: int, finish: Callable[[Bo
     return _with_statistic(
         kernel,
         x,
-        kernel.reduce(x, [axis], MAX),
+        reduce(kernel, x, [axis], MAX),
         axis,
         lambda body, x, largest: finish(body, body.sub(x, largest)),
     )
@@ -115,15 +115,16 @@ def _with_statistic(
 def softmax(kernel: KernelBuilder, op: graph.SoftmaxOp) -> SSAValue:
     """The largest m, e = exp(x - m), the sum of e, the quotient: one generic each."""
     axis = op.axis.value.data
-    powers = _centred(kernel, kernel.value(op.x), axis, Body.exp)
-    total = kernel.reduce(powers, [axis], SUM)
-    return _with_statistic(kernel, powers, total, axis, Body.div)
+    powers = _centred(kernel, widened(kernel, op.x), axis, Body.exp)
+    total = reduce(kernel, powers, [axis], SUM)
+    return rounded(kernel, op.result, _with_statistic(kernel, powers, total, axis, Body.div))
 
 
 @lowers(graph.LogSoftmaxOp)
 def log_softmax(kernel: KernelBuilder, op: graph.LogSoftmaxOp) -> SSAValue:
     """The largest m, c = x - m, the sum of exp(c), c - log(sum): one generic each."""
     axis = op.axis.value.data
-    centred = _centred(kernel, kernel.value(op.x), axis, lambda body, x: x)
-    total = kernel.reduce(centred, [axis], SUM_OF_POWERS)
-    return _with_statistic(kernel, centred, total, axis, lambda body, x, total: body.sub(x, body.log(total)))
+    centred = _centred(kernel, widened(kernel, op.x), axis, lambda body, x: x)
+    total = reduce(kernel, centred, [axis], SUM, term=lambda body, xs: body.exp(xs[0]))
+    result = _with_statistic(kernel, centred, total, axis, lambda body, x, total: body.sub(x, body.log(total)))
+    return rounded(kernel, op.result, result)

@@ -13,9 +13,9 @@ from xdsl.ir import SSAValue
 from penstock.dialects import graph
 from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.graph.layout import spatial_dims
+from penstock.lowering.graph_to_tensor.accumulation import MAX, SUM, Reduction, accumulate
 from penstock.lowering.graph_to_tensor.body import Body
-from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Reduction, lowers
-from penstock.lowering.graph_to_tensor.reduction import MAX, SUM
+from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import (
     element_of,
     loops,
@@ -98,11 +98,14 @@ def _pool(kernel: KernelBuilder, op: graph.PoolOp, reduction: Reduction) -> SSAV
     end = first + len(dims)
     read = windowed(whole[first:end], taps, [dim.stride for dim in dims], [dim.dilation for dim in dims])
     window = kernel.empty([dim.taps for dim in dims], element, name="window")
-    return kernel.generic(
-        [(padded, [*whole[:first], *read, *whole[end:]]), (window, taps)],
-        (kernel.fill(shape, element, neutral), whole),
+    return accumulate(
+        kernel,
+        reduction,
+        element,
+        [(padded, [*whole[:first], *read, *whole[end:]])],
+        shape,
         len(dims),
-        lambda body, elements: reduction.step(body, elements[2], elements[0]),
+        ranges=[(window, taps)],
         unsigned=unsigned,
     )
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
-from penstock.dialects.graph.base import is_unsigned
+from penstock.dialects.graph.base import is_float, is_unsigned
 from penstock.dialects.graph.layout import spatial_dims
-from penstock.lowering.graph_to_tensor.body import Body, highest, lowest
-from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Reduction, lowers
+from penstock.lowering.graph_to_tensor.accumulation import (
+    MAX,
+    MIN,
+    PRODUCT,
+    SUM,
+    Reduction,
+    accumulate,
+    reduce,
+    rounded,
+)
+from penstock.lowering.graph_to_tensor.body import Body
+from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, element_of, loops, shape_of
-
-SUM = Reduction(lambda element, unsigned: 0, Body.add)
-PRODUCT = Reduction(lambda element, unsigned: 1, Body.mul)
-MAX = Reduction(lowest, Body.max)
-MIN = Reduction(highest, Body.min)
-SUM_OF_POWERS = Reduction(lambda element, unsigned: 0, lambda body, total, x: body.add(total, body.exp(x)))
 
 REDUCTIONS: dict[type[graph.ReductionOp], Reduction] = {
     graph.ReduceSumOp: SUM,
@@ -31,12 +36,17 @@ REDUCTIONS: dict[type[graph.ReductionOp], Reduction] = {
 
 
 def lower_reduction(kernel: KernelBuilder, op: graph.ReductionOp) -> SSAValue:
-    """A fill and a generic whose reduction loops are the axes; the mean then divides."""
-    x, axes = kernel.value(op.x), op.axes.get_values()
-    unsigned = is_unsigned(element_of(op.x))
-    total = kernel.reduce(x, axes, REDUCTIONS[type(op)], keep=bool(op.keepdims), unsigned=unsigned)
+    """A fill and a generic whose reduction loops are the axes; the mean then divides, of integers a sum of 64 bits."""
+    x, axes, keep = kernel.value(op.x), op.axes.get_values(), bool(op.keepdims)
+    unsigned, reduction = is_unsigned(element_of(op.x)), REDUCTIONS[type(op)]
     if not isinstance(op, graph.ReduceMeanOp):
-        return total
+        return rounded(kernel, op.result, reduce(kernel, x, axes, reduction, keep=keep, unsigned=unsigned))
+    wide = element_of(x) if is_float(element_of(x)) else i64
+
+    def term(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+        return elements[0] if is_float(wide) else body.widen(elements[0], wide, unsigned)
+
+    total = reduce(kernel, x, axes, reduction, element=wide, term=term, keep=keep, unsigned=unsigned)
     return _divided(kernel, op.result, total, math.prod(shape_of(x)[axis] for axis in axes))
 
 
@@ -52,7 +62,7 @@ def _divided(kernel: KernelBuilder, result: SSAValue, total: SSAValue, count: in
 def _all_places(kernel: KernelBuilder, op: graph.GlobalPoolOp, reduction: Reduction) -> SSAValue:
     axes = spatial_dims(op.layout.data, len(shape_of(op.x)))
     unsigned = is_unsigned(element_of(op.x))
-    return kernel.reduce(kernel.value(op.x), axes, reduction, keep=True, unsigned=unsigned)
+    return reduce(kernel, kernel.value(op.x), axes, reduction, keep=True, unsigned=unsigned)
 
 
 @lowers(graph.GlobalMaxPoolOp)
@@ -84,19 +94,19 @@ def lrn(kernel: KernelBuilder, op: graph.LrnOp) -> SSAValue:
     *whole, neighbour = loops(len(shape) + 1)
     read: list[AffineExpr] = [*whole[:axis], whole[axis] + neighbour, *whole[axis + 1 :]]
     window: tuple[SSAValue, Dims] = (kernel.empty([size], element, name="window"), [neighbour])
-    squares = kernel.generic(
-        [(padded, read), window],
-        (kernel.fill(shape, element, 0), whole),
-        1,
-        lambda body, elements: body.add(elements[2], body.mul(elements[0], elements[0])),
-    )
+
+    def square(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+        return body.mul(elements[0], elements[0])
+
+    squares = accumulate(kernel, SUM, element, [(padded, read)], shape, 1, term=square, ranges=[window])
     alpha, beta, bias = (each.value.data for each in (op.alpha, op.beta, op.bias))
 
     def normalise(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
-        x, squares, _ = elements
+        x, squares, result = elements
+        x = body.widen(x, squares.type)
         share = body.mul(body.like(alpha / size, squares), squares)
         base = body.add(body.like(bias, squares), share)
-        return body.div(x, body.pow(base, body.like(beta, base)))
+        return body.cast(body.div(x, body.pow(base, body.like(beta, base))), result.type, False)
 
     places = loops(len(shape))
     output = kernel.empty(shape, element)

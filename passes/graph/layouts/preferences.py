@@ -21,6 +21,7 @@ from xdsl.ir import Attribute, Operation
 
 from penstock.dialects import graph
 from penstock.dialects.graph import NCHW, NHWC, tensor_of
+from penstock.dialects.graph.accumulator import summed_in
 from penstock.dialects.machine import IntrinsicOp
 from penstock.passes.graph.layouts.block_transfers import overhead
 from penstock.passes.graph.layouts.forms import bytes_of
@@ -185,8 +186,8 @@ class Preferences:
 
 
 def element_types(op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> tuple[Attribute, ...]:
-    """The element types of both factors of a contraction and of its result."""
-    return tuple(tensor_of(value).element_type for value in (*op.operands[:2], op.result))
+    """The element types of both factors of a contraction, and the type in which it sums."""
+    return (*(tensor_of(value).element_type for value in op.operands[:2]), summed_in(op))
 
 
 def moved_bytes(op: Operation) -> int:

@@ -3,7 +3,8 @@ Rules that put what surrounds a contraction into its own operands, for `simplify
 
 A bias is added to the finished sums, at every level (`graph-to-tensor` makes it an epilogue behind the contraction),
 so that the bits are those of the addition. Only where there is a bias already would another one be added first:
-integers, whose sums are the same in any order, do that, floats do not. Padding with zeros is what a convolution does
+integers, whose sums are the same in any order, do that, floats do not; and a narrow float is rounded once, after the
+bias, where an addition that follows adds to what is rounded. Padding with zeros is what a convolution does
 by itself.
 """
 
@@ -13,6 +14,7 @@ from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph import NCHW, NHWC, channel_axis, tensor_of
+from penstock.dialects.graph.accumulator import summed_in
 from penstock.dialects.graph.base import ints
 from penstock.passes.graph.simplification.rules import Nodes, Rules, has_type_of, is_integral
 from penstock.passes.graph.values import only_user
@@ -35,7 +37,7 @@ def _conv_bias(op: graph.AddOp, nodes: Nodes) -> SSAValue | None:
         conv = value.owner
         if not isinstance(conv, graph.ConvOp) or not _is_addend(constant) or only_user(value) is not op:
             continue
-        if conv.layout.data not in (NCHW, NHWC) or not has_type_of(value, op):
+        if conv.layout.data not in (NCHW, NHWC) or not has_type_of(value, op) or _is_rounded(conv):
             continue
         if conv.b is not None and not (_is_addend(conv.b) and is_integral(op.result)):
             continue
@@ -59,6 +61,8 @@ def _product_bias(op: graph.AddOp, nodes: Nodes) -> SSAValue | None:
             continue
         if tensor_of(constant).get_num_dims() > 2:
             continue
+        if isinstance(product, graph.GemmOp | graph.MatmulOp) and _is_rounded(product):
+            continue
         if isinstance(product, graph.GemmOp) and product.c is None:
             return nodes.add(
                 graph.GemmOp(
@@ -76,6 +80,10 @@ def _product_bias(op: graph.AddOp, nodes: Nodes) -> SSAValue | None:
         ):
             return nodes.add(graph.GemmOp(product.a, product.b, constant, accumulator=product.accumulator))
     return None
+
+
+def _is_rounded(op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> bool:
+    return summed_in(op) != op.result_type.element_type
 
 
 def _is_addend(value: SSAValue) -> bool:

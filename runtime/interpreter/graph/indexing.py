@@ -18,6 +18,7 @@ from penstock.dialects.graph.indexing import (
     TopKOp,
 )
 from penstock.dialects.weights import Array
+from penstock.runtime.interpreter.graph.accumulator import in_accumulator
 from penstock.runtime.interpreter.graph.registry import implements
 
 
@@ -84,6 +85,7 @@ def _scattered(x: Array, places: tuple[Any, ...], updates: Array, reduction: str
 
 
 @implements(ScatterElementsOp)
+@in_accumulator
 def scatter_elements(op: ScatterElementsOp, operands: Sequence[Array]) -> Array:
     """Elements along the axis, changed."""
     x, indices, updates = operands
@@ -92,6 +94,7 @@ def scatter_elements(op: ScatterElementsOp, operands: Sequence[Array]) -> Array:
 
 
 @implements(ScatterNdOp)
+@in_accumulator
 def scatter_nd(op: ScatterNdOp, operands: Sequence[Array]) -> Array:
     """Parts at rows of indices, changed."""
     x, indices, updates = operands

@@ -18,24 +18,26 @@ from penstock.dialects.graph.nn import (
 )
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.exact import in_type
-from penstock.runtime.interpreter.graph.accumulator import widened
+from penstock.runtime.interpreter.graph.accumulator import in_accumulator, widened
 from penstock.runtime.interpreter.graph.registry import implements
 from penstock.runtime.interpreter.graph.shape import pad_with
 
 
 @implements(MatmulOp)
+@in_accumulator
 def matmul(op: MatmulOp, operands: Sequence[Array]) -> Array:
     """The matrix product by NumPy's rule."""
     a, b = operands
-    a, b, total = widened(a, b, op.accumulator, a.shape[-1])
+    a, b, total = widened(op, a, b, a.shape[-1])
     return np.asarray(in_type(np.matmul(a, b), total))
 
 
 @implements(GemmOp)
+@in_accumulator
 def gemm(op: GemmOp, operands: Sequence[Array]) -> Array:
     """alpha * A' B' + beta * C."""
     a, b = operands[0].T if op.trans_a else operands[0], operands[1].T if op.trans_b else operands[1]
-    a, b, total = widened(a, b, op.accumulator, a.shape[-1])
+    a, b, total = widened(op, a, b, a.shape[-1])
     number = total.type
     result = in_type(np.matmul(a, b), total)
     if op.alpha.value.data != 1:
@@ -58,6 +60,7 @@ def batch_normalization(op: BatchNormalizationOp, operands: Sequence[Array]) -> 
 
 
 @implements(SoftmaxOp, LogSoftmaxOp)
+@in_accumulator
 def softmax(op: SoftmaxBase, operands: Sequence[Array]) -> Array:
     """Both of them, after subtracting the largest element."""
     (x,) = operands
@@ -69,6 +72,7 @@ def softmax(op: SoftmaxBase, operands: Sequence[Array]) -> Array:
 
 
 @implements(LrnOp)
+@in_accumulator
 def lrn(op: LrnOp, operands: Sequence[Array]) -> Array:
     """x / (bias + alpha / size * sum of squares of neighbouring channels)^beta."""
     (x,) = operands

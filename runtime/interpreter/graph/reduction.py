@@ -1,4 +1,4 @@
-"""Reductions, in the element type's own arithmetic."""
+"""Reductions: narrow floats in f32, other types in their own arithmetic."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from penstock.dialects.graph.reduction import (
     ReductionOp,
 )
 from penstock.dialects.weights import Array
+from penstock.runtime.interpreter.graph.accumulator import in_accumulator
 from penstock.runtime.interpreter.graph.elementwise import divide
 from penstock.runtime.interpreter.graph.registry import implements
 
@@ -46,6 +47,7 @@ NEUTRAL: dict[type[ReductionOp], Callable[[np.dtype[Any]], np.generic]] = {
 
 
 @implements(*UFUNCS)
+@in_accumulator
 def reduce(op: ReductionOp, operands: Sequence[Array]) -> Array:
     """Any of `UFUNCS`; sums of floats are pairwise, as NumPy's."""
     (x,) = operands
@@ -53,9 +55,11 @@ def reduce(op: ReductionOp, operands: Sequence[Array]) -> Array:
     options: dict[str, Any] = {}
     if (neutral := NEUTRAL.get(type(op))) is not None and x.size == 0:
         options["initial"] = neutral(x.dtype)
-    # dtype: NumPy would sum small integers in 64 bits
-    result = UFUNCS[type(op)].reduce(x, axis=axes, keepdims=bool(op.keepdims), dtype=x.dtype, **options)
-    if isinstance(op, ReduceMeanOp):
+    is_mean = isinstance(op, ReduceMeanOp)
+    # NumPy would sum small integers in 64 bits, in which only a mean is summed.
+    dtype = np.dtype(f"{x.dtype.kind}8") if is_mean and x.dtype.kind in "iu" else x.dtype
+    result = UFUNCS[type(op)].reduce(x, axis=axes, keepdims=bool(op.keepdims), dtype=dtype, **options)
+    if is_mean:
         count = math.prod(x.shape[axis] for axis in axes)
-        return divide(np.asarray(result), np.asarray(count, dtype=x.dtype))
+        return divide(np.asarray(result), np.asarray(count, dtype=dtype))
     return np.asarray(result)

@@ -29,7 +29,7 @@ from penstock.dialects.graph.window import (
 )
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.exact import in_type
-from penstock.runtime.interpreter.graph.accumulator import widened
+from penstock.runtime.interpreter.graph.accumulator import in_accumulator, widened
 from penstock.runtime.interpreter.graph.layout import transformed
 from penstock.runtime.interpreter.graph.reduction import extreme
 from penstock.runtime.interpreter.graph.registry import implements
@@ -100,6 +100,7 @@ class Windows:
 
 
 @implements(ConvOp)
+@in_accumulator
 def conv(op: ConvOp, operands: Sequence[Array]) -> Array:
     """
     Convolution: the windows are copied into a matrix, which a matrix product contracts (im2col).
@@ -116,7 +117,7 @@ def conv(op: ConvOp, operands: Sequence[Array]) -> Array:
         x, w = transformed(x, images, plain), transformed(w, op.filter_layout, parse_layout(f"{spatial}IO"))
         layout = NHWC
     inputs, outputs = (w.shape[1], w.shape[0]) if layout == NCHW else w.shape[-2:]
-    x, w, total = widened(x, w, op.accumulator, inputs * math.prod(op.kernel_shape))
+    x, w, total = widened(op, x, w, inputs * math.prod(op.kernel_shape))
     windows = Windows(
         x,
         layout,
@@ -207,6 +208,7 @@ def max_pool(op: MaxPoolOp, operands: Sequence[Array]) -> Array:
 
 
 @implements(AveragePoolOp)
+@in_accumulator
 def average_pool(op: AveragePoolOp, operands: Sequence[Array]) -> Array:
     """The sum of each window divided by the number of elements that count."""
     (x,) = operands
@@ -237,6 +239,7 @@ def window_sizes(op: AveragePoolOp, input_shape: Sequence[int]) -> Array:
 
 
 @implements(GlobalAveragePoolOp, GlobalMaxPoolOp)
+@in_accumulator
 def global_pool(op: GlobalPoolOp, operands: Sequence[Array]) -> Array:
     """The mean or the largest element of each channel."""
     (x,) = operands
