@@ -43,6 +43,7 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
+from penstock.dialects.diagnostics import UnknownName
 from penstock.dialects.machine import DRAM, IMMEDIATE, IntrinsicOp, OperandSpec, TargetOp, find_target
 from penstock.dialects.mem import scope_of
 from penstock.dialects.window import IntegerList, Window, WindowedTransfer
@@ -144,8 +145,9 @@ class DmaOp(WindowedTransfer):
         if target is not None:
             engine = target.dmas().get(self.engine.data)
             if engine is None:
-                raise VerifyException(f'@{target.sym_name.data} has no DMA engine "{self.engine.data}"')
-            start, end = scope_of(self.source_type) or DRAM, scope_of(self.dest_type) or DRAM
+                message = f'@{target.sym_name.data} has no DMA engine "{self.engine.data}"'
+                raise UnknownName(message, self.engine.data, target.dmas(), "its engines")
+            start, end = (_scope_in(target, type) for type in (self.source_type, self.dest_type))
             if start not in engine.sources or end not in engine.destinations:
                 raise VerifyException(f'the engine "{self.engine.data}" does not go from "{start}" to "{end}"')
         self.verify_window(may_hang_over=self.padding is not None or self.clipped is not None)
@@ -252,7 +254,8 @@ class ExecOp(IRDLOperation):
         """The operands live where the intrinsic wants them."""
         intrinsic = target.intrinsics().get(self.intrinsic_name)
         if intrinsic is None:
-            raise VerifyException(f"@{target.sym_name.data} has no intrinsic @{self.intrinsic_name}")
+            message = f"@{target.sym_name.data} has no intrinsic @{self.intrinsic_name}"
+            raise UnknownName(message, self.intrinsic_name, target.intrinsics(), "its intrinsics")
         every = intrinsic.operand_specs()
         self._verify_immediates(intrinsic, [spec for spec in every if spec.role == IMMEDIATE])
         specs = [spec for spec in every if spec.role != IMMEDIATE]
@@ -360,8 +363,21 @@ def _verify_queue(op: IRDLOperation, source: str, destination: str) -> None:
     target = _target_of(op)
     if target is None:
         return
-    if not any(queue.source == source and queue.destination == destination for queue in target.queues()):
-        raise VerifyException(f'@{target.sym_name.data} has no queue from "{source}" to "{destination}"')
+    for unit in (source, destination):
+        if unit not in target.units():
+            raise UnknownName(f'@{target.sym_name.data} has no unit "{unit}"', unit, target.units(), "its units")
+    queues = [(queue.source, queue.destination) for queue in target.queues()]
+    if (source, destination) not in queues:
+        message = f'@{target.sym_name.data} has no queue from "{source}" to "{destination}"'
+        raise UnknownName(message, "", [f"from {start} to {end}" for start, end in queues], "its queues")
+
+
+def _scope_in(target: TargetOp, type: MemRefType) -> str:
+    """The scope of a memref, which the machine must have, or "dram"."""
+    scope = scope_of(type) or DRAM
+    if scope != DRAM and scope not in target.scopes():
+        raise UnknownName(f'@{target.sym_name.data} has no scope "{scope}"', scope, target.scopes(), "its scopes")
+    return scope
 
 
 def _target_of(op: Operation) -> TargetOp | None:

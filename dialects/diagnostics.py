@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, FileLineColLoc, FusedLoc, NameLoc, UnknownLoc
 from xdsl.ir import Attribute, Operation
+from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 USER_FAULT = 1
@@ -118,6 +119,20 @@ def location_of(op: Operation) -> str:
 def calls_itself(name: str, site: Operation) -> UserError:
     """The fault of a function that calls itself, at the op where it does or where it is called."""
     return UserError(f"@{name} calls itself: its buffers cannot be planned", loc=location_of(site))
+
+
+class UnknownName(VerifyException):
+    """A verification fault: the name of something that is not there; `note` says what the nearest name, or all, are."""
+
+    def __init__(self, message: str, name: str, known: Iterable[str], title: str):
+        super().__init__(message)
+        self.note = nearest_or_all(name, known, title)
+
+
+def nearest_or_all(name: str, known: Iterable[str], title: str) -> str:
+    """A note for a `name` that is unknown: the nearest of the `known` ones, or `title` and all of them."""
+    known = list(known)
+    return did_you_mean(name, known) or f"{title}: {', '.join(known) or 'none'}"
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:

@@ -32,7 +32,7 @@ from xdsl.irdl import (
 from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface, SymbolTable
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.dialects.machine_base import DRAM, TARGET_NAME, Fault, MachinePart, int_of, numbers_of
 from penstock.dialects.machine_intrinsic import (
     IMMEDIATE,
@@ -148,11 +148,8 @@ class TargetOp(IRDLOperation):
         """The scope called `name`; raises UserError if the machine has none."""
         scopes = self.scopes()
         if name not in scopes:
-            near = did_you_mean(name, scopes)
-            raise UserError(
-                f'machine "{self.machine_name}" has no scope "{name}"',
-                notes=[near or f"its scopes: {', '.join(scopes) or 'none'}"],
-            )
+            note = nearest_or_all(name, scopes, "its scopes")
+            raise UserError(f'machine "{self.machine_name}" has no scope "{name}"', notes=[note])
         return scopes[name]
 
     def dma_between(self, src_scope: str, dst_scope: str) -> DmaOp | None:
@@ -213,8 +210,7 @@ class TargetOp(IRDLOperation):
         names = [attr.data for attr in known if isinstance(attr, StringAttr) and attr.data != DRAM]
         names += [DRAM] if dram else []
         if name is not None and name not in names:
-            near = did_you_mean(name, names)
-            note = near or f"known here: {', '.join(names) or 'none'}"
+            note = nearest_or_all(name, names, "known here")
             yield Fault(key, f'unknown {kind.KIND} "{name}"', (note,), inside)
 
     def _dtype_faults(self, key: str, scope: str, dtype: Attribute, *inside: str | int) -> Iterator[Fault]:

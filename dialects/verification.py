@@ -6,6 +6,7 @@ Verification of ours, run beside every `verify` of xDSL, which checks none of th
 - the result types, and the bounds as far as they are static, of `memref.subview`, `tensor.extract_slice`,
   `tensor.insert_slice`;
 - the shape of `tensor.pad` and the type of the element it yields;
+- the device that a function names, where the module holds a machine;
 - the attributes of arguments and results of functions: as many as there are of these, and the names of dimensions
   in them, `graph.dims`.
 
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 
 from xdsl.dialects import func, memref, tensor
-from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, ModuleOp, SymbolRefAttr, TensorType
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.irdl.dominance import DominanceInfo
@@ -26,13 +27,21 @@ from xdsl.traits import IsolatedFromAbove
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
+from penstock.dialects.diagnostics import UnknownName, UserError, location_of, nearest_or_all
+from penstock.dialects.machine import find_target
+from penstock.dialects.verifier import Verifier
+
+HOST = "host"
+"""The device that is always there."""
+
 
 class FaultyOp(VerifyException):
     """A verification fault and the op that has it."""
 
-    def __init__(self, op: Operation, message: str):
+    def __init__(self, op: Operation, message: str, notes: Sequence[str] = ()):
         super().__init__(f"'{op.name}' {message}")
         self.op = op
+        self.notes = tuple(notes)
 
 
 def verify_module(module: Operation) -> None:
@@ -43,12 +52,72 @@ def verify_module(module: Operation) -> None:
             check(op)
 
 
+# finding what is invalid
+
+
+Invalid = tuple[Operation | None, str, Sequence[str]]
+"""An operation, unless it is not known which one, what is wrong with it, and notes."""
+
+
+def find_invalid(module: ModuleOp, verifier: Verifier | None = None) -> Invalid | None:
+    """
+    The first operation that does not verify by xDSL's rules or ours, innermost first; None for a valid module.
+
+    A `verifier` that has seen a module like it is quicker than a new one.
+    """
+    try:
+        (verifier or Verifier()).verify(module)
+    except VerifyException as error:
+        return _find_culprit(module) or (None, str(error), ())
+    except ValueError as error:
+        return None, str(error), ()
+    try:
+        verify_module(module)
+    except FaultyOp as error:
+        return error.op, str(error), error.notes
+    return None
+
+
+def _find_culprit(module: ModuleOp) -> Invalid | None:
+    # The exception does not say which operation raised it, so the operations are asked one by one.
+    for op in module.walk(region_first=True):
+        try:
+            op.verify(verify_nested_ops=False)
+            for block in (block for region in op.regions for block in region.blocks):
+                if not block.ops:
+                    block.verify()
+        except VerifyException as error:
+            return op, f"'{op.name}' does not verify: {error}", _notes_on(error, op, module)
+        except ValueError as error:
+            return op, str(error), ()
+    return None
+
+
+def _notes_on(error: VerifyException, op: Operation, module: ModuleOp) -> Sequence[str]:
+    """The nearest name to one that is unknown."""
+    if isinstance(error, UnknownName):
+        return [error.note]
+    if isinstance(op, func.CallOp):
+        functions = [each.sym_name.data for each in module.ops if isinstance(each, func.FuncOp)]
+        callee = op.callee.string_value()
+        return [] if callee in functions else [nearest_or_all(callee, functions, "the functions here")]
+    return []
+
+
 # SSA dominance
 
 
 def _verify_dominance(module: Operation) -> None:
     for region in module.regions:
         _verify_region(region, set())
+
+
+def require_dominance(function: func.FuncOp) -> None:
+    """Raise UserError, at the use, where a function uses a value that its definition does not dominate."""
+    try:
+        _verify_dominance(function)
+    except FaultyOp as error:
+        raise UserError(str(error), loc=location_of(error.op)) from None
 
 
 def _verify_region(region: Region, outer: set[SSAValue]) -> None:
@@ -222,6 +291,14 @@ def _check_function(op: func.FuncOp) -> None:
     ):
         if attributes is not None and len(attributes) != len(types):
             raise FaultyOp(op, f"has attributes for {len(attributes)} {kind}s, and {len(types)} {kind}s")
+    device, module = op.attributes.get("device"), op.parent_op()
+    if isinstance(device, SymbolRefAttr) and isinstance(module, ModuleOp):
+        target = find_target(module)
+        known = [HOST] if target is None else [HOST, target.sym_name.data]
+        # Without a machine in the module, the function may be for one that is attached later.
+        if target is not None and device.string_value() not in known:
+            note = nearest_or_all(device.string_value(), known, "the devices here")
+            raise FaultyOp(op, f"runs on @{device.string_value()}, which is no device of this module", [note])
     given = [entry.data for attributes in (op.arg_attrs, op.res_attrs) if attributes for entry in attributes]
     if not any("graph.dims" in entry for entry in given):
         return

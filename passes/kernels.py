@@ -15,12 +15,12 @@ from xdsl.ir import Block, Operation, SSAValue
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.machine import TargetOp, find_target
+from penstock.dialects.verification import HOST
 
 ENTRY = "main"
 """The function that is run; the others with a body are kernels."""
 DEVICE = "device"
 """The attribute of a kernel that says where it runs: `@host` or the machine's symbol."""
-HOST = "host"
 REMARK = "device_remark"
 """The attribute of a kernel on the host that says which op no intrinsic covers, and why."""
 MACS = "macs"

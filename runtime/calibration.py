@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.quantization.ranges import Range, value_names
 from penstock.passes.graph.quantization.scales import HIGHEST, LOWEST
@@ -92,7 +92,9 @@ def calibrate(
     Raises UserError without samples, where a sample has another type than the inputs, and where a value is not finite.
     """
     if method not in METHODS:
-        raise UserError(f'there is no method "{method}" of calibration', notes=[f"methods: {', '.join(METHODS)}"])
+        raise UserError(
+            f'there is no method "{method}" of calibration', notes=[nearest_or_all(method, METHODS, "methods")]
+        )
     if not samples:
         raise UserError("there are no calibration inputs")
     if not 50 < percentile <= 100:

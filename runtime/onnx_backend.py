@@ -30,7 +30,7 @@ from onnx import IR_VERSION, ModelProto, NodeProto, TypeProto, defs, helper
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep, namedtupledict
 
-from penstock.dialects.diagnostics import UNSUPPORTED, UserError
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, nearest_or_all
 from penstock.lowering.from_onnx.model import check_model
 from penstock.lowering.from_onnx.upgrade import upgraded
 from penstock.runtime.compiler import import_program
@@ -155,7 +155,7 @@ class PenstockBackend(OnnxBackend):
         that is not there; TypeError for an argument that has no meaning.
         """
         if not cls.supports_device(device):
-            raise UserError(f'there is no device "{device}"', notes=[f"devices: {', '.join(DEVICES)}"])
+            raise UserError(f'there is no device "{device}"', notes=[nearest_or_all(device, DEVICES, "devices")])
         wanted = {name: value for name, value in kwargs.items() if name not in ("rtol", "atol")}
         choice = Choice(**(vars(cls.choice) | wanted))
         name = model.graph.name or "<model>"

@@ -11,14 +11,13 @@ from typing import Protocol
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation
 from xdsl.passes import ModulePass, get_pass_option_infos
 from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, VerifyException
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.plugins import factories
-from penstock.dialects.verification import FaultyOp, verify_module
+from penstock.dialects.verification import find_invalid
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, place_in
 
@@ -96,9 +95,9 @@ def verify(module: ModuleOp, parsed: ParsedText | None = None, verifier: Verifie
 
     A `verifier` that has seen a module like it is quicker than a new one.
     """
-    if (found := _find_invalid(module, verifier or Verifier())) is not None:
-        op, message = found
-        raise UserError(message, loc=place_in(parsed, op))
+    if (found := find_invalid(module, verifier or Verifier())) is not None:
+        op, message, notes = found
+        raise UserError(message, loc=place_in(parsed, op), notes=notes)
 
 
 def run_passes(
@@ -122,8 +121,8 @@ def run_passes(
         for observer in observers:
             observer.before(module_pass, module)
         _apply(ctx, module, module_pass, passes[: index + 1])
-        if verify_each and (found := _find_invalid(module, verifier)) is not None:
-            op, message = found
+        if verify_each and (found := find_invalid(module, verifier)) is not None:
+            op, message, _ = found
             place = place_in(None, op)
             raise PassFault(
                 passes[: index + 1],
@@ -146,36 +145,6 @@ def _apply(ctx: Context, module: ModuleOp, module_pass: ModulePass, done: Sequen
         raise UserError(str(error), notes=[f'the pass "{module_pass.name}" gave up here']) from error
     except Exception as error:
         raise PassFault(done, f'the pass "{module_pass.name}" crashed') from error
-
-
-def _find_invalid(module: ModuleOp, verifier: Verifier) -> tuple[Operation | None, str] | None:
-    """The first operation that does not verify, innermost first, and why; None for a valid module."""
-    try:
-        verifier.verify(module)
-    except VerifyException as error:
-        return _find_culprit(module) or (None, str(error))
-    except ValueError as error:
-        return None, str(error)
-    try:
-        verify_module(module)
-    except FaultyOp as error:
-        return error.op, str(error)
-    return None
-
-
-def _find_culprit(module: ModuleOp) -> tuple[Operation, str] | None:
-    # The exception does not say which operation raised it, so the operations are asked one by one.
-    for op in module.walk(region_first=True):
-        try:
-            op.verify(verify_nested_ops=False)
-            for block in (block for region in op.regions for block in region.blocks):
-                if not block.ops:
-                    block.verify()
-        except VerifyException as error:
-            return op, f"'{op.name}' does not verify: {error}"
-        except ValueError as error:
-            return op, str(error)
-    return None
 
 
 def _specs(text: str) -> Iterator[ArgSpec]:
