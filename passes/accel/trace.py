@@ -23,6 +23,7 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import element_bytes, memref_of, scope_of
+from penstock.dialects.verification import require_dominance
 from penstock.passes.accel.program import MachineModel, Program, View
 from penstock.passes.accel.tracing.commands import OFFSET_MASK, STORAGE_SHIFT, execution, strides_of, transfer
 from penstock.passes.accel.tracing.recorder import NOTHING, Recorder, join
@@ -156,6 +157,7 @@ class _Tracer(Writer):
         """What is told of a call, and of the addresses of its arguments, where calls are allowed; what the host
         itself does to memory between them is left out."""
         self.block = body_block(function, "followed command by command")
+        require_dominance(function)
         self._unknown: set[SSAValue] = {
             argument for argument in self.block.args if not isinstance(argument.type, MemRefType)
         }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from penstock.dialects.functions import body_block
 
 # Imported for their registrations.
 from penstock.dialects.mem import memref_of
+from penstock.dialects.verification import find_invalid
 from penstock.dialects.weights import Array, WeightStore
 from penstock.runtime.interpreter import accel, addresses, control, loop, scalar, tensor
 from penstock.runtime.interpreter.counters import Counters
@@ -65,16 +67,19 @@ def run_module(
     and every fault of the program that shows when it runs, such as reading undefined bytes of a scope.
     """
     main = _function(module, "main")
-    if _is_graph(main):
 
-        def heard(op: Operation, results: Sequence[Array]) -> None:
-            if listener is not None:
-                listener(op, results, ())
+    def heard(op: Operation, results: Sequence[Array]) -> None:
+        if listener is not None:
+            listener(op, results, ())
 
-        return run_graph(module, inputs, weights, listener=None if listener is None else heard)
-    execution = Execution(module, seed=seed, schedule=schedule, ordered=ordered, counters=counters, listener=listener)
-    arguments, outputs = _arguments(main, inputs, weights)
-    results = execution.run("main", arguments)
+    with _invalid_is_a_user_error(module):
+        if _is_graph(main):
+            return run_graph(module, inputs, weights, listener=None if listener is None else heard)
+        execution = Execution(
+            module, seed=seed, schedule=schedule, ordered=ordered, counters=counters, listener=listener
+        )
+        arguments, outputs = _arguments(main, inputs, weights)
+        results = execution.run("main", arguments)
     if outputs:
         return outputs
     return [np.array(result, order="C") for result in results]
@@ -100,8 +105,25 @@ def run_function(
     arguments = body_block(function, "interpreted").args
     if len(args) != len(arguments):
         raise UserError(f"@{name} takes {len(arguments)} arguments, {len(args)} are given", loc=location_of(function))
-    execution = Execution(module, seed=seed, schedule=schedule, ordered=ordered, counters=counters, listener=listener)
-    return list(execution.run(name, list(args)))
+    with _invalid_is_a_user_error(module):
+        execution = Execution(
+            module, seed=seed, schedule=schedule, ordered=ordered, counters=counters, listener=listener
+        )
+        return list(execution.run(name, list(args)))
+
+
+@contextmanager
+def _invalid_is_a_user_error(module: ModuleOp) -> Generator[None]:
+    """What goes wrong in a module that does not verify is the fault of the op that does not, and of no code here."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if (found := find_invalid(module)) is None:
+            raise
+        op, message, notes = found
+        raise UserError(message, loc=None if op is None else location_of(op), notes=notes) from error
 
 
 def _function(module: ModuleOp, name: str) -> FuncOp:

@@ -19,6 +19,7 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
+from penstock.dialects.verification import require_dominance
 from penstock.runtime.interpreter.body import captured_values
 from penstock.runtime.interpreter.ownership import Ownership
 from penstock.runtime.interpreter.registry import EMITTERS, INTERPRETERS
@@ -176,6 +177,8 @@ def _is_accessed(value: SSAValue) -> bool:
 def compile_function(function: func.FuncOp, execution: Any, listener: Listener | None = None) -> Compiled:
     """Compile a function of one block; raises UserError for any other, and at an op that nothing interprets."""
     block = body_block(function, "interpreted")
+    # A Python variable outlives the loop or the branch that sets it; a value does not.
+    require_dominance(function)
     writer = Writer(execution, Ownership(function), listener)
     writer.defined(block.args)
     writer.ops(block.ops)

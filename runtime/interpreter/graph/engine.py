@@ -13,6 +13,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
 from penstock.dialects.graph import ConstantOp, FusedOp, YieldOp, tensor_of
+from penstock.dialects.verification import require_dominance
 from penstock.dialects.weights import Array, WeightStore
 from penstock.runtime.interpreter.graph.registry import IMPLEMENTATIONS
 from penstock.runtime.interpreter.graph.shape import dense_array
@@ -41,6 +42,7 @@ def run_graph(
     """
     func = func_or_module if isinstance(func_or_module, FuncOp) else _main_of(func_or_module)
     block = body_block(func, "interpreted")
+    require_dominance(func)
     arguments = [np.asarray(array) for array in inputs]
     _check_inputs(func, arguments)
     with np.errstate(all="ignore"):  # inf and NaN are results like others
