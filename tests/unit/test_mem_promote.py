@@ -26,6 +26,7 @@ from penstock.passes.loop.residence.program import program_use
 from penstock.passes.loop.residence.specialize import is_multiple
 from penstock.passes.loop.residence.traffic import edge_traffic
 from penstock.passes.planning.problem import Outcome
+from penstock.passes.planning.residence.registry import strategy_names
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.native import load_native
@@ -348,6 +349,45 @@ def test_a_host_kernel_between_reads_what_was_written_back() -> None:
     assert called(module).index("fused_2_on_chip") < called(module).index("spill") < called(module).index("fused_3_0")
     assert any(remark.startswith("%a stays") and "write-back 4,096" in remark for remark in remarks_of(module))
     run_everywhere(module)
+
+
+LOCALS = """
+machine.target @one_scope frequency 100 {
+  machine.scope @spad size 1024 granule 16 dtypes [f32]
+  machine.unit @load
+  machine.dma @fetch unit @load from [@dram] to [@spad] dims 2 latency 1 row_overhead 0 outstanding 1
+  machine.dma @put unit @load from [@spad] to [@dram] dims 2 latency 1 row_overhead 0 outstanding 1
+}
+func.func @main(%x: memref<16xf32>, %y: memref<16xf32> {graph.output = "y"}) {
+  %t = memref.alloc() : memref<16xf32>
+  %unused = memref.alloc() : memref<16xf32>
+  %placed = mem.buffer : memref<16xf32>
+  %once = memref.alloc() : memref<16xf32>
+  func.call @k(%x, %t) : (memref<16xf32>, memref<16xf32>) -> ()
+  func.call @k(%t, %placed) : (memref<16xf32>, memref<16xf32>) -> ()
+  func.call @k(%placed, %y) : (memref<16xf32>, memref<16xf32>) -> ()
+  func.call @k(%x, %once) : (memref<16xf32>, memref<16xf32>) -> ()
+  func.return
+}
+func.func private @k(%x: memref<16xf32>, %y: memref<16xf32>) attributes {device = @one_scope} {
+  %b = mem.buffer : memref<16xf32, "spad">
+  %local = memref.alloc() : memref<16xf32>
+  mem.copy %x to %b : memref<16xf32> to memref<16xf32, "spad">
+  mem.copy %b to %local : memref<16xf32, "spad"> to memref<16xf32>
+  mem.copy %local to %b : memref<16xf32> to memref<16xf32, "spad">
+  mem.copy %b to %y : memref<16xf32, "spad"> to memref<16xf32>
+  func.return
+}
+"""
+
+
+@pytest.mark.parametrize("strategy", [name for name in strategy_names() if name != "milp"])
+def test_every_buffer_that_stays_off_chip_says_why(strategy: str) -> None:
+    module = Parser(make_context(), LOCALS).parse_module()
+    run_passes(make_context(), module, read_pipeline(f"mem-promote{{strategy={strategy}}}"))
+    said = {remark.split(" ")[0] for remark in remarks_of(module)}
+    assert said >= {"%t", "%unused", "%placed", "%once", "%local"}
+    assert "%local of @k stays off chip, 64 bytes: it is made in @k" in "\n".join(remarks_of(module))
 
 
 def test_remarks_say_what_stays_where_and_why_others_do_not() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects import func
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects import func, memref
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, MemRefType, ModuleOp, StringAttr, i64
+from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
 
+from penstock.dialects.mem import RingOp
 from penstock.passes.kernels import ENTRY
+from penstock.passes.loop.liveness import Allocation
+from penstock.passes.loop.memory_problems import scope_of_allocation, size_in_bytes, storage
 from penstock.passes.loop.residence.choice import Decision
 from penstock.passes.loop.residence.places import Place
 from penstock.passes.loop.residence.program import ProgramUse, Site
@@ -18,7 +22,7 @@ PREDICTED = "predicted_traffic"
 """The attribute of `@main` with the bytes that its kernels move over the chip's edge in one run."""
 
 REMARKS = "residence"
-"""The attribute of `@main` that says, for people, which tensors stay on chip, and why others do not."""
+"""The attribute of `@main` that says, for people, which buffers stay on chip, and why each of the others does not."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +90,57 @@ def _main(module: ModuleOp) -> func.FuncOp | None:
 
 def remarks(program: ProgramUse, decisions: Sequence[Decision], offered: Mapping[str, Place]) -> Iterator[str]:
     """
-    A line for each tensor that stays on chip at some time, and for each that is made and read by the machine and
-    never does. `offered` is the place of each tensor in the scope that would have saved most.
+    A line for each tensor that stays on chip at some time, for each that is made and read by the machine and never
+    does, and for each other buffer that stays off chip. `offered` is the place of each tensor in the scope that would
+    have saved most.
     """
+    said: set[SSAValue] = set()
+    for root, line in _tensors(program, decisions, offered):
+        said.add(root)
+        yield line
+    for function in program.functions.values():
+        for op in function.walk():
+            if not isinstance(op, Allocation) or scope_of_allocation(op) is not None or storage(op) in said:
+                continue
+            where = "" if function is program.main else f" of @{function.sym_name.data}"
+            name = storage(op).name_hint or "buffer"
+            yield f"%{name}{where} stays off chip, {_bytes(op)}: {_why_not_considered(program, function, op)}"
+
+
+def _bytes(op: Allocation) -> str:
+    type = op.slot_type if isinstance(op, RingOp) else op.memref.type
+    static = isa(type, MemRefType) and type.has_static_shape()
+    return f"{size_in_bytes(op):,} bytes" if static else "of no static size"
+
+
+def _why_not_considered(program: ProgramUse, function: func.FuncOp, op: Allocation) -> str:
+    """Why no strategy is asked about a buffer, or none was about to gain anything."""
+    if function is not program.main:
+        return f"it is made in @{function.sym_name.data}, and only what @{ENTRY} makes stays on chip between kernels"
+    if not isinstance(op, memref.AllocOp):
+        return f"it is made by {op.name}, and only a memref.alloc is given a place"
+    around = op.parent_op()
+    if around is not None and around is not program.main:
+        return f"it is made inside {around.name}"
+    tensor = next((each for each in program.tensors if each.root is storage(op)), None)
+    if tensor is None:
+        return "nothing accesses it"
+    if not sum(site.into + site.out for site in tensor.sites):
+        return "no kernel of the machine moves any of it"
+    if len(tensor.by_step()) < 2:
+        return f"{_where(tensor.sites[0])} alone accesses it"
+    return "no scope of the machine has engines both from and to off chip"
+
+
+def _tensors(
+    program: ProgramUse, decisions: Sequence[Decision], offered: Mapping[str, Place]
+) -> Iterator[tuple[SSAValue, str]]:
+    """What `remarks` says of the tensors that a strategy is asked about."""
     kept = {name: decision for decision in decisions for name in decision.kept()}
     problems = {name: decision for decision in decisions for name in decision.places}
     for tensor in program.tensors:
         if (decision := kept.get(tensor.name)) is not None:
-            yield from _kept(decision, tensor.name)
+            yield from ((tensor.root, line) for line in _kept(decision, tensor.name))
             continue
         place = offered.get(tensor.name)
         moved = sum(site.into + site.out for site in tensor.sites)
@@ -104,7 +151,7 @@ def remarks(program: ProgramUse, decisions: Sequence[Decision], offered: Mapping
         else:
             site, reason = next(iter(place.reasons.items()), (tensor.sites[0], "nothing would be saved"))
             why = f"{_where(site)}: {reason}"
-        yield f"%{tensor.name} streams, {moved:,} bytes: {why}"
+        yield tensor.root, f"%{tensor.name} streams, {moved:,} bytes: {why}"
 
 
 def _kept(decision: Decision, name: str) -> Iterator[str]:
