@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
-from xdsl.utils.hints import isa
 
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError, did_you_mean
@@ -25,25 +23,13 @@ from penstock.dialects.machine import find_target
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.from_text import ParsedText, parse_text, place_in, read_text
 from penstock.passes.graph.bind_dims import bind_dims, symbolic_dims
+from penstock.runtime.levels import LEVELS, level_of
 from penstock.runtime.pass_manager import Observer, PassTimer, read_pipeline, run_passes, verify
 from penstock.runtime.proofs import prove
 from penstock.runtime.weights import open_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-LEVELS = ("graph", "tensor", "loop", "accel")
-"""The levels of the IR, from the highest."""
-
-_LEVEL_OF_DIALECT = {
-    "accel": "accel",
-    "affine": "loop",
-    "linalg": "tensor",
-    "mem": "loop",
-    "memref": "loop",
-    "scf": "tensor",
-    "tensor": "tensor",
-}
 
 
 @dataclass(frozen=True)
@@ -126,23 +112,6 @@ def pipeline(until: str, machine: str | None, *, start: str = "graph") -> tuple[
             steps = steps[1:]
         specs += [step.spec for step in steps if machine is not None or not step.for_machine]
     return tuple(specs)
-
-
-def level_of(module: ModuleOp) -> str:
-    """The lowest level whose operations the functions of a module contain."""
-    found = "graph"
-    for function in module.body.block.ops:
-        if isinstance(function, FuncOp):
-            for op in function.walk():
-                found = max(found, _level_of_op(op), key=LEVELS.index)
-    return found
-
-
-def _level_of_op(op: Operation) -> str:
-    if isinstance(op, FuncOp):
-        types = (*op.function_type.inputs, *op.function_type.outputs)
-        return "loop" if any(isa(type, MemRefType) for type in types) else "graph"
-    return _LEVEL_OF_DIALECT.get(op.name.split(".")[0], "graph")
 
 
 def attach_machine(module: ModuleOp, machine: str) -> None:

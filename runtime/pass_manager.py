@@ -20,6 +20,7 @@ from penstock.dialects.plugins import factories
 from penstock.dialects.verification import find_invalid
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, place_in
+from penstock.runtime.levels import has_level, level_of, level_of_pass, wrong_level
 
 PIPELINE_NAME = "pass-pipeline"
 """The file name under which places in a pipeline's text are reported."""
@@ -133,6 +134,9 @@ def run_passes(
 
 
 def _apply(ctx: Context, module: ModuleOp, module_pass: ModulePass, done: Sequence[ModulePass]) -> None:
+    level = level_of_pass(module_pass)
+    # Asked before: a pass that works on what it does not know may leave anything.
+    mismatch = None if level is None or has_level(module, level) else wrong_level(module_pass, level, level_of(module))
     try:
         module_pass.apply(ctx, module)
     except UserError as error:
@@ -144,6 +148,8 @@ def _apply(ctx: Context, module: ModuleOp, module_pass: ModulePass, done: Sequen
             raise PassFault(done, f'the pass "{module_pass.name}" built invalid IR') from error
         raise UserError(str(error), notes=[f'the pass "{module_pass.name}" gave up here']) from error
     except Exception as error:
+        if mismatch is not None:
+            raise mismatch from error
         raise PassFault(done, f'the pass "{module_pass.name}" crashed') from error
 
 

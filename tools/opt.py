@@ -23,6 +23,7 @@ from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext, make_c
 from penstock.dialects.diagnostics import USER_FAULT, UserError
 from penstock.lowering.from_text import ParsedText, SourceText, parse_text, split_text
 from penstock.lowering.to_text import module_text
+from penstock.runtime.levels import LevelWatch
 from penstock.runtime.pass_manager import (
     PIPELINE_NAME,
     Observer,
@@ -147,7 +148,7 @@ class OptRun:
             args.print_ir_after_change,
             args.print_ir_after_failure,
         )
-        observers: list[Observer] = [dumper, self.timer]
+        observers: list[Observer] = [dumper, self.timer, LevelWatch()]
         watch = self._lockstep(ctx, parsed) if args.lockstep else None
         if watch is not None:
             observers.append(watch)

@@ -1,0 +1,127 @@
+"""
+The levels of the IR: that of a program, that of a pass, and what is said where they differ.
+
+A pass works at the level of its folder, `passes/graph` and so on, or at the level that its attribute `level` names; a
+lowering works at the level that it leaves. Passes of neither kind, such as `cse`, work at any level.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import MemRefType, ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation
+from xdsl.passes import ModulePass
+from xdsl.utils.hints import isa
+
+from penstock.dialects.diagnostics import UserError
+
+LEVELS = ("graph", "tensor", "loop", "accel")
+"""The levels of the IR, from the highest."""
+
+_LEVEL_OF_DIALECT = {
+    "accel": "accel",
+    "affine": "loop",
+    "linalg": "tensor",
+    "mem": "loop",
+    "memref": "loop",
+    "scf": "tensor",
+    "tensor": "tensor",
+}
+
+_FOLDER = re.compile(
+    r"penstock\.(passes\.(?P<folder>graph|tensor|loop|accel)|lowering\.(?P<source>[a-z]+)_to_[a-z]+)\b"
+)
+
+
+def level_of(module: ModuleOp) -> str:
+    """The lowest level whose operations the functions of a module contain."""
+    found = "graph"
+    for function in module.body.block.ops:
+        if isinstance(function, FuncOp):
+            for op in function.walk():
+                found = max(found, _level_of_op(op), key=LEVELS.index)
+    return found
+
+
+def _level_of_op(op: Operation) -> str:
+    if isinstance(op, FuncOp):
+        types = (*op.function_type.inputs, *op.function_type.outputs)
+        return "loop" if any(isa(type, MemRefType) for type in types) else "graph"
+    return _LEVEL_OF_DIALECT.get(op.name.split(".")[0], "graph")
+
+
+def level_of_pass(module_pass: ModulePass) -> str | None:
+    """The level that a pass works at; None for any."""
+    declared = getattr(module_pass, "level", None)
+    if isinstance(declared, str) and declared in LEVELS:
+        return declared
+    found = _FOLDER.match(type(module_pass).__module__)
+    return None if found is None else found["folder"] or found["source"]
+
+
+def has_level(module: ModuleOp, level: str) -> bool:
+    """Whether a module has something for passes of a level; what is in memory is for those of the loop level, too."""
+    functions = (op for op in module.ops if isinstance(op, FuncOp))
+    return any(_is_at(op, level) for function in functions for op in function.walk())
+
+
+def _is_at(op: Operation, level: str) -> bool:
+    dialect = op.name.split(".")[0]
+    match level:
+        case "graph" | "accel":
+            return dialect == level
+        case "tensor":
+            # Structured ops are at the loop level once they work on memrefs.
+            return dialect in ("linalg", "tensor", "scf") and _has_type(op, TensorType)
+        case _:
+            return dialect in ("mem", "memref", "affine") or _has_type(op, MemRefType)
+
+
+def _has_type(op: Operation, kind: type[TensorType[Attribute] | MemRefType[Attribute]]) -> bool:
+    types = op.function_type.inputs if isinstance(op, FuncOp) else (*op.operand_types, *op.result_types)
+    return any(isinstance(type, kind) for type in types)
+
+
+def wrong_level(module_pass: ModulePass, level: str, found: str) -> UserError:
+    """The error for a pass that cannot work on a program at the level `found`."""
+    notes = []
+    if LEVELS.index(found) < LEVELS.index(level):
+        lowerings = [f"{LEVELS[n]}-to-{LEVELS[n + 1]}" for n in range(LEVELS.index(found), LEVELS.index(level))]
+        notes = [f"lower it first: {', then '.join(lowerings)}"]
+    return UserError(_message(module_pass, level, found, "requires the"), notes=notes)
+
+
+def _message(module_pass: ModulePass, level: str, found: str, verb: str) -> str:
+    return f'the pass "{module_pass.name}" {verb} {level} level, and the program is at the {found} level'
+
+
+@dataclass
+class LevelWatch:
+    """
+    An observer of pipelines that a person wrote: a pass that finds nothing of its level is remarked on stderr.
+
+    Raises UserError where it changes the program all the same: it took it for what it is not.
+    """
+
+    _absent: tuple[str, str, ModuleOp] | None = field(default=None, init=False)
+    """Before a pass that finds nothing: its level, that of the program, and the program."""
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        level = level_of_pass(module_pass)
+        self._absent = None
+        if level is not None and not has_level(module, level) and any(isinstance(op, FuncOp) for op in module.ops):
+            self._absent = level, level_of(module), module.clone()
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        if self._absent is None:
+            return
+        level, found, before = self._absent
+        self._absent = None
+        if not module.is_structurally_equivalent(before):
+            raise wrong_level(module_pass, level, found)
+        where = _message(module_pass, level, found, "works at the")
+        print(f"remark: {where}: it finds nothing to do", file=sys.stderr)

@@ -1,0 +1,116 @@
+"""Every pass on a program of every level: it works, says that it finds nothing, or refuses; it never crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
+from xdsl.passes import ModulePass
+
+from penstock.dialects.context import make_context
+from penstock.dialects.diagnostics import UserError
+from penstock.runtime.compiler import attach_machine
+from penstock.runtime.levels import LEVELS, LevelWatch, has_level, level_of, level_of_pass
+from penstock.runtime.pass_manager import load_pass, read_pipeline, run_passes
+from penstock.tools.universe import PASSES
+
+PROGRAM = """
+func.func @main(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %y = graph.relu %x : tensor<4x4xf32>
+  %z = graph.matmul %y, %x : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  func.return %z : tensor<4x4xf32>
+}
+"""
+STEPS = {
+    "graph": "",
+    "fused": "graph-fuse",
+    "tensor": "graph-to-tensor,canonicalize,cse",
+    "assigned": "assign-devices",
+    "loop": "tile,insert-copies,tensor-to-loop",
+    "accel": "promote,tensorize,mem-plan,loop-to-accel",
+}
+
+
+@pytest.fixture(scope="module")
+def stages() -> Mapping[str, tuple[Context, ModuleOp]]:
+    """A program on its way down: after each of the steps."""
+    ctx = make_context()
+    module = Parser(ctx, PROGRAM).parse_module()
+    attach_machine(module, "gemmini-fp32")
+    found: dict[str, tuple[Context, ModuleOp]] = {}
+    for stage, pipeline in STEPS.items():
+        run_passes(ctx, module, read_pipeline(pipeline))
+        found[stage] = ctx, module.clone()
+    return found
+
+
+def test_the_level_of_a_pass_is_that_of_its_folder() -> None:
+    expected = {"tile": "tensor", "graph-to-tensor": "graph", "loop-to-accel": "loop", "mem-plan": "loop", "cse": None}
+    assert {name: level_of_pass(load_pass(name)()) for name in expected} == expected
+    without = [name for name in PASSES if level_of_pass(load_pass(name).__new__(load_pass(name))) is None]
+    assert without == ["value-cse", "value-dce"]
+
+
+@dataclass(frozen=True)
+class Foreign(ModulePass):
+    """A pass of a package from outside."""
+
+    name = "foreign"
+    level = "accel"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None: ...
+
+
+def test_a_pass_from_outside_says_its_level(
+    stages: Mapping[str, tuple[Context, ModuleOp]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stage, (ctx, module) in stages.items():
+        run_passes(ctx, module.clone(), [Foreign()], observers=[LevelWatch()])
+        levels = f"works at the accel level, and the program is at the {level_of(module)} level"
+        expected = f'remark: the pass "foreign" {levels}: it finds nothing to do\n' if stage != "accel" else ""
+        assert capsys.readouterr().err == expected
+
+
+def test_every_pass_meets_every_level(
+    stages: Mapping[str, tuple[Context, ModuleOp]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    remarks = refusals = 0
+    for name in PASSES:
+        try:
+            (module_pass,) = read_pipeline(name)
+        except UserError:
+            continue  # it needs an option
+        level = level_of_pass(module_pass)
+        for ctx, stage in stages.values():
+            module = stage.clone()
+            said = ""
+            try:
+                run_passes(ctx, module, [module_pass], observers=[LevelWatch()])
+            except UserError as error:
+                said = error.message
+                refusals += 1
+            assert level in (None, *LEVELS)
+            err = capsys.readouterr().err
+            if level is None or has_level(stage, level):
+                assert "it finds nothing to do" not in err
+                assert "requires the" not in said
+            elif not said:
+                assert f"works at the {level} level" in err
+                assert module.is_structurally_equivalent(stage)
+                remarks += 1
+    assert remarks > 80
+    assert refusals > 10
+
+
+@pytest.mark.parametrize(("pipeline", "stage"), [("promote", "assigned"), ("accel-check-hazards", "tensor")])
+def test_a_pass_that_takes_a_program_for_what_it_is_not_is_refused(
+    stages: Mapping[str, tuple[Context, ModuleOp]], pipeline: str, stage: str
+) -> None:
+    ctx, module = stages[stage]
+    with pytest.raises(UserError, match=r"requires the .* level, and the program is at the tensor level") as refusal:
+        run_passes(ctx, module.clone(), read_pipeline(pipeline), observers=[LevelWatch()])
+    assert refusal.value.notes[0].startswith("lower it first: tensor-to-loop")
