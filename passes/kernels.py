@@ -24,7 +24,7 @@ DEVICE = "device"
 REMARK = "device_remark"
 """The attribute of a kernel on the host that says which op no intrinsic covers, and why."""
 MACS = "macs"
-"""The attribute of a kernel with the multiply-accumulates of its contractions, counted before tiling."""
+"""The attribute of a kernel with the multiply-accumulates of its contractions, counted before tiling: useful ones."""
 CROSSING = "crossing"
 """The attribute of a kernel with the bytes that its calls hand to kernels on another device, where there are any."""
 TILING = "tiling"
@@ -73,7 +73,7 @@ def machine_kernels(module: ModuleOp) -> tuple[TargetOp | None, list[func.FuncOp
 
 
 _SUMS_AND_PRODUCTS = ((arith.AddfOp, arith.MulfOp), (arith.AddiOp, arith.MuliOp))
-_WIDENING = (arith.ExtFOp, arith.ExtSIOp, arith.ExtUIOp)
+WIDENING = (arith.ExtFOp, arith.ExtSIOp, arith.ExtUIOp)
 
 
 def is_contraction(generic: GenericOp) -> bool:
@@ -92,7 +92,7 @@ def is_contraction(generic: GenericOp) -> bool:
 
 
 def _widened(value: SSAValue) -> SSAValue:
-    return value.owner.operands[0] if isinstance(value.owner, _WIDENING) else value
+    return value.owner.operands[0] if isinstance(value.owner, WIDENING) else value
 
 
 _KEEPS_BITS = (arith.MaximumfOp, arith.MinimumfOp, arith.MaxnumfOp, arith.MinnumfOp, arith.SelectOp)
@@ -215,6 +215,11 @@ def _number(kernel: func.FuncOp, name: str) -> int:
 def _text(kernel: func.FuncOp, name: str) -> str:
     found = kernel.attributes.get(name)
     return found.data if isinstance(found, StringAttr) else ""
+
+
+def stated_macs(kernel: func.FuncOp) -> int | None:
+    """The useful multiply-accumulates of a call of `kernel`; None where it does not say."""
+    return _number(kernel, MACS) if MACS in kernel.attributes else None
 
 
 def share_on_machine(placements: Sequence[Placement]) -> float:

@@ -64,9 +64,10 @@ class Application:
     """The instruction, if the list begins at this entry."""
 
 
-def encode_exec(command: Command) -> Application:
+def encode_exec(command: Command, most: int) -> Application:
     """
-    The instruction of an exec. Raises UserError, located, for an intrinsic or a domain that none can do.
+    The instruction of an exec, whose list has at most `most` micro-operations. Raises UserError, located, for an
+    intrinsic or a domain that none can do.
     """
     op = command.op
     if not isinstance(op, ExecOp):
@@ -77,15 +78,15 @@ def encode_exec(command: Command) -> Application:
     if name == "gemm":
         inp, wgt, acc = operands
         block = {"k": [(inp, 1), (wgt, 1), (acc, 0)], "n": [(inp, 0), (wgt, BLOCK), (acc, 4)]}
-        return _gemm(op, extents, [acc, inp, wgt], block)
+        return _gemm(op, extents, [acc, inp, wgt], block, most)
     if name == "gemm_reset":
-        return _gemm(op, extents, [operands[0]], {"n": [(operands[0], 4)]}, reset=True)
+        return _gemm(op, extents, [operands[0]], {"n": [(operands[0], 4)]}, most, reset=True)
     opcode = _ALU.get(name.removesuffix("_imm"))
     if opcode is None:
         raise UserError(f"@{name} is no instruction of VTA", loc=location_of(op))
     *rhs, acc = operands
     block = {"n": [(each, 4) for each in operands]}
-    return _alu(op, extents, [acc, *rhs], block, opcode)
+    return _alu(op, extents, [acc, *rhs], block, opcode, most)
 
 
 def _operands(command: Command, op: ExecOp) -> list[_Operand]:
@@ -107,11 +108,12 @@ def _gemm(
     extents: list[int],
     operands: Sequence[_Operand],
     block: dict[str, list[tuple[_Operand, int]]],
+    most: int,
     *,
     reset: bool = False,
 ) -> Application:
     dims, bases = _dims_and_bases(op, extents, operands, block)
-    outer, inner, listed = _choose(op, _merged(dims))
+    outer, inner, listed = _choose(op, _merged(dims), most)
     words = _listed(op, listed, bases)
 
     def at(begin: int) -> Gemm:
@@ -138,10 +140,11 @@ def _alu(
     operands: Sequence[_Operand],
     block: dict[str, list[tuple[_Operand, int]]],
     opcode: AluOpcode,
+    most: int,
 ) -> Application:
     dims, bases = _dims_and_bases(op, extents, operands, block)
     tangled = _is_tangled(dims, bases, len(operands))
-    outer, inner, listed = _choose(op, dims if tangled else _merged(dims), in_order=tangled)
+    outer, inner, listed = _choose(op, dims if tangled else _merged(dims), most, in_order=tangled)
     words = _listed(op, listed, bases)
     immediates = [value.value.data for value in op.immediate_values if isinstance(value, IntegerAttr)]
     if len(operands) + len(immediates) != 2:
@@ -238,7 +241,7 @@ def _is_tangled(dims: Sequence[Dim], bases: tuple[int, int, int], operands: int)
 _ONCE = Dim(1, (0, 0, 0))
 
 
-def _choose(op: ExecOp, dims: Sequence[Dim], *, in_order: bool = False) -> tuple[Dim, Dim, list[Dim]]:
+def _choose(op: ExecOp, dims: Sequence[Dim], most: int, *, in_order: bool = False) -> tuple[Dim, Dim, list[Dim]]:
     """The outer and the inner loop, and the dims that are listed, outermost first."""
     numbers = range(len(dims))
     pairs: list[tuple[int, ...]] = [(), *((each,) for each in numbers), *permutations(numbers, 2)]
@@ -251,7 +254,7 @@ def _choose(op: ExecOp, dims: Sequence[Dim], *, in_order: bool = False) -> tuple
         if not in_order:
             listed.sort(key=lambda dim: dim.moves_accumulator)
         length = prod(dim.extent for dim in listed)
-        if length > DEPTHS[Memory.UOP] or not all(map(_fits, loops)):
+        if length > most or not all(map(_fits, loops)):
             continue
         innermost = next(iter([*listed[::-1], *loops[::-1]]), _ONCE)
         key = innermost.extent > 1 and not innermost.moves_accumulator, length
@@ -261,7 +264,7 @@ def _choose(op: ExecOp, dims: Sequence[Dim], *, in_order: bool = False) -> tuple
     if best is None:
         raise UserError(
             f"@{op.intrinsic_name}: its domain of {[dim.extent for dim in dims]} applications is no two loops of at"
-            f" most {MAX_ITERATIONS} around {DEPTHS[Memory.UOP]} micro-operations",
+            f" most {MAX_ITERATIONS} around {most} micro-operations",
             loc=location_of(op),
         )
     return best[1]

@@ -22,6 +22,7 @@ from penstock.lowering.to_vta.applications import Application, encode_exec
 from penstock.lowering.to_vta.isa import (
     COMPUTE_UNIT,
     LOAD_UNIT,
+    MICRO_OP_BYTES,
     STORE_UNIT,
     UNITS,
     Finish,
@@ -62,7 +63,7 @@ def encode_launch(
         )
     if any(command.after for command in program.commands):
         program = assign_queues(program)
-    launch = _Launch(target, bases, MicroOpCache(micro_ops))
+    launch = _Launch(target, bases, MicroOpCache(micro_ops, target.scope("uop").size_bytes // MICRO_OP_BYTES))
     launch.load_micro_ops(program.commands)
     barriers = set(program.barriers)
     for number, command in enumerate(program.commands):
@@ -101,7 +102,7 @@ class _Launch:
         key = command.op, tuple(view.start for view in command.operands)
         found = self._applications.get(key)
         if found is None:
-            found = self._applications[key] = encode_exec(command)
+            found = self._applications[key] = encode_exec(command, self._cache.depth)
         return found
 
     def add(self, command: Command) -> None:

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.machine import TargetOp
+from penstock.dialects.machine import DRAM, TargetOp
 from penstock.lowering.to_vta.accesses import ENTRY_BYTES, Regions
 from penstock.lowering.to_vta.cycles import program_of
 from penstock.lowering.to_vta.disassembler import text_of
 from penstock.lowering.to_vta.isa import (
     DRAM_BYTES,
+    MICRO_OP_BYTES,
     Alu,
     AluOpcode,
     Finish,
@@ -57,6 +58,8 @@ def check_launch(
     for number, instruction in enumerate(instructions):
         if not instruction.is_empty and (found := _alone(instruction) or _reach(instruction, base, limit)) is not None:
             raise fault(number, found)
+        if isinstance(instruction, Load) and (odd := _splits_a_group(instruction, target)):
+            raise fault(number, odd)
     program = program_of(instructions, target, micro_ops, base)
     contents = _Contents(target)
     for number, (instruction, command) in enumerate(zip(instructions, program.commands, strict=True)):
@@ -113,6 +116,19 @@ def _reach(instruction: Instruction, base: int, limit: int) -> str | None:
     if isinstance(instruction, Store) and end > base:
         return f"stores up to byte {end}, and micro-operations begin at {base}"
     return f"reaches byte {end} off chip, and there are {limit}" if end > limit else None
+
+
+def _splits_a_group(load: Load, target: TargetOp) -> str | None:
+    """Micro-operations that arrive in one word of the bus are written together: an even and an odd one."""
+    engine = target.dma_between(DRAM, "uop")
+    together = engine.alignment // MICRO_OP_BYTES if engine is not None else 1
+    if load.memory is not Memory.UOP or load.x_size < 2 or together < 2:
+        return None
+    if load.sram_base % together == load.dram_base % together == 0:
+        return None
+    return (
+        f"loads {load.x_size} micro-operations from {load.dram_base} to {load.sram_base}, not multiples of {together}"
+    )
 
 
 class _Contents:

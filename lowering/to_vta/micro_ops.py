@@ -8,16 +8,25 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.lowering.to_vta.isa import DEPTHS, MICRO_OP_BYTES, Load, Memory
+from penstock.lowering.to_vta.isa import MICRO_OP_BYTES, Load, Memory
 
 
 class MicroOpStore:
-    """All lists of a program off chip, one behind the other from `base` on, an address in bytes; equal ones once."""
+    """
+    All lists of a program off chip, one behind the other from `base` on, an address in bytes; equal ones once.
 
-    def __init__(self, base: int):
+    Each begins at a multiple of `together` micro-operations, and so does what is behind it.
+    """
+
+    def __init__(self, base: int, together: int = 1):
         self.base = base
+        self.together = together
         self._offsets: dict[bytes, int] = {}
         self._data = bytearray()
+
+    def room(self, words: NDArray[np.uint32]) -> int:
+        """The micro-operations from the beginning of a list to that of the next one."""
+        return -(-words.size // self.together) * self.together
 
     @property
     def data(self) -> bytes:
@@ -30,6 +39,7 @@ class MicroOpStore:
         if key not in self._offsets:
             self._offsets[key] = len(self._data)
             self._data += key
+            self._data += bytes(-len(key) % (self.together * MICRO_OP_BYTES))
         return (self.base + self._offsets[key]) // MICRO_OP_BYTES
 
 
@@ -42,16 +52,17 @@ class MicroOpCache:
     and the list that was not used for longest gives way.
     """
 
-    def __init__(self, store: MicroOpStore, depth: int = DEPTHS[Memory.UOP]):
+    def __init__(self, store: MicroOpStore, depth: int):
+        """`depth` micro-operations have room on chip; lists begin there where they may begin off chip."""
         self._store = store
-        self._depth = depth
+        self.depth = depth
         self._resident: dict[int, tuple[int, int]] = {}
         """By address off chip, the least recently used first: where it begins on chip, and how long it is."""
 
     def load_all(self, lists: Iterable[NDArray[np.uint32]]) -> list[Load]:
         """The loads of all lists, one for those that adjoin off chip; none where they have no room together."""
-        sizes = {self._store.address(words): words.size for words in lists}
-        if sum(sizes.values()) > self._depth:
+        sizes = {self._store.address(words): self._store.room(words) for words in lists}
+        if sum(sizes.values()) > self.depth:
             return []
         loads: list[Load] = []
         begin = 0
@@ -71,8 +82,8 @@ class MicroOpCache:
         if address in self._resident:
             found = self._resident[address] = self._resident.pop(address)
             return found[0], None
-        begin = self._room(words.size)
-        self._resident[address] = begin, words.size
+        begin = self._room(self._store.room(words))
+        self._resident[address] = begin, self._store.room(words)
         return begin, _load(begin, address, words.size)
 
     def _room(self, size: int) -> int:
@@ -82,7 +93,7 @@ class MicroOpCache:
                 if start - begin >= size:
                     return begin
                 begin = start + length
-            if self._depth - begin >= size:
+            if self.depth - begin >= size:
                 return begin
             del self._resident[next(iter(self._resident))]
 

@@ -16,7 +16,7 @@ from xdsl.dialects.func import CallOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.lowering.to_vta.encoder import encode_launch
-from penstock.lowering.to_vta.isa import DRAM_BYTES, Instruction, Memory
+from penstock.lowering.to_vta.isa import DRAM_BYTES, MICRO_OP_BYTES, Instruction, Memory
 from penstock.lowering.to_vta.micro_ops import MicroOpStore
 from penstock.passes.accel.program import Kind, Program, View
 from penstock.passes.accel.trace import trace_calls
@@ -72,7 +72,8 @@ def encode_module(module: ModuleOp) -> VtaModule:
         raise UserError("the program is for no machine, and VTA's instructions need one", loc=location_of(module))
     calls = list(trace_calls(module))
     bases, end = _bases([view for call in calls for view in call.arguments if view is not None])
-    store = MicroOpStore(end)
+    loads = target.dma_between(DRAM, "uop")
+    store = MicroOpStore(end, max(1, loads.alignment // MICRO_OP_BYTES) if loads is not None else 1)
     encoded: dict[int, list[Instruction]] = {}
     steps: list[VtaStep] = []
     for call in calls:

@@ -14,6 +14,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
+from penstock.passes.kernels import WIDENING
 from penstock.passes.tensor.segments import Choice, choose, runs_on_a_unit
 
 
@@ -22,12 +23,15 @@ def split_bodies(generics: list[GenericOp], target: TargetOp) -> list[GenericOp]
     The generics, each that the machine does not cover replaced by several where it covers all of these.
 
     An op is split if it is pointwise: all loops parallel, one result that every loop indexes, its initial value unread.
+    Of what follows another op, operands from outside may be widened by ops that the machine does not cover.
     """
     found: list[GenericOp] = []
     for generic in generics:
         pieces = [] if isinstance(choose(generic, target), Choice) else _pieces(generic)
-        covered = all(isinstance(choose(piece, target), Choice) for piece in pieces)
-        if len(pieces) > 1 and covered and runs_on_a_unit(pieces, target):
+        rest = [piece for piece in pieces if not _widens_an_operand(piece, generic)]
+        rest = rest if _is_epilogue(generic) else pieces
+        covered = all(isinstance(choose(piece, target), Choice) for piece in rest)
+        if len(pieces) > 1 and rest and covered and runs_on_a_unit(rest, target):
             _replace(generic, pieces)
             found += pieces
             continue
@@ -38,6 +42,19 @@ def split_bodies(generics: list[GenericOp], target: TargetOp) -> list[GenericOp]
             piece.erase()
             empty.erase()
     return found
+
+
+def _is_epilogue(generic: GenericOp) -> bool:
+    """Whether a generic reads what another one computes: it may be what keeps that one on the machine."""
+    return any(isinstance(value.owner, GenericOp) for value in generic.inputs)
+
+
+def _widens_an_operand(piece: GenericOp, generic: GenericOp) -> bool:
+    """Whether a piece only widens what comes from outside the kernel, as the host can do before."""
+    first = piece.body.block.first_op
+    source = piece.inputs[0] if piece.inputs else None
+    outside = source in generic.inputs and not isinstance(source.owner, GenericOp) if source is not None else False
+    return outside and isinstance(first, WIDENING)
 
 
 def _pieces(generic: GenericOp) -> list[GenericOp]:

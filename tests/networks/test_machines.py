@@ -47,7 +47,9 @@ CASES = {
     "smaug-smv": Case("squeezenet", F16, 1.0),
     "snax-opengemm": Case("int8_cnn", INT, 1.0),
     # It wants blocks of 16x16 weights that adjoin; no layout stores them so yet.
+    "vta-fsim": Case("int8_cnn", INT, 0.0),
     "vta-pynq": Case("int8_cnn", INT, 0.0),
+    "vta-rtl": Case("int8_cnn", INT, 0.0),
 }
 
 

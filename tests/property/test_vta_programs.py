@@ -32,20 +32,22 @@ def convolutions(draw: st.DrawFn) -> Kernel:
     )
 
 
+anywhere = st.one_of(convolutions(), st.builds(matmul, st.integers(1, 70), st.integers(1, 5), st.integers(1, 9)))
+images = st.tuples(st.integers(1, 2), st.integers(1, 20), st.integers(1, 20), st.integers(1, 6))
 kernels = st.one_of(
-    convolutions(),
-    st.builds(matmul, st.integers(1, 70), st.integers(1, 5), st.integers(1, 9)),
-    st.builds(residual_add, st.tuples(st.integers(1, 2), st.integers(1, 20), st.integers(1, 20), st.integers(1, 6))),
+    st.tuples(anywhere, st.sampled_from(["vta-pynq", "vta-rtl"])),
+    st.tuples(st.builds(residual_add, images), st.just("vta-fsim")),
 )
 
 
 @given(kernels, st.integers(0, 99))
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
-def test_a_random_kernel_runs_as_instructions(kernel: Kernel, seed: int) -> None:
+def test_a_random_kernel_runs_as_instructions(kernel_and_machine: tuple[Kernel, str], seed: int) -> None:
+    kernel, machine = kernel_and_machine
     ctx = make_context()
     module = Parser(ctx, kernel.text).parse_module()
     reference = module.clone()
-    compile_module(module, ctx, "vta-pynq", "accel")
+    compile_module(module, ctx, machine, "accel")
     inputs = kernel.draw(seed)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "out"
