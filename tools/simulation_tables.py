@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from penstock.runtime.simulator.figures import Figures, figures_of, peak_share, total_of
+from penstock.runtime.simulator.figures import Figures, figures_of, peak_shares, total_of
 from penstock.runtime.simulator.run import ProgramRun
 from penstock.runtime.simulator.stalls import BUSY, DONE
 
@@ -45,11 +45,10 @@ def _headline(run: ProgramRun, total: Figures) -> str:
     return line
 
 
-_CYCLES = ("kernel", "runs", "commands", "cycles", "T*", "T / T*", "of peak")
+_CYCLES = ("kernel", "runs", "commands", "cycles", "T*", "T / T*", "of peak", "redundant", "padded")
 
 
 def _cycles(name: str, runs: int, figures: Figures, peak: Fraction) -> tuple[str, ...]:
-    share = peak_share(figures, peak)
     return (
         name,
         f"{runs:,}",
@@ -57,7 +56,7 @@ def _cycles(name: str, runs: int, figures: Figures, peak: Fraction) -> tuple[str
         f"{figures.cycles:,}",
         f"{float(figures.ideal):,.0f}",
         f"{figures.ratio:.3f}",
-        _UNKNOWN if share is None else f"{share:.1%}",
+        *(_UNKNOWN if share is None else f"{share:.1%}" for share in peak_shares(figures, peak)),
     )
 
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from penstock.runtime.simulator.run import KernelRun, ProgramRun
 from penstock.runtime.simulator.stalls import BUSY, DONE
+from penstock.runtime.simulator.work import Work
 
-SCHEMA, VERSION = "penstock-simulation", 1
+SCHEMA, VERSION = "penstock-simulation", 2
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Figures:
     commands: int
     cycles: int
     ideal: Fraction
-    macs: int
+    work: Work
     units: dict[str, dict[str, int]]
     """For each unit, in the order of the machine, its cycles by what it did; `busy` first, `done` last."""
     buses: dict[str, int]
@@ -62,18 +63,18 @@ class Figures:
 
 def figures_of(kernels: Iterable[tuple[KernelRun, int]]) -> Figures:
     """The sums over kernels, each with how often it runs."""
-    runs = commands = cycles = macs = 0
+    runs = commands = cycles = 0
     ideal = Fraction(0)
     units: dict[str, dict[str, int]] = {}
     buses: dict[str, int] = {}
     moved: dict[tuple[str, str], int] = {}
     traffic: list[tuple[Traffic, int]] = []
+    work: list[tuple[Work, int]] = []
     for kernel, times in kernels:
         simulation = kernel.simulation
         runs += times
         commands += times * len(simulation.commands)
         cycles += times * simulation.cycles
-        macs += times * simulation.macs
         ideal += times * simulation.ideal.cycles
         for use in simulation.units:
             sums = units.setdefault(use.unit, {BUSY: 0})
@@ -84,8 +85,9 @@ def figures_of(kernels: Iterable[tuple[KernelRun, int]]) -> Figures:
         for pair, size in simulation.moved.items():
             moved[pair] = moved.get(pair, 0) + times * size
         traffic.append((_traffic(kernel), times))
+        work.append((kernel.work, times))
     ordered = {unit: dict(sorted(sums.items(), key=_rank)) for unit, sums in units.items()}
-    return Figures(runs, commands, cycles, ideal, macs, ordered, buses, moved, _sum(traffic))
+    return Figures(runs, commands, cycles, ideal, _work(work), ordered, buses, moved, _sum(traffic))
 
 
 def _rank(item: tuple[str, int]) -> tuple[bool, bool]:
@@ -107,23 +109,45 @@ def _traffic(kernel: KernelRun) -> Traffic:
 
 
 def _sum(traffic: list[tuple[Traffic, int]]) -> Traffic:
-    def total(name: str) -> int | None:
-        values = [(getattr(each, name), times) for each, times in traffic]
-        return None if any(value is None for value, _ in values) else sum(value * times for value, times in values)
-
     return Traffic(
         sum(each.bytes * times for each, times in traffic),
-        total("compulsory"),
-        total("square_root"),
+        _total((each.compulsory, times) for each, times in traffic),
+        _total((each.square_root, times) for each, times in traffic),
         all(each.square_root_is_bound for each, _ in traffic),
-        total("best_tiling"),
-        total("least"),
+        _total((each.best_tiling, times) for each, times in traffic),
+        _total((each.least, times) for each, times in traffic),
     )
 
 
-def peak_share(figures: Figures, peak: Fraction) -> float | None:
-    """The multiply-accumulates, of what the machine could do in the time; None for a machine that does none."""
-    return float(figures.macs / (peak * figures.cycles)) if peak and figures.cycles else None
+def _work(work: list[tuple[Work, int]]) -> Work:
+    return Work(
+        sum(each.issued * times for each, times in work),
+        _total((each.useful, times) for each, times in work),
+        _total((each.redundant, times) for each, times in work),
+        _total((each.padded, times) for each, times in work),
+    )
+
+
+def _total(values: Iterable[tuple[int | None, int]]) -> int | None:
+    """The sum of numbers, each with how often it counts; None where one is not known."""
+    total = 0
+    for value, times in values:
+        if value is None:
+            return None
+        total += value * times
+    return total
+
+
+def peak_shares(figures: Figures, peak: Fraction) -> tuple[float | None, float | None, float | None]:
+    """
+    The useful, the redundant and the padded multiply-accumulates, of what the machine could do in the time; None for
+    what is not known, and for a machine that does none.
+    """
+    work, most = figures.work, peak * figures.cycles
+    parts = [
+        None if each is None or not most else float(each / most) for each in (work.useful, work.redundant, work.padded)
+    ]
+    return parts[0], parts[1], parts[2]
 
 
 # files
@@ -163,14 +187,17 @@ def total_of(run: ProgramRun) -> Figures:
 
 
 def _as_json(figures: Figures, peak: Fraction) -> dict[str, Any]:
+    shares = peak_shares(figures, peak)
     return {
         "runs": figures.runs,
         "commands": figures.commands,
         "cycles": figures.cycles,
         "ideal_cycles": float(figures.ideal),
         "ratio": figures.ratio,
-        "macs": figures.macs,
-        "peak_share": peak_share(figures, peak),
+        "macs": asdict(figures.work),
+        "peak_share": shares[0],
+        "redundant_share": shares[1],
+        "padded_share": shares[2],
         "units": figures.units,
         "buses": figures.buses,
         "moved": [{"from": pair[0], "to": pair[1], "bytes": size} for pair, size in figures.moved.items()],
@@ -189,7 +216,8 @@ def csv_text(run: ProgramRun) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
         [
-            *("kernel", "runs", "commands", "cycles", "ideal_cycles", "ratio", "macs", "peak_share"),
+            *("kernel", "runs", "commands", "cycles", "ideal_cycles", "ratio"),
+            *("useful_macs", "redundant_macs", "padded_macs", "peak_share", "redundant_share", "padded_share"),
             *("bytes", "compulsory", "square_root", "square_root_is_bound", "best_tiling", "bytes_ratio"),
             *(f"{source} to {dest}" for source, dest in total.moved),
             *(f"bus {bus} busy" for bus in total.buses),
@@ -197,11 +225,14 @@ def csv_text(run: ProgramRun) -> str:
         ]
     )
     for name, runs, figures in rows:
-        share, traffic = peak_share(figures, peak), figures.traffic
+        work, traffic = figures.work, figures.traffic
         head = (name, runs, figures.commands, figures.cycles, f"{float(figures.ideal):g}", f"{figures.ratio:.6f}")
         writer.writerow(
             [
-                *(*head, figures.macs, "" if share is None else f"{share:.6f}", traffic.bytes),
+                *head,
+                *("" if n is None else n for n in (work.useful, work.redundant, work.padded)),
+                *("" if share is None else f"{share:.6f}" for share in peak_shares(figures, peak)),
+                traffic.bytes,
                 *("" if n is None else n for n in (traffic.compulsory, traffic.square_root)),
                 int(traffic.square_root_is_bound) if traffic.square_root is not None else "",
                 "" if traffic.best_tiling is None else traffic.best_tiling,

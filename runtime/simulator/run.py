@@ -16,11 +16,12 @@ from penstock.passes.accel.hazards import check
 from penstock.passes.accel.limits import limit_faults
 from penstock.passes.accel.program import Program, View
 from penstock.passes.accel.trace import Call, trace_calls
-from penstock.passes.kernels import machine_of
+from penstock.passes.kernels import machine_of, stated_macs
 from penstock.passes.planning.traffic_bounds import BestTiling, Contraction, SquareRoot, best_tiling, square_root
 from penstock.runtime.simulator.compulsory import compulsory
 from penstock.runtime.simulator.events import simulate
 from penstock.runtime.simulator.timeline import Simulation
+from penstock.runtime.simulator.work import Work, work_of
 from penstock.runtime.simulator.workloads import Workloads
 
 _MOST_NOTES = 10
@@ -53,6 +54,7 @@ class KernelRun:
     simulation: Simulation
     runs: int
     bounds: Bounds
+    work: Work
 
     @property
     def bytes_in(self) -> int:
@@ -120,7 +122,9 @@ def run_program(
             simulation.check()
             spaces = [view.space for view in call.arguments if view is not None]
             contraction = None if workloads is None else workloads.of(name, spaces)
-            runs.append(KernelRun(name, simulation, 0, bounds_of(call.program, contraction, target)))
+            bounds = bounds_of(call.program, contraction, target)
+            work = work_of(call.program, target, stated_macs(call.function))
+            runs.append(KernelRun(name, simulation, 0, bounds, work))
         runs[number].runs += 1
         order.append(number)
     if only is not None and only not in names:

@@ -96,10 +96,6 @@ class Simulation(Moments):
         self.check()
         return bus_uses(self)
 
-    @property
-    def macs(self) -> int:
-        return sum(command.macs for command in self.commands)
-
     @cached_property
     def moved(self) -> dict[tuple[str, str], int]:
         """The bytes from one scope to another, as they are counted on the off-chip side; "dram" is off chip."""

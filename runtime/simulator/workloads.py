@@ -1,4 +1,9 @@
-"""What kernels compute, seen before they are tiled: the contraction by which their traffic is judged."""
+"""
+What kernels compute, seen before they are tiled: the contraction by which their traffic is judged.
+
+A kernel is looked at before every pass, from when it has a device: one that a pass has tiled has no contraction on its
+arguments any more, and what was seen last stays. So it does not matter which pass tiles.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +29,6 @@ from penstock.passes.kernels import is_contraction, machine_kernels
 from penstock.passes.paths import intermediates
 from penstock.passes.planning.traffic_bounds import Contraction, ContractionOperand, Index
 
-_TILES = "tile"
-"""The pass before which contractions are whole."""
 _ON_CHIP = re.compile(r"(.+)_on_chip(_\d+)?")
 """The name of a kernel that `mem-promote` has made of another, for tensors that stay on chip."""
 
@@ -59,14 +62,13 @@ class Workloads:
     found: dict[str, Workload] = field(default_factory=dict[str, Workload])
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
-        if module_pass.name == _TILES:
-            self.read(module)
+        self.read(module)
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         pass
 
     def read(self, module: ModuleOp) -> None:
-        """Note what the kernels of a module at tensor level compute."""
+        """Note what the kernels of a module compute that are at the tensor level and not tiled."""
         target, kernels = machine_kernels(module)
         for kernel in kernels:
             if target is not None and (workload := workload_of(kernel, target)) is not None:
@@ -84,14 +86,15 @@ def workload_of(kernel: func.FuncOp, target: TargetOp) -> Workload | None:
     The contraction of a kernel at tensor level; None unless it has exactly one, of which an intrinsic is made, on two
     arguments of the kernel that are padded at most.
     """
+    if (sizes := _sizes_at_the_borders(kernel)) is None:
+        return None
     generics = [op for op in kernel.walk() if isinstance(op, GenericOp) and is_contraction(op)]
-    if len(generics) != 1 or len(generics[0].inputs) != 2:
+    if len(generics) != 1 or len(generics[0].inputs) != 2 or generics[0].parent is not kernel.body.block:
         return None
     generic = generics[0]
     access = access_of(generic)
     matches = candidates(access, target)[0] if access is not None else []
-    sizes = _sizes_at_the_borders(kernel)
-    if not matches or sizes is None:
+    if not matches:
         return None
     extents = tuple(generic.get_static_loop_ranges())
     operands: list[ContractionOperand] = []

@@ -116,7 +116,7 @@ def test_the_json_has_all_figures(penstock: Command, accel: Path, lowered: tuple
     assert "out.json: the figures as JSON" in done.err
     found: dict[str, Any] = json.loads(Path("out.json").read_text())
     run = lowered[1]
-    assert (found["schema"], found["version"], found["machine"]) == ("penstock-simulation", 1, "gemmini-fp32")
+    assert (found["schema"], found["version"], found["machine"]) == ("penstock-simulation", 2, "gemmini-fp32")
     assert found["total"]["cycles"] == run.cycles == sum(each["cycles"] * each["runs"] for each in found["kernels"])
     assert [found["kernels"][number]["kernel"] for number in found["order"]] == [k.kernel for _, k in calls(run)]
     assert found["host"]
@@ -133,7 +133,16 @@ def test_the_csv_has_a_row_for_each_kernel_and_the_total(penstock: Command, acce
     rows = list(csv.DictReader(io.StringIO(done.out)))
     *kernels, total = rows
     assert total["kernel"] == "total"
-    for column in ("commands", "cycles", "macs", "bytes", "load busy", "execute done", "dram to spad"):
+    for column in (
+        "commands",
+        "cycles",
+        "useful_macs",
+        "padded_macs",
+        "bytes",
+        "load busy",
+        "execute done",
+        "dram to spad",
+    ):
         assert int(total[column]) == sum(int(row[column]) * int(row["runs"]) for row in kernels)
 
 

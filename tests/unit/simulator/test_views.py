@@ -18,14 +18,16 @@ from penstock.runtime.simulator.perfetto import trace_text
 from penstock.runtime.simulator.run import Bounds, KernelRun, ProgramRun
 from penstock.runtime.simulator.timeline_svg import WIDTH, timeline_svg
 from penstock.runtime.simulator.window import Window
+from penstock.runtime.simulator.work import Work
 
+WORK = Work(256 * 20, 256 * 16, 256 * 3, 256)
 UNKNOWN = Bounds(None, None, None)
 
 
 def run_of(machine: str, commands: list[Command], times: int = 1) -> ProgramRun:
     target = load_machine(machine)
     simulation = simulate(Program(MachineModel.of(target), commands))
-    return ProgramRun(target, (KernelRun("kernel", simulation, times, UNKNOWN),), (0,) * times, (("other", 2),))
+    return ProgramRun(target, (KernelRun("kernel", simulation, times, UNKNOWN, WORK),), (0,) * times, (("other", 2),))
 
 
 def events(run: ProgramRun) -> list[dict[str, Any]]:
@@ -83,13 +85,15 @@ def test_figures_are_summed_over_runs() -> None:
     ]
     run = run_of("vta-pynq", commands, times=3)
     total = total_of(run)
-    assert (total.cycles, total.macs, total.runs, total.commands) == (3 * 48, 3 * 256 * 20, 3, 6)
+    assert (total.cycles, total.runs, total.commands) == (3 * 48, 3, 6)
+    assert total.work == Work(3 * 256 * 20, 3 * 256 * 16, 3 * 256 * 3, 3 * 256)
     assert total.units["compute"] == {"busy": 90, "token load": 54}
     assert total.units["load"] == {"busy": 30, "latency": 24, "done": 90}
     assert total.moved == {("dram", "inp"): 240}
     assert (total.traffic.bytes, total.traffic.compulsory, total.traffic.ratio) == (240, None, None)
     document = json.loads(json_text(run))
-    assert document["total"]["peak_share"] == pytest.approx(20 / 48)
+    shares = [document["total"][name] for name in ("peak_share", "redundant_share", "padded_share")]
+    assert shares == pytest.approx([16 / 48, 3 / 48, 1 / 48])
     assert document["total"]["ideal_cycles"] == 90
     assert document["host"] == [{"function": "other", "runs": 2}]
     (kernel, whole) = csv.DictReader(io.StringIO(csv_text(run)))

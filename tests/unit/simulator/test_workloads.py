@@ -6,6 +6,7 @@ from pathlib import Path
 
 from penstock.passes.planning.traffic_bounds import best_tiling, square_root
 from penstock.runtime.compiler import attach_machine, compile_module, load_input
+from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.simulator.run import run_program
 from penstock.runtime.simulator.workloads import Workloads
 
@@ -98,6 +99,20 @@ def test_kernels_without_a_contraction_have_no_workload(tmp_path: Path) -> None:
     }
     """
     assert workloads_of(tmp_path, text, "rapid-core-like").found == {}
+
+
+def test_it_does_not_matter_which_pass_tiles(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.mlir"
+    path.write_text(matmul(48, 32, 64))
+    program = load_input(path)
+    attach_machine(program.module, "gemmini-fp32")
+    run_passes(program.ctx, program.module, read_pipeline("graph-fuse,graph-to-tensor,assign-devices"))
+    found = Workloads()
+    for each in read_pipeline("value-dce,tile,value-dce,tensor-to-loop"):
+        # What tiles is not asked for its name: it could be a plug-in's.
+        found.before(read_pipeline("cse")[0], program.module)
+        run_passes(program.ctx, program.module, [each])
+    assert found.found == workloads_of(tmp_path, matmul(48, 32, 64), "gemmini-fp32").found != {}
 
 
 def test_traffic_is_never_below_what_is_compulsory(tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""
+What the multiply-accumulates of a kernel are for: useful, redundant and padded ones.
+
+*Useful* are those of the kernel before it is tiled: its attribute `macs`, which `assign-devices` writes, every later
+pass keeps, and a kernel that was written by hand may state itself. *Redundant* are those that are done again: where
+tiles overlap, elements of the result are computed and stored more than once, each with as many products. *Padded* is
+what else the applications of an intrinsic have room for: lanes that stand idle in a block that is not full, and
+products with what stands behind the end of a dim. The three add up to the applications times the products of each.
+
+Nothing is known of a kernel that does not state `macs`, or whose commands contradict it: fewer products than that, or
+results stored again without the products that this would take, as where sums that are not complete leave the chip.
+Redundant and padded work are not told apart where the result does not leave the chip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.dialects.machine import DRAM, TargetOp
+from penstock.passes.accel.program import Kind, Program
+from penstock.runtime.simulator.compulsory import compulsory
+
+
+@dataclass(frozen=True)
+class Work:
+    """Multiply-accumulates of one run of a kernel; None for what is not known."""
+
+    issued: int
+    """What the applications of intrinsics that multiply have room for."""
+    useful: int | None
+    redundant: int | None
+    padded: int | None
+
+
+def work_of(program: Program, target: TargetOp, useful: int | None) -> Work:
+    """The work of a program whose kernel says that `useful` products are to be done, if it says so."""
+    intrinsics = target.intrinsics()
+    per_issue = {name: op.macs_per_issue() for name, op in intrinsics.items()}
+    multiplying = [each for each in program.commands if each.kind is Kind.EXEC and each.macs]
+    executed = sum(each.macs for each in multiplying)
+    issued = sum(max(each.macs, each.iterations * per_issue.get(each.name, 0)) for each in multiplying)
+    unknown = Work(issued, None, None, None)
+    if not executed:
+        return Work(0, 0, 0, 0) if not useful else unknown
+    if useful is None or useful > executed:
+        return unknown
+    redundant = _again(program, useful)
+    if redundant is None:
+        # What stays on chip is not seen twice; without any surplus there is nothing to tell apart.
+        return Work(issued, useful, 0, issued - useful) if useful == executed else Work(issued, useful, None, None)
+    return Work(issued, useful, redundant, issued - useful - redundant) if useful + redundant <= executed else unknown
+
+
+def _again(program: Program, useful: int) -> int | None:
+    """The products of the elements that are stored off chip once more; None where no element is stored there."""
+    stored = sum(region.size for each in program.commands for region in each.writes if region.space == DRAM)
+    touched = compulsory(program) if stored else None
+    return None if touched is None else useful * (stored - touched[1]) // touched[1]
