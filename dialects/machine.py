@@ -56,6 +56,7 @@ __all__ = [
     "CONVERT_RULES",
     "DRAM",
     "FULL_POLICIES",
+    "HOST",
     "IMMEDIATE",
     "STRIDES",
     "BusOp",
@@ -74,6 +75,9 @@ __all__ = [
     "layout_of",
     "numbers_of",
 ]
+
+HOST = "host"
+"""The device that is always there: what no machine runs, the host does."""
 
 _PartT = TypeVar("_PartT", bound=MachinePart)
 

@@ -28,11 +28,8 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UnknownName, UserError, location_of, nearest_or_all
-from penstock.dialects.machine import find_target
+from penstock.dialects.machine import HOST, find_target
 from penstock.dialects.verifier import Verifier
-
-HOST = "host"
-"""The device that is always there."""
 
 
 class FaultyOp(VerifyException):

@@ -14,8 +14,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.element_types import accumulator_of
-from penstock.dialects.machine import TargetOp, find_target
-from penstock.dialects.verification import HOST
+from penstock.dialects.machine import HOST, TargetOp, find_target
 
 ENTRY = "main"
 """The function that is run; the others with a body are kernels."""
