@@ -98,7 +98,8 @@ def first_difference(
                 permuted = permuted or group.place
             case _:
                 pass
-    return permuted or _producer([group for group in expected if group in found], output)
+    known = {part for op in after.walk() for part in _parts_of(op.location)}
+    return permuted or _producer([group for group in expected if known.intersection(group.parts)], output)
 
 
 def _absorbed(trace: Iterable[_Group], sinks: dict[str, _Group]) -> set[_Group]:

@@ -187,6 +187,9 @@ class Lockstep:
                 self._try_orders(module, actual)
         except UserError as error:
             return Comparison(module_pass.name, "broken", math.inf, operation=error.loc, fault=error)
+        except (ArithmeticError, IndexError, TypeError, ValueError) as error:  # IR that should not have verified
+            fault = UserError(f"the interpreter cannot run it, {type(error).__name__}: {error}")
+            return Comparison(module_pass.name, "broken", math.inf, fault=fault)
         self._expected = actual
         return comparison
 

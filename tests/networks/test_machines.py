@@ -92,9 +92,9 @@ def test_the_network_agrees_with_onnxruntime_and_one_wrong_weight_does_not(machi
     module, ctx = program.module, program.ctx
     compile_module(module, ctx, machine, "accel")
     check_placement(module, case.share)
-    engine = Engine(module, ctx, backend="native")
+    engine = Engine(module, ctx, backend="native", verify=False)
     assert worst(reference, engine(*inputs)) <= case.tolerance
     for seed in (None, 0, 1):
         assert worst(reference, run_module(module, inputs, ctx.weights, seed=seed)) <= case.tolerance
     ctx.weights._arrays.update(Lowered(module, ctx).exchanged())  # pyright: ignore[reportPrivateUsage]
-    assert worst(reference, Engine(module, ctx, backend="native")(*inputs)) > 2 * case.tolerance
+    assert worst(reference, Engine(module, ctx, backend="native", verify=False)(*inputs)) > 2 * case.tolerance

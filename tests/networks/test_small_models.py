@@ -138,7 +138,7 @@ def test_it_computes_what_onnxruntime_does(name: str) -> None:
     arrays = list(model.inputs.values())
     for outputs in (
         run_module(program.module, arrays, program.ctx.weights, seed=3),
-        Engine(program.module, program.ctx, backend="native")(*arrays),
+        Engine(program.module, program.ctx, backend="native", verify=False)(*arrays),
     ):
         for ours, theirs in zip(outputs, expected, strict=True):
             assert np.abs(ours - theirs).max() <= TOLERANCE * np.abs(theirs).max()

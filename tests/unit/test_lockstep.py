@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pytest
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, UnknownLoc
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from penstock.dialects.accel import DmaOp
 from penstock.dialects.context import make_context
+from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import AddOp, SubOp
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.runtime.compiler import attach_machine
 from penstock.runtime.pass_manager import read_pipeline
 from penstock.runtime.signature import signature_of
-from penstock.tools.lockstep import default_inputs, lockstep, summed_terms
+from penstock.tools.lockstep import Lockstep, default_inputs, lockstep, summed_terms
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -154,3 +157,99 @@ def test_the_operation_is_named_below_graph_level_too() -> None:
     culprit = lockstep(module, ctx, [*read_pipeline("graph-fuse,graph-to-tensor"), TakesTheLess()]).culprit
     assert culprit is not None
     assert (culprit.pass_name, culprit.operation) == ("takes-the-less", '"rectified"')
+
+
+@dataclass(frozen=True)
+class Raises(ModulePass):
+    name = "raises"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        raise UserError("this program is too odd", loc="in.mlir:1:1")
+
+
+KERNEL = """
+func.func @main(%x: memref<16xf32> {graph.name = "x"}, %y: memref<16xf32> {graph.output = "y"}) {
+  func.call @k(%x, %y) : (memref<16xf32>, memref<16xf32>) -> ()
+  func.return
+}
+func.func private @k(%x: memref<16xf32>, %y: memref<16xf32>) attributes {device = @gemmini_fp32} {
+  %a = mem.buffer at 0 : memref<16xf32, "spad">
+  %t = accel.dma %x to %a on "mvin" : memref<16xf32> to memref<16xf32, "spad"> loc("load")
+  %u = accel.dma %a to %y on "mvout" after (%t) : memref<16xf32, "spad"> to memref<16xf32> loc("store")
+  accel.barrier
+  func.return
+}
+"""
+
+
+@dataclass(frozen=True)
+class Drops(ModulePass):
+    """Takes out the operand or the op that a bug leaves out."""
+
+    name = "drops"
+    what: str = "token"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        load, store = [each for each in op.walk() if isinstance(each, DmaOp) and each.location != UnknownLoc()]
+        store.operands = [store.source, store.dest]
+        store.properties["operandSegmentSizes"] = load.properties["operandSegmentSizes"]
+        if self.what == "load":
+            Rewriter.erase_op(load)
+
+
+def watched(*passes: ModulePass) -> UserError:
+    """What lockstep raises on the kernel."""
+    ctx = make_context()
+    module = parse_text(ctx, SourceText("in.mlir", KERNEL)).module
+    attach_machine(module, "gemmini-fp32")
+    with pytest.raises(UserError) as raised:
+        Lockstep(ctx, default_inputs(signature_of(module))).run(module, passes)
+    return raised.value
+
+
+def test_a_missing_token_is_blamed_on_the_pass_that_left_it_out_although_a_later_one_would_hide_it() -> None:
+    error = watched(*read_pipeline("cse"), Drops("token"), *read_pipeline("accel-pipeline"))
+    assert error.message.startswith('the pass "drops" broke the program: accel.dma "mvout" on store reads')
+    assert error.loc == '"store"'
+    assert error.notes[-1] == "every value was kept by cse"
+
+
+def test_a_fault_of_the_interpreter_is_blamed_on_the_pass_after_which_it_shows() -> None:
+    error = watched(*read_pipeline("cse,dce"), Drops("load"))
+    assert error.message.startswith('the pass "drops" broke the program: accel.dma reads element [0] of %a')
+    assert error.loc == '"store"'
+    assert error.notes[-1] == "every value was kept by cse, dce"
+
+
+def test_a_refusal_names_the_pass_and_those_that_kept_every_value() -> None:
+    error = watched(*read_pipeline("cse"), Raises())
+    assert (error.message, error.loc) == ("this program is too odd", "in.mlir:1:1")
+    assert error.notes == ('the pass "raises" refuses the program', "every value was kept by cse")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_check_lists_the_passes_up_to_a_refusal(
+    penstock: Command, monkeypatch: pytest.MonkeyPatch, *, quiet: bool
+) -> None:
+    from xdsl.transforms.dead_code_elimination import DeadCodeElimination
+
+    monkeypatch.setattr(DeadCodeElimination, "apply", Raises.apply)
+    Path("in.mlir").write_text(PROGRAM)
+    finished = penstock("check", "in.mlir", "-p", "canonicalize,dce", *(["-q"] if quiet else []))
+    assert finished.status == 1
+    assert finished.out == ("" if quiet else "canonicalize: equal, bit for bit\n")
+    assert 'note: the pass "dce" refuses the program\nnote: every value was kept by canonicalize\n' in finished.err
+
+
+def test_check_against_a_source_names_the_operation_that_differs(penstock: Command) -> None:
+    Path("source.mlir").write_text(PROGRAM)
+    Path("edited.mlir").write_text(PROGRAM.replace("graph.add %p, %p", "graph.mul %p, %p"))
+    finished = penstock("check", "edited.mlir", "--against", "source.mlir", "-p", "dce")
+    assert (finished.status, finished.out.split(" changed")[0]) == (1, "as given:")
+    assert 'note: the first operation with another value is "twice"' in finished.err
+    Path("other.mlir").write_text(PROGRAM.replace("8", "7"))
+    finished = penstock("check", "other.mlir", "--against", "source.mlir")
+    assert (finished.status, finished.out) == (1, "")
+    assert "error: the program has other inputs or outputs than its source" in finished.err
+    finished = penstock("check", "source.mlir", "--against", "source.mlir", "-p", "dce")
+    assert finished.out == "as given: equal, bit for bit\ndce: equal, bit for bit\n"
