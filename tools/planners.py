@@ -32,8 +32,8 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BYTES = re.compile(r"([0-9]+)([kmg]?)(?:i?b)?", re.IGNORECASE)
 _MOST_ALIVE = 12
 """Buffers that an error lists."""
-_LOOK = 2.0
-"""Seconds at most to find out what capacity would do."""
+_LOOK = 0.5
+"""Seconds at most, where time is limited, to find out what capacity would do."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,8 @@ def best_of(found: Sequence[Found]) -> Found:
     best = min(found, key=lambda each: math.inf if each.peak is None else each.peak)
     bound = max(each.bound for each in found)
     infeasible = any(each.infeasible for each in found)
-    return replace(best, outcome=replace(best.outcome, bound=bound, infeasible=infeasible))
+    reason = next((each.outcome.reason for each in found if each.outcome.reason is not None), None)
+    return replace(best, outcome=replace(best.outcome, bound=bound, infeasible=infeasible, reason=reason))
 
 
 def report(found: Found, seed: int) -> list[str]:
@@ -216,19 +217,20 @@ def does_not_fit(found: Found, limits: Limits, loc: str) -> UserError:
         free = run_planner(replace(problem, capacity=None), found.name, again)
         taken = min((size for size in (taken, free.peak) if size is not None), default=None)
         bound = max(bound, free.bound)
-    where = "nowhere" if capacity is None else f"a memory of {capacity:,} bytes"
+    where = "" if capacity is None else f" a memory of {capacity:,} bytes"
     if not found.infeasible:
         best = "no plan was found" if taken is None else f"the best plan takes {taken:,} bytes"
         notes = [
             f"it is not proved that none fits: the lower bound is {bound:,} bytes",
             'give it longer, --time-limit, or another planner, --planner; "portfolio" tries several',
         ]
-        return UserError(f"no plan was found for {where}: {best}", loc=loc, notes=notes, status=TIME_LIMIT)
-    why = f"{alive:,} bytes are alive at time {moment}"
-    if capacity is not None and alive <= capacity:
-        why = f"the proof is a search; the most at once, {why}"
+        return UserError(
+            f"no plan was found{' for' * bool(where)}{where}: {best}", loc=loc, notes=notes, status=TIME_LIMIT
+        )
+    most = f"{alive:,} bytes are alive at time {moment}"
+    why = found.outcome.reason or f"the proof is a search; the most at once, {most}"
     notes = [f"alive at time {moment}:", *_alive(problem, moment), *_remedy(taken, bound)]
-    return UserError(f"no plan fits {where}: {why}", loc=loc, notes=notes, status=USER_FAULT)
+    return UserError(f"no plan fits{where}: {why}", loc=loc, notes=notes, status=USER_FAULT)
 
 
 def _alive(problem: Problem, moment: int) -> list[str]:

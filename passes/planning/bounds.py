@@ -7,12 +7,82 @@ what alignments waste, and what lies above what must lie high up.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
 
-from penstock.passes.planning.instance import Instance, Part
-from penstock.passes.planning.problem import Problem, lower_bound
+from penstock.passes.planning.instance import Instance, Part, allowed_places, compact
+from penstock.passes.planning.problem import Problem, lower_bound, peak
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why no plan of a problem fits its capacity, known without a search."""
+
+    reason: str
+    """For people."""
+    bound: int
+    """Bytes that no plan can do without."""
+
+
+def obstacle(problem: Problem) -> Obstacle | None:
+    """
+    Why no plan fits, where that takes no search; None where only a search can tell.
+
+    Looked at are the bytes alive at once, where each buffer ends at its lowest, what banks hold, and what alignments
+    waste. Places that are given and overlap are refused before.
+    """
+    bound, capacity = lower_bound(problem), problem.capacity
+    for buffer in problem.buffers:
+        if buffer.banks is not None and buffer.offset is None and not allowed_places(buffer, problem.bank_size):
+            reason = (
+                f"buffer {buffer.id} of {buffer.size:,} bytes, aligned to {buffer.alignment}, fits none of its banks"
+            )
+            return Obstacle(reason, bound)
+    if (reason := _full_banks(problem)) is not None:
+        return Obstacle(reason, bound)
+    if capacity is None:
+        return None
+    moment, alive = peak(problem)
+    if alive > capacity:
+        return Obstacle(f"{alive:,} bytes are alive at time {moment}", bound)
+    if bound > capacity:
+        return Obstacle(_highest(problem, bound), bound)
+    if any(buffer.size % buffer.alignment or buffer.banks is not None for buffer in problem.buffers):
+        # In all other problems nothing is known beyond what has been looked at, for a price that grows with them.
+        bound = strong_lower_bound(problem, compact(problem))
+        if bound > capacity:
+            most = f"{alive:,} bytes are alive at time {moment}"
+            return Obstacle(
+                f"{most}, and with what alignments and banks waste the lower bound is {bound:,} bytes", bound
+            )
+    return None
+
+
+def _full_banks(problem: Problem) -> str | None:
+    """Why some banks do not hold what may lie nowhere else, if so."""
+    bank_size = problem.bank_size or 0
+    for banks in sorted({tuple(sorted(set(buffer.banks))) for buffer in problem.buffers if buffer.banks is not None}):
+        inside = tuple(b for b in problem.buffers if b.banks is not None and set(b.banks) <= set(banks))
+        moment, alive = peak(Problem(inside, bank_size=bank_size))
+        if alive > len(banks) * bank_size:
+            names = ", ".join(map(str, banks))
+            return (
+                f"at time {moment} {alive:,} bytes are alive that may lie in no banks but {names}, "
+                f"which have {len(banks) * bank_size:,}"
+            )
+    return None
+
+
+def _highest(problem: Problem, bound: int) -> str:
+    """Which buffer cannot end below the bound."""
+    for buffer in problem.buffers:
+        alone = Problem((buffer,), bank_size=problem.bank_size)
+        if lower_bound(alone) == bound:
+            fixed = "" if buffer.offset is None else f", which is fixed at {buffer.offset:,},"
+            return f"buffer {buffer.id} of {buffer.size:,} bytes{fixed} ends at {bound:,} at the lowest"
+    return f"the lower bound is {bound:,} bytes"
 
 
 def strong_lower_bound(problem: Problem, instance: Instance) -> int:

@@ -7,7 +7,8 @@ The default planner: anytime, and of each kind of search only as much as the pro
    as long as nothing fits it); ejection search, which brings the best plan down; the exact search for heights between
    the two. Whatever one finds or proves is where the others go on from.
 
-It stops where the best plan meets the bound, at what is good enough, and at its limits. A step is one of the exact
+It stops where the best plan meets the bound, where the bound exceeds the capacity, at what is good enough, and at its
+limits. A step is one of the exact
 search; one of ejection search, which takes longer, counts as many as it takes the time of.
 """
 
@@ -81,7 +82,8 @@ class _Portfolio:
 
     @property
     def finished(self) -> bool:
-        return self.hopeless or self.ejection.height <= self.goal or self.budget.over
+        done = self.hopeless or _exceeds(self.bound, self.problem) or self.ejection.height <= self.goal
+        return done or self.budget.over
 
     def run(self) -> Outcome:
         """Take turns until the goal, or a limit."""

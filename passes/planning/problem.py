@@ -178,6 +178,8 @@ class Outcome:
     """Whether it is proved that no plan fits the capacity."""
     steps: int = 0
     """Steps taken."""
+    reason: str | None = None
+    """For people: why no plan fits, where that was known before any search."""
 
 
 def merge_intervals(spans: Iterable[Interval]) -> tuple[Interval, ...]:

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.passes.planning.bounds import obstacle
 from penstock.passes.planning.problem import Limits, Outcome, Plan, PlanError, Problem, validate
 
 Planner = Callable[[Problem, Limits], Outcome]
@@ -59,11 +61,18 @@ def solve(problem: Problem, name: str = DEFAULT_PLANNER, limits: Limits | None =
     """
     What the planner `name` finds; its plan, if it has one, is checked against everything but the capacity.
 
+    Where no plan fits, and that is known without a search (`bounds.obstacle`), the planner is given no steps to search.
+
     Raises UserError for an unknown planner, for places given by hand that are no plan, and for a planner whose
     plan is not valid.
     """
     check_fixed(problem)
-    outcome = planner(name)(problem, limits or Limits())
+    limits = limits or Limits()
+    if (known := obstacle(problem)) is not None:
+        limits = replace(limits, steps=0)
+    outcome = planner(name)(problem, limits)
+    if known is not None:
+        outcome = replace(outcome, bound=max(outcome.bound, known.bound), infeasible=True, reason=known.reason)
     if outcome.plan is not None:
         try:
             validate(Problem(problem.buffers, bank_size=problem.bank_size), outcome.plan)
