@@ -26,11 +26,10 @@ from xdsl.utils.mlir_lexer import MLIRLexer
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of, render_location
 
-_REFUSALS = (VerifyException, ValueError, AssertionError, ArithmeticError, NotImplementedError, RecursionError)
-"""
-What an attribute, a type or a builder raises that refuses its parameters, and xDSL's parsers where they assert what
-the text has to be: none knows a place.
-"""
+_REFUSALS = (VerifyException, ValueError, ArithmeticError, NotImplementedError, RecursionError)
+"""What an attribute, a type or a builder raises that refuses its parameters: none knows a place."""
+_MALFORMED = (AssertionError, AttributeError, LookupError, TypeError)
+"""What xDSL's parsers and builders run into that take for granted what the text has to be; a message would not help."""
 _NO_OWNER = "Forward declared values do not have an owner"
 
 
@@ -104,7 +103,7 @@ class SourceParser(Parser):
         start = self._op_start = self.pos
         try:
             op = super().parse_operation()
-        except _REFUSALS as error:
+        except (*_REFUSALS, *_MALFORMED) as error:
             self._refuse(error, start)
         line, column = self.source.line_column(start)
         if isinstance(op.location, UnknownLoc):
@@ -144,7 +143,7 @@ class SourceParser(Parser):
                 pending = {id(value) for uses in self.forward_ssa_references.values() for value in uses.values()}
                 self._undefined_value([use for use in self._forward_uses if id(use.value) in pending])
             raise
-        except _REFUSALS as error:
+        except (*_REFUSALS, *_MALFORMED) as error:
             self._refuse(error, self.pos)
         # A block argument of the same name takes a forward reference for its own use, though the operation around it
         # is yet to get it as an operand: an outer value that is missing is then found nowhere else.
@@ -157,7 +156,11 @@ class SourceParser(Parser):
         if str(error) == _NO_OWNER and (here := [use for use in self._forward_uses if use.span.start >= start]):
             raise ParseError(here[0].span, f"{here[0].span.text} is used before it is defined") from error
         message = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ParseError(self._spot(start), message or "this operation is malformed") from error
+        if isinstance(error, _MALFORMED) or not message:
+            message = "this operation is malformed" + (
+                f": {message}" if isinstance(error, AssertionError) and message else ""
+            )
+        raise ParseError(self._spot(start), message) from error
 
     def _undefined_value(self, uses: Sequence[_ForwardUse]) -> NoReturn:
         first = min(uses, key=lambda use: use.span.start)

@@ -131,7 +131,7 @@ class TensorToLoopPass(ModulePass):
     (not so on a machine, where tiles are computed in a scope). What is left of an insertion is `mem.copy`; a
     box of a `tensor.pad` is a `mem.copy` of a window with `else`. A function called with buffers of different
     strides becomes several. An operand of which only the shape is used, the window of a pooling, becomes a
-    view with strides 0 of another operand. Constant tensors become `memref.global`s.
+    view with (dynamic) strides 0 of another operand. Constant tensors become `memref.global`s.
 
     Required: the tensor level, static shapes. Guaranteed: no tensors. Raises UserError, located, for ops that
     have no form on memrefs, for recursion and for functions on tensors that are only declared.

@@ -71,6 +71,11 @@ def reshape_view(builder: Builder, source: SSAValue, shape: Sequence[int]) -> SS
         return source
     strides = static_strides(type)
     groups = reassociation(type.get_shape(), shape)
+    if loose := _loose_units(type.get_shape(), strides, [ours for ours, _ in groups]):
+        zeros: list[int | SSAValue] = [0] * len(strides)
+        kept = [dim for dim in range(len(strides)) if dim not in loose]
+        squeezed = slice_view(builder, source, zeros, type.get_shape(), [1] * len(strides), kept)
+        return reshape_view(builder, squeezed, shape)
     collapsed = collapsed_strides(type.get_shape(), strides, [ours for ours, _ in groups])
     if collapsed is None:
         raise ValueError(f"{type} has no view of the shape {list(shape)}")
@@ -94,6 +99,24 @@ def reshape_view(builder: Builder, source: SSAValue, shape: Sequence[int]) -> SS
         )
         source = builder.insert(expand).result
     return source
+
+
+def _loose_units(shape: Sequence[int], strides: Sequence[int], groups: Sequence[Sequence[int]]) -> list[int]:
+    """
+    The dims of size 1 that stand in a group before others and do not step over them: MLIR does not collapse those.
+
+    Their strides mean nothing, so that a slice may do without them.
+    """
+    loose: list[int] = []
+    for group in groups:
+        inner = [dim for dim in group if shape[dim] != 1]
+        reach = strides[inner[-1]] if inner else 1
+        for dim in reversed(group[: group.index(inner[-1]) + 1] if inner else []):
+            if shape[dim] == 1 and strides[dim] != reach:
+                loose.append(dim)
+            elif shape[dim] != 1:
+                reach = strides[dim] * shape[dim]
+    return loose
 
 
 def _middle_shape(type: MemRefType[Attribute], groups: Sequence[tuple[list[int], list[int]]]) -> list[int]:

@@ -17,11 +17,19 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.verification import verify_module
 from penstock.lowering.from_text import SourceText, parse_text, read_text, split_text
 from penstock.lowering.to_text import module_text
+from penstock.runtime.compiler import attach_machine, pipeline
+from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 MLIR_OPT = shutil.which("mlir-opt-19")
 
-_PIECES = split_text(read_text(Path(__file__).with_name("mlir_chunks.mlir")))[1:]
-CHUNKS = {piece.text.split("\n")[0].removeprefix("// "): piece.text for piece in _PIECES}
+
+def _pieces(name: str) -> dict[str, str]:
+    """The pieces of a file beside this one, by the comments that they begin with."""
+    pieces = split_text(read_text(Path(__file__).with_name(name)))[1:]
+    return {piece.text.split("\n")[0].removeprefix("// "): piece.text for piece in pieces}
+
+
+CHUNKS, NETWORKS = _pieces("mlir_chunks.mlir"), _pieces("mlir_networks.mlir")
 
 GENERIC_ONLY = {"memref", "views", "globals", "parallel", "affine_max", "affine_if", "affine_parallel"}
 """Chunks with an operation that xDSL reads in generic form only."""
@@ -54,6 +62,20 @@ def test_mlir_reads_what_we_print_of_its_text(name: str) -> None:
     expected = mlir_opt(CHUNKS[name])
     assert mlir_opt(ours) == expected
     assert mlir_opt(reread(generic, generic=True)) == expected
+
+
+@pytest.mark.skipif(MLIR_OPT is None, reason="mlir-opt-19 is not installed")
+@pytest.mark.parametrize(("level", "machine"), [("tensor", None), ("loop", None), ("accel", "gemmini-fp32")])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_mlir_reads_what_the_compiler_emits(network: str, level: str, machine: str | None) -> None:
+    ctx = make_context()
+    module = parse_text(ctx, SourceText("<test>", NETWORKS[network])).module
+    if machine is not None:
+        attach_machine(module, machine)
+    run_passes(ctx, module, read_pipeline(",".join(pipeline(level, machine))))
+    generic = MLIRTarget(print_generic_format=True)
+    theirs = mlir_opt(module_text(ctx, module, generic), "--mlir-print-op-generic")
+    assert mlir_opt(reread(theirs, generic=True), "--mlir-print-op-generic") == theirs
 
 
 SEMI_AFFINE: dict[str, Callable[[int, int], int]] = {
@@ -187,3 +209,9 @@ def test_a_value_that_only_a_block_argument_defines_is_named_where_it_is_used() 
 def test_text_that_is_nested_without_end_is_refused_with_a_place() -> None:
     with pytest.raises(UserError, match=r"^<test>:1:1: error: it is nested too deeply"):
         reread(f'"u.x"() {{a = {"[" * 3000}}} : () -> ()', generic=False)
+
+
+def test_what_a_builder_takes_for_granted_is_refused_with_a_place() -> None:
+    text = "%y = linalg.matmul ins(%x : tensor<2x2xf32>) outs(%x : tensor<2x2xf32>) -> tensor<2x2xf32>"
+    with pytest.raises(UserError, match=r"^<test>:2:1: error: this operation is malformed"):
+        reread(f'%x = "u.x"() : () -> tensor<2x2xf32>\n{text}', generic=False)
