@@ -153,7 +153,7 @@ class SpmModel:
 
     def _of_kernel(self, kernel: FuncOp) -> Estimate:
         module = ModuleOp([self.target.clone(), kernel])
-        AssignDevicesPass().apply(Context(), module)
+        AssignDevicesPass(weigh_fusion=False).apply(Context(), module)
         parts = list(kernels(module))
         target, there = machine_kernels(module)
         assert target is not None
