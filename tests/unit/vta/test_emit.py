@@ -277,3 +277,25 @@ def test_the_interpreter_agrees_with_the_kernels_of_this_file() -> None:
         module = Parser(ctx, kernel.text).parse_module()
         inputs = kernel.draw(3)
         np.testing.assert_array_equal(run_module(module, inputs, ctx.weights)[0], kernel.expected(inputs))
+
+
+WEIGHTS_GIVEN = """
+func.func @main(%x: tensor<1x16x13x17xi8>, %w: tensor<32x16x3x3xi8>, %b: tensor<1x32x1x1xi32>)
+    -> tensor<1x32x13x17xi8> {
+  %0 = graph.conv %x, %w strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1] accumulate i32
+      : (tensor<1x16x13x17xi8>, tensor<32x16x3x3xi8>) -> tensor<1x32x13x17xi32>
+  %1 = graph.add %0, %b : (tensor<1x32x13x17xi32>, tensor<1x32x1x1xi32>) -> tensor<1x32x13x17xi32>
+  %s = graph.constant dense<7> : tensor<i32>
+  %2 = graph.shift_right %1, %s : (tensor<1x32x13x17xi32>, tensor<i32>) -> tensor<1x32x13x17xi32>
+  %3 = graph.clip %2 min 0 max 127 : tensor<1x32x13x17xi32>
+  %y = graph.cast %3 : tensor<1x32x13x17xi32> -> tensor<1x32x13x17xi8>
+  func.return %y : tensor<1x32x13x17xi8>
+}
+"""
+
+
+def test_weights_that_are_inputs_begin_at_whole_entries(tmp_path: Path) -> None:
+    path = tmp_path / "given.mlir"
+    path.write_text(WEIGHTS_GIVEN, encoding="utf-8")
+    words = ["compile", str(path), "--machine", "vta-pynq", "--emit", "vta", "-o", str(tmp_path / "out"), "-q"]
+    assert penstock_command(words) == 0
