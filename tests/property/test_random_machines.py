@@ -102,7 +102,7 @@ def check(seed: int, folder: Path) -> str:
     return "compiled" if refusal is None else f"refused: {refusal.message}"
 
 
-@pytest.mark.parametrize("seed", range(4, 88, 12))
+@pytest.mark.parametrize("seed", range(4, 49, 12))
 def test_a_valid_machine_compiles_small_programs(seed: int, tmp_path: Path) -> None:
     assert not check(seed, tmp_path).startswith("refused")
 
