@@ -114,7 +114,8 @@ def test_a_mutant_is_read_or_refused_with_a_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    check(1, 60, [*texts(), *emitted(tmp_path, LEVELS[1:2])], tmp_path, capsys)
+    # With this seed a text runs into what the parser has to give a place to.
+    check(20, 60, [*texts(), *emitted(tmp_path, LEVELS[1:2])], tmp_path, capsys)
 
 
 @pytest.mark.slow
