@@ -184,6 +184,8 @@ def parse_text(ctx: Context, source: SourceText) -> ParsedText:
         module = parser.parse_module()
     except ParseError as error:
         raise _located(source, error) from error
+    except RecursionError:
+        raise UserError("the text is nested too deeply", loc=source.name) from None
     return ParsedText(module, parser.places)
 
 

@@ -86,6 +86,13 @@ def warn_unverified(args: argparse.Namespace) -> None:
         print(f"{args.model}: warning: neither its memory plan nor its hazards are verified", file=sys.stderr)
 
 
+def natural(word: str) -> int:
+    """The number from 0 in a word, for argparse."""
+    if not (word.isascii() and word.isdecimal() and len(word) <= MAX_DIGITS):
+        raise argparse.ArgumentTypeError(f'"{word}" is no integer from 0')
+    return int(word)
+
+
 def read_dims(words: Sequence[str]) -> dict[str, int]:
     """
     The sizes in `NAME=SIZE` words.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.tools.arguments import add_common, add_machine, add_model, add_schedule, add_until, read_dims
+from penstock.tools.arguments import add_common, add_machine, add_model, add_schedule, add_until, natural, read_dims
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
@@ -27,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("-p", "--passes", metavar="PIPELINE", help="these passes in place of the compiler's")
     parser.add_argument("--input", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="inputs")
     parser.add_argument("--real", action="store_true", help="draw floats that are no integers")
-    parser.add_argument("--seed", type=int, default=0, help="what the inputs are drawn with; default 0")
+    parser.add_argument("--seed", type=natural, default=0, help="what the inputs are drawn with; default 0")
     add_schedule(parser, several=True)
     add_common(parser)
     parser.set_defaults(run=execute)

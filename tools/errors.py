@@ -6,13 +6,15 @@ is a traceback and a reproducer, a file that repeats it with one command.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -78,6 +80,7 @@ def guarded(
 
     `reproduce` turns a fault of ours into the command line that repeats it, writing a file if it needs one.
     """
+    _open_streams()
     try:
         with _printed_warnings():
             status = body()
@@ -90,12 +93,18 @@ def guarded(
         print(render(_out_of_memory(error)), file=sys.stderr)
         return USER_FAULT
     except BrokenPipeError:
-        # Python flushes stdout once more when it leaves; without this it complains there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except OSError as error:
+        # A name that is too long, a loop of links, a disk that is full: of the system, and not of this program. What
+        # has no name is a stream.
+        if error.filename is None:
+            _leave_stdout()
+        print(render(UserError(error.strerror or str(error), loc=error.filename or "<stdout>")), file=sys.stderr)
+        return USER_FAULT
     except Exception as error:
         return _internal_fault(error, reproduce)
 
@@ -131,6 +140,35 @@ def _out_of_memory(error: MemoryError) -> UserError:
     have = machine_bytes()
     notes = [] if have is None else [f"this machine has {in_words(have)}"]
     return UserError(f"out of memory{f': {error}' if str(error) else ''}", notes=notes)
+
+
+class _Closed(io.TextIOBase):
+    """A stream that the caller has closed: writing to it is an error, as it is for other programs."""
+
+    def write(self, s: str, /) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def _open_streams() -> None:
+    """Make the standard streams what Python takes them for, where the caller has closed some."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The next file would have the number of a stream, and get what is written to it.
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stdin = io.TextIOWrapper(io.BytesIO())
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stdout = _Closed()
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr = io.StringIO()
+
+
+def _leave_stdout() -> None:
+    """Python flushes stdout once more when it leaves; without this it complains there."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _internal_fault(error: Exception, reproduce: Callable[[Exception], str | None] | None) -> int:

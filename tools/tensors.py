@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +86,7 @@ def read_archive(path: str) -> dict[str, Array]:
     with loaded:
         try:
             return {name: loaded[name] for name in loaded.files}
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, BadZipFile, zlib.error) as error:
             raise UserError(f"not a readable .npz archive: {error}", loc=path) from None
 
 
@@ -115,7 +117,7 @@ def _load_numpy(path: str) -> Any:
         if error.strerror is None:
             raise UserError(f"not a readable NumPy file: {error}", loc=path) from None
         raise UserError(f"cannot read the file: {error.strerror}", loc=path) from None
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, BadZipFile) as error:
         raise UserError(f"not a readable NumPy file: {error}", loc=path) from None
 
 

@@ -235,12 +235,17 @@ class Schedule:
         return True
 
 
+MAX_DIGITS = 20
+"""Of the number of an interleaving."""
+
+
 def read_order(text: str) -> Order:
     """The order that a user names. Raises UserError, with those that there are, for another one."""
     for order in ORDERS:
         if text == order:
             return order
-    if text.isdecimal():
+    # Python refuses to read numbers of thousands of digits.
+    if text.isdecimal() and len(text) <= MAX_DIGITS:
         return int(text)
     near = did_you_mean(text, [str(order) for order in ORDERS])
     raise UserError(

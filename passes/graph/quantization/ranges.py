@@ -86,7 +86,7 @@ def read_ranges(path: str | Path) -> dict[str, Range]:
         raise UserError("the ranges are no text in UTF-8", loc=str(path)) from None
     try:
         table = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"the ranges are no JSON: {error}", loc=str(path)) from None
     return checked_ranges(table, str(path))
 
