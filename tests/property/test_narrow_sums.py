@@ -29,7 +29,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import accumulator
 from penstock.lowering.graph_to_tensor import accumulation, indexing, kernel
-from penstock.passes.kernels import rounds_each_step
+from penstock.passes.kernels import partition, rounds_each_step, share_on_machine
 from penstock.runtime.compiler import Program, compile_module, import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
@@ -332,6 +332,20 @@ def test_every_level_rounds_a_sum_of_narrow_floats_once(type: str) -> None:
 @pytest.mark.parametrize("seed", range(2, 8))
 def test_every_operator_rounds_once_at_every_level(seed: int, type: str) -> None:
     check(seed, type, list(DRAWS), "c")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["h100-sm", "smaug-smv"])
+def test_a_machine_that_multiplies_f16_does_all_products_and_rounds_once(machine: str) -> None:
+    names = ["Conv", "MatMul", "Gemm", "GlobalAveragePool", "Softmax", "ReduceSum"]
+    model = model_of(3, "f16", names)
+    program = import_program(model.proto, {}, name="sums")
+    signature = signature_of(program.module)
+    compile_module(program.module, program.ctx, machine, "accel", observers=[NoNarrowSums()])
+    assert share_on_machine(partition(program.module)) == 1
+    for backend in ("interpreter", "native") if HAS_COMPILER else ("interpreter",):
+        engine = Engine(program.module, program.ctx, signature, backend)
+        assert faults(engine.run(list(model.feeds.values()), {}), model, "f16", names) == {}, backend
 
 
 def lowered(model: Model) -> tuple[Program, list[Array]]:
