@@ -4,8 +4,9 @@ Memory planning: our planners beside references, on problems of networks, of com
     python -m benchmarks.planning [--quick] [--only SECTION] [--seeds N] [--minimalloc-binary PROGRAM]
 
 Sections: inference (36 problems of nine networks), extracted (of compiled programs), published (minimalloc's A-K),
-heuristics (a tenth of a second each), families (drawn at random, and training steps), ablation (the exact search, each
-rule left out in turn), anytime. Seconds are CPU seconds; limits are wall time, so have nothing else run beside.
+perturbed (A-K with changes), validator (how long a plan takes to check), heuristics (a tenth of a second each),
+families (drawn at random, and training steps), ablation (the exact search, each rule left out in turn), anytime.
+Seconds are CPU seconds; limits are wall time, so have nothing else run beside.
 
 "Bound" is the most bytes alive at once, or the optimum where the construction gives it: a peak that equals it is proved
 to be the least. Figures called recorded were measured once elsewhere, and are no rivals of seconds measured here;
@@ -20,7 +21,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 # Read by the BLAS that NumPy brings when it is first imported.
@@ -30,8 +31,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.instances import DRAWN, Family, Instance
 from benchmarks.instances.published import ONE_PASS, RECORDED, published
 from benchmarks.measure import say
+from benchmarks.planning_robustness import perturbed_instances, validator
 from benchmarks.planning_runs import (
     Attempt,
+    Settings,
     attempt,
     attempt_by,
     available,
@@ -49,20 +52,6 @@ ONE_PASS_PLANNERS = tuple(
 )
 COLORS = ("color-by-size", "color-by-start", "color-by-conflicts")
 MINUTE = 60.0
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the command line asked for."""
-
-    quick: bool
-    seeds: int
-    seconds: float
-    """The limit of an attempt in the tables of many instances."""
-    planner: str
-    folder: Path | None
-    binary: Path | None
-    families: tuple[str, ...]
 
 
 def inference(settings: Settings) -> None:
@@ -337,6 +326,8 @@ SECTIONS: dict[str, Callable[[Settings], None]] = {
     "inference": inference,
     "extracted": extracted,
     "published": at_capacity,
+    "perturbed": perturbed_instances,
+    "validator": validator,
     "heuristics": heuristics,
     "families": families,
     "ablation": ablation,

@@ -18,6 +18,20 @@ from penstock.passes.planning.registry import Planner, planner, planner_names, s
 
 
 @dataclass(frozen=True)
+class Settings:
+    """What the command line asked for."""
+
+    quick: bool
+    seeds: int
+    seconds: float
+    """The limit of an attempt in the tables of many instances."""
+    planner: str
+    folder: Path | None
+    binary: Path | None
+    families: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Attempt:
     """What came of one run of a planner."""
 

@@ -115,7 +115,9 @@ class _Portfolio:
             return
         before = self.ejection.height, self.bound
         arm(int(effort * self.worth[arm]))
-        useful = before != (self.ejection.height, self.bound)
+        # Where only the first plan that fits is wanted, one that is lower but does not fit is of no use.
+        lower = self.ejection.height < before[0] and self.limits.good_enough is None
+        useful = lower or self.bound != before[1]
         self.worth[arm] = 1.0 if useful else max(self.worth[arm] / 2, LEAST_WORTH)
 
     def _search_between(self, steps: int) -> None:

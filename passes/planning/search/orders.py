@@ -7,8 +7,10 @@ Zuckerman (1993), which lose only a logarithm against the best lengths in hindsi
 
 The shortest run takes half as many nodes again as there are pieces: one way down, and a little around its end.
 
-The runs are fixed beforehand: first each measure that the field sorts buffers by, largest first, with each rule for
-choosing sections and each for what fits best; then the same, drawn at random, with log-normal noise in the ranks.
+The runs are fixed beforehand, and take turns as long as there are both: each measure that the field sorts buffers by,
+largest first, with each rule for choosing sections and each for what fits best; and the same, drawn at random, with
+log-normal noise in the ranks. How much noise helps differs from problem to problem, so it is drawn, too. Both kinds
+have lengths of their own, so that what is drawn has its long runs as early as what is fixed.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from numpy.typing import NDArray
 from penstock.passes.planning.instance import Numbers, Part
 from penstock.passes.planning.search.state import Fit, Rule
 
-NOISE = 0.1
-"""The standard deviation of the noise on a measure's logarithm, as a share of that logarithm's own."""
+NOISES = (0.03, 0.1, 0.3)
+"""Standard deviations of the noise on a measure's logarithm, as shares of that logarithm's own."""
 
 FITS = (Fit.NONE, Fit.TOPS, Fit.SIDES)
 RULES = (Rule.WEIGHTED_SLACK, Rule.LEAST_SLACK, Rule.LATEST, Rule.EARLIEST)
@@ -92,16 +94,17 @@ def runs(part: Part, seed: int, restarts: bool = True, orders: bool = True) -> I
     if not restarts:
         yield Run(ranks(part, measures[0]), RULES[0], FITS[0], 1 << 62)
     fixed = len(MEASURES) * len(RULES) * len(FITS) if orders else 0
-    for index in range(fixed):
-        # three numbers without a common divisor: a run shares nothing with the next, and no two are the same
-        rank = ranks(part, measures[index % len(MEASURES)])
-        yield Run(rank, RULES[index % len(RULES)], FITS[index % len(FITS)], _length(count, index + 1))
     random = np.random.default_rng(seed)
-    for index in counter(fixed + 1):
+    for index in counter():
+        length = _length(count, index + 1)
+        if index < fixed:
+            # three numbers without a common divisor: a run shares nothing with the next, and no two are the same
+            rank = ranks(part, measures[index % len(MEASURES)])
+            yield Run(rank, RULES[index % len(RULES)], FITS[index % len(FITS)], length)
         measure = np.log1p(measures[int(random.integers(len(MEASURES)))].astype(np.float64))
-        values = measure / (measure.std() or 1.0) + random.normal(0.0, NOISE, count)
+        noise = random.normal(0.0, NOISES[int(random.integers(len(NOISES)))], count)
         rule, fit = RULES[int(random.integers(len(RULES)))], FITS[int(random.integers(len(FITS)))]
-        yield Run(ranks(part, values), rule, fit, _length(count, index))
+        yield Run(ranks(part, measure / (measure.std() or 1.0) + noise), rule, fit, length)
 
 
 def _length(count: int, index: int) -> int:

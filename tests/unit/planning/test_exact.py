@@ -146,14 +146,17 @@ def test_luby_lengths() -> None:
     assert [luby(i) for i in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
 
 
-def test_each_fixed_run_is_another_and_the_seed_decides_those_after_them() -> None:
+def test_each_fixed_run_is_another_and_what_is_drawn_takes_turns_with_them() -> None:
     [part] = compact(loose(0, 120)).parts
     fixed = len(MEASURES) * len(RULES) * len(FITS)
-    first, again, other = ([next(each) for _ in range(fixed + 5)] for each in (runs(part, s) for s in (1, 1, 2)))
-    assert len({(run.rank.tobytes(), run.rule, run.fit) for run in first[:fixed]}) == fixed
-    assert all(one.rank.tolist() == two.rank.tolist() for one, two in zip(first, again, strict=True))
-    assert all(one.rank.tolist() == two.rank.tolist() for one, two in zip(first[:fixed], other[:fixed], strict=True))
-    assert [run.rank.tolist() for run in first[fixed:]] != [run.rank.tolist() for run in other[fixed:]]
+    first, again, other = ([next(each) for _ in range(2 * fixed + 5)] for each in (runs(part, s) for s in (1, 1, 2)))
+    assert len({(run.rank.tobytes(), run.rule, run.fit) for run in first[: 2 * fixed : 2]}) == fixed
+    ranks, same, others = ([run.rank.tolist() for run in each] for each in (first, again, other))
+    assert ranks == same
+    assert ranks[: 2 * fixed : 2] == others[: 2 * fixed : 2]
+    assert all(one != two for one, two in zip(ranks[1 : 2 * fixed : 2], others[1 : 2 * fixed : 2], strict=True))
+    # A run that is drawn is as long as the fixed one before it.
+    assert [run.nodes for run in first[1 : 2 * fixed : 2]] == [run.nodes for run in first[: 2 * fixed : 2]]
 
 
 # The search

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -126,3 +127,11 @@ def test_published_instances_that_are_not_there_are_skipped_with_a_line(
     (tmp_path / "Z.4096.csv").write_text("id,lower,upper,size\n0,0,2,1024\n")
     (instance,) = published(tmp_path)
     assert (instance.name, instance.problem.capacity, instance.bound) == ("Z", 4096, 1024)
+
+
+def test_a_changed_instance_needs_no_more_bytes_and_is_the_same_every_time(module: Callable[[str], Any]) -> None:
+    (problem, *_) = (each.problem for each in module("instances").DRAWN["guillotine"](True))
+    for change in module("instances.perturbed").CHANGES:
+        first, again = (change(list(problem.buffers), Random(3)) for _ in range(2))
+        assert first == again != list(problem.buffers), change.__name__
+        assert lower_bound(Problem(tuple(first))) <= lower_bound(problem)
