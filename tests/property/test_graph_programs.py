@@ -41,6 +41,8 @@ PIPELINES = [
     "fold-batch-norm,layout,fold-constants,graph-fuse",
     "layout,fold-batch-norm,fold-constants,graph-fuse",
     "simplify,layout,fold-constants,simplify,value-cse,value-dce,graph-fuse,value-cse",
+    "transpose-operands,combine-matmuls",
+    "fold-scale,reorder-matmuls,fold-constants,combine-matmuls,fold-constants,graph-fuse",
 ]
 
 LOWERED = [("tensor", None), ("loop", None), ("accel", "gemmini-fp32"), ("accel", "neural-accelerator")]
@@ -65,7 +67,9 @@ class Writer:
     ctx: PenstockContext = field(default_factory=make_context)
     block: Block = field(default_factory=Block)
     values: list[SSAValue] = field(default_factory=list[SSAValue])
-    weights: int = 0
+    weights: dict[tuple[int, ...], list[SSAValue]] = field(default_factory=dict[tuple[int, ...], list[SSAValue]])
+    """Constants of -1 to 2, by their shape."""
+    count: int = 0
 
     def emit(self, op: Operation) -> SSAValue:
         self.block.add_op(op)
@@ -76,12 +80,17 @@ class Writer:
         return self.emit(graph.ClipOp(value, min=-9, max=9))
 
     def weight(self, shape: tuple[int, ...], values: tuple[int, ...] = (-1, 0, 1, 2)) -> SSAValue:
+        """A constant; one of small numbers often is one that something else reads too."""
+        known = self.weights.setdefault(shape, []) if values == (-1, 0, 1, 2) else []
+        if known and self.draw(st.booleans()):
+            return self.draw(st.sampled_from(known))
         rng = np.random.default_rng(self.draw(st.integers(0, 99)))
         array = rng.choice(np.array(values, np.float32), shape)
-        name = self.ctx.weights.add(f"w{self.weights}", array)
-        self.weights += 1
+        name = self.ctx.weights.add(f"w{self.count}", array)
+        self.count += 1
         op = graph.ConstantOp(WeightAttr(name), tensor_type_of(array))
         self.block.add_op(op)
+        known.append(op.result)
         return op.result
 
     def pick(self, *ranks: int) -> SSAValue | None:
@@ -199,6 +208,27 @@ def reshape(writer: Writer, x: SSAValue) -> None:
     writer.emit(graph.ReshapeOp(x, shape))
 
 
+def expand(writer: Writer, x: SSAValue) -> None:
+    """Repeat each dim of size one; half the time, reduce some of them again."""
+    shape = shape_of(x)
+    repeated = [writer.integer(2, 3) if size == 1 else size for size in shape]
+    if list(shape) != repeated and len(repeated) < 5:
+        y = writer.emit(graph.ExpandOp(x, repeated))
+        if writer.draw(st.booleans()):
+            reduce(writer, y)
+
+
+def product(writer: Writer, x: SSAValue) -> None:
+    """Products of one value with weights, which other values may have been multiplied with."""
+    for _ in range(writer.integer(1, 2)):
+        factor = writer.weight((shape_of(x)[-1], writer.draw(st.sampled_from([2, 3]))))
+        if len(shape_of(x)) == 2 and writer.draw(st.booleans()):
+            y = writer.emit(graph.GemmOp(x, factor, writer.weight(shape_of(factor)[1:])))
+        else:
+            y = writer.emit(graph.MatmulOp(x, factor))
+        writer.keep_small(y)
+
+
 def reduce(writer: Writer, x: SSAValue) -> None:
     rank = len(shape_of(x))
     axes = writer.draw(st.lists(st.integers(0, rank - 1), min_size=1, max_size=rank, unique=True))
@@ -207,7 +237,7 @@ def reduce(writer: Writer, x: SSAValue) -> None:
 
 
 IMAGE_STEPS = (conv, conv, batch_norm, pool)
-STEPS = (unary, binary, binary, select, move, move, reduce)
+STEPS = (unary, binary, binary, select, move, move, reduce, expand, product, product)
 
 
 @st.composite
@@ -281,3 +311,4 @@ def test_the_programs_are_worth_it() -> None:
 
     collect()
     assert {"graph.conv", "graph.batch_normalization", "graph.concat", "graph.transpose", "graph.prelu"} <= seen
+    assert {"graph.matmul", "graph.expand", "graph.reduce_sum"} <= seen
