@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.ir import Dialect
 
-# Imported for what they make xDSL's classes do.
-from penstock.dialects import dense_text, float_text, integer_text, semi_affine, unregistered  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.plugins import factories
+from penstock.dialects.upstream import AMENDED
 
 if TYPE_CHECKING:
     from penstock.dialects.weights import WeightStore
@@ -52,40 +50,8 @@ def make_context(*, allow_unregistered: bool = False) -> PenstockContext:
     """A context with the dialects of xDSL, of Penstock and of every installed plug-in, loaded on first use."""
     ctx = PenstockContext(allow_unregistered)
     for name, factory in factories("all_dialects").items():
-        ctx.register_dialect(name, _AMENDED.get(name, factory))
+        ctx.register_dialect(name, AMENDED.get(name, factory))
     return ctx
-
-
-def _affine() -> Dialect:
-    from penstock.dialects.affine_text import affine_of_mlir
-
-    return affine_of_mlir()
-
-
-def _arith() -> Dialect:
-    from penstock.dialects.remainder import arith_with_remainder
-
-    return arith_with_remainder()
-
-
-def _func() -> Dialect:
-    from xdsl.dialects.func import Func
-
-    from penstock.dialects import function_text  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
-    return Func
-
-
-def _linalg() -> Dialect:
-    from xdsl.dialects.linalg import Linalg
-
-    from penstock.dialects import generic_text  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
-    return Linalg
-
-
-_AMENDED = {"affine": _affine, "arith": _arith, "func": _func, "linalg": _linalg}
-"""Dialects of xDSL's that have, or read, in Penstock what they lack."""
 
 
 def store_of(ctx: Context) -> WeightStore:

@@ -20,7 +20,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.hints import isa
 
-from penstock.dialects.float_text import parse_float
+from penstock.dialects.upstream.floats import parse_float
 
 
 def number_text(value: float, element: AnyFloat = f64) -> str:

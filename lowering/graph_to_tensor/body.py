@@ -26,7 +26,7 @@ from xdsl.dialects.linalg.ops import IndexOp, YieldOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.hints import isa
 
-from penstock.dialects.remainder import RemFOp
+from penstock.dialects.upstream.arith import RemFOp
 
 
 def constant_attribute(

@@ -6,7 +6,7 @@ from xdsl.dialects import affine, arith
 from xdsl.dialects.builtin import IndexType, IntegerType
 from xdsl.ir import Operation, SSAValue
 
-from penstock.dialects.remainder import RemFOp
+from penstock.dialects.upstream.arith import RemFOp
 from penstock.lowering.to_c.affine_text import affine_expression
 from penstock.lowering.to_c.emitter import FunctionEmitter, refuse
 from penstock.lowering.to_c.expressions import (

@@ -19,7 +19,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.element_types import DType
-from penstock.dialects.remainder import RemFOp
+from penstock.dialects.upstream.arith import RemFOp
 from penstock.runtime.interpreter import bits
 from penstock.runtime.interpreter.graph.special import erf
 from penstock.runtime.interpreter.values import dtype_of, element_of, width_of

@@ -13,7 +13,7 @@ from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.remainder import RemFOp
+from penstock.dialects.upstream.arith import RemFOp
 from penstock.runtime import onnx_backend
 from penstock.runtime.native import find_compiler
 

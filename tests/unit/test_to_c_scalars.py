@@ -15,7 +15,7 @@ from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.remainder import RemFOp
+from penstock.dialects.upstream.arith import RemFOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_c import RULES, emit_c
 from penstock.runtime.interpreter import run_module

@@ -48,7 +48,7 @@ from xdsl.printer import Printer
 from xdsl.utils.hints import isa
 from xdsl.utils.lexer import Span
 
-from penstock.dialects.dense_text import has_bytes
+from penstock.dialects.upstream.dense import has_bytes
 
 Number: TypeAlias = bool | int | float
 _Codec: TypeAlias = Any

@@ -6,7 +6,7 @@ a byte and pads all other integers to whole bytes with zeros; xDSL writes the by
 and extended by the sign. Here the string is MLIR's in both directions, and a type that xDSL keeps no bytes of, or of
 more bytes than a text should ask for, is refused at its place in the text.
 
-See `float_text` for the elements that are floats.
+See `floats` for the elements that are floats.
 """
 
 from __future__ import annotations
