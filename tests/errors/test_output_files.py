@@ -94,14 +94,20 @@ def test_weights_that_a_pass_makes_do_not_replace_those_of_somebody(
     np.testing.assert_array_equal(np.load(tmp_path / "output_0.npy"), np.ones((2, 4), np.float32) @ (2 * WEIGHT))
 
 
-@pytest.mark.parametrize("words", [["-o", "m.safetensors"], ["-o", "m.mlir", "--weights", "./m.mlir"]])
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["-o", "m.safetensors"], 1, "the weights and the text would be one file"),
+        (["-o", "m.mlir", "--weights", "./m.mlir"], 2, "--weights and -o would be one file: ./m.mlir"),
+    ],
+)
 def test_the_text_and_its_weights_are_two_files(
-    penstock: Command, model: Path, tmp_path: Path, words: list[str]
+    penstock: Command, model: Path, tmp_path: Path, words: list[str], status: int, message: str
 ) -> None:
     before = contents(tmp_path)
     finished = penstock("import", model, *words)
-    assert finished.status == 1
-    assert "error: the weights and the text would be one file" in finished.err
+    assert finished.status == status
+    assert f"error: {message}" in finished.err
     assert contents(tmp_path) == before
 
 

@@ -127,7 +127,7 @@ def test_options_of_programs_are_refused_with_a_problem(penstock: Command, optio
     refused(plan(penstock, GOOD, option, "x=1"), f"{option} is for a model or a file of IR", status=2)
 
 
-@pytest.mark.parametrize("words", [["--capacity", "1K"], ["--fit"], ["--fixed"], ["--verify"], ["--map", "m.svg"]])
+@pytest.mark.parametrize("words", [["--capacity", "1K"], ["--fit"], ["--fixed"], ["--verify"]])
 def test_options_of_problems_are_refused_with_a_program(penstock: Command, words: list[str]) -> None:
     refused(penstock("plan", "some.mlir", *words), f"{words[0]} is for a planning problem", status=2)
 

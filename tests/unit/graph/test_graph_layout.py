@@ -55,7 +55,8 @@ def test_one_transpose_goes_in_and_one_comes_out(make: Make) -> None:
     x = integers(1, 4, 6, 6)
     (before,) = program.run(x)
     (after,) = program.after("layout,fold-constants").run(x)
-    np.testing.assert_allclose(after, before, rtol=1e-5)  # lrn divides
+    # lrn divides, and the sums of the second convolution are then no integers: some terms cancel.
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6 * np.abs(before).max())
     assert changes(program) == ["NCHW -> NHWC", "NHWC -> NCHW"]
     layouts = [op.layout.data for op in program.ops() if hasattr(op, "layout")]
     assert layouts == ["NHWC"] * 4
