@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from xdsl.dialects import func, tensor
@@ -43,15 +44,15 @@ def plan_on_machine(
     The best plan for a kernel of the machine; raises DoesNotFit or NoTile where there is none.
 
     With `depth` every scope has so many slots for what is refilled; else the plan says how many. The share `reserve` of
-    each scope that is filled from off chip, and emptied there, stays free, if any tile fits the rest.
+    each scope that is filled from off chip, and emptied there, stays free, if any tile fits the rest. The tiles of a
+    reduction divide it where nothing can fill what is read behind its end.
     """
     problem = problem_of(members, anchor, target)
-    try:
-        plan = plan_tile(_with_reserve(problem, target, reserve), depth=depth)
-    except DoesNotFit:
-        if not reserve:
-            raise
-        plan = plan_tile(problem, depth=depth)
+    plan = _plan(problem, target, reserve, depth)
+    if _unfilled(members, anchor, plan, target) is not None and any(dim.runs_past_end for dim in problem.dims):
+        dividing = replace(problem, dims=tuple(replace(dim, runs_past_end=False) for dim in problem.dims))
+        with suppress(DoesNotFit, NoTile):
+            plan = _plan(dividing, target, reserve, depth)
     padded = {dim for dim, size in enumerate(plan.tile) if size > plan.dims[dim].extent}
     on_the_way = streamed(members, target) if padded else ()
     for generic in [op for op in members if op in on_the_way]:
@@ -60,6 +61,16 @@ def plan_on_machine(
         if any(own[dim] in padded and least > 1 for dim, (least, _) in blocks.items()):
             raise NoTile("a transfer computes on the way, where nothing can be padded to the blocks of the machine")
     return plan
+
+
+def _plan(problem: TileProblem, target: TargetOp, reserve: float, depth: int | None) -> TilePlan:
+    """The best plan that leaves the reserve free, or the best one if none does."""
+    try:
+        return plan_tile(_with_reserve(problem, target, reserve), depth=depth)
+    except DoesNotFit:
+        if not reserve:
+            raise
+        return plan_tile(problem, depth=depth)
 
 
 def _with_reserve(problem: TileProblem, target: TargetOp, reserve: float) -> TileProblem:
@@ -128,12 +139,16 @@ def refusal(kernel: func.FuncOp, target: TargetOp) -> str | None:
         )
     except NoTile as fault:
         return str(fault)
-    unfilled = (_unfilled(op, anchor(found), plan, target) for op in found)
-    return next((reason for reason in unfilled if reason is not None), None)
+    return _unfilled(found, anchor(found), plan, target)
 
 
-def _unfilled(generic: GenericOp, anchor: GenericOp, plan: TilePlan, target: TargetOp) -> str | None:
-    """Why what the tiles of an operand of `generic` read outside it cannot be put into their scope."""
+def _unfilled(members: list[GenericOp], anchor: GenericOp, plan: TilePlan, target: TargetOp) -> str | None:
+    """Why what the tiles of some operand read outside it cannot be put into their scope; None if all can."""
+    found = (_unfilled_by(generic, anchor, plan, target) for generic in members)
+    return next((reason for reason in found if reason is not None), None)
+
+
+def _unfilled_by(generic: GenericOp, anchor: GenericOp, plan: TilePlan, target: TargetOp) -> str | None:
     match = match_of(generic, target)
     if match is None:
         return None
@@ -157,7 +172,7 @@ def _unfilled(generic: GenericOp, anchor: GenericOp, plan: TilePlan, target: Tar
         tile = [1 + sum(row[d] * (plan.tile[a] - 1) for d, a in own.items()) for row in rows]
         if needed > engine.pad_limit and not _is_filled(value, value.type, tile, target, scope, adjoining):
             return (
-                f"a window of %{value.name_hint or number} hangs over the edge by up to {needed}, "
+                f"a window of %{value.name_hint or number} is out of bounds by up to {needed}, "
                 f'@{engine.sym_name.data} pads {engine.pad_limit}, and no intrinsic fills "{scope}" with the padding'
             )
     return None

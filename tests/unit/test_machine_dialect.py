@@ -115,7 +115,7 @@ def test_an_engine_gives_its_numbers_and_limits(vta: TargetOp) -> None:
     load = vta.dmas()["load_inp"]
     assert (load.unit_name, load.bus_name) == ("load", "axi_rd")
     assert (load.dim_count, load.max_counts, load.stride_limit) == (2, (65535, 65535), 65535)
-    assert (load.pad_limit, load.alignment) == (15, 1)
+    assert (load.pad_limit, load.alignment) == (15, 16)
     assert (load.latency_cycles, load.row_overhead_cycles, load.outstanding_limit) == (8, 1, 1)
     assert load.converts is None
     assert vta.dmas()["store_out"].converts == (i32, i8, "truncate")

@@ -78,7 +78,7 @@ def test_a_copy_that_differs_in_element_type_is_refused() -> None:
     ("command", "message"),
     [
         ('%t = accel.dma %x to %b on "mvin"', 'no DMA engine "mvin"'),
-        ('accel.push "load" to "execute"\n %t = accel.dma %x to %b on "mvin"', "no queue"),
+        ('accel.push "load" to "execute"\n %t = accel.dma %x to %b on "mvin"', 'no unit "load"'),
     ],
 )
 def test_commands_are_checked_against_the_machine_in_the_module(command: str, message: str) -> None:
