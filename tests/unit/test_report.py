@@ -128,7 +128,7 @@ def test_every_level_has_a_report_of_what_it_decides(penstock: Command, tmp_path
 def test_a_report_that_cannot_be_written_is_the_users_fault(penstock: Command) -> None:
     finished = penstock("compile", DIGITS, "--emit", "graph", "-q", "--report", "nowhere/r.json")
     assert finished.status == 1
-    assert "nowhere/r.json: error: cannot write the report: No such file" in finished.err
+    assert "nowhere/r.json: error: cannot write the file: the folder " in finished.err
 
 
 def test_an_engine_has_the_report_of_its_compilation() -> None:
