@@ -14,8 +14,7 @@ from onnx import NodeProto, TypeProto, helper
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.weights import Array
-from penstock.lowering.from_onnx.node import to_array
-from penstock.lowering.from_onnx.schema import DOMAINS
+from penstock.lowering.from_onnx.node import DOMAINS, to_array
 
 SMALL = 4096
 """Floats are computed at import up to this many elements; more is for the pass that folds constants."""

@@ -11,8 +11,8 @@ from onnx import AttributeProto, FunctionProto, NodeProto
 
 from penstock.dialects.graph import Tensor
 from penstock.dialects.graph.sizes import Dim, UnknownSize
-from penstock.lowering.from_onnx.node import Unsupported
-from penstock.lowering.from_onnx.schema import DOMAINS, schema_of, type_proto
+from penstock.lowering.from_onnx.node import DOMAINS, Unsupported
+from penstock.lowering.from_onnx.schema import schema_of, type_proto
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_f
 from penstock.lowering.from_onnx.declared import Declarations, declarations_of, misfit, mismatch
 from penstock.lowering.from_onnx.findings import Findings, Gap, OpenSize
 from penstock.lowering.from_onnx.functions import Body, body_of, has_body
-from penstock.lowering.from_onnx.node import Held, Node, Unsupported, node_name, to_array
+from penstock.lowering.from_onnx.node import DOMAINS, Held, Node, Unsupported, called, node_name, operator_of, to_array
 from penstock.lowering.from_onnx.not_a_number import refuse_nan
 from penstock.lowering.from_onnx.order import names_read, nodes_of, why_undefined
-from penstock.lowering.from_onnx.schema import DOMAINS, STUMBLES, check_node, refuse_faulty
+from penstock.lowering.from_onnx.schema import STUMBLES, check_node, refuse_faulty
 from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown
 from penstock.lowering.from_onnx.structure import check_structure
 from penstock.lowering.from_onnx.table import importer_of
@@ -163,12 +163,12 @@ class GraphImporter:
                 results = self._run_node(proto, names, opset, used)
                 for name, held in zip(proto.output, results or (), strict=False):
                     if held is not None and (fault := misfit(name, held, declared)):
-                        self._found.misfits.append(f"{_called(proto)}: {fault}")
+                        self._found.misfits.append(f"{called(proto)}: {fault}")
             except Unsupported as reason:
-                self._found.gaps.append(Gap(_operator(proto), node_name(proto), str(reason)))
+                self._found.gaps.append(Gap(operator_of(proto), node_name(proto), str(reason)))
                 results = None
             except UnknownSize as error:
-                self._found.open.append(OpenSize(_called(proto), error))
+                self._found.open.append(OpenSize(called(proto), error))
                 results = None
             except VerifyException as error:
                 raise self._fault(proto, str(error), getattr(error, "__notes__", ())) from None
@@ -184,7 +184,7 @@ class GraphImporter:
     def _run_node(self, proto: NodeProto, names: Names, opset: int, used: set[str]) -> Sequence[Held | None] | None:
         """The outputs of a node, None if they cannot be known because its inputs are not."""
         inputs = [self._lookup(name, names) if name else None for name in proto.input]
-        operator = _operator(proto)
+        operator = operator_of(proto)
         if (importer := importer_of(operator)) is None or proto.domain in DOMAINS:
             check_node(proto, opset)
         if operator == "If":
@@ -312,21 +312,12 @@ class GraphImporter:
     # Faults.
 
     def _fault(self, proto: NodeProto, message: str, notes: Sequence[str] = ()) -> UserError:
-        return UserError(f"{_called(proto)}: {message}", loc=self.place, notes=notes)
+        return UserError(f"{called(proto)}: {message}", loc=self.place, notes=notes)
 
     def _symbols(self) -> list[str]:
         """The symbolic dimensions of the inputs."""
         shapes = [tensor_of(argument).get_shape() for argument in self.block.args]
         return list(dict.fromkeys(name for shape in shapes for name in symbols_of(shape) if name))
-
-
-def _called(proto: NodeProto) -> str:
-    """A node in a message."""
-    return f'node "{node_name(proto)}" ({_operator(proto)})'
-
-
-def _operator(proto: NodeProto) -> str:
-    return proto.op_type if proto.domain in DOMAINS else f"{proto.domain}.{proto.op_type}"
 
 
 def _nth(results: Sequence[Held | None], index: int) -> Held | None:

@@ -29,6 +29,9 @@ from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.external import is_external, mapped
 from penstock.lowering.from_onnx.tensor_data import BadTensor, check_data
 
+DOMAINS = ("", "ai.onnx")
+"""The two names of the domain of ONNX's own operators."""
+
 Held: TypeAlias = SSAValue | Array
 """What a name of the ONNX graph stands for: a value of the IR, or an array known at import."""
 
@@ -215,6 +218,16 @@ def node_name(proto: NodeProto) -> str:
     """The name of a node, or of its first output if it has none."""
     named = proto.name or next((output for output in proto.output if output), "")
     return named or proto.op_type
+
+
+def operator_of(proto: NodeProto) -> str:
+    """The operator of a node, behind its domain if that is not ONNX's own."""
+    return proto.op_type if proto.domain in DOMAINS else f"{proto.domain}.{proto.op_type}"
+
+
+def called(proto: NodeProto) -> str:
+    """A node in a message."""
+    return f'node "{node_name(proto)}" ({operator_of(proto)})'
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:

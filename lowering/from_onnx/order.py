@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from onnx import GraphProto, NodeProto
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, warn_of
-from penstock.lowering.from_onnx.node import node_name
+from penstock.lowering.from_onnx.node import called, node_name
 
 LONGEST_CYCLE = 8
 """Nodes of a cycle that a message names."""
@@ -29,13 +29,16 @@ def nodes_of(graph: GraphProto, place: str) -> list[NodeProto]:
 
 
 def names_read(proto: NodeProto) -> list[str]:
-    """The names that a node and the graphs inside it read."""
+    """The names that a node and the graphs inside it read of the graph around it."""
     names = list(proto.input)
     for attribute in proto.attribute:
         for graph in (attribute.g, *attribute.graphs):
-            names.extend(value.name for value in graph.output)
-            for node in graph.node:
-                names.extend(names_read(node))
+            # A graph inside a node may give its own values names that the one around it has too, as exporters do.
+            own = {each.name for each in (*graph.input, *graph.initializer)}
+            own.update(output for node in graph.node for output in node.output)
+            inside = [value.name for value in graph.output]
+            inside += [name for node in graph.node for name in names_read(node)]
+            names.extend(name for name in inside if name not in own)
     return names
 
 
@@ -99,7 +102,7 @@ def _sorted(nodes: Sequence[NodeProto], place: str) -> list[NodeProto]:
     late = [(index, late) for index, needed in enumerate(before) if (late := max(needed, default=-1)) > index]
     warn_of(
         [
-            f"{_called(nodes[reader])} stands before {_called(nodes[maker])}, whose result it reads;"
+            f"{called(nodes[reader])} stands before {called(nodes[maker])}, whose result it reads;"
             " they are taken in the order of their data"
             for reader, maker in late
         ],
@@ -132,11 +135,7 @@ def _cycle(
     if len(cycle) > 1:
         note = f"the graph has a cycle: {' -> '.join([*shown, words[0]])}"
     return UserError(
-        f'{_called(reader)}: it reads "{name}", which no input, initializer or earlier node defines',
+        f'{called(reader)}: it reads "{name}", which no input, initializer or earlier node defines',
         loc=place,
         notes=[note],
     )
-
-
-def _called(node: NodeProto) -> str:
-    return f'node "{node_name(node)}" ({node.op_type})'

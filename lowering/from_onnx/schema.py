@@ -14,10 +14,7 @@ from penstock.dialects.diagnostics import did_you_mean
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import Tensor
 from penstock.dialects.graph.sizes import is_known
-from penstock.lowering.from_onnx.node import Unsupported
-
-DOMAINS = ("", "ai.onnx")
-"""The two names of ONNX's own operators."""
+from penstock.lowering.from_onnx.node import DOMAINS, Unsupported
 
 
 def schema_of(proto: NodeProto, opset: int) -> OpSchema:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onnx import GraphProto, NodeProto
 
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.from_onnx.node import node_name
+from penstock.lowering.from_onnx.node import called, node_name
 
 
 def check_structure(graph: GraphProto, place: str) -> None:
@@ -63,7 +63,7 @@ def _check_values(graph: GraphProto, place: str) -> None:
                 continue
             if name in makers:
                 raise UserError(
-                    f'node "{node_name(node)}" ({node.op_type}): it defines "{name}", which is {makers[name]} already',
+                    f'{called(node)}: it defines "{name}", which is {makers[name]} already',
                     loc=place,
                     notes=["every value of a graph is defined once"],
                 )

@@ -6,7 +6,7 @@ from onnx import GraphProto, ModelProto, NodeProto, helper, shape_inference, ver
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.lowering.from_onnx.model import OLDEST_OPSET
-from penstock.lowering.from_onnx.schema import DOMAINS
+from penstock.lowering.from_onnx.node import DOMAINS
 
 MODERN_OPSET = 13
 """What they are brought up to: the converter does not know how to go further for every operator."""

@@ -370,6 +370,17 @@ def test_a_graph_inside_a_node_is_checked_as_well() -> None:
         import_model(model(choose, weights=[flag], outputs=[Y24]))
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_graph_inside_a_node_may_have_names_of_values_that_come_after_it() -> None:
+    """The result of the branch is called as that of the node, and a value in it as the result of a later node."""
+    inside = [node("Relu", "x", "t", "a"), node("Neg", "t", "r", "b")]
+    branch = helper.make_graph(inside, "both", [], [value("r", 2, 4)])
+    choose = helper.make_node("If", ["flag"], ["r"], "choose", then_branch=branch, else_branch=branch)
+    flag = numpy_helper.from_array(np.array(True), "flag")
+    module, _ = import_model(model(choose, node("Abs", "r", "t", "last"), weights=[flag], outputs=[value("t", 2, 4)]))
+    assert [op.name for op in module.walk() if op.name.startswith("graph.")] == ["graph.relu", "graph.neg", "graph.abs"]
+
+
 def test_what_the_outputs_do_not_need_is_no_fault() -> None:
     """Two parts that are not connected, of which the outputs need one, and an input that nothing reads."""
     apart = model(
