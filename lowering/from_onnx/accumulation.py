@@ -43,8 +43,8 @@ def in_accumulator(
 
 def _widened(node: Node, index: int, element: Attribute, wide: Attribute) -> Held | None:
     held = node.inputs[index]
-    if held is None:
-        return None
+    if held is None or (index > 0 and is_integer(element)):
+        return held  # of integers only the first operand is data: axes may have its type
     if not isinstance(held, SSAValue) and held.dtype != numpy_dtype(element):
         return held  # axes or sizes, which may be of unknown size
     value = node.value(index)

@@ -18,6 +18,8 @@ INFINITE = np.array([[-np.inf, -np.inf], [np.inf, 1], [np.inf, -np.inf], [1000, 
     [
         ("ReduceMean", np.array([[2**31 - 1, 2**31 - 1, 5], [-7, -8, -8]], np.int32)),
         ("ReduceL2", np.array([[3, 4, 5], [0, 0, 2]], np.int32)),
+        # The axes have the type of the data.
+        ("ReduceL2", np.array([[3, 4, 5], [0, 0, 2]])),
         ("ReduceLogSumExp", INFINITE.astype(np.float32)),
         ("ReduceLogSumExp", INFINITE),
         ("ReduceMean", np.full((1, 4), 60000, np.float16)),
