@@ -1,6 +1,6 @@
 """What a user's fault looks like: one exception that carries a message, a place, notes and an exit status.
 
-A fault of the user is never a traceback. Whoever finds it raises `UserError`; the tools print it as
+A fault of the user is never a traceback. It is raised as a `UserError`; the tools print it as
 `place: error: message`, one `note: ...` a line, and leave with its status.
 """
 

@@ -43,7 +43,7 @@ def reach_faults(target: TargetOp) -> Iterator[tuple[MachinePart, Fault]]:
     emptied = _emptied(moves, intrinsics)
     for op in everything:
         output = _output(op)
-        # What only fills a scope, for others to read, has no result that somebody waits for.
+        # What only fills a scope, for others to read, computes nothing that has to leave.
         is_fill = all(spec.role == "out" for spec in _operands(op))
         if is_fill or output.scope in emptied | {DRAM}:
             continue

@@ -62,7 +62,7 @@ def accumulated(
 
 
 def summed_in(op: Operation) -> Attribute:
-    """The type in which a contraction, or an attention, sums: the one that it names, or that of its first operand's."""
+    """The type in which a contraction, or an attention, sums: the one that it names, or that for its first operand."""
     named = op.properties.get("accumulator")
     return accumulator_of(tensor_of(op.operands[0]).element_type) if named is None else named
 

@@ -32,11 +32,11 @@ def einsum(node: Node) -> SSAValue:
     order = list(dict.fromkeys([*result, *(name for letters in names for name in letters)]))
     if len(values) == 2 and (product := _as_matmul(node, values, result)) is not None:
         return product
-    element = node.type(0).element_type
-    wide = accumulator_of(element)
+    element, axes = node.type(0).element_type, [index for index, name in enumerate(order) if name not in result]
+    # One product alone is rounded once in any case, and what is only transposed not at all.
+    wide = accumulator_of(element) if axes or len(values) > 2 else element
     first, *others = (cast(node, _spread(node, value, letters, order), wide) for value, letters in values)
     total = functools.reduce(lambda a, b: node.emit(graph.MulOp(a, b)), others, first)
-    axes = [index for index, name in enumerate(order) if name not in result]
     if axes:
         total = node.emit(graph.ReduceSumOp(total, axes=axes, keepdims=False))
     return cast(node, total, element)
