@@ -69,6 +69,15 @@ def has_level(module: ModuleOp, level: str) -> bool:
     return any(_is_at(op, level) for function in functions for op in function.walk())
 
 
+def is_elsewhere(module: ModuleOp, level: str) -> bool:
+    """
+    Whether all that a module has is for passes of other levels.
+
+    What only returns its arguments, or constants, has no level: passes of each take it as it is.
+    """
+    return not has_level(module, level) and any(has_level(module, other) for other in LEVELS)
+
+
 def _is_at(op: Operation, level: str) -> bool:
     dialect = op.name.split(".")[0]
     match level:
@@ -113,7 +122,7 @@ class LevelWatch:
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
         level = level_of_pass(module_pass)
         self._absent = None
-        if level is not None and not has_level(module, level) and any(isinstance(op, FuncOp) for op in module.ops):
+        if level is not None and is_elsewhere(module, level):
             self._absent = level, level_of(module), module.clone()
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:

@@ -20,7 +20,7 @@ from penstock.dialects.plugins import factories
 from penstock.dialects.verification import find_invalid
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, place_in
-from penstock.runtime.levels import has_level, level_of, level_of_pass, wrong_level
+from penstock.runtime.levels import is_elsewhere, level_of, level_of_pass, wrong_level
 
 PIPELINE_NAME = "pass-pipeline"
 """The file name under which places in a pipeline's text are reported."""
@@ -136,7 +136,9 @@ def run_passes(
 def _apply(ctx: Context, module: ModuleOp, module_pass: ModulePass, done: Sequence[ModulePass]) -> None:
     level = level_of_pass(module_pass)
     # Asked before: a pass that works on what it does not know may leave anything.
-    mismatch = None if level is None or has_level(module, level) else wrong_level(module_pass, level, level_of(module))
+    mismatch = None
+    if level is not None and is_elsewhere(module, level):
+        mismatch = wrong_level(module_pass, level, level_of(module))
     try:
         module_pass.apply(ctx, module)
     except UserError as error:

@@ -114,3 +114,17 @@ def test_a_pass_that_takes_a_program_for_what_it_is_not_is_refused(
     with pytest.raises(UserError, match=r"requires the .* level, and the program is at the tensor level") as refusal:
         run_passes(ctx, module.clone(), read_pipeline(pipeline), observers=[LevelWatch()])
     assert refusal.value.notes[0].startswith("lower it first: tensor-to-loop")
+
+
+@pytest.mark.parametrize("constant", ["", "%c = arith.constant dense<[1.0, 2.0]> : tensor<2xf32>"])
+def test_what_has_no_level_goes_through_every_lowering_without_a_remark(
+    constant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ctx, value = make_context(), "%c" if constant else "%x"
+    text = (
+        f"func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {{\n{constant}\nfunc.return {value} : tensor<2xf32>\n}}"
+    )
+    module = Parser(ctx, text).parse_module()
+    run_passes(ctx, module, read_pipeline("graph-to-tensor,tensor-to-loop,mem-plan"), observers=[LevelWatch()])
+    assert level_of(module) == "loop"
+    assert capsys.readouterr().err == ""
