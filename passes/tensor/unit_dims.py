@@ -9,7 +9,7 @@ granule. The values are the same without such dims, and for the callers that is 
 from __future__ import annotations
 
 from xdsl.dialects import arith, func, tensor
-from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, ModuleOp, TensorType
+from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, DenseIntOrFPElementsAttr, ModuleOp, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -34,6 +34,7 @@ def drop_unit_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
         return
     if not all(isinstance(op, _OPS) and not _reduces(op) for op in kernel.body.block.ops):
         return
+    constants = [op for op in kernel.body.block.ops if isinstance(op, arith.ConstantOp)]
     computed = [result for op in kernel.body.block.ops for result in op.results]
     types = {value: t for value in (*kernel.body.block.args, *computed) if isa(t := value.type, TensorType[Attribute])}
     if any(not type.has_static_shape() or {*type.get_shape()} <= {0, 1} for type in types.values()):
@@ -44,6 +45,9 @@ def drop_unit_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
     for op in kernel.body.block.ops:
         if isinstance(op, GenericOp):
             _index_without(op)
+    for constant in constants:
+        if isa(constant.value, DenseIntOrFPElementsAttr) and (type := types.get(constant.result)) is not None:
+            constant.value = DenseIntOrFPElementsAttr(_without_units(type), constant.value.data)
     for value, type in types.items():
         Rewriter.replace_value_with_new_type(value, _without_units(type))
     kernel.update_function_type()
