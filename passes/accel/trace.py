@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xdsl.dialects import func, memref, scf
-from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, ModuleOp
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType, IntegerType, MemRefType, ModuleOp
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Operation, SSAValue
 
@@ -196,7 +196,7 @@ class _Tracer(Writer):
         on_host = self.called is not None and not _calls(op)
         if op.name.startswith("arith.") and not self._unknown.isdisjoint(op.operands):
             self._unknown.update(op.results)
-        elif on_host and isinstance(op, scf.ForOp | scf.IfOp) and not self._unknown.isdisjoint(op.operands):
+        elif on_host and isinstance(op, scf.ForOp | scf.IfOp) and not (_gives_places(op) and self._knows(op)):
             self._unknown.update(op.results)
         elif (emit := _EMITTERS.get(type(op))) is not None:
             emit(self, op)
@@ -213,12 +213,20 @@ class _Tracer(Writer):
         else:
             raise UserError(f"{op.name} is nothing that a kernel of the machine does", loc=location_of(op))
 
+    def _knows(self, op: Operation) -> bool:
+        return self._unknown.isdisjoint(op.operands)
+
     def _write_call(self, op: func.CallOp) -> None:
         addresses = "".join(
             f"{self.name(value) if isinstance(value.type, MemRefType) else None}, " for value in op.arguments
         )
         self.line(f"{self.bind(self.called, 'called')}({self.bind(op, 'op')}, {addresses})")
         self._unknown.update(op.results)
+
+
+def _gives_places(op: Operation) -> bool:
+    """Whether bytes that the machine gets may depend on a result: on an index, a condition or a memref."""
+    return any(isinstance(result.type, IndexType | IntegerType | MemRefType) for result in op.results)
 
 
 def _calls(op: Operation) -> bool:
