@@ -8,8 +8,8 @@ The default planner: anytime, and of each kind of search only as much as the pro
    the two. Whatever one finds or proves is where the others go on from.
 
 It stops where the best plan meets the bound, where the bound exceeds the capacity, at what is good enough, and at its
-limits. A step is one of the exact
-search; one of ejection search, which takes longer, counts as many as it takes the time of.
+limits. A step is one of the exact search; one of ejection search, which takes longer, counts as many as it takes the
+time of.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ Zuckerman (1993), which lose only a logarithm against the best lengths in hindsi
 
 The shortest run takes half as many nodes again as there are pieces: one way down, and a little around its end.
 
-The runs are fixed beforehand, and take turns as long as there are both: each measure that the field sorts buffers by,
-largest first, with each rule for choosing sections and each for what fits best; and the same, drawn at random, with
-log-normal noise in the ranks. How much noise helps differs from problem to problem, so it is drawn, too. Both kinds
-have lengths of their own, so that what is drawn has its long runs as early as what is fixed.
+First come fixed runs: each measure that the field sorts buffers by, largest first, with each rule for choosing sections
+and each for what fits best. Then everything is drawn from the seed, for each run anew, and the lengths start over: by
+turns one measure and a weighted sum of all, the amount of log-normal noise in it, and both rules. Which of these helps
+differs from problem to problem; a search that kept to one of them would be as heavy-tailed in its seed as in its order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from penstock.passes.planning.instance import Numbers, Part
 from penstock.passes.planning.search.state import Fit, Rule
 
-NOISES = (0.03, 0.1, 0.3)
+NOISES = (0.03, 0.1, 0.3, 1.0)
 """Standard deviations of the noise on a measure's logarithm, as shares of that logarithm's own."""
 
 FITS = (Fit.NONE, Fit.TOPS, Fit.SIDES)
@@ -94,17 +94,27 @@ def runs(part: Part, seed: int, restarts: bool = True, orders: bool = True) -> I
     if not restarts:
         yield Run(ranks(part, measures[0]), RULES[0], FITS[0], 1 << 62)
     fixed = len(MEASURES) * len(RULES) * len(FITS) if orders else 0
+    for index in range(fixed):
+        # three numbers without a common divisor: a run shares nothing with the next, and no two are the same
+        rank = ranks(part, measures[index % len(MEASURES)])
+        yield Run(rank, RULES[index % len(RULES)], FITS[index % len(FITS)], _length(count, index + 1))
+    logarithms = np.stack([_standardised(np.log1p(measure.astype(np.float64))) for measure in measures])
     random = np.random.default_rng(seed)
-    for index in counter():
-        length = _length(count, index + 1)
-        if index < fixed:
-            # three numbers without a common divisor: a run shares nothing with the next, and no two are the same
-            rank = ranks(part, measures[index % len(MEASURES)])
-            yield Run(rank, RULES[index % len(RULES)], FITS[index % len(FITS)], length)
-        measure = np.log1p(measures[int(random.integers(len(MEASURES)))].astype(np.float64))
-        noise = random.normal(0.0, NOISES[int(random.integers(len(NOISES)))], count)
-        rule, fit = RULES[int(random.integers(len(RULES)))], FITS[int(random.integers(len(FITS)))]
-        yield Run(ranks(part, measure / (measure.std() or 1.0) + noise), rule, fit, length)
+    for index in counter(1):
+        for mixed in (False, True):
+            noise = random.normal(0.0, NOISES[int(random.integers(len(NOISES)))], count)
+            if mixed:
+                # squares, so that mostly one or two measures prevail
+                shares = random.exponential(size=len(MEASURES)) ** 2
+                values = _standardised((shares[:, None] * logarithms).sum(axis=0))
+            else:
+                values = logarithms[int(random.integers(len(MEASURES)))]
+            rule, fit = RULES[int(random.integers(len(RULES)))], FITS[int(random.integers(len(FITS)))]
+            yield Run(ranks(part, values + noise), rule, fit, _length(count, index))
+
+
+def _standardised(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values / (values.std() or 1.0)
 
 
 def _length(count: int, index: int) -> int:

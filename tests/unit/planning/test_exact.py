@@ -146,17 +146,26 @@ def test_luby_lengths() -> None:
     assert [luby(i) for i in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
 
 
-def test_each_fixed_run_is_another_and_what_is_drawn_takes_turns_with_them() -> None:
+def test_each_fixed_run_is_another_and_the_seed_decides_those_after_them() -> None:
     [part] = compact(loose(0, 120)).parts
     fixed = len(MEASURES) * len(RULES) * len(FITS)
-    first, again, other = ([next(each) for _ in range(2 * fixed + 5)] for each in (runs(part, s) for s in (1, 1, 2)))
-    assert len({(run.rank.tobytes(), run.rule, run.fit) for run in first[: 2 * fixed : 2]}) == fixed
-    ranks, same, others = ([run.rank.tolist() for run in each] for each in (first, again, other))
-    assert ranks == same
-    assert ranks[: 2 * fixed : 2] == others[: 2 * fixed : 2]
-    assert all(one != two for one, two in zip(ranks[1 : 2 * fixed : 2], others[1 : 2 * fixed : 2], strict=True))
-    # A run that is drawn is as long as the fixed one before it.
-    assert [run.nodes for run in first[1 : 2 * fixed : 2]] == [run.nodes for run in first[: 2 * fixed : 2]]
+    first, again, other = ([next(each) for _ in range(fixed + 5)] for each in (runs(part, s) for s in (1, 1, 2)))
+    assert len({(run.rank.tobytes(), run.rule, run.fit) for run in first[:fixed]}) == fixed
+    assert all(one.rank.tolist() == two.rank.tolist() for one, two in zip(first, again, strict=True))
+    assert all(one.rank.tolist() == two.rank.tolist() for one, two in zip(first[:fixed], other[:fixed], strict=True))
+    assert all(one.rank.tolist() != two.rank.tolist() for one, two in zip(first[fixed:], other[fixed:], strict=True))
+
+
+def test_what_is_drawn_begins_with_the_shortest_lengths_again_each_for_two_runs() -> None:
+    [part] = compact(loose(0, 120)).parts
+    fixed = len(MEASURES) * len(RULES) * len(FITS)
+    found = [next(each) for each in [runs(part, 1)] for _ in range(fixed + 60)]
+    shortest = found[0].nodes
+    assert [run.nodes for run in found[fixed:]] == [luby(1 + at // 2) * shortest for at in range(60)]
+    # Nothing is drawn once for the whole seed.
+    assert {run.rule for run in found[fixed:]} == set(RULES)
+    assert {run.fit for run in found[fixed:]} == set(FITS)
+    assert len({run.rank.tobytes() for run in found}) == len(found) - fixed + len(MEASURES)
 
 
 # The search
