@@ -32,9 +32,8 @@ CTX = make_context()
 
 
 def machine() -> TargetOp:
-    """The machine that has every instruction."""
     module = ModuleOp([])
-    attach_machine(module, "vta-fsim")
+    attach_machine(module, "vta-pynq")
     target = machine_of(module)
     assert target is not None
     return target
@@ -111,6 +110,7 @@ def test_tokens_that_are_not_there_or_left_over_are_refused() -> None:
 
 def launches(kernel: Kernel) -> list[tuple[list[Instruction], bytes, int]]:
     module = Parser(CTX, kernel.text).parse_module()
+    # The one machine that has every instruction.
     compile_module(module, CTX, "vta-fsim", "accel")
     encoded = encode_module(module)
     store = encoded.micro_ops
@@ -157,7 +157,7 @@ def test_no_token_of_a_stream_can_be_left_out(name: str) -> None:
 
 def test_a_kernel_in_queue_form_is_taken_as_it_is() -> None:
     module = Parser(CTX, KERNELS["strided"].text).parse_module()
-    compile_module(module, CTX, "vta-fsim", "accel")
+    compile_module(module, CTX, "vta-pynq", "accel")
     queued = module.clone()
     run_passes(CTX, queued, read_pipeline("accel-assign-queues"))
     assert any(isinstance(op, PopOp) for op in queued.walk())
@@ -236,7 +236,7 @@ func.func private @kernel() attributes {device = @vta_pynq} {
 
 def encoded_kernel(body: str) -> list[Instruction]:
     module = Parser(CTX, f"{HEADER}{body}\naccel.barrier\nfunc.return\n}}").parse_module()
-    attach_machine(module, "vta-fsim")
+    attach_machine(module, "vta-pynq")
     target, (kernel,) = machine_kernels(module)
     assert target is not None
     return encode_launch(trace(kernel, target), target, [0, 0], MicroOpStore(0))
