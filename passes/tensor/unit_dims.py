@@ -46,8 +46,9 @@ def drop_unit_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
         if isinstance(op, GenericOp):
             _index_without(op)
     for constant in constants:
-        if isa(constant.value, DenseIntOrFPElementsAttr) and (type := types.get(constant.result)) is not None:
-            constant.value = DenseIntOrFPElementsAttr(_without_units(type), constant.value.data)
+        if isinstance(held := constant.value, DenseIntOrFPElementsAttr) and constant.result in types:
+            sizes = [size for size in held.get_shape() or () if size != 1]
+            constant.value = DenseIntOrFPElementsAttr(TensorType(held.get_element_type(), sizes), held.data)
     for value, type in types.items():
         Rewriter.replace_value_with_new_type(value, _without_units(type))
     kernel.update_function_type()
