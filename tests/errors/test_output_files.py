@@ -199,3 +199,16 @@ def test_a_folder_of_another_kind_is_no_plan(penstock: Command, model: Path, tmp
     assert contents(tmp_path) == before
     (tmp_path / "p" / "plan.json").unlink()
     assert penstock("compile", model, "-o", "p", "-q").status == 0, "an empty folder is free"
+
+
+def test_the_weights_of_a_text_behind_a_link_are_beside_the_text(
+    penstock: Command, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link.mlir").symlink_to("far/real.mlir")
+    assert penstock("import", model, "-o", "link.mlir", "-q").status == 0
+    assert sorted(path.name for path in (tmp_path / "far").iterdir()) == ["real.mlir", "real.safetensors"]
+    for name in ("link.mlir", "far/real.mlir"):
+        assert (
+            penstock("compile", name, "--emit=tensor", "-o", "out.mlir", "--weights", "w.safetensors", "-q").status == 0
+        )
