@@ -165,7 +165,9 @@ def report(found: Found, seed: int) -> list[str]:
         capacity = found.problem.capacity
         of = "" if capacity is None else f" of {capacity:,}"
         room = "" if capacity is None else f", {taken / capacity:.1%} of the capacity"
-        lines.append(f"peak: {taken:,}{of} bytes{room}{', optimal' if taken <= found.bound else ''}")
+        fits = capacity is None or taken <= capacity
+        verdict = ", which does not fit" if not fits else ", optimal" if taken <= found.bound else ""
+        lines.append(f"peak: {taken:,}{of} bytes{room}{verdict}")
     lines.append(f"lower bound: {found.bound:,} bytes{_gap(taken, found.bound)}")
     lines.append(f"planner: {found.name}, seed {seed}, {found.outcome.steps:,} steps, {found.seconds:.3f} s")
     return lines
