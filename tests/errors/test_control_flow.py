@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from control_flow import TARGET
+from xdsl.parser import Parser
+
+from penstock.dialects.context import make_context
+from penstock.runtime.compiler import attach_machine
+from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -111,3 +116,23 @@ def test_control_flow_of_the_host_between_the_calls_is_no_hindrance(tmp_path: Pa
 """
     finished = penstock_opt("-p", "accel-check-hazards", written(tmp_path, TARGET + KERNEL + main))
     assert (finished.status, finished.err) == (0, "")
+
+
+def test_a_loop_of_the_host_that_calls_nothing_may_carry_what_only_a_run_knows() -> None:
+    text = """func.func @main(%a: memref<4xf32>, %y: memref<1xf32>) {
+  %0 = arith.constant 0 : index
+  %1 = arith.constant 1 : index
+  %4 = arith.constant 4 : index
+  %zero = arith.constant 0.0 : f32
+  %sum = scf.for %i = %0 to %4 step %1 iter_args(%s = %zero) -> (f32) {
+    %x = memref.load %a[%i] : memref<4xf32>
+    %t = arith.addf %s, %x : f32
+    scf.yield %t : f32
+  }
+  memref.store %sum, %y[%0] : memref<1xf32>
+  func.return
+}"""
+    ctx = make_context()
+    module = Parser(ctx, text).parse_module()
+    attach_machine(module, "gemmini-fp32")
+    run_passes(ctx, module, read_pipeline("accel-check-hazards"))
