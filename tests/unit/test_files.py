@@ -354,7 +354,7 @@ with whole_file({str(path)!r}) as file, temporary_folder(Path({str(tmp_path)!r})
 def test_handlers_of_signals_are_those_of_the_program_afterwards(tmp_path: Path) -> None:
     def own(*_: object) -> None: ...
 
-    before = signal.signal(signal.SIGHUP, own)
+    before, ending = signal.signal(signal.SIGHUP, own), signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with whole_file(tmp_path / "file"), temporary_folder(tmp_path):
             assert signal.getsignal(signal.SIGHUP) is own
@@ -363,6 +363,7 @@ def test_handlers_of_signals_are_those_of_the_program_afterwards(tmp_path: Path)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGTERM, ending)
 
 
 def test_a_thread_writes_files(tmp_path: Path) -> None:
