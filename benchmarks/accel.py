@@ -38,10 +38,10 @@ from penstock.lowering.from_machine_toml import load_machine, shipped_machines
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_vta.cycles import program_of
 from penstock.lowering.to_vta.module import encode_module
-from penstock.passes.accel.hazards import check
-from penstock.passes.accel.hazards.redundancy import redundancy
-from penstock.passes.accel.trace import trace_calls
-from penstock.passes.kernels import PIPELINING, TILING, machine_kernels
+from penstock.passes.analysis.commands.hazards import check
+from penstock.passes.analysis.commands.hazards.redundancy import redundancy
+from penstock.passes.analysis.commands.trace import trace_calls
+from penstock.passes.analysis.kernels import PIPELINING, TILING, machine_kernels
 from penstock.runtime.compiler import attach_machine, import_program, level_of, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.pass_manager import read_pipeline, run_passes

@@ -65,7 +65,7 @@ def lowered(source: Any, machine: str | None, *, fused: bool) -> Any:
 
 def rows() -> Sequence[Row]:
     """Each length with and without the pass."""
-    from penstock.passes.accel.traffic import traffic
+    from penstock.passes.analysis.commands.traffic import traffic
     from penstock.runtime.engine import Engine
 
     found: list[Row] = []

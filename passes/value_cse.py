@@ -20,7 +20,7 @@ from penstock.dialects import graph
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.graph import ConstantOp, WeightAttr
 from penstock.dialects.weights import Array, WeightStore
-from penstock.passes.effects import Effects, destination_uses
+from penstock.passes.analysis.effects import Effects, destination_uses
 
 Key: TypeAlias = Hashable
 

@@ -11,7 +11,7 @@ from xdsl.ir import Attribute, Operation, Region
 from xdsl.passes import ModulePass
 from xdsl.utils.hints import isa
 
-from penstock.passes.effects import Effects
+from penstock.passes.analysis.effects import Effects
 
 WEIGHT = "graph.weight"
 """The attribute of an argument that is a weight."""

@@ -7,10 +7,10 @@ from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.dialects.accel import Accel
 from penstock.passes.accel.accel_check_hazards import check_hazards
-from penstock.passes.kernels import machine_kernels
-from penstock.passes.loop.memory_flow.aliases import Allocation
-from penstock.passes.loop.memory_problems import memory_problems
-from penstock.passes.loop.plan_faults import check_given
+from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.analysis.memory.aliases import Allocation
+from penstock.passes.analysis.memory.memory_problems import memory_problems
+from penstock.passes.analysis.memory.plan_faults import check_given
 from penstock.passes.loop.tensorize import prove_named
 
 

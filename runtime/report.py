@@ -20,10 +20,10 @@ from xdsl.passes import ModulePass
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import FusedOp
 from penstock.lowering.to_c import CSource
-from penstock.passes.accel.traffic import compulsory_bytes, traffic
+from penstock.passes.analysis.commands.traffic import compulsory_bytes, traffic
+from penstock.passes.analysis.kernels import ENTRY, HOST, kernels, machine_of, multiply_accumulates, partition
+from penstock.passes.analysis.memory.memory_problems import ARENA
 from penstock.passes.graph.fuse import GraphFusePass, is_groupable
-from penstock.passes.kernels import ENTRY, HOST, kernels, machine_of, multiply_accumulates, partition
-from penstock.passes.loop.memory_problems import ARENA
 from penstock.passes.loop.plan_report import ScopePlan, plan_report
 from penstock.passes.loop.residence.prediction import predicted_traffic
 from penstock.runtime.compiler import LEVELS, level_of
@@ -81,7 +81,7 @@ class ScopeUse:
 
 @dataclass(frozen=True)
 class Transfers:
-    """The bytes that DMA engines move in one run; see `penstock.passes.accel.traffic`."""
+    """The bytes that DMA engines move in one run; see `penstock.passes.analysis.commands.traffic`."""
 
     bytes_in: int
     bytes_out: int

@@ -28,8 +28,8 @@ from penstock.dialects.diagnostics import render_location
 from penstock.dialects.element_types import stored
 from penstock.dialects.graph import FusedOp
 from penstock.dialects.mem import CopyOp
-from penstock.passes.loop.dataflow import DataFlow
-from penstock.passes.loop.memory_flow.aliases import is_memory
+from penstock.passes.analysis.memory.aliases import is_memory
+from penstock.passes.analysis.memory.dataflow import DataFlow
 from penstock.runtime.interpreter import Listener, array_of
 from penstock.runtime.interpreter.domain import Access
 

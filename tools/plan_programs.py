@@ -17,7 +17,7 @@ from penstock.tools.planners import best_of, compare, does_not_fit, lined_up, re
 from penstock.tools.text import STDIN, write_output
 
 if TYPE_CHECKING:
-    from penstock.passes.loop.memory_problems import MemoryProblem
+    from penstock.passes.analysis.memory.memory_problems import MemoryProblem
     from penstock.runtime.compiler import Program
 
 WHOLE = "(program)"
@@ -29,7 +29,7 @@ _PLANS = "mem-plan"
 
 def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str], limits: Limits) -> int:
     """List the problems of the program at `path`, or write them where `--output` says."""
-    from penstock.passes.loop.memory_problems import memory_problems
+    from penstock.passes.analysis.memory.memory_problems import memory_problems
     from penstock.runtime.compiler import load_input, require_bound
 
     program = load_input(path, dims=read_dims(args.dim))
@@ -184,6 +184,6 @@ def _function(memory: MemoryProblem) -> str:
 
 
 def _scope(memory: MemoryProblem) -> str:
-    from penstock.passes.loop.memory_problems import ARENA
+    from penstock.passes.analysis.memory.memory_problems import ARENA
 
     return memory.scope or ARENA

@@ -9,7 +9,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.dialects.accel import ExecOp
-from penstock.passes.kernels import HOST, Placement, kernels, partition
+from penstock.passes.analysis.kernels import HOST, Placement, kernels, partition
 from penstock.passes.loop.residence.prediction import residence_remarks
 
 

@@ -20,8 +20,8 @@ from benchmarks.measure import say
 from benchmarks.networks import network
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import ScopeOp, find_target
-from penstock.passes.kernels import machine_kernels
-from penstock.passes.loop.memory_problems import function_problems
+from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.analysis.memory.memory_problems import function_problems
 from penstock.passes.loop.multi_buffer import MultiBufferPass
 from penstock.passes.planning.problem import Problem
 from penstock.runtime.compiler import attach_machine, import_program, pipeline

@@ -21,9 +21,9 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import find_target
 from penstock.dialects.mem import BufferOp, CopyOp, scope_of, span_in_bytes
-from penstock.passes.kernels import ENTRY, machine_kernels
-from penstock.passes.loop.promotion import storage_of
-from penstock.passes.loop.ranges import trip_count
+from penstock.passes.analysis.kernels import ENTRY, machine_kernels
+from penstock.passes.analysis.loops import trip_count
+from penstock.passes.analysis.memory.storage import storage_of
 from penstock.passes.planning.problem import Buffer, Problem
 
 ROUNDS = 6

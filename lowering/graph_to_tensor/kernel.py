@@ -43,7 +43,7 @@ from penstock.lowering.graph_to_tensor.shapes import (
     signless,
     tensor_type,
 )
-from penstock.passes.kernels import rounds_each_step
+from penstock.passes.analysis.kernels import rounds_each_step
 from penstock.passes.tensor.reshape import emit_reshape
 
 OpT = TypeVar("OpT", bound=Operation)

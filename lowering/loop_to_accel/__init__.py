@@ -21,7 +21,7 @@ from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
 from penstock.lowering.loop_to_accel.execs import lower_generic
 from penstock.lowering.loop_to_accel.transfers import lower_copy
 from penstock.passes.accel.ordering import order
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.kernels import machine_kernels
 
 KEPT = (memref.SubviewOp, memref.CastOp, SlotOp, arith.ConstantOp, scf.YieldOp)
 """Ops that a kernel keeps beside its commands, as it does all index arithmetic."""

@@ -21,12 +21,12 @@ from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of, static_strides
 from penstock.lowering.loop_to_accel.execs import lower_access
 from penstock.lowering.loop_to_accel.pieces import loop_of, slice_of
-from penstock.passes.accel.descriptor import descriptor_dims, entry_elements
-from penstock.passes.access import Access, Node, Operand
-from penstock.passes.command_loops import next_cut
+from penstock.passes.analysis.access import Access, Node, Operand
+from penstock.passes.analysis.commands.command_loops import next_cut
+from penstock.passes.analysis.commands.descriptor import descriptor_dims, entry_elements
+from penstock.passes.analysis.intrinsics import candidates
+from penstock.passes.analysis.loops import index_range
 from penstock.passes.indices import Index, add, scale
-from penstock.passes.intrinsics import candidates
-from penstock.passes.loop.ranges import index_range
 
 UNKNOWN = 1 << 62
 

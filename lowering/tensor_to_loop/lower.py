@@ -25,7 +25,7 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.lowering.tensor_to_loop.rebuild import Rebuild
 from penstock.lowering.tensor_to_loop.versions import Version, Versions, bind_calls, callers_first
 from penstock.lowering.tensor_to_loop.views import memref_like, memref_types
-from penstock.passes.tensor.destinations import pass_destinations, uses_tensors
+from penstock.passes.tensor.bufferization.destinations import pass_destinations, uses_tensors
 
 NAME = "graph.name"
 """Attribute of a result of a function on tensors: the name that the model gives it."""

@@ -30,8 +30,8 @@ from penstock.lowering.tensor_to_loop.views import (
     shape_only_view,
     slice_view,
 )
-from penstock.passes.tensor.conflicts import carried, ignores_input
-from penstock.passes.tensor.placement import (
+from penstock.passes.tensor.bufferization.conflicts import carried, ignores_input
+from penstock.passes.tensor.bufferization.placement import (
     Part,
     Placement,
     StructuredOp,
@@ -42,7 +42,7 @@ from penstock.passes.tensor.placement import (
     shape_of,
     window_of,
 )
-from penstock.passes.tensor.places import OutArgument, same
+from penstock.passes.tensor.bufferization.places import OutArgument, same
 
 Calls = Callable[[str, Sequence[SSAValue], func.CallOp], None]
 """Told of every call that is built: the callee, the buffers passed (arguments, then results), and the call."""

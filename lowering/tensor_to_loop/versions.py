@@ -27,8 +27,8 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import calls_itself
 from penstock.dialects.mem import static_strides
-from penstock.passes.tensor.placement import Layouts
-from penstock.passes.tensor.places import contiguous_strides
+from penstock.passes.analysis.strides import contiguous_strides
+from penstock.passes.tensor.bufferization.placement import Layouts
 
 Strides = tuple[tuple[int, ...] | None, ...]
 """For each buffer, its strides in elements; None for one that is contiguous, and for what is no buffer."""

@@ -21,7 +21,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.mem import memref_of, static_strides
-from penstock.passes.tensor.places import collapsed_strides, contiguous_strides, expanded_strides, reassociation
+from penstock.passes.analysis.strides import collapsed_strides, contiguous_strides, expanded_strides, reassociation
 
 
 def memref_like(type: Attribute) -> MemRefType[Attribute]:

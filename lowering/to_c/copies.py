@@ -18,7 +18,7 @@ from penstock.dialects.mem import CopyOp
 from penstock.dialects.window import WindowedTransfer
 from penstock.lowering.to_c.emitter import FunctionEmitter, View, refuse
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of, times
-from penstock.passes.loop.ranges import index_range
+from penstock.passes.analysis.loops import index_range
 
 
 @dataclass(frozen=True)

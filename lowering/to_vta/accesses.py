@@ -22,7 +22,7 @@ from penstock.lowering.to_vta.isa import (
     Transfer,
 )
 from penstock.lowering.to_vta.words import micro_op_indices
-from penstock.passes.accel.region import Region
+from penstock.passes.analysis.commands.region import Region
 
 SCOPES = {
     Memory.UOP: "uop",

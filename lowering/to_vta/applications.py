@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import IntegerAttr
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.lowering.to_vta.isa import BLOCK, DEPTHS, MICRO_OP, Alu, AluOpcode, Gemm, Loops, Memory
-from penstock.passes.accel.program import Command
+from penstock.passes.analysis.commands.program import Command
 from penstock.runtime.interpreter.domain import Access
 
 MAX_ITERATIONS = 16383

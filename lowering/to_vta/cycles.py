@@ -24,8 +24,8 @@ from penstock.lowering.to_vta.isa import (
     pops_of,
     pushes_of,
 )
-from penstock.passes.accel.program import Command, Kind, MachineModel, Program
-from penstock.passes.accel.region import Region
+from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program
+from penstock.passes.analysis.commands.region import Region
 
 
 def program_of(

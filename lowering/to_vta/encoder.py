@@ -33,8 +33,8 @@ from penstock.lowering.to_vta.isa import (
 )
 from penstock.lowering.to_vta.micro_ops import MicroOpCache, MicroOpStore
 from penstock.lowering.to_vta.transfers import encode_transfer
-from penstock.passes.accel.program import Command, Kind, Program, QueueName
 from penstock.passes.accel.queues import assign_queues
+from penstock.passes.analysis.commands.program import Command, Kind, Program, QueueName
 
 
 def empty_instruction(unit: str) -> Instruction:

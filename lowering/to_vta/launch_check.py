@@ -34,8 +34,8 @@ from penstock.lowering.to_vta.isa import (
     Store,
     Transfer,
 )
-from penstock.passes.accel.hazards import check
-from penstock.passes.accel.program import Program
+from penstock.passes.analysis.commands.hazards import check
+from penstock.passes.analysis.commands.program import Program
 
 MOST_SHIFTED = 31
 

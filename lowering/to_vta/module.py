@@ -18,9 +18,9 @@ from penstock.dialects.machine import DRAM, TargetOp
 from penstock.lowering.to_vta.encoder import encode_launch
 from penstock.lowering.to_vta.isa import DRAM_BYTES, MICRO_OP_BYTES, Instruction, Memory
 from penstock.lowering.to_vta.micro_ops import MicroOpStore
-from penstock.passes.accel.program import Kind, Program, View
-from penstock.passes.accel.trace import trace_calls
-from penstock.passes.kernels import machine_of
+from penstock.passes.analysis.commands.program import Kind, Program, View
+from penstock.passes.analysis.commands.trace import trace_calls
+from penstock.passes.analysis.kernels import machine_of
 
 ALIGNMENT = max(DRAM_BYTES.values())
 """Storages begin at multiples of it, so that addresses that count entries reach them."""

@@ -11,8 +11,8 @@ from typing import Any
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.lowering.to_vta.isa import BLOCK, DRAM_BYTES, Load, Memory, Store, Transfer
-from penstock.passes.accel.descriptor import Descriptor, describe, entry_elements
-from penstock.passes.accel.program import Command, View
+from penstock.passes.analysis.commands.descriptor import Descriptor, describe, entry_elements
+from penstock.passes.analysis.commands.program import Command, View
 
 MAX_STRIDE = 65535
 MAX_SIZE = 65535

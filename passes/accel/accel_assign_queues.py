@@ -14,14 +14,14 @@ from xdsl.passes import ModulePass
 from penstock.dialects.accel import DmaOp, ExecOp, PopOp, PushOp, WaitOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
-from penstock.passes.accel.hazards import check
 from penstock.passes.accel.ordering.tokens import strip
 from penstock.passes.accel.queue_form import pattern_of, place, prime_and_drain
 from penstock.passes.accel.queues import assign_queues
-from penstock.passes.accel.token_flow import is_stuck, keeps_order, least_time, ordered_after
-from penstock.passes.accel.trace import trace
 from penstock.passes.accel.unrolling import unroll
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.commands.hazards import check
+from penstock.passes.analysis.commands.token_flow import is_stuck, keeps_order, least_time, ordered_after
+from penstock.passes.analysis.commands.trace import trace
+from penstock.passes.analysis.kernels import machine_kernels
 
 _SLOWER = 1.02
 """How much longer a kernel with loops may take than without, before they are unrolled."""

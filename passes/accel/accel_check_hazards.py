@@ -11,10 +11,10 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
-from penstock.passes.accel.hazards.calls import Arguments, ways
-from penstock.passes.accel.hazards.kernels import check_kernel
-from penstock.passes.accel.limits import limit_faults
-from penstock.passes.kernels import machine_of
+from penstock.passes.analysis.commands.hazards.calls import Arguments, ways
+from penstock.passes.analysis.commands.hazards.kernels import check_kernel
+from penstock.passes.analysis.commands.limits import limit_faults
+from penstock.passes.analysis.kernels import machine_of
 
 _NAMED = 4
 """How many hazards one error names."""

@@ -16,7 +16,7 @@ from penstock.passes.accel.ordering.tokens import strip
 from penstock.passes.accel.pipelining.places import Room, kept_beside
 from penstock.passes.accel.pipelining.rings import make_rings
 from penstock.passes.accel.pipelining.skew import remove_unused, skew
-from penstock.passes.kernels import AUTO, PIPELINING, machine_kernels
+from penstock.passes.analysis.kernels import AUTO, PIPELINING, machine_kernels
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp, scope_of
 from penstock.passes.accel.ordering import order
 from penstock.passes.accel.ordering.tokens import strip
-from penstock.passes.accel.trace import trace
 from penstock.passes.accel.virtual_threads import conflict, loops_inside_out, take_turns, units_in
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.commands.trace import trace
+from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.analysis.loops import trip_count
 from penstock.passes.loop.mem_plan import MemPlanPass
-from penstock.passes.loop.ranges import trip_count
 
 MARK = "virtual_threads"
 """The attribute of a loop that says how many of its rounds are to take turns."""

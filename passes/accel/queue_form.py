@@ -23,9 +23,9 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, PopOp, PushOp
 from penstock.dialects.machine import TargetOp
 from penstock.passes.accel.ordering.tokens import set_dependencies, strip
-from penstock.passes.accel.program import Command, Kind, MachineModel, Program, QueueName
-from penstock.passes.accel.trace import trace
-from penstock.passes.accel.tracing.recorder import Recorder
+from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program, QueueName
+from penstock.passes.analysis.commands.trace import trace
+from penstock.passes.analysis.commands.tracing.recorder import Recorder
 
 _Site = tuple[QueueName, Operation]
 """A queue, and the command or loop that a push stands behind, or a pop before."""

@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.passes.accel.clocks import Clocks, is_alone, reduced
-from penstock.passes.accel.program import Command, Kind, MachineModel, Program, Queue, QueueName
-from penstock.passes.accel.token_flow import is_stuck, ordered_after
+from penstock.passes.analysis.commands.clocks import Clocks, is_alone, reduced
+from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program, Queue, QueueName
+from penstock.passes.analysis.commands.token_flow import is_stuck, ordered_after
 
 _ROUNDS = 64
 """How often tokens are added or merged for the sake of capacities before giving up."""

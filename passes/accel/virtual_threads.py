@@ -17,9 +17,9 @@ from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
-from penstock.passes.accel.program import Command, Program
-from penstock.passes.accel.region import Region
-from penstock.passes.loop.ranges import constant_of, trip_count
+from penstock.passes.analysis.commands.program import Command, Program
+from penstock.passes.analysis.commands.region import Region
+from penstock.passes.analysis.loops import constant_of, trip_count
 
 
 def units_in(op: Operation, target: TargetOp) -> set[str]:

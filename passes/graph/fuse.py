@@ -13,13 +13,13 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.graph import FusedOp, YieldOp, pattern_kind
+from penstock.passes.analysis.kernels import machine_of
 from penstock.passes.graph.fusion.groups import MAX_OPS, Kind, Veto
 from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, is_groupable, planned_groups, splat
 from penstock.passes.graph.fusion.remarks import Remarks, called
 from penstock.passes.graph.fusion.spm_model import SpmModel, cheaper
 from penstock.passes.graph.storage_type import multiplies_halves_only
 from penstock.passes.graph.values import graph_blocks, remove_dead_constants
-from penstock.passes.kernels import machine_of
 
 __all__ = ["GraphFusePass", "is_groupable"]
 

@@ -13,10 +13,10 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import AttentionOp, GraphOp, TransposeOp
+from penstock.passes.analysis.kernels import machine_of
 from penstock.passes.graph.attention.on_machine import arranged, blocks_on, has_query_in_mask, why_not
 from penstock.passes.graph.attention.pattern import Attention, match_attention
 from penstock.passes.graph.values import NodeBuilder, graph_blocks, only_user
-from penstock.passes.kernels import machine_of
 
 
 def _form(found: Attention, blocks: tuple[int, int] | None, build: NodeBuilder | None) -> None:

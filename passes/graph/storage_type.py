@@ -17,6 +17,7 @@ from penstock.dialects.graph import (
 )
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.weights import WeightStore
+from penstock.passes.analysis.kernels import is_contraction, machine_of
 from penstock.passes.graph.storage.groups import GroupInHalf, rebuilt
 from penstock.passes.graph.storage.values import (
     HALF,
@@ -25,7 +26,6 @@ from penstock.passes.graph.storage.values import (
     StoredValues,
 )
 from penstock.passes.graph.values import graph_blocks, remove_dead_constants
-from penstock.passes.kernels import is_contraction, machine_of
 
 
 def _narrow_block(block: Block, store: WeightStore) -> None:

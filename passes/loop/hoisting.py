@@ -22,11 +22,11 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, scope_of, span_in_bytes
-from penstock.passes.loop.footprint import Footprint, footprint, loops_around, source_of
-from penstock.passes.loop.memory_problems import function_problems
-from penstock.passes.loop.promotion import in_scope, is_written, storage_of
-from penstock.passes.loop.ranges import trip_count
-from penstock.passes.paths import no_path, scope_path
+from penstock.passes.analysis.loops import trip_count
+from penstock.passes.analysis.memory.footprint import Footprint, footprint, loops_around, source_of
+from penstock.passes.analysis.memory.memory_problems import function_problems
+from penstock.passes.analysis.memory.storage import in_scope, is_written, storage_of
+from penstock.passes.analysis.scope_paths import no_path, scope_path
 from penstock.passes.planning.problem import Problem, height
 from penstock.passes.planning.registry import solve
 

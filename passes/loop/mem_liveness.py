@@ -14,9 +14,9 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import USAGE, UserError, location_of
 from penstock.dialects.files import write_whole
-from penstock.passes.loop.interference import interference_graph, to_dot, to_json
-from penstock.passes.loop.liveness import Allocation, Liveness
-from penstock.passes.loop.memory_problems import memory_problems
+from penstock.passes.analysis.memory.interference import interference_graph, to_dot, to_json
+from penstock.passes.analysis.memory.liveness import Allocation, Liveness
+from penstock.passes.analysis.memory.memory_problems import memory_problems
 from penstock.passes.planning.problem import Interval
 
 LIVE = "mem.live"

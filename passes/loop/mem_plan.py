@@ -13,9 +13,9 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import BufferOp, RingOp
-from penstock.passes.loop.liveness import Allocation
-from penstock.passes.loop.memory_problems import MemoryProblem, memory_problems
-from penstock.passes.loop.plan_faults import check_given
+from penstock.passes.analysis.memory.liveness import Allocation
+from penstock.passes.analysis.memory.memory_problems import MemoryProblem, memory_problems
+from penstock.passes.analysis.memory.plan_faults import check_given
 from penstock.passes.loop.remedies.overflow import overflow
 from penstock.passes.planning import registry
 from penstock.passes.planning.problem import Limits, Outcome, height

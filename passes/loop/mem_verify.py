@@ -8,8 +8,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from penstock.passes.loop.memory_problems import memory_problems
-from penstock.passes.loop.plan_faults import check_plan
+from penstock.passes.analysis.memory.memory_problems import memory_problems
+from penstock.passes.analysis.memory.plan_faults import check_plan
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from xdsl.passes import ModulePass
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import RingOp
-from penstock.passes.kernels import AUTO, depths_of, kernels, machine_kernels
-from penstock.passes.loop.memory_problems import MemoryProblem, function_problems, memory_problems
+from penstock.passes.analysis.kernels import AUTO, depths_of, kernels, machine_kernels
+from penstock.passes.analysis.memory.memory_problems import MemoryProblem, function_problems, memory_problems
 from penstock.passes.loop.rings import make_rings, restore
 from penstock.passes.planning.problem import Limits, height
 from penstock.passes.planning.registry import solve

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ModuleOp
 
-from penstock.passes.loop.memory_problems import ARENA, MemoryProblem, memory_problems, storage
-from penstock.passes.loop.plan_faults import check_plan, written_plan
+from penstock.passes.analysis.memory.memory_problems import ARENA, MemoryProblem, memory_problems, storage
+from penstock.passes.analysis.memory.plan_faults import check_plan, written_plan
 from penstock.passes.planning.bounds import strong_lower_bound
 from penstock.passes.planning.instance import compact
 from penstock.passes.planning.problem import Interval, Problem, height, lower_bound

@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.loop.promotion import Promotion
 
 

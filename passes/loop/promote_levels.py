@@ -11,7 +11,7 @@ from xdsl.rewriter import Rewriter
 from xdsl.transforms.dead_code_elimination import region_dce
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.loop.hoisting import route
 
 

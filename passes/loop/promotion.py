@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import prod
 
 from xdsl.dialects import func, memref
-from xdsl.dialects.builtin import MemRefType, StridedLayoutAttr, StringAttr
+from xdsl.dialects.builtin import MemRefType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -14,43 +13,11 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.dialects.mem import BufferOp, CopyOp, SlotOp, element_bytes, scope_of
-from penstock.passes.access import access_of
-from penstock.passes.intrinsics import Match, candidates, runs_on_unit
-from penstock.passes.paths import no_path, scope_path
-
-
-def storage_of(value: SSAValue) -> SSAValue:
-    """The allocation or argument whose bytes `value` is a view of; of a slot, the ring."""
-    while True:
-        match value.owner:
-            case memref.SubviewOp() | memref.CastOp():
-                value = value.owner.source
-            case SlotOp():
-                value = value.owner.ring
-            case _:
-                return value
-
-
-def in_scope(type: MemRefType[Attribute], target: TargetOp, scope: str, adjoining: int = 1) -> MemRefType[Attribute]:
-    """
-    The type of a buffer of this shape in `scope`, with rows rounded up to its granule; off chip, as it is.
-
-    A row is one of the last dim, or of the last `adjoining` ones, between which there are then no gaps.
-    """
-    shape = type.get_shape()
-    if scope == DRAM:
-        return MemRefType(type.element_type, shape)
-    element = element_bytes(type)
-    granule = target.scope(scope).granule_bytes
-    row = prod(shape[-adjoining:])
-    if len(shape) <= adjoining or row * element % granule == 0 or granule % element:
-        return MemRefType(type.element_type, shape, memory_space=StringAttr(scope))
-    strides = [1]
-    for inner, size in enumerate(shape[:0:-1], start=1):
-        step = strides[0] * size
-        strides.insert(0, -(-step * element // granule) * granule // element if inner == adjoining else step)
-    return MemRefType(type.element_type, shape, StridedLayoutAttr(strides), StringAttr(scope))
+from penstock.dialects.mem import BufferOp, CopyOp, scope_of
+from penstock.passes.analysis.access import access_of
+from penstock.passes.analysis.intrinsics import Match, candidates, runs_on_unit
+from penstock.passes.analysis.memory.storage import in_scope, is_written, overwrites, storage_of
+from penstock.passes.analysis.scope_paths import no_path, scope_path
 
 
 def _retype(value: SSAValue, type: MemRefType[Attribute]) -> None:
@@ -212,26 +179,6 @@ class Promotion:
         copy = CopyOp(source, dest)
         copy.location = op.location
         return copy
-
-
-def is_written(op: Operation, storage: SSAValue) -> bool:
-    """Whether `op` writes bytes of `storage`."""
-    if isinstance(op, GenericOp):
-        return any(storage_of(value) is storage for value in op.outputs)
-    return isinstance(op, CopyOp) and storage_of(op.dest) is storage
-
-
-def overwrites(op: Operation, value: SSAValue) -> bool:
-    """Whether `op` certainly writes every element of `value` before anything in it reads one."""
-    if isinstance(op, CopyOp):
-        return op.dest is value and op.window_side != "dest" and op.source is not value
-    if not isinstance(op, GenericOp) or value in op.inputs or value not in op.outputs:
-        return False
-    number = list(op.operands).index(value)
-    assert isa(value.type, MemRefType)
-    written = list(op.indexing_maps)[number].data
-    covered = written.is_projected_permutation() and len(written.results) == value.type.get_num_dims()
-    return covered and not op.body.block.args[number].uses
 
 
 def _after(value: SSAValue) -> InsertPoint:

@@ -17,8 +17,8 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_bytes, memref_of, scope_of, span_in_bytes
-from penstock.passes.kernels import depths_of
-from penstock.passes.loop.ranges import constant_of, trip_count
+from penstock.passes.analysis.kernels import depths_of
+from penstock.passes.analysis.loops import constant_of, trip_count
 
 COMPUTED_SLOTS = 2
 """The most slots of what is computed in its scope, and only emptied: one empties while the next one fills."""

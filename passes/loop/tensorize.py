@@ -11,9 +11,9 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
-from penstock.passes.access import access_of
-from penstock.passes.intrinsics import Match, candidates
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.access import access_of
+from penstock.passes.analysis.intrinsics import Match, candidates
+from penstock.passes.analysis.kernels import machine_kernels
 
 
 def prove(generic: GenericOp, target: TargetOp) -> Match:

@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from penstock.dialects.machine import TargetOp
-from penstock.passes.kernels import (
+from penstock.passes.analysis.kernels import (
     DEVICE,
     HOST,
     MACS,

@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.passes.kernels import HOST, device_of, kernels, machine_of
+from penstock.passes.analysis.kernels import HOST, device_of, kernels, machine_of
 from penstock.passes.tensor.inline_pointwise import merged
 
 

@@ -10,7 +10,7 @@ from xdsl.dialects.linalg.ops import GenericOp, IndexOp, YieldOp
 from xdsl.ir import Block, Region, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 
-from penstock.passes.kernels import has_reduction, is_contraction
+from penstock.passes.analysis.kernels import has_reduction, is_contraction
 
 INSTRUCTIONS = (
     *(math.AbsFOp, math.AbsIOp, math.CeilOp, math.CopySignOp, math.FloorOp, math.FmaOp),

@@ -9,7 +9,7 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from penstock.passes.tensor.destinations import pass_destinations, uses_tensors
+from penstock.passes.tensor.bufferization.destinations import pass_destinations, uses_tensors
 
 
 @dataclass(frozen=True)

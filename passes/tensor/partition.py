@@ -27,7 +27,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import ProcessorOp, TargetOp
 from penstock.dialects.mem import element_bytes
-from penstock.passes.kernels import CROSSING, device_of, is_contraction, kernels
+from penstock.passes.analysis.kernels import CROSSING, device_of, is_contraction, kernels
 from penstock.passes.tensor.segments import Choice, Segment, is_fill
 
 MOST_MOVABLE = 8

@@ -13,7 +13,7 @@ from xdsl.ir.affine import AffineDimExpr, AffineExpr
 from xdsl.rewriter import Rewriter
 from xdsl.utils.hints import isa
 
-from penstock.passes.access import COMMUTATIVE
+from penstock.passes.analysis.access import COMMUTATIVE
 from penstock.passes.tensor.pointwise import Dims, dims, pointwise
 
 

@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
-from penstock.passes.tensor.places import reassociation
+from penstock.passes.analysis.strides import reassociation
 
 Emit = Callable[[Operation], SSAValue]
 """Appends an op and returns its result."""

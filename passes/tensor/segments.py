@@ -11,9 +11,9 @@ from xdsl.ir import SSAValue
 
 from penstock.dialects.diagnostics import render_location
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.passes.access import access_of, in_place_variants
-from penstock.passes.intrinsics import BODY, Match, candidates, pattern_of, runs_on_unit
-from penstock.passes.kernels import (
+from penstock.passes.analysis.access import access_of, in_place_variants
+from penstock.passes.analysis.intrinsics import BODY, Match, candidates, pattern_of, runs_on_unit
+from penstock.passes.analysis.kernels import (
     has_reduction,
 )
 

@@ -14,7 +14,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
-from penstock.passes.kernels import WIDENING
+from penstock.passes.analysis.kernels import WIDENING
 from penstock.passes.tensor.segments import Choice, choose, runs_on_a_unit
 
 

@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.kernels import AUTO, DEPTHS, TILING, device_of, kernels, machine_of
+from penstock.passes.analysis.kernels import AUTO, DEPTHS, TILING, device_of, kernels, machine_of
 from penstock.passes.tensor.tile_nest import OpPlan, TileNest, replace_by_nest
 from penstock.passes.tensor.tile_plan import plan_members
 from penstock.passes.tensor.tile_problem import anchor, members, root_of, streamed

@@ -24,7 +24,7 @@ from xdsl.ir.affine import AffineDimExpr, AffineMap
 from xdsl.rewriter import InsertPoint
 from xdsl.utils.hints import isa
 
-from penstock.passes.access import linear_form
+from penstock.passes.analysis.access import linear_form
 from penstock.passes.indices import Index, add, materialize, scale
 from penstock.passes.tensor.zero_pads import extend
 

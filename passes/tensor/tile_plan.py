@@ -16,10 +16,10 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, DmaOp, TargetOp
 from penstock.dialects.mem import static_strides
-from penstock.passes.access import Access, Node, Operand, linear_form
-from penstock.passes.intrinsics import candidates
-from penstock.passes.loop.promotion import in_scope
-from penstock.passes.paths import intermediates, scope_path
+from penstock.passes.analysis.access import Access, Node, Operand, linear_form
+from penstock.passes.analysis.intrinsics import candidates
+from penstock.passes.analysis.memory.storage import in_scope
+from penstock.passes.analysis.scope_paths import intermediates, scope_path
 from penstock.passes.planning.tile_model import TileProblem
 from penstock.passes.planning.tile_sizes import NoTile
 from penstock.passes.planning.tiling import DoesNotFit, TilePlan, plan_tile

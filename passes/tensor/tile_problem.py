@@ -16,10 +16,10 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM, DmaOp, TargetOp
 from penstock.dialects.mem import element_bytes
-from penstock.passes.access import access_of, linear_form
-from penstock.passes.intrinsics import Match, candidates, runs_on_unit
-from penstock.passes.kernels import has_reduction
-from penstock.passes.paths import intermediates, scope_path
+from penstock.passes.analysis.access import access_of, linear_form
+from penstock.passes.analysis.intrinsics import Match, candidates, runs_on_unit
+from penstock.passes.analysis.kernels import has_reduction
+from penstock.passes.analysis.scope_paths import intermediates, scope_path
 from penstock.passes.planning.tile_model import Channel, Operand, TileProblem, Work
 from penstock.passes.planning.tile_sizes import Dim
 from penstock.passes.tensor.tile_nest import result_dims

@@ -21,10 +21,10 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import element_bytes
-from penstock.passes.access import access_of, in_place_variants
-from penstock.passes.intrinsics import Match, candidates
-from penstock.passes.paths import scope_path
-from penstock.passes.tensor.placement import result_number
+from penstock.passes.analysis.access import access_of, in_place_variants
+from penstock.passes.analysis.intrinsics import Match, candidates
+from penstock.passes.analysis.scope_paths import scope_path
+from penstock.passes.tensor.bufferization.placement import result_number
 from penstock.passes.tensor.pointwise import Dims, accumulate_in_place, pointwise
 from penstock.passes.tensor.reduce_by_halves import by_halves
 from penstock.passes.tensor.segments import Choice, choose, is_fill, remark_on

@@ -18,7 +18,7 @@ from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Operation
 
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.passes.kernels import has_reduction
+from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.planning.tiling import TIE
 from penstock.passes.tensor.outline import outline
 from penstock.passes.tensor.partition import least_cycles

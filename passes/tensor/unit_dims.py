@@ -16,7 +16,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
-from penstock.passes.kernels import has_reduction
+from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.tensor.reshape import emit_reshape
 
 _OPS = (arith.ConstantOp, func.ReturnOp, tensor.EmptyOp, GenericOp)

@@ -19,8 +19,8 @@ from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
-from penstock.passes.access import linear_form
-from penstock.passes.kernels import is_contraction
+from penstock.passes.analysis.access import linear_form
+from penstock.passes.analysis.kernels import is_contraction
 
 
 def may_run_past_its_end(generic: GenericOp, dim: int) -> bool:

@@ -9,8 +9,8 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from penstock.dialects.machine import DRAM
-from penstock.passes.accel.program import Program
-from penstock.passes.accel.region import Region
+from penstock.passes.analysis.commands.program import Program
+from penstock.passes.analysis.commands.region import Region
 
 LARGEST = 1 << 31
 """The bytes of the largest storage whose bytes are counted one by one."""

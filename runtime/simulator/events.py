@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 
-from penstock.passes.accel.program import Kind, Program
+from penstock.passes.analysis.commands.program import Kind, Program
 from penstock.runtime.simulator.layout import Layout
 from penstock.runtime.simulator.moments import FREE, Cause
 from penstock.runtime.simulator.timeline import Deadlock, Overflow, Simulation, Stuck

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from penstock.passes.accel.program import Kind
+from penstock.passes.analysis.commands.program import Kind
 from penstock.runtime.simulator.layout import Layout
 
 

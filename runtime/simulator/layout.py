@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.passes.accel.program import Command, Engine, Kind, Program, Queue, QueueName
+from penstock.passes.analysis.commands.program import Command, Engine, Kind, Program, Queue, QueueName
 
 
 @dataclass(eq=False)

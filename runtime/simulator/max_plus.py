@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from penstock.passes.accel.program import Command, Engine, Kind, Program, QueueName
+from penstock.passes.analysis.commands.program import Command, Engine, Kind, Program, QueueName
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.passes.accel.program import Command, Program
+from penstock.passes.analysis.commands.program import Command, Program
 from penstock.runtime.simulator.layout import Layout
 
 

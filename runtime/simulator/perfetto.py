@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.passes.accel.program import Kind
+from penstock.passes.analysis.commands.program import Kind
 from penstock.runtime.simulator.run import ProgramRun, place_of
 from penstock.runtime.simulator.timeline import Simulation
 from penstock.runtime.simulator.window import Window, calls

@@ -12,11 +12,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.diagnostics import USAGE, UserError, did_you_mean, location_of
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.passes.accel.hazards import check
-from penstock.passes.accel.limits import limit_faults
-from penstock.passes.accel.program import Program, View
-from penstock.passes.accel.trace import Call, trace_calls
-from penstock.passes.kernels import machine_of, stated_macs
+from penstock.passes.analysis.commands.hazards import check
+from penstock.passes.analysis.commands.limits import limit_faults
+from penstock.passes.analysis.commands.program import Program, View
+from penstock.passes.analysis.commands.trace import Call, trace_calls
+from penstock.passes.analysis.kernels import machine_of, stated_macs
 from penstock.passes.planning.traffic_bounds import BestTiling, Contraction, SquareRoot, best_tiling, square_root
 from penstock.runtime.simulator.compulsory import compulsory
 from penstock.runtime.simulator.events import simulate

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.passes.accel.program import Kind
+from penstock.passes.analysis.commands.program import Kind
 from penstock.runtime.simulator.moments import Moments
 
 BUSY, BUS, LATENCY, PUSH, DONE = "busy", "bus", "latency", "push", "done"

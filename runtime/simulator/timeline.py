@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.passes.accel.program import Kind, QueueName
+from penstock.passes.analysis.commands.program import Kind, QueueName
 from penstock.runtime.simulator.ideal import Ideal, ideal_of
 from penstock.runtime.simulator.moments import Moments
 from penstock.runtime.simulator.stalls import BusUse, UnitUse, bus_uses, unit_uses

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.passes.accel.program import Kind, Program
+from penstock.passes.analysis.commands.program import Kind, Program
 from penstock.runtime.simulator.compulsory import compulsory
 
 

@@ -23,10 +23,10 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import element_bytes
-from penstock.passes.access import access_of, linear_form
-from penstock.passes.intrinsics import Match, candidates
-from penstock.passes.kernels import is_contraction, machine_kernels
-from penstock.passes.paths import intermediates
+from penstock.passes.analysis.access import access_of, linear_form
+from penstock.passes.analysis.intrinsics import Match, candidates
+from penstock.passes.analysis.kernels import is_contraction, machine_kernels
+from penstock.passes.analysis.scope_paths import intermediates
 from penstock.passes.planning.traffic_bounds import Contraction, ContractionOperand, Index
 
 _ON_CHIP = re.compile(r"(.+)_on_chip(_\d+)?")

@@ -36,7 +36,7 @@ from penstock.lowering.to_vta.isa import (
 )
 from penstock.lowering.to_vta.module import VtaModule, VtaStep
 from penstock.lowering.to_vta.words import decode_micro_ops, encode
-from penstock.passes.accel.program import View
+from penstock.passes.analysis.commands.program import View
 from penstock.runtime.folders import FILES, write_folder
 from penstock.runtime.signature import TensorSpec
 from penstock.runtime.vta.reference import Observation, Origin, view_of

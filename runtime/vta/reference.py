@@ -19,7 +19,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.element_types import numpy_dtype, stored
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_vta.module import VtaModule
-from penstock.passes.accel.program import View
+from penstock.passes.analysis.commands.program import View
 from penstock.runtime.interpreter import array_of, run_function
 from penstock.runtime.signature import NAME_ARGUMENT, OUTPUT_ARGUMENT, main_function
 from penstock.runtime.weights import WEIGHT_ARGUMENT

@@ -11,7 +11,7 @@ from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
 from penstock.dialects.machine import TargetOp
-from penstock.passes.kernels import machine_of
+from penstock.passes.analysis.kernels import machine_of
 
 MACHINE = """
 machine.target @toy frequency 1000 {

@@ -18,9 +18,9 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.accel import ReadyOp, TokenType
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.machine import TargetOp
-from penstock.passes.accel.hazards import Hazard, check
-from penstock.passes.accel.program import Program
-from penstock.passes.accel.trace import trace
+from penstock.passes.analysis.commands.hazards import Hazard, check
+from penstock.passes.analysis.commands.program import Program
+from penstock.passes.analysis.commands.trace import trace
 
 
 @dataclass(frozen=True)

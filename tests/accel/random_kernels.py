@@ -11,8 +11,8 @@ from xdsl.parser import Parser
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.context import make_context
 from penstock.dialects.machine import TargetOp, find_target
-from penstock.passes.accel.program import Kind, Program
-from penstock.passes.accel.trace import trace
+from penstock.passes.analysis.commands.program import Kind, Program
+from penstock.passes.analysis.commands.trace import trace
 
 VECTOR = "memref<?xi32, strided<[?]{}>"
 SPAD, OFF_CHIP = 'memref<?xi32, "spad">', "memref<?xi32>"

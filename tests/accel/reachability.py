@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.passes.accel.program import Kind, MachineModel, Program, QueueName
-from penstock.passes.accel.region import Region
+from penstock.passes.analysis.commands.program import Kind, MachineModel, Program, QueueName
+from penstock.passes.analysis.commands.region import Region
 
 Graph = list[set[int]]
 """Of each event those that come after it: 2n is the start of command n, 2n + 1 its end."""

@@ -11,8 +11,8 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.mem import memref_of, scope_of
-from penstock.passes.accel.program import Program
-from penstock.passes.accel.region import Region
+from penstock.passes.analysis.commands.program import Program
+from penstock.passes.analysis.commands.region import Region
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.interpreter.commands import DONE, Command, Token, Touch
 from penstock.runtime.interpreter.schedule import Schedule

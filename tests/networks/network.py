@@ -32,8 +32,8 @@ from penstock.dialects import graph
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.weights import WeightStore
+from penstock.passes.analysis.kernels import HOST, Placement, kernels, partition, share_on_machine
 from penstock.passes.graph.expose_values import layout_of, name_of
-from penstock.passes.kernels import HOST, Placement, kernels, partition, share_on_machine
 from penstock.runtime.compiler import attach_machine, import_program, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter.graph import evaluate_op, run_graph

@@ -23,7 +23,7 @@ from network import (
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.machine import find_target
 from penstock.dialects.mem import memref_of
-from penstock.passes.kernels import is_contraction
+from penstock.passes.analysis.kernels import is_contraction
 
 
 @pytest.fixture(scope="module", params=FLOAT_NETWORKS)

@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.lowering.from_machine_toml import shipped_machines
-from penstock.passes.kernels import HOST, partition, share_on_machine
+from penstock.passes.analysis.kernels import HOST, partition, share_on_machine
 from penstock.runtime.compiler import compile_module, import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from penstock.passes.kernels import partition, share_on_machine
+from penstock.passes.analysis.kernels import partition, share_on_machine
 from penstock.runtime.compiler import compile_module, import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

@@ -7,8 +7,8 @@ from network import Network
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import PenstockContext
-from penstock.passes.accel.traffic import traffic
-from penstock.passes.kernels import partition, share_on_machine
+from penstock.passes.analysis.commands.traffic import traffic
+from penstock.passes.analysis.kernels import partition, share_on_machine
 from penstock.runtime.compiler import attach_machine, import_program, pipeline
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.kernels import machine_kernels
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes

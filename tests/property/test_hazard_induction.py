@@ -8,10 +8,10 @@ import pytest
 from loop_nests import Nest, kernel_of
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.accel.hazards import check
-from penstock.passes.accel.hazards.far import UndecidedError
-from penstock.passes.accel.hazards.induction import decide
-from penstock.passes.accel.trace import trace
+from penstock.passes.analysis.commands.hazards import check
+from penstock.passes.analysis.commands.hazards.far import UndecidedError
+from penstock.passes.analysis.commands.hazards.induction import decide
+from penstock.passes.analysis.commands.trace import trace
 
 SEEDS = 40
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reachability import events, has_cycle, overflows, pushes_and_pops, races
 
-from penstock.passes.accel.hazards import Fault, check
-from penstock.passes.accel.hazards import order as orders
-from penstock.passes.accel.program import Command, Engine, Kind, MachineModel, Program, Queue
-from penstock.passes.accel.region import Region
+from penstock.passes.analysis.commands.hazards import Fault, check
+from penstock.passes.analysis.commands.hazards import order as orders
+from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue
+from penstock.passes.analysis.commands.region import Region
 
 UNITS = ("load", "execute", "store")
 

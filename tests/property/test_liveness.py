@@ -23,7 +23,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
 from penstock.dialects.weights import Array
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.loop.liveness import Allocation, Liveness
+from penstock.passes.analysis.memory.liveness import Allocation, Liveness
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 

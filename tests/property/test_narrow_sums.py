@@ -29,7 +29,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import accumulator
 from penstock.lowering.graph_to_tensor import accumulation, indexing, kernel
-from penstock.passes.kernels import partition, rounds_each_step, share_on_machine
+from penstock.passes.analysis.kernels import partition, rounds_each_step, share_on_machine
 from penstock.runtime.compiler import Program, compile_module, import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.passes.accel.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
 from penstock.passes.accel.queues import assign_queues
-from penstock.passes.accel.token_flow import is_stuck, ordered_after
+from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
+from penstock.passes.analysis.commands.token_flow import is_stuck, ordered_after
 
 UNITS = ("load", "compute", "store")
 VTA = (("load", "compute"), ("compute", "load"), ("compute", "store"), ("store", "compute"))

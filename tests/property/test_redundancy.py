@@ -11,9 +11,9 @@ from xdsl.dialects import func
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.accel.hazards.redundancy import redundancy
 from penstock.passes.accel.ordering.tokens import set_dependencies
-from penstock.passes.accel.trace import trace
+from penstock.passes.analysis.commands.hazards.redundancy import redundancy
+from penstock.passes.analysis.commands.trace import trace
 
 
 def without(kernel: func.FuncOp, position: int, operands: set[int]) -> func.FuncOp:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from penstock.passes.accel.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
+from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
 from penstock.runtime.simulator import Simulation, longest_path, simulate
 from penstock.runtime.simulator.max_plus import Times
 from penstock.runtime.simulator.timeline import Deadlock, Overflow

@@ -18,8 +18,8 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from penstock.dialects import graph
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.graph import WeightAttr, tensor_of
+from penstock.passes.analysis.kernels import partition, share_on_machine
 from penstock.passes.graph.values import is_view
-from penstock.passes.kernels import partition, share_on_machine
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

@@ -24,7 +24,7 @@ from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
-from penstock.passes.kernels import partition
+from penstock.passes.analysis.kernels import partition
 from penstock.runtime.compiler import attach_machine, compile_module, pipeline
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.kernels import MACS, machine_kernels
+from penstock.passes.analysis.kernels import MACS, machine_kernels
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.simulator.run import KernelRun, run_program

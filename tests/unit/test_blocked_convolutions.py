@@ -14,7 +14,7 @@ from xdsl.parser import Parser
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.mem import RingOp
-from penstock.passes.kernels import HOST, partition
+from penstock.passes.analysis.kernels import HOST, partition
 from penstock.runtime.compiler import Program, compile_module
 from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.signature import signature_of

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import penstock
 from penstock.dialects.accel import ExecOp
-from penstock.passes.kernels import HOST, partition, share_on_machine
+from penstock.passes.analysis.kernels import HOST, partition, share_on_machine
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.interpreter import run_module
 

@@ -17,7 +17,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import CopyOp, scope_of
 from penstock.dialects.weights import WeightStore
-from penstock.passes.kernels import HOST, Placement, kernels, partition
+from penstock.passes.analysis.kernels import HOST, Placement, kernels, partition
 from penstock.passes.planning.tile_sizes import Dim, NoTile, given_size, tile_sizes
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import Counters, run_module

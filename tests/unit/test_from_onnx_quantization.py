@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
-from penstock.passes.kernels import kernels, multiply_accumulates
+from penstock.passes.analysis.kernels import kernels, multiply_accumulates
 from penstock.runtime.compiler import Program, compile_module, import_program
 from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.interpreter import run_module

@@ -12,7 +12,7 @@ from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.kernels import is_contraction
+from penstock.passes.analysis.kernels import is_contraction
 from penstock.runtime.compiler import attach_machine, compile_module
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

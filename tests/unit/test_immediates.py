@@ -20,9 +20,9 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp, find_target
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_machine_toml import load_machine, read_machine
-from penstock.passes.access import access_of
-from penstock.passes.intrinsics import candidates, match_intrinsic
-from penstock.passes.kernels import partition
+from penstock.passes.analysis.access import access_of
+from penstock.passes.analysis.intrinsics import candidates, match_intrinsic
+from penstock.passes.analysis.kernels import partition
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

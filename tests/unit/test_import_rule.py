@@ -13,6 +13,13 @@ INTERPRETER = "penstock.runtime.interpreter"
 """Imports floor 1 only, and may therefore be imported from floor 2 on."""
 
 
+PASSES = "penstock.passes"
+LEVELS = tuple(f"{PASSES}.{level}" for level in ("graph", "tensor", "loop", "accel"))
+"""The rooms of the passes, one a level."""
+ASKS = {LEVELS[0]: (LEVELS[1],), LEVELS[3]: (LEVELS[2],)}
+"""What the passes of a level may import of others: those of graphs ask what a machine covers, pipelines make rings."""
+
+
 def module_name(path: Path, root: Path) -> str:
     parts = path.relative_to(root).with_suffix("").parts
     return ".".join(("penstock", *parts)).removesuffix(".__init__")
@@ -49,7 +56,20 @@ def violation(importer: str, imported: str) -> str | None:
         return "floor 1 imports xDSL only" if floor_of(importer) == 0 else None
     if floor_of(imported) > floor_of(importer):
         return "imports never run upward"
-    return None
+    return violation_within_passes(importer, imported)
+
+
+def is_in(module: str, room: str) -> bool:
+    return module == room or module.startswith(f"{room}.")
+
+
+def violation_within_passes(importer: str, imported: str) -> str | None:
+    if not is_in(importer, PASSES) or (level := next((room for room in LEVELS if is_in(imported, room)), None)) is None:
+        return None
+    own = next((room for room in LEVELS if is_in(importer, room)), None)
+    if own is None:
+        return f"{importer.split('.')[2]} imports no pass"
+    return None if level in (own, *ASKS.get(own, ())) else "the passes of a level import those of no other level"
 
 
 def test_imports_never_run_upward(repository: Path) -> None:

@@ -11,8 +11,8 @@ from xdsl.parser import Parser
 from penstock.dialects.context import make_context
 from penstock.dialects.machine import TargetOp
 from penstock.lowering.from_machine_toml import load_machine
-from penstock.passes.access import access_of, in_place_variants
-from penstock.passes.intrinsics import candidates, match_intrinsic
+from penstock.passes.analysis.access import access_of, in_place_variants
+from penstock.passes.analysis.intrinsics import candidates, match_intrinsic
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
-from penstock.passes.kernels import device_of, kernels
+from penstock.passes.analysis.kernels import device_of, kernels
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes

@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.loop.liveness import Liveness, accesses
+from penstock.passes.analysis.memory.liveness import Liveness, accesses
 from penstock.runtime.pass_manager import verify
 
 M = "memref<16xf32>"

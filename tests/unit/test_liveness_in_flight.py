@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import StringAttr
 
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.loop.liveness import Liveness
+from penstock.passes.analysis.memory.liveness import Liveness
 from penstock.runtime.pass_manager import verify
 
 OFF, ON = "memref<4x4xf32>", 'memref<4x4xf32, "spad">'

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.kernels import partition, share_on_machine
+from penstock.passes.analysis.kernels import partition, share_on_machine
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

@@ -17,7 +17,7 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.dialects.weights import WeightStore
-from penstock.passes.kernels import HOST, device_of, kernels, partition, share_on_machine
+from penstock.passes.analysis.kernels import HOST, device_of, kernels, partition, share_on_machine
 from penstock.runtime.compiler import attach_machine, compile_module
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes

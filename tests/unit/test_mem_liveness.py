@@ -14,10 +14,10 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
-from penstock.passes.loop.interference import interference_graph, interfering
-from penstock.passes.loop.liveness import Allocation, Liveness
+from penstock.passes.analysis.memory.interference import interference_graph, interfering
+from penstock.passes.analysis.memory.liveness import Allocation, Liveness
+from penstock.passes.analysis.memory.memory_problems import memory_problems
 from penstock.passes.loop.mem_liveness import MemLivenessPass
-from penstock.passes.loop.memory_problems import memory_problems
 from penstock.passes.planning.problem import Buffer, Problem
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 

@@ -19,7 +19,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import find_target
 from penstock.dialects.mem import BufferOp, CopyOp
-from penstock.passes.accel.traffic import compulsory_bytes, traffic
+from penstock.passes.analysis.commands.traffic import compulsory_bytes, traffic
 from penstock.passes.loop.residence import pinning
 from penstock.passes.loop.residence.prediction import predicted_traffic
 from penstock.passes.loop.residence.program import program_use

@@ -11,7 +11,7 @@ from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
 from penstock.lowering.from_machine_toml import machine_text, shipped_machines
-from penstock.passes.kernels import HOST, Placement, partition
+from penstock.passes.analysis.kernels import HOST, Placement, partition
 from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes

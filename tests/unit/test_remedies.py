@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.loop.memory_problems import storage
+from penstock.passes.analysis.memory.memory_problems import storage
 from penstock.passes.loop.remedies.prices import price_of_cut
 from penstock.passes.loop.remedies.tile_classes import TileClass, tile_classes
 

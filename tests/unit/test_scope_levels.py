@@ -23,9 +23,9 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_machine_toml import read_machine
-from penstock.passes.accel.hazards.redundancy import redundancy
-from penstock.passes.kernels import machine_kernels, partition, share_on_machine
-from penstock.passes.paths import scope_path
+from penstock.passes.analysis.commands.hazards.redundancy import redundancy
+from penstock.passes.analysis.kernels import machine_kernels, partition, share_on_machine
+from penstock.passes.analysis.scope_paths import scope_path
 from penstock.runtime.compiler import compile_module, pipeline
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.native import load_native

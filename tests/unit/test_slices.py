@@ -19,7 +19,7 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.mem import BufferOp, CopyOp, static_strides
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_c import emit_c
-from penstock.passes.kernels import kernels, partition, share_on_machine
+from penstock.passes.analysis.kernels import kernels, partition, share_on_machine
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

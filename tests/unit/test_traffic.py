@@ -19,8 +19,8 @@ from xdsl.parser import Parser
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_machine_toml import load_machine
-from penstock.passes.accel import loop_domain
-from penstock.passes.accel.traffic import Traffic, compulsory_bytes, executions, traffic
+from penstock.passes.analysis.commands import loop_domain
+from penstock.passes.analysis.commands.traffic import Traffic, compulsory_bytes, executions, traffic
 from penstock.runtime.compiler import Program, attach_machine, compile_module, import_program, load_input, pipeline
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes

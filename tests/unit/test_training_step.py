@@ -13,7 +13,7 @@ import pytest
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.kernels import partition, share_on_machine
+from penstock.passes.analysis.kernels import partition, share_on_machine
 from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.native import find_compiler
 

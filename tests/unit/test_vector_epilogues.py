@@ -15,7 +15,7 @@ from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
-from penstock.passes.kernels import HOST, partition
+from penstock.passes.analysis.kernels import HOST, partition
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

@@ -22,9 +22,9 @@ from penstock.dialects.mem import (
     static_strides,
 )
 from penstock.passes.accel.ordering.counting import Count, count_of, number_of
-from penstock.passes.access import linear_form
+from penstock.passes.analysis.access import linear_form
+from penstock.passes.analysis.memory.footprint import Linear, linear_of
 from penstock.passes.indices import Index
-from penstock.passes.loop.footprint import Linear, linear_of
 
 CommandOp = DmaOp | ExecOp
 Dims = tuple[tuple[int, int], ...]

@@ -11,7 +11,7 @@ from penstock.dialects.machine import DRAM
 from penstock.dialects.mem import RingOp
 from penstock.passes.accel.ordering.accesses import Access, CommandInfo
 from penstock.passes.accel.ordering.counting import trips_of
-from penstock.passes.accel.region import Region
+from penstock.passes.analysis.commands.region import Region
 
 LOOKED_AT = 512
 """Distances between two accesses that are looked at one by one; of more, some are taken to overlap."""

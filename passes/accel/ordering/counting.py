@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from xdsl.dialects import arith, scf
 from xdsl.ir import Block, SSAValue
 
-from penstock.passes.loop.footprint import Linear, linear_of
-from penstock.passes.loop.ranges import constant_of, trip_count
+from penstock.passes.analysis.loops import constant_of, trip_count
+from penstock.passes.analysis.memory.footprint import Linear, linear_of
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.accel import DmaOp, ReadyOp, TokenType, WaitOp
 from penstock.passes.accel.ordering.accesses import CommandOp
-from penstock.passes.loop.ranges import trip_count
+from penstock.passes.analysis.loops import trip_count
 
 SIZES = "operandSegmentSizes"
 

@@ -13,8 +13,8 @@ from xdsl.ir import Block, Operation
 from penstock.dialects.mem import BufferOp, element_bytes, static_strides
 from penstock.passes.accel.ordering.accesses import Access, CommandInfo
 from penstock.passes.accel.ordering.counting import trips_of
-from penstock.passes.accel.region import Region
-from penstock.passes.loop.ranges import trip_count
+from penstock.passes.analysis.commands.region import Region
+from penstock.passes.analysis.loops import trip_count
 from penstock.passes.loop.rings import Candidate
 
 PIECES = 4096

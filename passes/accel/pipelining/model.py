@@ -11,9 +11,9 @@ from xdsl.ir import Block, Operation, SSAValue
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import RingOp
 from penstock.passes.accel.ordering.accesses import CommandInfo, CommandOp
-from penstock.passes.accel.program import Command, MachineModel
-from penstock.passes.accel.trace import trace
-from penstock.passes.loop.ranges import trip_count
+from penstock.passes.analysis.commands.program import Command, MachineModel
+from penstock.passes.analysis.commands.trace import trace
+from penstock.passes.analysis.loops import trip_count
 from penstock.passes.planning.pipelining import Loop, NestTime, Step, time_of
 
 

@@ -24,7 +24,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.accel.ordering.accesses import CommandInfo, CommandOp, commands_of
 from penstock.passes.accel.ordering.conflicts import meet_between_rounds, meet_within_round
-from penstock.passes.loop.ranges import constant_of, trip_count
+from penstock.passes.analysis.loops import constant_of, trip_count
 
 
 @dataclass(frozen=True)

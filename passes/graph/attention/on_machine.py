@@ -16,10 +16,10 @@ from xdsl.ir import SSAValue
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import ConcatOp, ExpandOp, ReshapeOp, TransposeOp, tensor_of
 from penstock.dialects.machine import DRAM, IntrinsicOp, TargetOp
+from penstock.passes.analysis.kernels import has_reduction, is_contraction
+from penstock.passes.analysis.scope_paths import scope_path
 from penstock.passes.graph.attention.pattern import Attention, Factor
 from penstock.passes.graph.values import NodeBuilder
-from penstock.passes.kernels import has_reduction, is_contraction
-from penstock.passes.paths import scope_path
 from penstock.passes.planning.attention_blocks import Scope, Widths, blocks_in
 
 CHOICES = (512, 256, 128, 64, 32, 16, 8)

@@ -24,12 +24,12 @@ from xdsl.utils.hints import isa
 from penstock.dialects.graph import ConcatOp, LogSoftmaxOp, ReshapeOp, SliceOp, SoftmaxOp, tensor_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import element_bytes
+from penstock.passes.analysis.kernels import kernels, machine_kernels
 from penstock.passes.graph.fusion.groups import Stop, Veto
 from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, is_groupable
 from penstock.passes.graph.fusion.spm_sketch import NoSketch, Sketch
 from penstock.passes.graph.storage.groups import CONTRACTIONS
 from penstock.passes.graph.values import is_view
-from penstock.passes.kernels import kernels, machine_kernels
 from penstock.passes.tensor.assign_devices import AssignDevicesPass
 from penstock.passes.tensor.tile_plan import plan_on_machine
 from penstock.passes.tensor.tile_problem import anchor, members, root_of

@@ -11,7 +11,7 @@ from penstock.dialects import graph
 from penstock.dialects.graph import NCHW, tensor_of
 from penstock.dialects.graph.layout import parse_layout
 from penstock.dialects.machine import DRAM, DmaOp, TargetOp
-from penstock.passes.command_loops import descriptors
+from penstock.passes.analysis.commands.command_loops import descriptors
 
 
 def overhead(op: graph.ConvOp, images: str, scopes: tuple[str, str], target: TargetOp) -> int:

@@ -23,10 +23,10 @@ from penstock.dialects import graph
 from penstock.dialects.graph import NCHW, NHWC, tensor_of
 from penstock.dialects.graph.accumulator import summed_in
 from penstock.dialects.machine import IntrinsicOp
+from penstock.passes.analysis.intrinsics import block_of, pattern_of
+from penstock.passes.analysis.kernels import machine_of
 from penstock.passes.graph.layouts.block_transfers import overhead
 from penstock.passes.graph.layouts.forms import bytes_of
-from penstock.passes.intrinsics import block_of, pattern_of
-from penstock.passes.kernels import machine_of
 
 CONTRACTION, WINDOW = 64, 1
 """

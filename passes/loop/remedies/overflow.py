@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.dialects.diagnostics import TIME_LIMIT, USER_FAULT, UserError, location_of
-from penstock.passes.loop.memory_problems import MemoryProblem
-from penstock.passes.loop.plan_faults import op_in
+from penstock.passes.analysis.memory.memory_problems import MemoryProblem
+from penstock.passes.analysis.memory.plan_faults import op_in
 from penstock.passes.loop.remedies.variants import Variant, variants
 from penstock.passes.planning.problem import (
     Buffer,

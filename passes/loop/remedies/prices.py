@@ -10,10 +10,10 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.machine import DRAM
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of
-from penstock.passes.loop.liveness import Allocation, accesses
-from penstock.passes.loop.memory_problems import element_memref, storage
-from penstock.passes.loop.promotion import storage_of
-from penstock.passes.loop.ranges import trip_count
+from penstock.passes.analysis.loops import trip_count
+from penstock.passes.analysis.memory.liveness import Allocation, accesses
+from penstock.passes.analysis.memory.memory_problems import element_memref, storage
+from penstock.passes.analysis.memory.storage import storage_of
 from penstock.passes.loop.remedies.tile_classes import Cut
 
 

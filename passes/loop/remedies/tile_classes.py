@@ -21,9 +21,9 @@ from xdsl.utils.disjoint_set import DisjointSet
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, memref_of
-from penstock.passes.loop.liveness import Allocation
-from penstock.passes.loop.memory_problems import element_memref
-from penstock.passes.loop.promotion import in_scope
+from penstock.passes.analysis.memory.liveness import Allocation
+from penstock.passes.analysis.memory.memory_problems import element_memref
+from penstock.passes.analysis.memory.storage import in_scope
 
 Dim = tuple[GenericOp | Allocation, int]
 """A dim of a domain, or of a buffer."""

@@ -10,10 +10,10 @@ from xdsl.dialects import func
 from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.dialects.machine import TargetOp
-from penstock.passes.accel.loop_domain import loops_around, sum_over_loops
-from penstock.passes.access import access_of
-from penstock.passes.intrinsics import Match, match_intrinsic
-from penstock.passes.loop.memory_problems import function_problems
+from penstock.passes.analysis.access import access_of
+from penstock.passes.analysis.commands.loop_domain import loops_around, sum_over_loops
+from penstock.passes.analysis.intrinsics import Match, match_intrinsic
+from penstock.passes.analysis.memory.memory_problems import function_problems
 from penstock.passes.loop.residence.places import Place, Specializer, best_place, target_has_no_way
 from penstock.passes.loop.residence.program import ProgramUse, Site
 from penstock.passes.loop.residence.specialize import Resident, Streams

@@ -9,8 +9,8 @@ from xdsl.ir.affine import AffineMap
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import scope_of, static_strides
-from penstock.passes.access import Access, Node, Operand
-from penstock.passes.intrinsics import candidates
+from penstock.passes.analysis.access import Access, Node, Operand
+from penstock.passes.analysis.intrinsics import candidates
 
 Number = IntegerAttr | FloatAttr
 """The value of an `arith.constant`."""

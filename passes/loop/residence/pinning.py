@@ -11,9 +11,9 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.analysis.memory.memory_problems import function_problems, memory_problems
 from penstock.passes.loop.mem_plan import find_plan
-from penstock.passes.loop.memory_problems import function_problems, memory_problems
 from penstock.passes.loop.residence.choice import QUICK, Decision
 from penstock.passes.planning.problem import Limits, height
 from penstock.passes.planning.registry import DEFAULT_PLANNER, solve

@@ -11,7 +11,7 @@ from xdsl.ir import Attribute
 
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import element_bytes, span_in_bytes, static_strides
-from penstock.passes.loop.promotion import in_scope
+from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.loop.residence.fills import Number, can_fill
 from penstock.passes.loop.residence.program import Site, TensorUse
 from penstock.passes.loop.residence.specialize import Halo, Resident, Streams, overhang, specialize

@@ -11,9 +11,9 @@ from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.mem import RingOp
-from penstock.passes.kernels import ENTRY
-from penstock.passes.loop.liveness import Allocation
-from penstock.passes.loop.memory_problems import scope_of_allocation, size_in_bytes, storage
+from penstock.passes.analysis.kernels import ENTRY
+from penstock.passes.analysis.memory.liveness import Allocation
+from penstock.passes.analysis.memory.memory_problems import scope_of_allocation, size_in_bytes, storage
 from penstock.passes.loop.residence.choice import Decision
 from penstock.passes.loop.residence.places import Place
 from penstock.passes.loop.residence.program import ProgramUse, Site

@@ -20,8 +20,8 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp, element_bytes, memref_of, scope_of
-from penstock.passes.accel.loop_domain import loops_around, sum_over_loops
-from penstock.passes.kernels import ENTRY, machine_kernels
+from penstock.passes.analysis.commands.loop_domain import loops_around, sum_over_loops
+from penstock.passes.analysis.kernels import ENTRY, machine_kernels
 from penstock.passes.loop.residence.traffic import crossings
 from penstock.passes.loop.residence.views import VIEWS
 

@@ -23,7 +23,7 @@ from xdsl.ir.affine import AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.mem import BufferOp, CopyOp
-from penstock.passes.kernels import DEVICE
+from penstock.passes.analysis.kernels import DEVICE
 from penstock.passes.loop.residence.choice import Decision
 from penstock.passes.loop.residence.places import Border, Place, Specializer
 from penstock.passes.loop.residence.program import ProgramUse, Site

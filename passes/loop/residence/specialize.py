@@ -28,9 +28,9 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import DmaOp, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, memref_of, scope_of, static_strides
+from penstock.passes.analysis.loops import constant_of, index_range
+from penstock.passes.analysis.memory.storage import storage_of
 from penstock.passes.indices import Index, add
-from penstock.passes.loop.promotion import storage_of
-from penstock.passes.loop.ranges import constant_of, index_range
 from penstock.passes.loop.residence.fills import Number, can_fill
 from penstock.passes.loop.tensorize import prove
 

@@ -19,12 +19,12 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of
-from penstock.passes.accel.loop_domain import Span, loops_around, sum_over_loops
-from penstock.passes.accel.traffic import executions, touched_elements
-from penstock.passes.access import steps_of
-from penstock.passes.command_loops import commands
-from penstock.passes.kernels import machine_kernels
-from penstock.passes.loop.promotion import storage_of
+from penstock.passes.analysis.access import steps_of
+from penstock.passes.analysis.commands.command_loops import commands
+from penstock.passes.analysis.commands.loop_domain import Span, loops_around, sum_over_loops
+from penstock.passes.analysis.commands.traffic import executions, touched_elements
+from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.analysis.memory.storage import storage_of
 from penstock.passes.loop.tensorize import prove
 from penstock.runtime.interpreter.domain import Access
 

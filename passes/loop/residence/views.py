@@ -11,8 +11,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from penstock.dialects.mem import memref_of, scope_of, static_strides
+from penstock.passes.analysis.strides import collapsed_strides, contiguous_strides, expanded_strides
 from penstock.passes.loop.residence.specialize import Streams
-from penstock.passes.tensor.places import collapsed_strides, contiguous_strides, expanded_strides
 
 VIEWS = (memref.SubviewOp, memref.ExpandShapeOp, memref.CollapseShapeOp, memref.CastOp)
 """Ops whose result is another view of their first operand."""

@@ -13,8 +13,8 @@ from penstock.dialects.accel import DmaOp
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import BufferOp, RingOp
-from penstock.passes.accel.program import Program
-from penstock.passes.kernels import machine_kernels, partition
+from penstock.passes.analysis.commands.program import Program
+from penstock.passes.analysis.kernels import machine_kernels, partition
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.tools.report import kernel_lines
 

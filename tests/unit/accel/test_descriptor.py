@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.dialects.machine import DmaOp
 from penstock.lowering.from_machine_toml import load_machine
-from penstock.passes.accel.descriptor import Descriptor, describe, descriptor_dims, entry_elements
-from penstock.passes.accel.program import View
+from penstock.passes.analysis.commands.descriptor import Descriptor, describe, descriptor_dims, entry_elements
+from penstock.passes.analysis.commands.program import View
 
 VTA = load_machine("vta-pynq")
 LOAD, STORE = VTA.dmas()["load_inp"], VTA.dmas()["store_out"]

@@ -8,14 +8,14 @@ import pytest
 from loop_nests import TILE, kernel_of
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.accel.hazards import Fault, Hazard, check
-from penstock.passes.accel.hazards.far import UndecidedError
-from penstock.passes.accel.hazards.induction import decide
-from penstock.passes.accel.hazards.kernels import check_kernel
-from penstock.passes.accel.hazards.redundancy import redundant_operands
-from penstock.passes.accel.program import Command, Engine, Kind, MachineModel, Program, Queue
-from penstock.passes.accel.region import Region
-from penstock.passes.accel.trace import trace
+from penstock.passes.analysis.commands.hazards import Fault, Hazard, check
+from penstock.passes.analysis.commands.hazards.far import UndecidedError
+from penstock.passes.analysis.commands.hazards.induction import decide
+from penstock.passes.analysis.commands.hazards.kernels import check_kernel
+from penstock.passes.analysis.commands.hazards.redundancy import redundant_operands
+from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue
+from penstock.passes.analysis.commands.region import Region
+from penstock.passes.analysis.commands.trace import trace
 
 UNITS = ("load", "execute", "store")
 AB, BA = ("load", "execute"), ("execute", "load")

@@ -10,9 +10,9 @@ from xdsl.parser import Parser
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_machine_toml import load_machine, machine_text
-from penstock.passes.accel.limits import Fault, limit_faults
-from penstock.passes.accel.trace import trace, trace_calls
-from penstock.passes.kernels import machine_kernels, machine_of
+from penstock.passes.analysis.commands.limits import Fault, limit_faults
+from penstock.passes.analysis.commands.trace import trace, trace_calls
+from penstock.passes.analysis.kernels import machine_kernels, machine_of
 from penstock.runtime.compiler import compile_module
 
 CONTEXT = make_context()

@@ -9,7 +9,7 @@ from blocked_convolutions import Layer
 
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.kernels import PIPELINING, TILING, kernels
+from penstock.passes.analysis.kernels import PIPELINING, TILING, kernels
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.simulator.figures import total_of
 from penstock.runtime.simulator.run import run_program

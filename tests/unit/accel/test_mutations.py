@@ -18,11 +18,11 @@ from xdsl.utils.hints import isa
 from penstock.dialects.accel import WaitOp
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.accel.hazards import check
-from penstock.passes.accel.hazards.redundancy import redundancy
 from penstock.passes.accel.queues import assign_queues
-from penstock.passes.accel.trace import trace
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.commands.hazards import check
+from penstock.passes.analysis.commands.hazards.redundancy import redundancy
+from penstock.passes.analysis.commands.trace import trace
+from penstock.passes.analysis.kernels import machine_kernels
 from penstock.runtime.interpreter import Order, run_module
 
 KINDS = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i32": np.int32}

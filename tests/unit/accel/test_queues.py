@@ -14,12 +14,12 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.accel.accel_assign_queues import AccelAssignQueuesPass
-from penstock.passes.accel.hazards import check
-from penstock.passes.accel.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
 from penstock.passes.accel.queues import assign_queues
-from penstock.passes.accel.token_flow import is_stuck, keeps_order, least_time, ordered_after
-from penstock.passes.accel.trace import trace
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.commands.hazards import check
+from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
+from penstock.passes.analysis.commands.token_flow import is_stuck, keeps_order, least_time, ordered_after
+from penstock.passes.analysis.commands.trace import trace
+from penstock.passes.analysis.kernels import machine_kernels
 from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_function
 

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.passes.accel.region import Region
+from penstock.passes.analysis.commands.region import Region
 
 STEPS = st.lists(st.tuples(st.integers(1, 4), st.integers(-9, 9)), max_size=3)
 

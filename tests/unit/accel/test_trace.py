@@ -15,11 +15,11 @@ from xdsl.parser import Parser
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_machine_toml import load_machine
-from penstock.passes.accel.program import Kind, Program, View
-from penstock.passes.accel.region import Region
-from penstock.passes.accel.trace import Rounds, trace
-from penstock.passes.accel.tracing.recorder import Join, Recorder
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.commands.program import Kind, Program, View
+from penstock.passes.analysis.commands.region import Region
+from penstock.passes.analysis.commands.trace import Rounds, trace
+from penstock.passes.analysis.commands.tracing.recorder import Join, Recorder
+from penstock.passes.analysis.kernels import machine_kernels
 
 ROOT = Path(__file__).parents[3]
 CONTEXT = make_context()

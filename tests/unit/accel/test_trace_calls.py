@@ -11,10 +11,10 @@ from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
 from penstock.lowering.from_machine_toml import load_machine
-from penstock.passes.accel.region import Region
-from penstock.passes.accel.trace import trace_calls
-from penstock.passes.accel.traffic import traffic
-from penstock.passes.kernels import machine_of
+from penstock.passes.analysis.commands.region import Region
+from penstock.passes.analysis.commands.trace import trace_calls
+from penstock.passes.analysis.commands.traffic import traffic
+from penstock.passes.analysis.kernels import machine_of
 from penstock.runtime.compiler import Program as Compiled
 from penstock.runtime.compiler import compile_module, load_input
 from penstock.runtime.interpreter import Counters, run_module

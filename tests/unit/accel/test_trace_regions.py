@@ -10,9 +10,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
-from penstock.passes.accel.limits import limit_faults
-from penstock.passes.accel.trace import trace
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.commands.limits import limit_faults
+from penstock.passes.analysis.commands.trace import trace
+from penstock.passes.analysis.kernels import machine_kernels
 
 CONTEXT = make_context()
 ROWS = 'memref<?x?xi16, strided<[?, 1]>, "{}">'

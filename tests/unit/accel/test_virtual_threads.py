@@ -15,10 +15,10 @@ from penstock.dialects.mem import BufferOp
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.accel.accel_assign_queues import AccelAssignQueuesPass
 from penstock.passes.accel.accel_virtual_threads import AccelVirtualThreadsPass
-from penstock.passes.accel.hazards import check
-from penstock.passes.accel.program import Program
-from penstock.passes.accel.trace import trace
-from penstock.passes.kernels import machine_kernels
+from penstock.passes.analysis.commands.hazards import check
+from penstock.passes.analysis.commands.program import Program
+from penstock.passes.analysis.commands.trace import trace
+from penstock.passes.analysis.kernels import machine_kernels
 from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.simulator import simulate

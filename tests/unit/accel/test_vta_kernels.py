@@ -13,7 +13,7 @@ from penstock.dialects import graph
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.kernels import HOST, device_of, kernels
+from penstock.passes.analysis.kernels import HOST, device_of, kernels
 from penstock.runtime.compiler import attach_machine, compile_module, import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

@@ -20,12 +20,12 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.machine import TargetOp
 from penstock.lowering.from_machine_toml import load_machine, machine_text, validate
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.accel.hazards import check
-from penstock.passes.accel.limits import limit_faults
-from penstock.passes.accel.trace import trace
-from penstock.passes.command_loops import commands, counted_dims, descriptors
-from penstock.passes.intrinsics import Match
-from penstock.passes.kernels import machine_kernels, machine_of
+from penstock.passes.analysis.commands.command_loops import commands, counted_dims, descriptors
+from penstock.passes.analysis.commands.hazards import check
+from penstock.passes.analysis.commands.limits import limit_faults
+from penstock.passes.analysis.commands.trace import trace
+from penstock.passes.analysis.intrinsics import Match
+from penstock.passes.analysis.kernels import machine_kernels, machine_of
 from penstock.passes.loop.tensorize import prove
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.engine import Engine

@@ -20,8 +20,8 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.scalar_expression import scalar_type
 from penstock.lowering.tensor_expression import OperandDecl, build_behaviour
-from penstock.passes.access import access_of, unify
-from penstock.passes.kernels import is_contraction, kernels, multiply_accumulates
+from penstock.passes.analysis.access import access_of, unify
+from penstock.passes.analysis.kernels import is_contraction, kernels, multiply_accumulates
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.native import find_compiler, load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes
@@ -193,7 +193,7 @@ def test_the_lowered_body_is_the_behaviour_of_a_mixed_precision_intrinsic() -> N
 
 
 def access_of_body(generic: GenericOp) -> Any:
-    from penstock.passes.access import expression_of
+    from penstock.passes.analysis.access import expression_of
 
     terminator = generic.body.block.last_op
     assert terminator is not None

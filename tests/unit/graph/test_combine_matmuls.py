@@ -13,7 +13,7 @@ from xdsl.dialects.func import FuncOp
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.graph import ConvOp, MatmulOp, SliceOp, tensor_of
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.accel.traffic import traffic
+from penstock.passes.analysis.commands.traffic import traffic
 from penstock.passes.graph.matmuls.siblings import REACH
 from penstock.passes.graph.values import is_view
 from penstock.runtime.compiler import attach_machine, pipeline

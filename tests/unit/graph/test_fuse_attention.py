@@ -20,8 +20,8 @@ from xdsl.utils.hints import isa
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.graph import AttentionOp, ConcatOp, MatmulOp, SoftmaxOp, TransposeOp, tensor_of
 from penstock.dialects.mem import scope_of
-from penstock.passes.accel.traffic import traffic
-from penstock.passes.kernels import HOST, REMARK, device_of, kernels, partition
+from penstock.passes.analysis.commands.traffic import traffic
+from penstock.passes.analysis.kernels import HOST, REMARK, device_of, kernels, partition
 from penstock.runtime.compiler import attach_machine, import_program, pipeline
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.interpreter.graph import run_graph

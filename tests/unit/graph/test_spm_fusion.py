@@ -12,11 +12,11 @@ from xdsl.dialects.func import FuncOp
 
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.accel.traffic import traffic
+from penstock.passes.analysis.commands.traffic import traffic
+from penstock.passes.analysis.kernels import HOST, machine_of, partition
 from penstock.passes.graph.fusion.nodes import FusionGraph
 from penstock.passes.graph.fusion.spm_model import PARTLY, SpmModel
 from penstock.passes.graph.storage_type import multiplies_halves_only
-from penstock.passes.kernels import HOST, machine_of, partition
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.passes.accel.program import Command, Engine, Kind, MachineModel, Program
+from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program
 from penstock.passes.planning.pipelining import (
     Edge,
     Loop,

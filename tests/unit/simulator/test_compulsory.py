@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.passes.accel.program import Command, Kind, MachineModel, Program
-from penstock.passes.accel.region import Region
+from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program
+from penstock.passes.analysis.commands.region import Region
 from penstock.runtime.simulator.compulsory import LARGEST, compulsory
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.accel.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
+from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
 from penstock.runtime.simulator import Simulation, longest_path, simulate
 from penstock.runtime.simulator.timeline import Deadlock, Overflow
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from penstock.lowering.from_machine_toml import load_machine
-from penstock.passes.accel.program import Command, Kind, MachineModel, Program
+from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program
 from penstock.runtime.simulator import simulate
 from penstock.runtime.simulator.figures import csv_text, json_text, total_of
 from penstock.runtime.simulator.perfetto import trace_text

@@ -21,7 +21,7 @@ from penstock.lowering.to_vta.isa import Load, Memory, MicroOp
 from penstock.lowering.to_vta.micro_ops import MicroOpCache, MicroOpStore
 from penstock.lowering.to_vta.module import encode_module
 from penstock.lowering.to_vta.words import decode, encode, encode_micro_ops
-from penstock.passes.accel.trace import trace_calls
+from penstock.passes.analysis.commands.trace import trace_calls
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.signature import signature_of

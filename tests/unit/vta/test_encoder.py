@@ -21,10 +21,10 @@ from penstock.lowering.to_vta.isa import FLAGS, Gemm, Instruction, Load, Loops, 
 from penstock.lowering.to_vta.micro_ops import MicroOpCache, MicroOpStore
 from penstock.lowering.to_vta.module import encode_module
 from penstock.lowering.to_vta.words import encode, micro_op_indices
-from penstock.passes.accel.hazards.check import check
-from penstock.passes.accel.program import Command, Kind, MachineModel, Program
-from penstock.passes.accel.trace import trace
-from penstock.passes.kernels import machine_kernels, machine_of
+from penstock.passes.analysis.commands.hazards.check import check
+from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program
+from penstock.passes.analysis.commands.trace import trace
+from penstock.passes.analysis.kernels import machine_kernels, machine_of
 from penstock.runtime.compiler import attach_machine, compile_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 

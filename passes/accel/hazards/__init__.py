@@ -1,6 +1,0 @@
-"""Proof that a kernel is free of hazards: no timing of its units changes what it computes, or lets it stop."""
-
-from penstock.passes.accel.hazards.check import MOST, check
-from penstock.passes.accel.hazards.hazard import Fault, Hazard
-
-__all__ = ["MOST", "Fault", "Hazard", "check"]

@@ -1,0 +1,179 @@
+"""
+Sums over the iterations of loops, in closed form where the loops are independent and by arrays where they are not.
+
+Loops that no index ties together multiply; only those that do are walked, a million iterations at a time. So the
+cost is that of the largest set of loops that meet in one index or in each other's bounds, not that of the nest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects import arith, func, scf
+from xdsl.ir import Block, Operation, SSAValue
+
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.passes.analysis.loops import constant_of, index_range, trip_count
+
+Indices = NDArray[np.int64]
+Index = int | SSAValue
+
+AT_ONCE = 1 << 20
+"""Iterations that are looked at together."""
+
+
+def _truncated_division(left: Indices, right: Indices) -> Indices:
+    return np.sign(left) * np.sign(right) * (np.abs(left) // np.abs(right))
+
+
+_ARITHMETIC: dict[type[Operation], Callable[[Any, Any], Any]] = {
+    arith.AddiOp: np.add,
+    arith.SubiOp: np.subtract,
+    arith.MuliOp: np.multiply,
+    arith.MinSIOp: np.minimum,
+    arith.MaxSIOp: np.maximum,
+    arith.DivSIOp: _truncated_division,
+    arith.RemSIOp: np.fmod,
+    arith.FloorDivSIOp: np.floor_divide,
+    arith.CeilDivSIOp: lambda left, right: -(-left // right),
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """The part of `size` elements from `offset` on that lies in a dim of `bound` elements."""
+
+    offset: Index
+    size: int
+    bound: int
+
+    def length(self, values: Mapping[SSAValue, Indices]) -> Indices:
+        """How many elements that is, at each of some iterations, given the counters of the loops there."""
+        offset = evaluate(self.offset, values)
+        return np.clip(np.minimum(offset + self.size, self.bound) - np.maximum(offset, 0), 0, None)
+
+    def constant_length(self) -> int | None:
+        """The elements, where they are the same in all iterations: the offset is known, or nothing ever hangs over."""
+        if (limits := index_range(self.offset)) is None:
+            return None
+        first, last = limits
+        if first == last:
+            return max(0, min(first + self.size, self.bound) - max(first, 0))
+        return self.size if first >= 0 and last + self.size <= self.bound else None
+
+
+def evaluate(index: Index, values: Mapping[SSAValue, Indices]) -> Indices:
+    """
+    An index at each of some iterations; raises UserError where it is not made of loop counters and constants.
+    """
+    if isinstance(index, int):
+        return np.asarray(index, np.int64)
+    if (known := values.get(index)) is not None:
+        return known
+    if (constant := constant_of(index)) is not None:
+        return np.asarray(constant, np.int64)
+    owner = index.owner
+    operation = _ARITHMETIC.get(type(owner)) if isinstance(owner, Operation) else None
+    if operation is None:
+        raise _not_countable(index)
+    assert isinstance(owner, Operation)
+    return operation(*(evaluate(operand, values) for operand in owner.operands))
+
+
+def _not_countable(index: SSAValue) -> UserError:
+    owner = index.owner
+    what = f"{owner.name} yields it" if isinstance(owner, Operation) else "it comes from outside"
+    at = owner if isinstance(owner, Operation) else owner.parent_op()
+    return UserError(
+        f"an index is neither a loop counter nor computed from some: {what}",
+        loc=location_of(at) if at is not None else None,
+    )
+
+
+def loops_around(op: Operation) -> tuple[scf.ForOp, ...]:
+    """
+    The loops that `op` is in, outermost first, up to its function.
+
+    Raises UserError where something else than loops decides whether it runs.
+    """
+    loops: list[scf.ForOp] = []
+    parent = op.parent_op()
+    while parent is not None and not isinstance(parent, func.FuncOp):
+        if not isinstance(parent, scf.ForOp):
+            raise UserError(f"how often {op.name} runs is decided by {parent.name}", loc=location_of(op))
+        loops.append(parent)
+        parent = parent.parent_op()
+    return tuple(reversed(loops))
+
+
+def sum_over_loops(loops: Sequence[scf.ForOp], spans: Sequence[Span] = ()) -> int:
+    """
+    The product of the lengths of `spans`, summed over all iterations of `loops`, a nest from the outside in;
+    without spans the number of iterations. Raises UserError for an index that is not computed from the loops.
+    """
+    constant = [span.constant_length() for span in spans]
+    factor = prod(length for length in constant if length is not None)
+    varying = [span for span, length in zip(spans, constant, strict=True) if length is None]
+    for group, inside in _groups(loops, varying):
+        trips = trip_count(group[0]) if len(group) == 1 and not inside else None
+        factor *= trips if trips is not None else _walk({}, 1, group, inside)
+    return factor
+
+
+def _groups(loops: Sequence[scf.ForOp], spans: Sequence[Span]) -> Iterator[tuple[list[scf.ForOp], list[Span]]]:
+    """Loops and spans that depend on each other, apart from those that do not; loops stay in order."""
+    group = {loop: number for number, loop in enumerate(loops)}
+
+    def unite(members: set[scf.ForOp]) -> None:
+        numbers = {group[loop] for loop in members}
+        for loop, number in group.items():
+            if number in numbers:
+                group[loop] = min(numbers)
+
+    for loop in loops:
+        unite({loop, *(found for bound in (loop.lb, loop.ub, loop.step) for found in _counters(bound, loops))})
+    used = [_counters(span.offset, loops) for span in spans]
+    for members in used:
+        unite(members)
+    for number in dict.fromkeys(group.values()):
+        together = [loop for loop in loops if group[loop] == number]
+        yield together, [span for span, found in zip(spans, used, strict=True) if found & set(together)]
+    if fixed := [span for span, found in zip(spans, used, strict=True) if not found]:
+        yield [], fixed
+
+
+def _counters(index: Index, loops: Sequence[scf.ForOp]) -> set[scf.ForOp]:
+    """The loops whose counters an index is computed from."""
+    if isinstance(index, int):
+        return set()
+    owner = index.owner
+    if isinstance(owner, Block):
+        return {loop for loop in loops if index is loop.body.block.args[0]}
+    return set[scf.ForOp]().union(*(_counters(operand, loops) for operand in owner.operands))
+
+
+def _walk(values: Mapping[SSAValue, Indices], count: int, loops: Sequence[scf.ForOp], spans: Sequence[Span]) -> int:
+    """The sum over the iterations of `loops` inside each of `count` iterations with the counters `values`."""
+    if not loops:
+        lengths = np.ones(count, np.int64)
+        for span in spans:
+            lengths *= span.length(values)
+        return int(lengths.sum())
+    loop, *inner = loops
+    lower, upper, step = (np.broadcast_to(evaluate(bound, values), count) for bound in (loop.lb, loop.ub, loop.step))
+    trips = np.maximum(0, -(-(upper - lower) // step))
+    ends = np.cumsum(trips)
+    total = 0
+    for start in range(0, int(ends[-1]) if count else 0, AT_ONCE):
+        numbers = np.arange(start, min(start + AT_ONCE, int(ends[-1])))
+        outer = np.searchsorted(ends, numbers, side="right")
+        counters = {value: indices[outer] for value, indices in values.items()}
+        first = (ends - trips)[outer]
+        counters[loop.body.block.args[0]] = lower[outer] + (numbers - first) * step[outer]
+        total += _walk(counters, len(numbers), inner, spans)
+    return total

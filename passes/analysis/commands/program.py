@@ -1,0 +1,150 @@
+"""
+A kernel as the units of a machine see it: plain data, one list of commands in program order.
+
+`trace` makes it of IR. What decides hazards, what counts cycles and what encodes instructions read it; none of them
+needs to know a loop. Commands are named by their position in the list; numbers of bytes, cycles and commands are int.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from xdsl.ir import Operation
+
+from penstock.dialects.machine import TargetOp
+from penstock.passes.analysis.commands.region import Region
+
+QueueName = tuple[str, str]
+"""The unit that pushes and the unit that pops."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a DMA engine costs."""
+
+    name: str
+    unit: str
+    bus: str | None
+    latency: int
+    row_overhead: int
+    outstanding: int
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue of tokens between two units."""
+
+    source: str
+    destination: str
+    capacity: int
+    blocks: bool
+    """Whether a push into the full queue waits for room; otherwise it is an error."""
+    initial: int = 0
+
+    @property
+    def name(self) -> QueueName:
+        return self.source, self.destination
+
+
+@dataclass(frozen=True)
+class MachineModel:
+    """The units of a machine, in the order that breaks ties, and what is between them."""
+
+    name: str
+    units: tuple[str, ...]
+    buses: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """The rate of each, in declaration order: bytes per cycles."""
+    engines: Mapping[str, Engine] = field(default_factory=dict[str, Engine])
+    queues: tuple[Queue, ...] = ()
+
+    @staticmethod
+    def of(target: TargetOp) -> MachineModel:
+        """The model of the machine in a module."""
+        engines = {
+            name: Engine(
+                name, dma.unit_name, dma.bus_name, dma.latency_cycles, dma.row_overhead_cycles, dma.outstanding_limit
+            )
+            for name, dma in target.dmas().items()
+        }
+        queues = [
+            Queue(each.source, each.destination, each.capacity_tokens, each.blocks, each.initial_tokens)
+            for each in target.queues()
+        ]
+        rates = {name: bus.bytes_per_cycle for name, bus in target.buses().items()}
+        return MachineModel(target.machine_name, tuple(target.units()), rates, engines, tuple(queues))
+
+
+class Kind(Enum):
+    """How a command goes through its unit."""
+
+    TRANSFER = "transfer"
+    """A DMA, or an intrinsic that an engine performs on the way; several may be in flight."""
+    EXEC = "exec"
+    """Alone on the unit."""
+    CARRIER = "carrier"
+    """Only pops and pushes, where no command of its unit can: it takes no time, and is alone on the unit."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Elements of a memref when the command was issued; the one at index i is at `start` + the sum of i x strides."""
+
+    space: str
+    """The scope; "dram" off chip."""
+    storage: int
+    """Off chip the number of the allocation or argument; 0 in a scope, whose offsets are absolute."""
+    start: int
+    """Bytes from the beginning of the storage."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """Bytes from one index to the next, in each dim."""
+    element_bytes: int
+
+
+@dataclass(eq=False)
+class Command:
+    """One command that is given to a unit."""
+
+    unit: str
+    kind: Kind
+    name: str = ""
+    """The engine, or the intrinsic."""
+    engine: str | None = None
+    """Of a transfer: the engine that performs it."""
+    cycles: int = 0
+    """Of an exec depth + ii x iterations; of a transfer how long it occupies its bus."""
+    iterations: int = 0
+    """Of an exec: applications of the intrinsic."""
+    macs: int = 0
+    after: tuple[int, ...] = ()
+    """The commands that must be complete before it starts, ascending; SSA tokens become these."""
+    pops: tuple[QueueName, ...] = ()
+    """The queues that it takes a token from before it starts."""
+    pushes: tuple[QueueName, ...] = ()
+    """The queues that it puts a token into when it ends, in this order."""
+    reads: tuple[Region, ...] = ()
+    writes: tuple[Region, ...] = ()
+    moved: tuple[tuple[str, str, int], ...] = ()
+    """From where, to where, and how many bytes, on the off-chip side."""
+    op: Operation | None = None
+    """Where it comes from."""
+    counters: tuple[int, ...] = ()
+    """How often each loop around it has gone round before, outermost first."""
+    operands: tuple[View, ...] = ()
+    """Of an exec its buffers; of a transfer the window inside the source, and where that goes: what really moves."""
+    padding: tuple[tuple[int, int], ...] = ()
+    """Of a transfer: the elements of padding before and behind, in each dim of its box; empty if there is none."""
+
+
+@dataclass(eq=False)
+class Program:
+    """The commands of a kernel, in program order."""
+
+    machine: MachineModel
+    commands: list[Command]
+    barriers: tuple[int, ...] = ()
+    """Ascending: before the command of this number, all earlier ones must be complete. There is one at the end, too."""
+    storages: tuple[str, ...] = ()
+    """The name of every off-chip storage, by its number."""

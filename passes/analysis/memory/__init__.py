@@ -1,0 +1,1 @@
+"""What happens to memory along the paths of a function: the parts of `passes/analysis/memory/liveness.py`."""

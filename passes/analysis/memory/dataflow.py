@@ -1,0 +1,225 @@
+"""
+The data-flow equations of liveness, for memrefs as aggregates.
+
+Backward over the basic blocks of a function,
+
+    IN(B) = (OUT(B) - KILL(B)) | USE(B),    OUT(B) = the union of IN(S) over the successors S of B,
+
+where USE(B) are the roots of which some byte may be read in B before B has written the root completely, and KILL(B)
+those that B certainly writes completely, or makes anew, before any read. A write that is partial, or that may not
+take place, is no kill: the root stays alive before it. But bytes that nobody has written yet need no keeping either,
+so forward
+
+    WRITTEN_OUT(B) = (WRITTEN_IN(B) - MADE(B)) | WRITES(B),
+
+and a root is alive between two ops where it is both in the backward and in the forward set: it may have been
+written, and what was written may be read. Within a block both are repeated op by op. At an op everything is alive that
+is alive before or after it, and all that it touches: its results interfere with its operands, unless they are the
+same memref.
+
+See Li et al., "TOpLib", NPC 2020, for the equations; that partial writes are no kills, and the forward half, is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+
+from penstock.dialects.machine import find_target
+from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits
+from penstock.passes.analysis.memory.coverage import certain_kills
+from penstock.passes.analysis.memory.effects import CallSummary, Effect, Effects
+from penstock.passes.analysis.memory.graph import FlowGraph
+
+
+class Transfer(NamedTuple):
+    """What a node, or several in a row, do to a set: first take away, then add."""
+
+    kill: int
+    gen: int
+
+    def __call__(self, found: int) -> int:
+        return found & ~self.kill | self.gen
+
+    def then(self, later: Transfer) -> Transfer:
+        """This, then that."""
+        return Transfer(self.kill | later.kill, self.gen & ~later.kill | later.gen)
+
+
+_NOTHING = Transfer(0, 0)
+
+
+def solve_backward(
+    graph: FlowGraph, transfers: Mapping[Operation, Transfer], at_end: int, at_start: Sequence[int] | None = None
+) -> dict[Operation, int]:
+    """
+    For each node the least set that holds after it; `at_end` holds where the function ends.
+
+    `at_start` is, by the number of a basic block, what its start takes away.
+    """
+    blocks = graph.blocks
+    whole = [_NOTHING] * len(blocks)
+    for block in blocks:
+        for op in reversed(block.nodes):
+            whole[block.number] = whole[block.number].then(transfers.get(op, _NOTHING))
+        if at_start is not None:
+            whole[block.number] = whole[block.number].then(Transfer(at_start[block.number], 0))
+    into = [0] * len(blocks)
+    out = [at_end if not block.edges else 0 for block in blocks]
+    waiting, queued = list(blocks), set(range(len(blocks)))
+    while waiting:
+        block = waiting.pop()
+        queued.discard(block.number)
+        for edge in block.edges:
+            out[block.number] |= into[edge.target.number]
+        found = whole[block.number](out[block.number])
+        if found != into[block.number]:
+            into[block.number] = found
+            for edge in block.entering:
+                if edge.source.number not in queued:
+                    queued.add(edge.source.number)
+                    waiting.append(edge.source)
+    after: dict[Operation, int] = {}
+    for block in blocks:
+        found = out[block.number]
+        for op in reversed(block.nodes):
+            after[op] = found
+            found = transfers.get(op, _NOTHING)(found)
+    return after
+
+
+def solve_forward(graph: FlowGraph, transfers: Mapping[Operation, Transfer], at_start: int) -> dict[Operation, int]:
+    """For each node the least set that holds before it; `at_start` where the function begins."""
+    blocks = graph.blocks
+    whole = [_NOTHING] * len(blocks)
+    for block in blocks:
+        for op in block.nodes:
+            whole[block.number] = whole[block.number].then(transfers.get(op, _NOTHING))
+    into = [0] * len(blocks)
+    into[graph.entry.number] = at_start
+    out: list[int | None] = [None] * len(blocks)
+    waiting = [graph.entry]
+    queued = {graph.entry.number}
+    while waiting:
+        block = waiting.pop()
+        queued.discard(block.number)
+        for edge in block.entering:
+            into[block.number] |= out[edge.source.number] or 0
+        found = whole[block.number](into[block.number])
+        if found != out[block.number]:
+            out[block.number] = found
+            for edge in block.edges:
+                if edge.target.number not in queued:
+                    queued.add(edge.target.number)
+                    waiting.append(edge.target)
+    before: dict[Operation, int] = {}
+    for block in blocks:
+        found = into[block.number]
+        for op in block.nodes:
+            before[op] = found
+            found = transfers.get(op, _NOTHING)(found)
+    return before
+
+
+@dataclass(frozen=True)
+class Lives:
+    """What is alive before, at and after a node, as sets of roots."""
+
+    before: int
+    at: int
+    after: int
+
+
+class DataFlow:
+    """The roots of a function, what its ops do to them, and where they are alive."""
+
+    def __init__(self, function: func.FuncOp, summaries: dict[str, CallSummary | None] | None = None):
+        self._summaries: dict[str, CallSummary | None] = {} if summaries is None else summaries
+        module = function.parent_op()
+        target = find_target(module) if isinstance(module, ModuleOp) else None
+        self._module = module if isinstance(module, ModuleOp) else None
+        self.graph = FlowGraph(function)
+        self.aliases = Aliases(self.graph)
+        effects = Effects(self.aliases, target, self._summarize)
+        self.effects: dict[Operation, Effect] = {op: effects.of(op) for op in self.graph.nodes()}
+        """What each node does."""
+        self._kills = certain_kills(self.graph, self.effects, self.aliases.certain)
+
+    def _summarize(self, call: func.CallOp) -> CallSummary | None:
+        name = call.callee.string_value()
+        if name not in self._summaries:
+            # Of a function that calls itself nothing is known meanwhile.
+            self._summaries[name] = None
+            for op in () if self._module is None else self._module.ops:
+                if isinstance(op, func.FuncOp) and op.sym_name.data == name and not op.is_declaration:
+                    self._summaries[name] = DataFlow(op, self._summaries).summary()
+        return self._summaries[name]
+
+    def lives(self) -> dict[Operation, Lives]:
+        """For each node the roots alive around it."""
+        backward = self._backward()
+        forward = self._forward()
+        at_end = self.aliases.arguments | self.aliases.escaped
+        read_later = solve_backward(self.graph, backward, at_end)
+        written = solve_forward(self.graph, forward, self.aliases.arguments)
+        lives: dict[Operation, Lives] = {}
+        for op, after in read_later.items():
+            before = backward.get(op, _NOTHING)(after) & written[op]
+            after &= forward.get(op, _NOTHING)(written[op])
+            lives[op] = Lives(before, before | after | self.effects[op].touches, after)
+        return lives
+
+    def summary(self) -> CallSummary:
+        """What a call of the function does to its arguments."""
+        backward = self._backward()
+        read = self._at_entry(backward, 0)
+        kept = self._at_entry(backward, self.aliases.arguments)
+        written = 0
+        for effect in self.effects.values():
+            written |= effect.writes
+        arguments = {
+            self.aliases.number[arg]: number
+            for number, arg in enumerate(self.graph.function.body.blocks[0].args)
+            if arg in self.aliases.number
+        }
+        escaped = self.aliases.escaped
+        return CallSummary(
+            frozenset(arguments[root] for root in bits((read | escaped) & self.aliases.arguments)),
+            frozenset(arguments[root] for root in bits((written | escaped) & self.aliases.arguments)),
+            frozenset(arguments[root] for root in bits(self.aliases.arguments & ~kept & ~escaped)),
+        )
+
+    def _at_entry(self, transfers: Mapping[Operation, Transfer], at_end: int) -> int:
+        after = solve_backward(self.graph, transfers, at_end)
+        if not self.graph.entry.nodes:
+            return at_end
+        first = self.graph.entry.nodes[0]
+        return transfers.get(first, _NOTHING)(after[first])
+
+    def _backward(self) -> dict[Operation, Transfer]:
+        """USE and KILL of each node that has one."""
+        transfers: dict[Operation, Transfer] = {}
+        for op, effect in self.effects.items():
+            kill = self._kills.get(op, 0) | self._made(op)
+            if kill or effect.reads:
+                transfers[op] = Transfer(kill, effect.reads)
+        return transfers
+
+    def _forward(self) -> dict[Operation, Transfer]:
+        """What each node writes and makes."""
+        escaped = self.aliases.escaped
+        transfers: dict[Operation, Transfer] = {}
+        for op, effect in self.effects.items():
+            made = self._made(op)
+            if made or effect.writes:
+                transfers[op] = Transfer(made, effect.writes | made & escaped)
+        return transfers
+
+    def _made(self, op: Operation) -> int:
+        """The root that a node makes, its contents undefined."""
+        return 1 << self.aliases.number[op.results[0]] if isinstance(op, Allocation) else 0

@@ -1,0 +1,203 @@
+"""
+The footprint of a copy over the loops around it: the smallest static box that holds all that they read of its source.
+
+Offsets of a window are affine in the loops' counters and in what is computed of them (`min(iv, N - T)` for a last
+tile that is shifted inwards), which count as atoms. Over the loops that run, each atom spans its range, and the
+extremes of a sum are those of its terms; the atoms from outside stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from xdsl.builder import Builder
+from xdsl.dialects import arith, func, memref, scf
+from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType
+from xdsl.dialects.utils import get_dynamic_index_list
+from xdsl.ir import Operation, SSAValue
+from xdsl.utils.hints import isa
+
+from penstock.dialects.mem import CopyOp
+from penstock.passes.analysis.loops import constant_of, index_range
+from penstock.passes.indices import Index, add, materialize, scale
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The index `constant` + the sum of coefficient times atom."""
+
+    constant: int
+    terms: Mapping[SSAValue, int]
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        """This index and `factor` times the other."""
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms.items():
+            terms[atom] = terms.get(atom, 0) + factor * coefficient
+        kept = {atom: coefficient for atom, coefficient in terms.items() if coefficient}
+        return Linear(self.constant + factor * other.constant, kept)
+
+    def only(self, atoms: Iterable[SSAValue]) -> Linear:
+        """The terms of these atoms, without the constant."""
+        return Linear(0, {atom: self.terms[atom] for atom in self.terms if atom in set(atoms)})
+
+    def bounds(self) -> tuple[int, int] | None:
+        """The least and the largest value; None where the range of an atom is not known."""
+        low = high = self.constant
+        for atom, coefficient in self.terms.items():
+            reach = index_range(atom)
+            if reach is None:
+                return None
+            ends = sorted(coefficient * end for end in reach)
+            low, high = low + ends[0], high + ends[1]
+        return low, high
+
+    def build(self, builder: Builder) -> Index:
+        """The index, computed where `builder` stands."""
+        products = (scale(builder, atom, coefficient) for atom, coefficient in self.terms.items())
+        total: Index = reduce(lambda left, right: add(builder, left, right), products, 0)
+        return add(builder, total, self.constant)
+
+
+def linear_of(value: Index) -> Linear:
+    """An index as a sum of atoms, looking through additions, subtractions, and products with constants."""
+    if isinstance(value, int):
+        return Linear(value, {})
+    if (constant := constant_of(value)) is not None:
+        return Linear(constant, {})
+    match value.owner:
+        case arith.AddiOp(lhs=left, rhs=right):
+            return linear_of(left).plus(linear_of(right))
+        case arith.SubiOp(lhs=left, rhs=right):
+            return linear_of(left).plus(linear_of(right), -1)
+        case arith.MuliOp(lhs=left, rhs=right):
+            for factor, factored in ((constant_of(left), right), (constant_of(right), left)):
+                if factor is not None:
+                    return Linear(0, {}).plus(linear_of(factored), factor)
+        case _:
+            pass
+    return Linear(0, {value: 1})
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a copy reads: the box at `offsets` of `memref`."""
+
+    memref: SSAValue
+    shape: tuple[int, ...]
+    """The shape of `memref`."""
+    offsets: tuple[Linear, ...]
+    values: tuple[Index, ...] | None
+    """The offsets as the copy has them; None where they add up those of several views."""
+    box: tuple[int, ...]
+
+    def offset(self, builder: Builder, dim: int) -> Index:
+        """Where the box begins, at the place of the copy."""
+        return self.values[dim] if self.values is not None else self.offsets[dim].build(builder)
+
+
+def source_of(copy: CopyOp) -> Source:
+    """What `copy` reads, in terms of the memref that its source is a view of, as far as its elements lie alike."""
+    source, values = copy.source, tuple(copy.mixed_source_offsets())
+    offsets = [linear_of(offset) for offset in values]
+    # What a window reads beside its source is padding, not what lies beside a view: there it ends.
+    while copy.padding is None and isinstance(source.owner, memref.SubviewOp):
+        view = source.owner
+        if len(shape_of(source)) != len(shape_of(view.source)) or set(view.static_strides.get_values()) - {1}:
+            break
+        begin = get_dynamic_index_list(view.static_offsets.get_values(), view.offsets, DYNAMIC_INDEX)
+        offsets = [offset.plus(linear_of(start)) for offset, start in zip(offsets, begin, strict=True)]
+        source = view.source
+    return Source(source, shape_of(source), tuple(offsets), values if source is copy.source else None, copy.box)
+
+
+def shape_of(value: SSAValue) -> tuple[int, ...]:
+    """The shape of a memref."""
+    assert isa(value.type, MemRefType)
+    return tuple(value.type.get_shape())
+
+
+def loops_around(op: Operation) -> list[scf.ForOp]:
+    """The loops around `op` that nothing but loops stand in between, outermost first."""
+    loops: list[scf.ForOp] = []
+    parent = op.parent_op()
+    while isinstance(parent, scf.ForOp):
+        loops.insert(0, parent)
+        parent = parent.parent_op()
+    return loops if isinstance(parent, func.FuncOp) else []
+
+
+def is_inside(value: SSAValue, op: Operation) -> bool:
+    """Whether `value` is defined within `op`."""
+    return op.is_ancestor(value.owner) and value.owner is not op
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """The box that loops read of a source: static extents, at an origin that is known before the loops."""
+
+    source: Source
+    extents: tuple[int, ...]
+    origins: tuple[Linear, ...]
+    """Where the box begins, unless that lies outside the source: then it is moved inwards."""
+    in_place: bool
+    """Whether it is that of the copy itself."""
+
+    def may_leave(self, dim: int) -> bool:
+        """Whether the box could leave the source in this dim, so that its origin has to be limited."""
+        reach = self.origins[dim].bounds()
+        return reach is None or reach[0] < 0 or reach[1] + self.extents[dim] > self.source.shape[dim]
+
+    def build_origins(self, builder: Builder) -> list[Index]:
+        """The origins, limited to where the box lies inside the source."""
+        return [self._origin(builder, dim) for dim in range(len(self.extents))]
+
+    def _origin(self, builder: Builder, dim: int) -> Index:
+        most = self.source.shape[dim] - self.extents[dim]
+        if most == 0:
+            return 0
+        origin = self.source.offset(builder, dim) if self.in_place else self.origins[dim].build(builder)
+        if not self.may_leave(dim):
+            return origin
+        if isinstance(origin, int):
+            return min(max(origin, 0), most)
+        raised = builder.insert(arith.MaxSIOp(origin, materialize(builder, 0))).result
+        return builder.insert(arith.MinSIOp(raised, materialize(builder, most))).result
+
+    def build_offsets(self, builder: Builder, origins: Sequence[Index]) -> list[Index]:
+        """Where the copy's own box begins in the footprint, whose `origins` have been built."""
+        return [self._offset(builder, dim, origin) for dim, origin in enumerate(origins)]
+
+    def _offset(self, builder: Builder, dim: int, origin: Index) -> Index:
+        at = self.source.offsets[dim]
+        if origin == 0:
+            return self.source.offset(builder, dim)
+        if isinstance(origin, int):
+            return at.plus(Linear(origin, {}), -1).build(builder)
+        if not self.may_leave(dim):
+            return at.plus(self.origins[dim], -1).build(builder)
+        own = materialize(builder, self.source.offset(builder, dim))
+        return builder.insert(arith.SubiOp(own, origin)).result
+
+
+def footprint(source: Source, loop: Operation | None) -> Footprint | None:
+    """
+    What the runs of `loop` (of the copy itself, if None) read of `source`; None where no static box holds it.
+
+    An element that a window reads inside the source lies inside the footprint, and one that it reads outside the
+    source outside the footprint: what is padding stays padding.
+    """
+    extents: list[int] = []
+    origins: list[Linear] = []
+    if loop is not None and is_inside(source.memref, loop):
+        return None
+    for at, size, bound in zip(source.offsets, source.box, source.shape, strict=True):
+        inner = at.only(atom for atom in at.terms if loop is not None and is_inside(atom, loop))
+        reach = inner.bounds()
+        if reach is None:
+            return None
+        extents.append(min(bound, reach[1] - reach[0] + size))
+        origins.append(at.plus(inner, -1).plus(Linear(reach[0], {})))
+    return Footprint(source, tuple(extents), tuple(origins), loop is None)

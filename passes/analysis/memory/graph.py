@@ -1,0 +1,236 @@
+"""
+The paths of a function as one flat graph, structured control included.
+
+A node is an op that is executed as a whole: one without regions, one whose regions are no control flow that is known
+here (such as the body of a `linalg.generic`), or the header of one whose regions are. Nodes stand in basic blocks,
+and edges say which values are handed on as which.
+
+Known control is `func.func`, `cf` (by the successors of terminators), `scf.for`, `scf.while`, `scf.if`,
+`scf.index_switch`, `scf.execute_region`, `scf.parallel` and `memref.alloca_scope`. Where the bounds of a loop are
+constants, only the paths of that many rounds are there: a loop that runs is not passed by, one that runs once does
+not go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from xdsl.dialects import func, memref, scf
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.irdl import IRDLOperation
+from xdsl.traits import IsTerminator
+
+from penstock.passes.analysis.loops import constant_of, trip_count
+
+CONTROL = (
+    scf.ForOp,
+    scf.WhileOp,
+    scf.IfOp,
+    scf.IndexSwitchOp,
+    scf.ExecuteRegionOp,
+    scf.ParallelOp,
+    memref.AllocaScopeOp,
+)
+"""Ops with regions whose paths are known."""
+
+Handed = tuple[tuple[SSAValue, SSAValue], ...]
+"""Values and what they are called on the other side of an edge."""
+
+
+@dataclass(eq=False)
+class BasicBlock:
+    """Nodes that are executed one after the other."""
+
+    number: int
+    nodes: list[Operation] = field(default_factory=list[Operation])
+    edges: list[Edge] = field(default_factory=list["Edge"])
+    """Where it goes on."""
+    entering: list[Edge] = field(default_factory=list["Edge"])
+
+
+@dataclass(eq=False)
+class Edge:
+    """One way from a basic block to another."""
+
+    source: BasicBlock
+    target: BasicBlock
+    handed: Handed
+
+
+Exit = tuple[BasicBlock, Operation | None]
+"""A block at whose end a region is left, and the terminator that leaves it."""
+
+
+class FlowGraph:
+    """The graph of one function with a body."""
+
+    def __init__(self, function: func.FuncOp):
+        self.function = function
+        self.blocks: list[BasicBlock] = []
+        self.concurrent: dict[Operation, scf.ParallelOp] = {}
+        """For each node whose rounds may run at once, the outermost `scf.parallel` around it."""
+        self._parallel: scf.ParallelOp | None = None
+        self.entry, _ = self._region(function.body)
+
+    def nodes(self) -> Iterator[Operation]:
+        """All nodes, block by block."""
+        for block in self.blocks:
+            yield from block.nodes
+
+    def edges(self) -> Iterator[Edge]:
+        """All edges."""
+        for block in self.blocks:
+            yield from block.edges
+
+    def _new(self) -> BasicBlock:
+        block = BasicBlock(len(self.blocks))
+        self.blocks.append(block)
+        return block
+
+    def _link(
+        self, source: BasicBlock, target: BasicBlock, values: Sequence[SSAValue] = (), names: Sequence[SSAValue] = ()
+    ) -> None:
+        edge = Edge(source, target, tuple(zip(values, names, strict=False)))
+        source.edges.append(edge)
+        target.entering.append(edge)
+
+    def _join(
+        self, exits: Sequence[Exit], target: BasicBlock, names: Sequence[SSAValue] = (), skipped: int = 0
+    ) -> None:
+        """Go from the ends of a region to `target`, where what they hand on, but the first values, has `names`."""
+        for block, terminator in exits:
+            self._link(block, target, () if terminator is None else terminator.operands[skipped:], names)
+
+    def _region(self, region: Region) -> tuple[BasicBlock, list[Exit]]:
+        starts = {block: self._new() for block in region.blocks}
+        exits: list[Exit] = []
+        for block, start in starts.items():
+            end = self._ops(block, start)
+            last = block.last_op
+            terminator = last if last is not None and last.has_trait(IsTerminator) else None
+            if terminator is None or not terminator.successors:
+                exits.append((end, terminator))
+                continue
+            for successor, values in handed_to_successors(terminator):
+                self._link(end, starts[successor], values, successor.args)
+        assert region.first_block is not None
+        return starts[region.first_block], exits
+
+    def _ops(self, block: Block, current: BasicBlock) -> BasicBlock:
+        """Add the ops of a block; returns where it ends."""
+        for op in block.ops:
+            current.nodes.append(op)
+            if self._parallel is not None:
+                self.concurrent[op] = self._parallel
+            if isinstance(op, CONTROL):
+                current = self._control(op, current)
+        return current
+
+    def _control(self, op: Operation, here: BasicBlock) -> BasicBlock:
+        match op:
+            case scf.ForOp():
+                return self._for(op, here)
+            case scf.WhileOp():
+                return self._while(op, here)
+            case scf.ParallelOp():
+                return self._parallel_loop(op, here)
+            case _:
+                return self._alternatives(op, here)
+
+    def _for(self, op: scf.ForOp, here: BasicBlock) -> BasicBlock:
+        trips, carried = trip_count(op), op.body.block.args[1:]
+        body, exits = self._region(op.body)
+        after = self._new()
+        if trips != 0:
+            self._link(here, body, op.iter_args, carried)
+            self._join(exits, after, op.results)
+        if trips is None or trips > 1:
+            self._join(exits, body, carried)
+        if not trips:
+            self._link(here, after, op.iter_args, op.results)
+        return after
+
+    def _while(self, op: scf.WhileOp, here: BasicBlock) -> BasicBlock:
+        before, decided = self._region(op.before_region)
+        body, exits = self._region(op.after_region)
+        after = self._new()
+        self._link(here, before, op.arguments, op.before_region.block.args)
+        self._join(decided, body, op.after_region.block.args, skipped=1)
+        self._join(decided, after, op.results, skipped=1)
+        self._join(exits, before, op.before_region.block.args)
+        return after
+
+    def _parallel_loop(self, op: scf.ParallelOp, here: BasicBlock) -> BasicBlock:
+        outermost = self._parallel
+        self._parallel = outermost or op
+        body, exits = self._region(op.body)
+        self._parallel = outermost
+        after = self._new()
+        trips = parallel_trips(op)
+        if trips != 0:
+            self._link(here, body)
+            self._join(exits, body)
+            self._join(exits, after)
+        if not trips:
+            self._link(here, after)
+        return after
+
+    def _alternatives(self, op: Operation, here: BasicBlock) -> BasicBlock:
+        """One of the regions is executed, once; or none, where one is empty."""
+        ends: list[list[Exit]] = []
+        passes_by = False
+        for region in op.regions:
+            if not region.blocks:
+                passes_by = True
+                continue
+            start, exits = self._region(region)
+            self._link(here, start)
+            ends.append(exits)
+        after = self._new()
+        for exits in ends:
+            self._join(exits, after, op.results)
+        if passes_by or not ends:
+            self._link(here, after)
+        return after
+
+
+def parallel_trips(op: scf.ParallelOp) -> int | None:
+    """How many rounds there are, if the bounds are constants."""
+    counts: list[int] = []
+    for bounds in zip(op.lowerBound, op.upperBound, op.step, strict=True):
+        lower, upper, step = (constant_of(value) for value in bounds)
+        if lower is None or upper is None or not step:
+            return None
+        counts.append(max(0, -(-(upper - lower) // step)))
+    return prod(counts)
+
+
+def handed_to_successors(terminator: Operation) -> list[tuple[Block, Sequence[SSAValue]]]:
+    """
+    The successors of a terminator, and what it hands to each.
+
+    Those of `cf` take the operands that no successor lacks, in order; of an unknown terminator anything may go
+    anywhere, which is said by handing every operand to every argument of its type.
+    """
+    match terminator.name:
+        case "cf.br":
+            return [(terminator.successors[0], terminator.operands)]
+        case "cf.cond_br":
+            taken, otherwise = terminator.successors
+            count = len(taken.args)
+            return [(taken, terminator.operands[1 : 1 + count]), (otherwise, terminator.operands[1 + count :])]
+        case "cf.switch":
+            assert isinstance(terminator, IRDLOperation)
+            found: list[tuple[Block, Sequence[SSAValue]]] = []
+            place = 1
+            for successor in terminator.successors:
+                found.append((successor, terminator.operands[place : place + len(successor.args)]))
+                place += len(successor.args)
+            return found
+        case _:
+            successors, operands = terminator.successors, terminator.operands
+            everywhere: list[tuple[Block, Sequence[SSAValue]]] = [(successor, ()) for successor in successors]
+            everywhere += [(successor, [value] * len(successor.args)) for successor in successors for value in operands]
+            return everywhere

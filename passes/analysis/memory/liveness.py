@@ -1,0 +1,201 @@
+"""
+When buffers are alive, on the time line of a function's ops as they stand in the text.
+
+An op takes one step, an op with regions as many as its regions hold and one more, a call as many as its caller is
+told. A buffer is alive at a step if it is alive before or after the op of that step, or touched by it; between two
+ops it is alive if some byte may have been written that may be read later. What that means is said in `dataflow`
+(the equations), `memory_flow/graph` (which paths there are), `memory_flow/aliases` (what views what),
+`memory_flow/coverage` (what is certainly overwritten) and `memory_flow/in_flight` (asynchronous commands). So
+
+- a buffer from outside a loop is alive throughout the loop if a round may read what an earlier one wrote; if every
+  round overwrites it before it reads it, it is dead between the last read and the next write;
+- a ring is one buffer, and filling a slot overwrites only part of it;
+- the rounds of `scf.parallel` run at once: what they touch, and what they make, is alive throughout it;
+- a call reads and writes what its callee does, if the module has it; functions end with nothing in flight;
+- a buffer whose address leaves the memrefs is alive from where it is made to the end of the function.
+
+Two buffers may share bytes if there is no step at which both are alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+
+from xdsl.dialects import func, memref
+from xdsl.ir import Operation, SSAValue
+from xdsl.traits import IsTerminator, NoMemoryEffect
+
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits, handed_on
+from penstock.passes.analysis.memory.dataflow import DataFlow, Transfer, solve_backward
+from penstock.passes.analysis.memory.graph import CONTROL
+from penstock.passes.analysis.memory.in_flight import InFlight
+from penstock.passes.analysis.memory.outlived import outlived
+from penstock.passes.planning.problem import Interval
+
+__all__ = ["Allocation", "Liveness", "accesses"]
+
+
+def _no_steps(call: func.CallOp) -> int:
+    return 0
+
+
+class Liveness:
+    """
+    The steps at which each op of a function begins and ends, and at which each buffer that it makes is alive.
+
+    `call_length` says how many steps a callee takes. The function has a body and must not change meanwhile.
+    """
+
+    def __init__(self, function: func.FuncOp, call_length: Callable[[func.CallOp], int] = _no_steps):
+        self._function = function
+        self._begin: dict[Operation, int] = {}
+        self._end: dict[Operation, int] = {}
+        self._call_length = call_length
+        self.length = self._number(function, 0)
+        """Steps of the whole function."""
+
+    def _number(self, op: Operation, step: int) -> int:
+        self._begin[op] = step
+        step += 1
+        for region in op.regions:
+            for block in region.blocks:
+                for inner in block.ops:
+                    step = self._number(inner, step)
+        if isinstance(op, func.CallOp):
+            step += self._call_length(op)
+        self._end[op] = step
+        return step
+
+    def span(self, op: Operation) -> Interval:
+        """The half-open steps of `op`, what it holds included."""
+        return self._begin[op], self._end[op]
+
+    @cached_property
+    def buffers(self) -> tuple[SSAValue, ...]:
+        """All buffers that the function makes, as they stand in the text."""
+        return tuple(op.results[0] for op in self._function.walk() if isinstance(op, Allocation))
+
+    def lifetime(self, buffer: SSAValue) -> tuple[Interval, ...]:
+        """
+        When a buffer, which an op of this function makes, is alive: ascending, disjoint, half-open intervals.
+
+        One that is not used is alive for the step of the op that makes it. Raises UserError for a buffer that the
+        function returns: it outlives every plan; and for one that is made again while it is in use.
+        """
+        assert isinstance(buffer.owner, Operation)
+        aliases = self._flow.aliases
+        number = aliases.number[buffer]
+        if (returned := aliases.returned.get(number)) is not None:
+            raise UserError(
+                "a buffer that a function returns cannot be planned",
+                loc=location_of(returned),
+                notes=["let the caller pass the memref that is written"],
+            )
+        if self._outlived >> number & 1:
+            raise UserError(
+                "a buffer that is made again while it is in use cannot be planned",
+                loc=location_of(buffer.owner),
+                notes=["a round of a loop makes it and hands it to the next: make what they hand on before the loop"],
+            )
+        if found := self._lifetimes[number]:
+            return tuple(found)
+        begin = self._begin[buffer.owner]
+        return ((begin, begin + 1),)
+
+    def alive_at(self, step: int) -> tuple[SSAValue, ...]:
+        """The buffers alive at a step, as they stand in the text."""
+        return tuple(
+            buffer
+            for buffer in self.buffers
+            if any(lower <= step < upper for lower, upper in self._lifetimes[self._flow.aliases.number[buffer]])
+        )
+
+    @property
+    def aliases(self) -> Aliases:
+        """The allocations and arguments behind each memref."""
+        return self._flow.aliases
+
+    @cached_property
+    def _flow(self) -> DataFlow:
+        return DataFlow(self._function)
+
+    @cached_property
+    def _outlived(self) -> int:
+        return outlived(self._flow.graph, self._flow.aliases)
+
+    @cached_property
+    def _lifetimes(self) -> list[list[Interval]]:
+        """The intervals of each root."""
+        found: list[list[Interval]] = [[] for _ in self._flow.aliases.roots]
+        began: dict[int, int] = {}
+        alive, now = 0, 0
+        for begin, end, mask in sorted(self._segments()):
+            if begin != now:
+                # Nothing is known of the steps in between: nothing is alive there.
+                alive = self._change(found, began, alive, 0, now)
+            alive = self._change(found, began, alive, mask, begin)
+            now = end
+        self._change(found, began, alive, 0, now)
+        return found
+
+    def _change(self, found: list[list[Interval]], began: dict[int, int], old: int, new: int, step: int) -> int:
+        for number in bits(old & ~new):
+            found[number].append((began.pop(number), step))
+        for number in bits(new & ~old):
+            began[number] = step
+        return new
+
+    def _segments(self) -> Iterator[tuple[int, int, int]]:
+        """For each node its steps, and the set of roots that are alive at them."""
+        flow = self._flow
+        lives = flow.lives()
+        alive = {op: each.at for op, each in lives.items()}
+        self._add_in_flight(alive)
+        concurrently: dict[Operation, int] = {}
+        for op, loop in flow.graph.concurrent.items():
+            made = 1 << flow.aliases.number[op.results[0]] if isinstance(op, Allocation) else 0
+            concurrently[loop] = concurrently.get(loop, 0) | alive[op] | made
+        for op, mask in alive.items():
+            loop = flow.graph.concurrent.get(op, op)
+            begin, end = self.span(op)
+            yield begin, begin + 1 if isinstance(op, CONTROL) else end, mask | concurrently.get(loop, 0)
+
+    def _add_in_flight(self, alive: dict[Operation, int]) -> None:
+        flow = self._flow
+        kept = InFlight(flow.graph, flow.aliases, flow.effects).kept()
+        if kept is None or not kept.needed:
+            return
+        transfers = {op: Transfer(0, needed) for op, needed in kept.needed.items()}
+        for op, after in solve_backward(flow.graph, transfers, 0).items():
+            before = after | kept.needed.get(op, 0)
+            alive[op] |= before & kept.before[op] | after & kept.after[op]
+
+
+def accesses(buffer: SSAValue) -> Iterator[Operation]:
+    """
+    The ops that touch a buffer, itself or through views; those that only hand it on are not among them.
+
+    Raises UserError where a function returns it: then it outlives every plan.
+    """
+    seen = {buffer}
+    aliases = [buffer]
+    while aliases:
+        alias = aliases.pop()
+        for use in alias.uses:
+            op = use.operation
+            more = list(handed_on(op, use.index))
+            for value in more:
+                if value not in seen:
+                    seen.add(value)
+                    aliases.append(value)
+            if isinstance(op, func.ReturnOp):
+                raise UserError(
+                    "a buffer that a function returns cannot be planned",
+                    loc=location_of(op),
+                    notes=["let the caller pass the memref that is written"],
+                )
+            hands_on = isinstance(op, CONTROL) or op.has_trait(NoMemoryEffect) or op.has_trait(IsTerminator)
+            if not (more and hands_on) and not isinstance(op, memref.DimOp | memref.RankOp):
+                yield op

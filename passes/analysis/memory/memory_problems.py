@@ -1,0 +1,246 @@
+"""
+The buffers of a module as planning problems, derived from the IR at hand: for the planner and for who checks it.
+
+A scope of the machine is planned function by function, since between two calls nothing stays there; unless a
+function that calls others has buffers in it. Then what is in the callees must keep off them, and all that the module
+holds in that scope is one problem over the time of the program. So are the buffers off chip, always: the arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import lcm
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.ir import Attribute, SSAValue
+from xdsl.utils.hints import isa
+
+from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
+from penstock.dialects.machine import TargetOp, find_target
+from penstock.dialects.mem import BufferOp, RingOp, scope_of, span_in_bytes
+from penstock.passes.analysis.memory.liveness import Allocation
+from penstock.passes.analysis.memory.off_chip_alignment import OffChipAlignment
+from penstock.passes.analysis.memory.program_time import FunctionTime, ProgramTime
+from penstock.passes.planning.problem import Buffer, Interval, Problem
+
+ARENA = "arena"
+"""What the place of the off-chip buffers of a whole program is called."""
+
+ALIGNMENT = 64
+"""The least of buffers in the arena, in bytes: a cache line, and the widest vector. Engines may want more."""
+
+
+def storage(op: Allocation) -> SSAValue:
+    """The value that stands for the bytes."""
+    return op.storage if isinstance(op, BufferOp | RingOp) else op.memref
+
+
+def offset_of(op: Allocation) -> int | None:
+    """The place of a buffer in its scope or in the arena, in bytes; None before it is planned."""
+    return op.byte_offset if isinstance(op, BufferOp | RingOp) else None
+
+
+def element_memref(op: Allocation) -> MemRefType[Attribute]:
+    """The type of the buffer; of one slot for a ring. Raises UserError for one that is not static."""
+    type = op.slot_type if isinstance(op, RingOp) else op.memref.type
+    assert isa(type, MemRefType)
+    if not type.has_static_shape():
+        raise UserError(f"the shape of {type} is not static", loc=location_of(op))
+    return type
+
+
+def scope_of_allocation(op: Allocation) -> str | None:
+    """The scope that the bytes are in; None off chip. Raises UserError for a memory space that is no scope."""
+    try:
+        return scope_of(op.slot_type if isinstance(op, RingOp) else op.memref.type)
+    except ValueError as error:
+        raise UserError(str(error), loc=location_of(op)) from None
+
+
+def size_in_bytes(op: Allocation) -> int:
+    """The bytes from the first element to the end of the last, row pitch included, all slots of a ring."""
+    type = element_memref(op)
+    return op.size_in_bytes if isinstance(op, RingOp) else span_in_bytes(type)
+
+
+@dataclass(frozen=True)
+class MemoryProblem:
+    """A planning problem, and the ops behind it."""
+
+    function: str
+    """The function whose buffers these are; empty for those of the whole program."""
+    scope: str | None
+    """None for the arena."""
+    granule: int
+    """Bytes that sizes are rounded up to."""
+    problem: Problem
+    ops: Mapping[str, Allocation]
+    """By the id of the buffer, which is its name in the text, with that of its function if there are several."""
+    time: FunctionTime | ProgramTime
+    """What its steps are."""
+    alignments: Mapping[str, int] = field(default_factory=dict[str, int])
+    """For the arena: what a planner aligns each buffer to, in bytes, which binds no place that is written by hand."""
+
+    @property
+    def place(self) -> str:
+        """Which memory of whom, for a message."""
+        if self.scope is None:
+            return f"the {ARENA}"
+        of = f"@{self.function}, " if self.function else ""
+        return f'{of}scope "{self.scope}"'
+
+    def unplaced(self) -> Problem:
+        """The problem without any place that stands in the IR, each buffer aligned as a planner aligns it."""
+        buffers = (
+            replace(each, offset=None, alignment=self.alignments.get(each.id, each.alignment))
+            for each in self.problem.buffers
+        )
+        return replace(self.problem, buffers=tuple(buffers))
+
+    def describe(self, buffer: Buffer) -> str:
+        """A buffer as a person knows it: name, type, bytes, and where it is made."""
+        op = self.ops[buffer.id]
+        return f"{buffer.id} : {storage(op).type}, {buffer.size} bytes, {location_of(op)}"
+
+
+def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
+    """
+    All planning problems of a module: each function's, its scopes in the order of the machine; then those of the
+    whole program, likewise; then that of the arena. What has no buffers is left out.
+
+    Offsets that stand in the IR are fixed. Raises UserError, located, for a scope that the machine lacks, a dynamic
+    shape, a buffer that a function returns, and a function that calls itself.
+    """
+    time = ProgramTime(module)
+    found = {function: list(_allocations(function)) for function in time.functions()}
+    target = find_target(module)
+    scopes = _scopes(target, [op for ops in found.values() for op in ops])
+    joined = {
+        scope
+        for function, ops in found.items()
+        if time.calls_others(function)
+        for op in ops
+        if (scope := scope_of_allocation(op)) is not None
+    }
+    problems: list[MemoryProblem] = []
+    for function, ops in found.items():
+        own = {name: scope for name, scope in scopes.items() if name not in joined}
+        problems += _of_function(function, time.of(function), ops, own)
+    everywhere: dict[str | None, list[tuple[func.FuncOp, Allocation]]] = {
+        **{name: [] for name in scopes if name in joined},
+        None: [],
+    }
+    for function, ops in found.items():
+        for op in ops:
+            scope = scope_of_allocation(op)
+            if scope in everywhere:
+                everywhere[scope].append((function, op))
+    for scope, owned in everywhere.items():
+        if owned:
+            limits = None if scope is None else scopes[scope]
+            problems.append(_of_program(scope, owned, time, limits, OffChipAlignment(target, time)))
+    return problems
+
+
+def function_problems(function: func.FuncOp, target: TargetOp) -> list[MemoryProblem]:
+    """The problems of one kernel by itself, its scopes in the order of the machine."""
+    ops = list(_allocations(function))
+    return _of_function(function, FunctionTime(function), ops, _scopes(target, ops))
+
+
+@dataclass(frozen=True)
+class _Scope:
+    granule: int
+    capacity: int
+
+
+def _allocations(function: func.FuncOp) -> Iterator[Allocation]:
+    for op in function.walk():
+        if isinstance(op, Allocation):
+            yield op
+
+
+def _scopes(target: TargetOp | None, ops: Sequence[Allocation]) -> dict[str, _Scope]:
+    """The scopes of the machine. Raises UserError for an op that wants another one."""
+    scopes = {} if target is None else target.scopes()
+    for op in ops:
+        scope = scope_of_allocation(op)
+        if scope is not None and scope not in scopes:
+            near = did_you_mean(scope, scopes)
+            notes = ["the module has no machine.target"] if target is None else [near] if near else []
+            raise UserError(f'there is no scope "{scope}"', loc=location_of(op), notes=notes)
+    return {name: _Scope(scope.granule_bytes, scope.size_bytes) for name, scope in scopes.items()}
+
+
+def _of_function(
+    function: func.FuncOp, time: FunctionTime, ops: Sequence[Allocation], scopes: Mapping[str, _Scope]
+) -> list[MemoryProblem]:
+    problems: list[MemoryProblem] = []
+    for name, scope in scopes.items():
+        inside = [op for op in ops if scope_of_allocation(op) == name]
+        if not inside:
+            continue
+        by_id = dict(zip(_names(inside), inside, strict=True))
+        buffers = tuple(_in_scope(id, op, time.lifetime(storage(op)), scope.granule) for id, op in by_id.items())
+        problem = Problem(buffers, scope.capacity)
+        problems.append(MemoryProblem(function.sym_name.data, name, scope.granule, problem, by_id, time))
+    return problems
+
+
+def _of_program(
+    name: str | None,
+    owned: Sequence[tuple[func.FuncOp, Allocation]],
+    time: ProgramTime,
+    scope: _Scope | None,
+    off_chip: OffChipAlignment,
+) -> MemoryProblem:
+    ops: dict[str, Allocation] = {}
+    alignments: dict[str, int] = {}
+    buffers: list[Buffer] = []
+    for function in time.functions():
+        own = [op for owner, op in owned if owner is function]
+        for short, op in zip(_names(own), own, strict=True):
+            id = f"{short} of @{function.sym_name.data}"
+            lifetime = time.lifetime(storage(op))
+            if scope is None:
+                alignments[id] = lcm(ALIGNMENT, _wanted_alignment(op), off_chip.of(function, storage(op)))
+                buffers.append(_off_chip(id, op, lifetime, alignments[id]))
+            else:
+                buffers.append(_in_scope(id, op, lifetime, scope.granule))
+            ops[id] = op
+    problem = Problem(tuple(buffers), None if scope is None else scope.capacity)
+    return MemoryProblem("", name, 1 if scope is None else scope.granule, problem, ops, time, alignments)
+
+
+def _names(ops: Sequence[Allocation]) -> list[str]:
+    """A name for each buffer, as it is printed but for values that are none; of equal ones the later get a number."""
+    taken: set[str] = set()
+    names: list[str] = []
+    for op in ops:
+        hint = storage(op).name_hint or "buffer"
+        name, number = f"%{hint}", 0
+        while name in taken:
+            number += 1
+            name = f"%{hint}_{number}"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _in_scope(id: str, op: Allocation, lifetime: tuple[Interval, ...], granule: int) -> Buffer:
+    size = -(-size_in_bytes(op) // granule) * granule
+    return Buffer(id, lifetime, size, lcm(granule, _wanted_alignment(op)), offset_of(op))
+
+
+def _off_chip(id: str, op: Allocation, lifetime: tuple[Interval, ...], alignment: int) -> Buffer:
+    offset = offset_of(op)
+    # A place that is written by hand may be any; what an engine cannot reach is for `accel-check-hazards` to say.
+    return Buffer(id, lifetime, size_in_bytes(op), 1 if offset is not None else alignment, offset)
+
+
+def _wanted_alignment(op: Allocation) -> int:
+    if isinstance(op, BufferOp | RingOp) or op.alignment is None:
+        return 1
+    return max(op.alignment.value.data, 1)

@@ -1,0 +1,75 @@
+"""What is wrong with a memory plan, in the words of the program: which buffers, which bytes, at which step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import Operation
+
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.passes.analysis.memory.liveness import accesses
+from penstock.passes.analysis.memory.memory_problems import MemoryProblem, offset_of, storage
+from penstock.passes.planning.problem import Conflict, Interval, Plan, Problem, conflicts, span_text
+
+
+def written_plan(memory: MemoryProblem) -> Plan:
+    """The offsets that stand in the IR; those that do not are left out."""
+    places = {id: offset_of(op) for id, op in memory.ops.items()}
+    return Plan({id: offset for id, offset in places.items() if offset is not None})
+
+
+def check_plan(memory: MemoryProblem) -> None:
+    """Raise UserError where a buffer has no place, or where the places of all break a rule."""
+    plan = written_plan(memory)
+    for conflict in conflicts(memory.problem, plan):
+        raise fault_of(memory, plan, conflict)
+
+
+def check_given(memory: MemoryProblem) -> None:
+    """Raise UserError where the places that are written already break a rule among themselves."""
+    plan = written_plan(memory)
+    fixed = tuple(buffer for buffer in memory.problem.buffers if buffer.id in plan.offsets)
+    for conflict in conflicts(Problem(fixed, memory.problem.capacity), plan):
+        fault = fault_of(memory, plan, conflict)
+        note = "what has an offset keeps it: change one, or leave it to the planner"
+        raise UserError(fault.message, loc=fault.loc, notes=[*fault.notes, note])
+
+
+def fault_of(memory: MemoryProblem, plan: Plan, conflict: Conflict) -> UserError:
+    """The fault of a program whose buffers lie as in `plan`, at the op that creates the last buffer concerned."""
+    ids, place = conflict.buffers, memory.place
+    by_id = {buffer.id: buffer for buffer in memory.problem.buffers}
+    ends = {id: (plan.offsets[id], plan.offsets[id] + by_id[id].size) for id in ids if id in plan.offsets}
+    loc = location_of(memory.ops[ids[-1]])
+    if conflict.rule == "missing":
+        return UserError(f"{ids[0]} has no place in {place} yet", loc=loc, notes=["run mem-plan"])
+    if conflict.rule != "overlap" or conflict.time is None or conflict.bytes is None:
+        return UserError(f"{place}: {conflict.message}", loc=loc)
+    first, second = ids
+    at = op_in(memory, conflict.time, ids)
+    return UserError(
+        f"{place}: {first} {span_text(ends[first])} and {second} {span_text(ends[second])} share bytes "
+        f"{span_text(conflict.bytes)} while both are alive, in steps {span_text(conflict.time)}",
+        loc=loc,
+        notes=[
+            f"{memory.describe(by_id[first])}: alive in steps {_steps(by_id[first].intervals)}",
+            f"{memory.describe(by_id[second])}: alive in steps {_steps(by_id[second].intervals)}",
+            f"in these steps runs {at.name}, {location_of(at)}",
+        ],
+    )
+
+
+def op_in(memory: MemoryProblem, span: Interval, ids: Sequence[str]) -> Operation:
+    """Of the ops that run in a span of time the first that touches one of these buffers; else the first."""
+    touching = [
+        (begin, user)
+        for id in ids
+        for user in accesses(storage(memory.ops[id]))
+        for begin, _ in memory.time.spans(user)
+        if span[0] <= begin < span[1]
+    ]
+    return min(touching, key=lambda each: each[0])[1] if touching else memory.time.op_at(span[0])
+
+
+def _steps(intervals: tuple[tuple[int, int], ...]) -> str:
+    return ", ".join(span_text(interval) for interval in intervals)

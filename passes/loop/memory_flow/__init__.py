@@ -1,1 +1,0 @@
-"""What happens to memory along the paths of a function: the parts of `passes/loop/liveness.py`."""
