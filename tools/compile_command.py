@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,10 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from penstock.dialects.weights import Array
+    from penstock.lowering.to_c import CSource
     from penstock.runtime.compiler import Program
     from penstock.runtime.report import CompileReport
     from penstock.runtime.signature import Signature
-
-LEVEL_EMITS = ("graph", "tensor", "loop", "accel")
-EMITS = (*LEVEL_EMITS, "c", "plan", "vta")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
@@ -36,7 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_model(parser)
     add_machine(parser)
-    parser.add_argument("--emit", choices=EMITS, default="plan", help="default: plan")
+    parser.add_argument("--emit", choices=tuple(EMITTERS), default="plan", help="default: plan")
     parser.add_argument(
         "-o",
         "--output",
@@ -62,58 +61,123 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.compiler import compile_module, load_input, require_bound
     from penstock.runtime.report import FusionCount, report_on
     from penstock.runtime.signature import signature_of
-    from penstock.tools.programs import write_program, write_sources
     from penstock.tools.progress import pass_progress
     from penstock.tools.text import STDIN, require_distinct, write_output
 
-    output = Path(args.output or _default_output(Path(args.model), args.emit))
-    if args.emit not in LEVEL_EMITS and args.output == STDIN:
+    emitter = EMITTERS[args.emit]
+    path = Path(args.model)
+    output = Path(args.output or f"{path.stem}.{emitter.suffix}")
+    if args.output == STDIN and not emitter.is_text:
         raise UserError(f"--emit={args.emit} is a folder, which stdout cannot be", status=USAGE)
+    if args.input and not emitter.takes_inputs:
+        raise UserError("--input is for --emit=vta", status=USAGE)
+    if args.weights is not None and not emitter.is_text:
+        raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
     require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
     program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
     require_bound(program.module, str(program.path))
     signature = signature_of(program.module)
-    if args.input and args.emit != "vta":
-        raise UserError("--input is for --emit=vta", status=USAGE)
-    if args.weights is not None and args.emit not in LEVEL_EMITS:
-        raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
-    inputs = _inputs(args, signature) if args.emit == "vta" else []
-    reference = program.module.clone() if args.emit == "vta" else None
-    until = args.emit if args.emit in LEVEL_EMITS else "accel"
+    inputs = _inputs(args, signature) if emitter.takes_inputs else []
+    reference = program.module.clone() if emitter.takes_inputs else program.module
+    until = args.emit if emitter.is_text else "accel"
     fusion = FusionCount(explain=args.verbose)
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         seconds = compile_module(
             program.module, program.ctx, args.machine, until, progress, parsed=program.parsed, observers=[fusion]
         )
-    emitted = None
-    if args.emit in ("c", "plan"):
+    source = None
+    if emitter.has_source:
         from penstock.lowering.to_c import emit_c
 
-        emitted = emit_c(program.module, name=program.path.stem)
+        source = emit_c(program.module, name=program.path.stem)
     if not args.quiet or args.report is not None:
-        report = report_on(program.module, fusion=fusion, seconds=seconds, source=emitted)
+        report = report_on(program.module, fusion=fusion, seconds=seconds, source=source)
         if args.report is not None:
             write_output(args.report, report.to_json())
         _say_report(args, report, fusion.remarks, program.module)
-    if reference is not None:
-        _emit_vta(args, program, reference, signature, inputs, output)
-        return 0
-    if emitted is None:
-        write_program(program, output, weights=args.weights, locations=args.print_debuginfo)
-        say(args, f"{output}: {args.emit} level")
-        return 0
-    sources = emitted.files
-    if args.emit == "c":
-        write_sources(output, sources)
-        say(args, f"{output}: {', '.join(sources)}")
-        return 0
+    written = emitter.write(Compiled(args, program, signature, source, reference, inputs), output)
+    say(args, f"{output}: {written}")
+    return 0
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the emitters write: the lowered program, and what some of them need beside it."""
+
+    args: argparse.Namespace
+    program: Program
+    signature: Signature
+    source: CSource | None
+    """For the emitters that have one."""
+    reference: ModuleOp
+    """The module before it was lowered, for the emitters that take inputs."""
+    inputs: Sequence[Array]
+
+
+def _write_text(compiled: Compiled, output: Path) -> str:
+    from penstock.tools.programs import write_program
+
+    args = compiled.args
+    write_program(compiled.program, output, weights=args.weights, locations=args.print_debuginfo)
+    return f"{args.emit} level"
+
+
+def _write_c(compiled: Compiled, output: Path) -> str:
+    from penstock.tools.programs import write_sources
+
+    assert compiled.source is not None
+    write_sources(output, compiled.source.files)
+    return ", ".join(compiled.source.files)
+
+
+def _write_plan(compiled: Compiled, output: Path) -> str:
     from penstock.runtime.engine import Engine
     from penstock.runtime.plan import save_plan
 
-    engine = Engine(program.module, program.ctx, signature, backend="interpreter", verify=False)
-    save_plan(engine, output, sources)
-    say(args, f"{output}: run it with: penstock run {output} --input ...")
-    return 0
+    program = compiled.program
+    assert compiled.source is not None
+    engine = Engine(program.module, program.ctx, compiled.signature, backend="interpreter", verify=False)
+    save_plan(engine, output, compiled.source.files)
+    return f"run it with: penstock run {output} --input ..."
+
+
+def _write_vta(compiled: Compiled, output: Path) -> str:
+    from penstock.runtime.vta import emit
+
+    program = compiled.program
+    weights = program.ctx.weights
+    written = emit(output, program.module, compiled.reference, weights, compiled.signature, compiled.inputs)
+    encoded = written.encoded
+    launches = [step.instructions for step in encoded.steps if step.instructions is not None]
+    return (
+        f"{len(launches)} launches, {sum(map(len, launches)):,} instructions,"
+        f" {len(encoded.micro_ops.data) // 4:,} micro-operations, {encoded.dram_bytes:,} bytes off chip;"
+        f" {sum(written.cycles):,} cycles"
+    )
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """What a value of --emit stands for."""
+
+    suffix: str
+    """Of the default output: MODEL.SUFFIX."""
+    write: Callable[[Compiled, Path], str]
+    """Writes the output, and returns what to say of it."""
+    is_text: bool = False
+    """Whether the output is a file of IR, at the end of the level of that name; else it is a folder."""
+    has_source: bool = False
+    """Whether C is generated."""
+    takes_inputs: bool = False
+    """Whether it holds inputs and what the program before lowering computes from them."""
+
+
+EMITTERS: dict[str, Emitter] = {
+    **{level: Emitter(f"{level}.mlir", _write_text, is_text=True) for level in ("graph", "tensor", "loop", "accel")},
+    "c": Emitter("c", _write_c, has_source=True),
+    "plan": Emitter("plan", _write_plan, has_source=True),
+    "vta": Emitter("vta", _write_vta, takes_inputs=True),
+}
 
 
 def _inputs(args: argparse.Namespace, signature: Signature) -> list[Array]:
@@ -125,27 +189,6 @@ def _inputs(args: argparse.Namespace, signature: Signature) -> list[Array]:
         return default_inputs(signature)
     given = read_given(args.input)
     return signature.bind(given.ordered, given.named)
-
-
-def _emit_vta(
-    args: argparse.Namespace,
-    program: Program,
-    reference: ModuleOp,
-    signature: Signature,
-    inputs: Sequence[Array],
-    output: Path,
-) -> None:
-    from penstock.runtime.vta import emit
-
-    written = emit(output, program.module, reference, program.ctx.weights, signature, inputs)
-    encoded = written.encoded
-    launches = [step.instructions for step in encoded.steps if step.instructions is not None]
-    say(
-        args,
-        f"{output}: {len(launches)} launches, {sum(map(len, launches)):,} instructions,"
-        f" {len(encoded.micro_ops.data) // 4:,} micro-operations, {encoded.dram_bytes:,} bytes off chip;"
-        f" {sum(written.cycles):,} cycles",
-    )
 
 
 def _say_report(
@@ -163,13 +206,3 @@ def _say_report(
             say(args, line)
     for line in report.lines():
         say(args, line)
-
-
-def _default_output(path: Path, emit: str) -> str:
-    match emit:
-        case "plan":
-            return f"{path.stem}.plan"
-        case "c" | "vta":
-            return f"{path.stem}.{emit}"
-        case level:
-            return f"{path.stem}.{level}.mlir"
