@@ -11,8 +11,7 @@ from penstock.tools.text import STDIN, require_distinct, write_output
 
 if TYPE_CHECKING:
     from penstock.runtime.compiler import Program
-    from penstock.runtime.simulator.run import ProgramRun
-    from penstock.runtime.simulator.window import Window
+    from penstock.runtime.simulator.run import ProgramRun, Window
     from penstock.runtime.simulator.workloads import Workloads
 
 _DESCRIPTION = """\
@@ -132,8 +131,8 @@ def _texts(args: argparse.Namespace, run: ProgramRun, window: Window | None, nam
     """The files that were asked for: their names, what is in them, and what that is."""
     from penstock.runtime.simulator.figures import csv_text, json_text
     from penstock.runtime.simulator.perfetto import trace_text
+    from penstock.runtime.simulator.run import Window
     from penstock.runtime.simulator.timeline_svg import timeline_svg
-    from penstock.runtime.simulator.window import Window
 
     span = Window(0, max(run.cycles, 1))
     if window is not None:
@@ -154,7 +153,7 @@ def _texts(args: argparse.Namespace, run: ProgramRun, window: Window | None, nam
 
 
 def _read_window(text: str) -> Window:
-    from penstock.runtime.simulator.window import Window
+    from penstock.runtime.simulator.run import Window
 
     first, colon, last = text.partition(":")
     numbers = [each.replace("_", "") for each in (first or "0", last or "9" * 18)]

@@ -1,7 +1,7 @@
 """
 The units, buses and queues of a machine, played event by event.
 
-A moment goes: what ends, with its pushes; what starts, unit by unit until nothing can; what gets a bus. All that
+At one cycle: what ends, with its pushes; what starts, unit by unit until nothing can; what gets a bus. All that
 happens in the middle, such as a push that a pop lets through, happens at once.
 """
 
@@ -11,8 +11,8 @@ from collections import deque
 from heapq import heappop, heappush
 
 from penstock.passes.analysis.commands.program import Kind, Program
+from penstock.runtime.simulator.command_times import FREE, Cause
 from penstock.runtime.simulator.layout import Layout
-from penstock.runtime.simulator.moments import FREE, Cause
 from penstock.runtime.simulator.timeline import Deadlock, Overflow, Simulation, Stuck
 
 _FINISH, _REQUEST = 0, 1
@@ -21,7 +21,7 @@ _FINISH, _REQUEST = 0, 1
 
 def simulate(program: Program) -> Simulation:
     """
-    The moments at which the commands of a kernel start and end on its machine, to the cycle.
+    The times at which the commands of a kernel start and end on its machine, to the cycle.
 
     A program that deadlocks, or overfills a queue that does not block, has a `fault` and no figures. Raises UserError
     for commands that the machine does not have.
@@ -38,7 +38,7 @@ class _Full(Exception):
 
 
 class _Run:
-    """The state of the machine at one moment."""
+    """The state of the machine at one cycle."""
 
     def __init__(self, layout: Layout):
         self.layout = layout
@@ -100,20 +100,20 @@ class _Run:
             self._play()
         except _Full as full:
             fault = Overflow(self.now, full.command, layout.queues[full.queue].name)
-        moments = (self.starts, self.requests, self.grants, self.finishes, self.ends)
+        times = (self.starts, self.requests, self.grants, self.finishes, self.ends)
         if fault is None and -1 in self.ends:
             fault = Deadlock(self.now, tuple(self._stuck()))
-        return Simulation(layout, *moments, self.causes, fault)
+        return Simulation(layout, *times, self.causes, fault)
 
     def _play(self) -> None:
         events = self.events
         while True:
-            self._moment()
+            self._play_cycle()
             if not events:
                 return
             self.now = events[0][0]
 
-    def _moment(self) -> None:
+    def _play_cycle(self) -> None:
         """All that happens now."""
         events, now = self.events, self.now
         while True:

@@ -1,5 +1,5 @@
 """
-The same cycles as the longest path in a graph: every moment is the largest of others, each plus a constant.
+The same cycles as the longest path in a graph: every time is the largest of others, each plus a constant.
 
 Nothing here plays anything, and nothing is shared with what does: the rules are equations, solved in the order of
 their dependences. They can be written down where no choice depends on time: no bus serves two units, and what is
@@ -17,12 +17,12 @@ from penstock.passes.analysis.commands.program import Command, Engine, Kind, Pro
 
 @dataclass(frozen=True)
 class Times:
-    """The solution; a moment that never comes is None."""
+    """The solution; None for what never happens."""
 
     starts: tuple[int | None, ...]
     ends: tuple[int | None, ...]
     pushes: dict[QueueName, tuple[int | None, ...]]
-    """The moments of the pushes into each queue, in program order."""
+    """The times of the pushes into each queue, in program order."""
     pops: dict[QueueName, tuple[int | None, ...]]
     in_order: bool
     """Whether transfers of a unit end, and pushes into a queue happen, in program order: the equations hold."""
@@ -44,7 +44,7 @@ def shares_no_bus(program: Program) -> bool:
 
 
 def longest_path(program: Program) -> Times | None:
-    """The moments of a program that may be written as equations; None for one that shares a bus between units."""
+    """The times of a program that may be written as equations; None for one that shares a bus between units."""
     return _Equations(program).solution() if shares_no_bus(program) else None
 
 
@@ -185,7 +185,7 @@ class _Equations:
         return values
 
 
-def _ascending(moments: tuple[int | None, ...] | list[int | None]) -> bool:
-    """Whether no moment is before an earlier one; what never comes is behind all others."""
-    known = [moment for moment in moments if moment is not None]
-    return known == sorted(known) and None not in moments[: len(known)]
+def _ascending(times: tuple[int | None, ...] | list[int | None]) -> bool:
+    """Whether times ascend; what never happens comes last."""
+    known = [time for time in times if time is not None]
+    return known == sorted(known) and None not in times[: len(known)]

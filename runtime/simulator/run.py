@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -18,10 +18,9 @@ from penstock.passes.analysis.commands.program import Program, View
 from penstock.passes.analysis.commands.trace import Call, trace_calls
 from penstock.passes.analysis.kernels import machine_of, stated_macs
 from penstock.passes.planning.traffic_bounds import BestTiling, Contraction, SquareRoot, best_tiling, square_root
-from penstock.runtime.simulator.compulsory import compulsory
 from penstock.runtime.simulator.events import simulate
 from penstock.runtime.simulator.timeline import Simulation
-from penstock.runtime.simulator.work import Work, work_of
+from penstock.runtime.simulator.work import Work, compulsory, work_of
 from penstock.runtime.simulator.workloads import Workloads
 
 _MOST_NOTES = 10
@@ -178,3 +177,23 @@ def place_of(simulation: Simulation, number: int) -> str:
     """Where a command comes from, for people; empty if nowhere."""
     op = simulation.commands[number].op
     return "" if op is None else location_of(op)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The cycles in [first, last) of a run."""
+
+    first: int
+    last: int
+
+    def meets(self, begin: int, end: int) -> bool:
+        """Whether it has a cycle of [begin, end), or the time `begin` where that is empty."""
+        return begin < self.last and end > self.first if end > begin else self.first <= begin < self.last
+
+
+def calls(run: ProgramRun) -> Iterator[tuple[int, KernelRun]]:
+    """The calls on the machine, each with the cycle in which it begins: when the one before is done."""
+    begin = 0
+    for number in run.order:
+        yield begin, run.kernels[number]
+        begin += run.kernels[number].simulation.cycles

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.passes.analysis.commands.program import Kind
-from penstock.runtime.simulator.moments import Moments
+from penstock.runtime.simulator.command_times import CommandTimes
 
 BUSY, BUS, LATENCY, PUSH, DONE = "busy", "bus", "latency", "push", "done"
 
@@ -43,25 +43,25 @@ class BusUse:
     busy: int
 
 
-def unit_uses(moments: Moments) -> tuple[UnitUse, ...]:
+def unit_uses(times: CommandTimes) -> tuple[UnitUse, ...]:
     """What each unit did, in the order of the machine."""
-    units = moments.program.machine.units
-    return tuple(_use(moments, unit, stream) for unit, stream in zip(units, moments.layout.streams, strict=True))
+    units = times.program.machine.units
+    return tuple(_use(times, unit, stream) for unit, stream in zip(units, times.layout.streams, strict=True))
 
 
-def bus_uses(moments: Moments) -> tuple[BusUse, ...]:
+def bus_uses(times: CommandTimes) -> tuple[BusUse, ...]:
     """How long each bus was occupied, in the order of the machine."""
-    layout = moments.layout
+    layout = times.layout
     transfers, busy = [0] * len(layout.buses), [0] * len(layout.buses)
     for number, bus in enumerate(layout.bus_of):
         if bus >= 0:
             transfers[bus] += 1
-            busy[bus] += moments.finishes[number] - moments.grants[number]
+            busy[bus] += times.finishes[number] - times.grants[number]
     return tuple(BusUse(name, transfers[bus], busy[bus]) for bus, name in enumerate(layout.buses))
 
 
-def _use(moments: Moments, unit: str, stream: Sequence[int]) -> UnitUse:
-    found = segments(moments, unit)
+def _use(times: CommandTimes, unit: str, stream: Sequence[int]) -> UnitUse:
+    found = segments(times, unit)
     sums = np.bincount(found.which, np.diff(found.edges), len(found.names))
     cycles = {name: int(count) for name, count in zip(found.names, sums, strict=True) if count}
     busy = cycles.pop(BUSY, 0)
@@ -79,31 +79,31 @@ class Segments:
     names: tuple[str, ...]
 
 
-def segments(moments: Moments, unit: str) -> Segments:
+def segments(times: CommandTimes, unit: str) -> Segments:
     """What a unit does all the time, piece by piece."""
     kinds: dict[str, Spans] = {BUSY: [], BUS: [], LATENCY: [], PUSH: []}
     causes: dict[str, Spans] = {}
     before = 0
-    for number in moments.layout.streams[moments.program.machine.units.index(unit)]:
-        start, finish = moments.starts[number], moments.finishes[number]
-        kinds[BUSY].append((moments.grants[number], finish))
-        if moments.commands[number].kind is Kind.TRANSFER:
-            kinds[BUS].append((moments.requests[number], moments.grants[number]))
-            kinds[LATENCY].append((start, moments.requests[number]))
-        kinds[PUSH].append((finish, moments.ends[number]))
+    for number in times.layout.streams[times.program.machine.units.index(unit)]:
+        start, finish = times.starts[number], times.finishes[number]
+        kinds[BUSY].append((times.grants[number], finish))
+        if times.commands[number].kind is Kind.TRANSFER:
+            kinds[BUS].append((times.requests[number], times.grants[number]))
+            kinds[LATENCY].append((start, times.requests[number]))
+        kinds[PUSH].append((finish, times.ends[number]))
         # As far as nothing is in flight meanwhile, it waits for what came last.
-        causes.setdefault(str(moments.causes[number]), []).append((before, start))
+        causes.setdefault(str(times.causes[number]), []).append((before, start))
         before = start
-    total = moments.last
+    total = times.last
     return _cut({**kinds, **dict(sorted(causes.items())), DONE: [(0, total)]}, total)
 
 
-def bus_segments(moments: Moments, bus: str) -> Segments:
+def bus_segments(times: CommandTimes, bus: str) -> Segments:
     """When a bus is occupied."""
-    number = moments.layout.buses.index(bus)
-    users = [command for command, each in enumerate(moments.layout.bus_of) if each == number]
-    spans = [(moments.grants[command], moments.finishes[command]) for command in users]
-    return _cut({BUSY: spans, DONE: [(0, moments.last)]}, moments.last)
+    number = times.layout.buses.index(bus)
+    users = [command for command, each in enumerate(times.layout.bus_of) if each == number]
+    spans = [(times.grants[command], times.finishes[command]) for command in users]
+    return _cut({BUSY: spans, DONE: [(0, times.last)]}, times.last)
 
 
 def _cut(spans: dict[str, Spans], total: int) -> Segments:

@@ -7,8 +7,8 @@ from functools import cached_property
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.passes.analysis.commands.program import Kind, QueueName
-from penstock.runtime.simulator.ideal import Ideal, ideal_of
-from penstock.runtime.simulator.moments import Moments
+from penstock.runtime.simulator.command_times import CommandTimes
+from penstock.runtime.simulator.layout import Ideal, ideal_of
 from penstock.runtime.simulator.stalls import BusUse, UnitUse, bus_uses, unit_uses
 
 
@@ -42,8 +42,8 @@ class Overflow:
 
 
 @dataclass(eq=False)
-class Simulation(Moments):
-    """The moments of every command, and why the program did not come to its end, if so."""
+class Simulation(CommandTimes):
+    """The times of every command, and why the program did not come to its end, if so."""
 
     fault: Deadlock | Overflow | None = None
 

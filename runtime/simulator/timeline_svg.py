@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.passes.planning.map_svg import ticks, xml_text
-from penstock.runtime.simulator.run import ProgramRun
+from penstock.runtime.simulator.run import ProgramRun, Window, calls
 from penstock.runtime.simulator.stalls import DONE, Segments, bus_segments, segments
-from penstock.runtime.simulator.window import Window, calls
 
 WIDTH = 960
 """Of the part that shows time, in pixels, each of which has one colour."""

@@ -16,9 +16,8 @@ import pytest
 
 from penstock.lowering.to_text import module_text
 from penstock.runtime.compiler import compile_module, load_input
-from penstock.runtime.simulator.run import ProgramRun, run_program
+from penstock.runtime.simulator.run import ProgramRun, Window, calls, run_program
 from penstock.runtime.simulator.timeline_svg import WIDTH, timeline_svg
-from penstock.runtime.simulator.window import Window, calls
 from penstock.runtime.simulator.workloads import Workloads
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program
 from penstock.passes.analysis.commands.region import Region
-from penstock.runtime.simulator.compulsory import LARGEST, compulsory
+from penstock.runtime.simulator.work import LARGEST, compulsory
 
 
 def program(*commands: tuple[list[Region], list[Region]]) -> Program:

@@ -15,9 +15,8 @@ from penstock.passes.analysis.commands.program import Command, Kind, MachineMode
 from penstock.runtime.simulator import simulate
 from penstock.runtime.simulator.figures import csv_text, json_text, total_of
 from penstock.runtime.simulator.perfetto import trace_text
-from penstock.runtime.simulator.run import Bounds, KernelRun, ProgramRun
+from penstock.runtime.simulator.run import Bounds, KernelRun, ProgramRun, Window
 from penstock.runtime.simulator.timeline_svg import WIDTH, timeline_svg
-from penstock.runtime.simulator.window import Window
 from penstock.runtime.simulator.work import Work
 
 WORK = Work(256 * 20, 256 * 16, 256 * 3, 256)

@@ -26,8 +26,8 @@ FREE = Cause("")
 
 
 @dataclass(eq=False)
-class Moments:
-    """The moments of every command; -1 for what did not come to pass, which is so only where there is a fault."""
+class CommandTimes:
+    """The times of every command; -1 for what did not come to pass, which is so only where there is a fault."""
 
     layout: Layout
     starts: list[int]
