@@ -30,10 +30,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.lifetimes import Lifetimes, residence
 from benchmarks.measure import Row, cpu_seconds, limited, say, table
 from benchmarks.networks import network
 from penstock.dialects.graph import ConvOp, FusedOp, GemmOp, MatmulOp, tensor_of
-from penstock.passes.graph.lifetimes import Lifetimes, residence
 from penstock.passes.planning.registry import DEFAULT_PLANNER
 from penstock.passes.planning.residence.milp import relaxed_bound
 from penstock.passes.planning.residence.pinning import unlimited

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from xdsl.dialects.func import FuncOp
 
 from benchmarks.instances.instance import Instance
+from benchmarks.lifetimes import Lifetimes, lifetimes
 from benchmarks.networks import network
-from penstock.passes.graph.lifetimes import Lifetimes, lifetimes
 from penstock.runtime.compiler import Program, import_program
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 

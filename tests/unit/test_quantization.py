@@ -18,7 +18,7 @@ from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import tensor_of
 from penstock.passes.graph.quantization.quantizer import REMARK
-from penstock.passes.graph.quantization.ranges import read_ranges, write_ranges
+from penstock.passes.graph.quantization.ranges import ranges_text, read_ranges
 from penstock.passes.graph.quantization.scales import affine_scale, power_of_two_scale, symmetric_scale, weight_exponent
 from penstock.passes.graph.quantize import Scheme
 from penstock.runtime.calibration import calibrate
@@ -144,7 +144,7 @@ def test_percentiles_of_a_uniform_sample_are_where_they_should_be() -> None:
 
 def test_a_table_of_ranges_survives_a_file(tmp_path: Path) -> None:
     table = {"x": (-0.1, 1 / 3), 'a "name"': (0.0, 0.0)}
-    write_ranges(tmp_path / "r.json", table)
+    (tmp_path / "r.json").write_text(ranges_text(table))
     assert read_ranges(tmp_path / "r.json") == table
     assert json.loads((tmp_path / "r.json").read_text())["x"] == [-0.1, 1 / 3]
 

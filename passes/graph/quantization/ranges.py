@@ -19,8 +19,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.files import write_whole
-from penstock.dialects.graph.base import double, is_float, tensor_of
+from penstock.dialects.graph.base import is_float, tensor_of
 
 RANGES_ATTRIBUTE = "graph.ranges"
 """The table of a module: a dictionary from names to arrays of two numbers."""
@@ -91,23 +90,10 @@ def read_ranges(path: str | Path) -> dict[str, Range]:
     return checked_ranges(table, str(path))
 
 
-def write_ranges(path: str | Path, ranges: Mapping[str, Range]) -> None:
-    """Write a table as JSON, whole or not at all."""
-    write_whole(path, ranges_text(ranges))
-
-
 def ranges_text(ranges: Mapping[str, Range]) -> str:
     """A table as JSON, a value a line."""
     lines = [f"  {json.dumps(name)}: {json.dumps(list(pair))}" for name, pair in ranges.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def set_ranges(module: ModuleOp, ranges: Mapping[str, Range]) -> None:
-    """Put a table into a module."""
-    entries: dict[str, Attribute] = {
-        name: ArrayAttr([double(number) for number in pair]) for name, pair in ranges.items()
-    }
-    module.attributes[RANGES_ATTRIBUTE] = DictionaryAttr(entries)
 
 
 def ranges_of(module: ModuleOp) -> dict[str, Range] | None:

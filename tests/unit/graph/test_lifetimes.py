@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import zoo
+from benchmarks.lifetimes import Lifetimes, lifetimes, residence
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import tensor_of
-from penstock.passes.graph.lifetimes import Lifetimes, lifetimes, residence
 from penstock.passes.graph.values import is_constant, is_view
 from penstock.passes.planning.problem import Problem, lower_bound, peak
 from penstock.passes.planning.registry import solve
