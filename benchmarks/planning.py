@@ -165,7 +165,7 @@ def _without_order(problem: Problem, limits: Limits) -> Outcome:
 
 def _orders() -> str:
     """The orders that the exact search goes through before it draws any."""
-    from penstock.passes.planning.search.orders import MEASURES, RULES
+    from penstock.passes.planning.search import MEASURES, RULES
 
     measures = ", ".join(each.__name__ for each in MEASURES)
     rules = ", ".join(each.name.lower().replace("_", " ") for each in RULES)

@@ -127,3 +127,10 @@ def grain(instance: Instance) -> int:
     for part in instance.parts:
         found = gcd(found, part.unit, *(buffer.size for buffer in part.buffers))
     return max(found, 1)
+
+
+def sufficient_height(problem: Problem, bound: int) -> int:
+    """A height with room for a plan if there is one at all: where banks end, and above that all buffers stacked."""
+    banks = max((max(buffer.banks) for buffer in problem.buffers if buffer.banks), default=0) + 1
+    stack = sum(buffer.size + buffer.alignment for buffer in problem.buffers)
+    return banks * (problem.bank_size or 0) + bound + stack

@@ -1,6 +1,5 @@
 /*
- * The inner loop of ejection search: `ejection.py` says what it does, and does the same in Python, step for step.
- * All memory is the caller's.
+ * The inner loop of ejection search, which `ejection.py` describes. All memory is the caller's.
  */
 #include <stdint.h>
 #include <string.h>
@@ -11,18 +10,17 @@ typedef uint64_t u64;
 static const i64 FAR = (i64)1 << 62;
 static const i64 FIXED = (i64)1 << 40; /* the weight of what never moves */
 static const i64 SLOWEST = 20, FASTEST = 2;
-static const i64 GRUDGE = 3; /* what ejecting others adds to a weight */
+static const i64 PENALTY = 3; /* the ejection penalty: what a buffer that ejects others weighs more from then on */
 
-/* A problem, and the state of a search in it; the fields are those of `Search` in ejection_library.py. */
+/* A problem, and the state of a search in it; the fields are those of `_POINTERS` and `_NUMBERS` in ejection.py. */
 typedef struct {
-    i64 count;
     const i64 *sizes, *first, *other, *low, *high, *alignments, *first_range, *range_start, *range_end;
     i64 *offsets, *weights, *outside, *best;
-    i64 goal, left, target, height, pace, stale, patience, taken, done;
-    u64 random;
     /* Scratch: what is placed by start and by end, the ranks in both, and the ends of spans with their weights. */
     i64 *by_start, *by_end, *start_ranks, *end_ranks, *entries, *lows, *low_weights, *highs, *high_weights;
     u64 *marks;
+    i64 count, goal, left, target, height, pace, stale, patience, taken, done;
+    u64 random;
     i64 placed;
 } Search;
 
@@ -154,8 +152,8 @@ static i64 cheapest(Search *s, i64 buffer, i64 *cost) {
     return place;
 }
 
-/* From the best plan again, without what stands out above a new target. */
-static void restart(Search *s) {
+/* From the best plan again, without what ends above a new target. */
+void penstock_restart(Search *s) {
     s->target = s->height - 1 - ((s->height - s->goal) >> s->pace);
     if (s->target < s->goal) s->target = s->goal;
     s->stale = 0;
@@ -193,7 +191,7 @@ void penstock_eject(Search *s, i64 steps) {
             record(s);
             if (s->height <= s->goal) s->done = 1;
             if (s->done) return;
-            restart(s);
+            penstock_restart(s);
             if (!s->left) s->done = 1;
             if (s->done) return;
         }
@@ -208,12 +206,12 @@ void penstock_eject(Search *s, i64 steps) {
             if (s->done) return;
             if (s->pace < SLOWEST) s->pace++;
             if (!stuck) forget(s);
-            restart(s);
+            penstock_restart(s);
             continue;
         }
         s->outside[pick] = s->outside[--s->left];
         if (cost) {
-            s->weights[buffer] += GRUDGE;
+            s->weights[buffer] += PENALTY;
             for (i64 e = s->first[buffer]; e < s->first[buffer + 1]; e++) {
                 i64 b = s->other[e], offset = s->offsets[b];
                 if (offset >= 0 && offset + s->low[e] < place && place < offset + s->high[e]) eject(s, b);
@@ -224,7 +222,7 @@ void penstock_eject(Search *s, i64 steps) {
 }
 
 /* First fit: all that has no place yet, in an order, at the lowest place that is free; 0 if one finds none. */
-i64 penstock_first_fit(Search *s, const i64 *order) {
+int penstock_first_fit(Search *s, const i64 *order) {
     s->target = FAR;
     collect(s);
     for (i64 at = 0; at < s->count; at++) {

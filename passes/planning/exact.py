@@ -3,7 +3,7 @@ The planner `exact`: the least peak, proved, if it is given the time.
 
 It asks the search of `penstock.passes.planning.search` for plans of ever lower heights, and keeps the best plan and
 the best proof in between: an answer "nothing fits below this height" raises the bound, and where the two meet the
-plan is optimal. Any time it stops it has a plan.
+plan is optimal. Any time it stops it has a plan. It needs a C compiler.
 
 One step is one look at a section or at a pair of buffers that meet.
 """
@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from time import monotonic
 
-from penstock.passes.planning.bounds import grain, strong_lower_bound
+from penstock.passes.planning.bounds import grain, strong_lower_bound, sufficient_height
+from penstock.passes.planning.budget import Budget
 from penstock.passes.planning.instance import compact
 from penstock.passes.planning.problem import Limits, Outcome, Plan, PlanError, Problem, height, validate
 from penstock.passes.planning.search import Search, Switches, Verdict
 
 DEFAULT_STEPS = 60_000_000
-"""Steps without any limit: one or two seconds in C."""
+"""Steps without any limit: one or two seconds."""
 
 SLICE = 1_000_000
 """Steps given to one height before the next is tried; doubled each time that none gave an answer."""
@@ -37,33 +37,29 @@ def plan(problem: Problem, limits: Limits) -> Outcome:
 class Minimiser:
     """Brings a plan and a bound together until they meet, or until a limit."""
 
-    def __init__(self, problem: Problem, limits: Limits, switches: Switches | None = None, use_c: bool | None = None):
+    def __init__(self, problem: Problem, limits: Limits, switches: Switches | None = None):
         self._problem = problem
         self._limits = limits
         self._switches = switches
-        self._use_c = use_c
         self._instance = compact(problem)
         self._grain = grain(self._instance)
         self._searches: dict[int, Search] = {}
-        self._deadline = None if limits.seconds is None else monotonic() + limits.seconds
-        unlimited = limits.steps is None and limits.seconds is None
-        self._step_limit = DEFAULT_STEPS if unlimited else limits.steps
+        self._budget = Budget(limits, DEFAULT_STEPS)
         self.bound = strong_lower_bound(problem, self._instance)
         self.best: Plan | None = None
         self.peak = 0
         self.hopeless = False
-        self.steps = 0
 
     def run(self) -> Outcome:
         """Minimise until a limit."""
         self._first()
         effort = SLICE
-        while self.best is not None and not self._enough() and not self._exhausted():
+        while self.best is not None and not self._enough() and not self._budget.over:
             if not any(self._try(target, effort) for target in self._targets()):
                 effort *= 2
         capacity = self._problem.capacity
         impossible = self.hopeless or (capacity is not None and self.bound > capacity)
-        return Outcome(self.best, self.bound, impossible, self.steps)
+        return Outcome(self.best, self.bound, impossible, self._budget.spent)
 
     def _first(self) -> None:
         """Any plan, however high: what the hints say, if that is one."""
@@ -77,10 +73,8 @@ class Minimiser:
         else:
             self.best, self.peak = hinted, height(self._problem, hinted)
             return
-        banks = (self._problem.bank_size or 0) * (max((max(b.banks) for b in buffers if b.banks), default=0) + 1)
-        room = banks + self.bound + sum(b.size + b.alignment for b in buffers)
-        search = self._search(room)
-        while search.verdict is Verdict.OPEN and not self._exhausted():
+        search = self._search(sufficient_height(self._problem, self.bound))
+        while search.verdict is Verdict.OPEN and not self._budget.over:
             self._advance(search, SLICE)
         if search.verdict is Verdict.FOUND:
             self.best = search.plan
@@ -90,11 +84,6 @@ class Minimiser:
     def _enough(self) -> bool:
         good = self._limits.good_enough
         return self.peak <= (self.bound if good is None else max(self.bound, good))
-
-    def _exhausted(self) -> bool:
-        if self._deadline is not None and monotonic() >= self._deadline:
-            return True
-        return self._step_limit is not None and self.steps >= self._step_limit
 
     def _targets(self) -> Iterator[int]:
         """The heights to try, while none gives an answer: what is asked for, and ever further below the best."""
@@ -106,27 +95,23 @@ class Minimiser:
         room = self.peak - least
         for share in (1 / 2, 1 / 4, 3 / 4):
             target = least + int(room * share) // self._grain * self._grain
-            if least < target < self.peak and not self._exhausted():
+            if least < target < self.peak and not self._budget.over:
                 yield target
 
     def _search(self, target: int) -> Search:
         if target not in self._searches:
-            self._searches[target] = Search(
-                self._instance, target, self._switches, self._limits.seed, self.best, self._use_c
-            )
+            self._searches[target] = Search(self._instance, target, self._switches, self._limits.seed, self.best)
         return self._searches[target]
 
     def _advance(self, search: Search, steps: int) -> None:
-        if self._step_limit is not None:
-            steps = min(steps, self._step_limit - self.steps)
         before = search.steps
-        search.advance(steps)
-        self.steps += search.steps - before
+        search.advance(self._budget.slice(steps))
+        self._budget.spend(search.steps - before)
 
     def _try(self, target: int, effort: int) -> bool:
-        """Whether the height gives an answer for that many steps, those of earlier rounds included."""
+        """Whether the height gives an answer for that many steps, those of earlier passes included."""
         search = self._search(target)
-        while search.verdict is Verdict.OPEN and search.steps < effort and not self._exhausted():
+        while search.verdict is Verdict.OPEN and search.steps < effort and not self._budget.over:
             self._advance(search, min(BREATH, effort - search.steps))
         if search.verdict is Verdict.FOUND:
             self.best = search.plan

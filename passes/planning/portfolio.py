@@ -9,26 +9,29 @@ The default planner: anytime, and of each kind of search only as much as the pro
 
 It stops where the best plan meets the bound, where the bound exceeds the capacity, at what is good enough, and at its
 limits. A step is one of the exact search; one of ejection search, which takes longer, counts as many as it takes the
-time of.
+time of. Without a C compiler hill climbing takes the place of 2 and 3, and a warning on stderr says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from penstock.passes.planning.bounds import grain, strong_lower_bound
+from penstock.passes.planning import hill_climb
+from penstock.passes.planning.bounds import grain, strong_lower_bound, sufficient_height
 from penstock.passes.planning.budget import Budget
 from penstock.passes.planning.conflicts import FAR, Conflicts
 from penstock.passes.planning.ejection import EjectionSearch, best_start, default_steps
 from penstock.passes.planning.instance import compact
-from penstock.passes.planning.problem import Limits, Outcome, Problem, lower_bound
+from penstock.passes.planning.native import is_available, warn_without
+from penstock.passes.planning.problem import Limits, Outcome, Problem, height, lower_bound
 from penstock.passes.planning.search import Search, Verdict
 
 DEFAULT_STEPS = 40_000_000
-"""Steps without any limit: about a second in C."""
+"""Steps without any limit: about a second."""
 
 FIRST_STEPS = 100
-"""Steps of ejection search before anything that has to be loaded or set up."""
+"""Steps of ejection search before the exact search is set up."""
 
 SLICE = 500_000
 """Steps of the first turns; those of the next are twice as long, and so on."""
@@ -48,6 +51,12 @@ def plan(problem: Problem, limits: Limits) -> Outcome:
     start = best_start(conflicts, goal)
     if start is not None and conflicts.height(start) <= goal:
         return Outcome(conflicts.plan(start), bound, _exceeds(bound, problem))
+    if not is_available():
+        warn_without("portfolio", "has no search but hill climbing")
+        climbed = hill_climb.plan(problem, limits)
+        if start is not None and (climbed.plan is None or conflicts.height(start) < height(problem, climbed.plan)):
+            climbed = replace(climbed, plan=conflicts.plan(start))
+        return replace(climbed, infeasible=_exceeds(bound, problem))
     return _Portfolio(conflicts, start, bound, limits).run()
 
 
@@ -92,7 +101,7 @@ class _Portfolio:
             self.instance = compact(self.problem)
             self.grain = grain(self.instance)
             self._raise(strong_lower_bound(self.problem, self.instance))
-            self.room = self._room()
+            self.room = sufficient_height(self.problem, self.bound)
         effort = SLICE
         while not self.finished:
             self._search(self.aim, effort)
@@ -102,12 +111,6 @@ class _Portfolio:
         best = self.ejection.best
         found = None if best is None else self.conflicts.plan(best)
         return Outcome(found, self.bound, self.hopeless or _exceeds(self.bound, self.problem), self.budget.spent)
-
-    def _room(self) -> int:
-        """A height below which there is a plan if there is one at all: where banks end, and all above each other."""
-        banks = max((max(buffer.banks) for buffer in self.problem.buffers if buffer.banks), default=-1) + 1
-        stack = sum(buffer.size + buffer.alignment for buffer in self.problem.buffers)
-        return banks * (self.problem.bank_size or 0) + self.bound + stack
 
     def _in_proportion(self, arm: Callable[[int], None], effort: int) -> None:
         """A turn, the shorter the longer that arm has been of no use."""
@@ -143,7 +146,7 @@ class _Portfolio:
     def _search(self, target: int, steps: int) -> None:
         """Ask the exact search for a plan of a height."""
         if target not in self.searches:
-            self._forget()
+            self._drop_searches()
             best = self.ejection.best
             known = None if best is None else self.conflicts.plan(best)
             self.searches[target] = Search(self.instance, target, seed=self.limits.seed, known=known)
@@ -164,8 +167,8 @@ class _Portfolio:
         self.bound = max(self.bound, bound)
         self.ejection.aim(self.goal)
 
-    def _forget(self) -> None:
-        """Searches for heights that nobody asks for any more."""
+    def _drop_searches(self) -> None:
+        """Drop searches for heights that are of no use any more."""
         wanted = {self.aim, self.goal, *self.between.values()}
         self.searches = {target: search for target, search in self.searches.items() if target in wanted}
 

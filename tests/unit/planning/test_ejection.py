@@ -1,4 +1,4 @@
-"""Ejection search: what it reaches, that it can be stopped and resumed, and that C and Python agree."""
+"""Ejection search: what it reaches, and that it can be stopped and resumed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from random import Random
 import pytest
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.planning import ejection, ejection_library
+from penstock.passes.planning import ejection, native
 from penstock.passes.planning.conflicts import Conflicts
 from penstock.passes.planning.ejection import EjectionSearch, fit_in_order, plan
-from penstock.passes.planning.ejection_library import first_fit_in_c, load_library
 from penstock.passes.planning.one_pass import ORDERS, by_size, first_fit_by_size, place_in_order
 from penstock.passes.planning.problem import Buffer, Limits, Plan, Problem, height, lower_bound, validate
 
-compiled = pytest.mark.skipif(load_library() is None, reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(not native.is_available(), reason="there is no C compiler")
 
 
 def random_problem(seed: int, count: int = 40, *, features: bool = False) -> Problem:
@@ -43,9 +42,9 @@ def random_problem(seed: int, count: int = 40, *, features: bool = False) -> Pro
     return Problem(tuple(buffers), bank_size=64 if features else None)
 
 
-def search_from_size(problem: Problem, seed: int = 0, *, native: bool | None = None) -> EjectionSearch:
+def search_from_size(problem: Problem, seed: int = 0) -> EjectionSearch:
     conflicts = Conflicts(problem)
-    return EjectionSearch(conflicts, place_in_order(conflicts, by_size(conflicts)), lower_bound(problem), seed, native)
+    return EjectionSearch(conflicts, place_in_order(conflicts, by_size(conflicts)), lower_bound(problem), seed)
 
 
 def test_it_gets_well_below_the_order_that_it_starts_from() -> None:
@@ -69,29 +68,23 @@ def test_it_finds_the_only_packing_without_a_hole() -> None:
     assert height(problem, outcome.plan) == outcome.bound == 30
 
 
-@compiled
 @pytest.mark.parametrize("seed", range(20))
-def test_c_and_python_take_the_same_steps(seed: int) -> None:
+def test_a_search_that_is_cut_takes_the_same_steps(seed: int) -> None:
     problem = random_problem(seed, 25, features=seed % 4 > 0)
-    one, other = (search_from_size(problem, seed, native=native) for native in (True, False))
+    one, other = (search_from_size(problem, seed) for _ in range(2))
     for _ in range(3):
         one.run(100)
     other.run(300)
     assert (one.best, one.height, one.steps, one.done) == (other.best, other.height, other.steps, other.done)
-    one.run(50)
-    other.run(50)
-    assert (one.best, one.steps) == (other.best, other.steps)
 
 
-@compiled
-def test_first_fit_in_c_places_as_in_python() -> None:
-    library = load_library()
-    assert library is not None
+def test_first_fit_in_c_places_as_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ejection, "MIN_CONFLICTS_IN_C", 0)
     for seed in range(20):
         conflicts = Conflicts(random_problem(seed, 25, features=True))
         for order in ORDERS:
-            turns = order(conflicts)
-            assert first_fit_in_c(library, conflicts, turns) == place_in_order(conflicts, turns)
+            numbers = order(conflicts)
+            assert fit_in_order(conflicts, numbers) == place_in_order(conflicts, numbers)
 
 
 def test_what_it_finds_with_every_feature_is_valid() -> None:
@@ -166,35 +159,16 @@ def test_seeds_differ_and_one_seed_does_not() -> None:
     assert any(other != plans[0] for other in plans[1:4])
 
 
-def test_without_a_compiler_python_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_it_refuses_and_first_fit_is_python(
+    without_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     problem = random_problem(9)
-    expected = plan(problem, Limits(steps=200))
-
-    def no_library(*arguments: object) -> None:
-        raise UserError("no C compiler is found")
-
-    monkeypatch.setattr(ejection_library, "build_library", no_library)
-    monkeypatch.setattr(ejection, "MANY_CONFLICTS", 0)
-    load_library.cache_clear()
-    try:
-        assert load_library() is None
-        assert plan(problem, Limits(steps=200)) == expected
-        conflicts = Conflicts(problem)
-        assert fit_in_order(conflicts, by_size(conflicts)) == place_in_order(conflicts, by_size(conflicts))
-        with pytest.raises(RuntimeError, match="no C compiler"):
-            search_from_size(problem, native=True).run(10)
-    finally:
-        load_library.cache_clear()
-
-
-def test_few_steps_do_not_load_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    load_library.cache_clear()
-
-    def no_library(*arguments: object) -> None:
-        raise AssertionError("the library is asked for")
-
-    monkeypatch.setattr(ejection_library, "build_library", no_library)
-    assert plan(random_problem(10, 12), Limits(steps=50)).plan is not None
+    with pytest.raises(UserError, match='the planner "ejection" runs in C: no C compiler is found') as refusal:
+        plan(problem, Limits(steps=200))
+    assert any("hill-climb and portfolio do without" in note for note in refusal.value.notes)
+    monkeypatch.setattr(ejection, "MIN_CONFLICTS_IN_C", 0)
+    conflicts = Conflicts(problem)
+    assert fit_in_order(conflicts, by_size(conflicts)) == place_in_order(conflicts, by_size(conflicts))
 
 
 def test_it_starts_from_the_plan_that_the_hints_give() -> None:

@@ -8,10 +8,11 @@ from time import monotonic
 
 import pytest
 
-from penstock.passes.planning import search as search_package
+from penstock.dialects.diagnostics import UserError
 from penstock.passes.planning.bounds import strong_lower_bound
 from penstock.passes.planning.exact import Minimiser, plan
 from penstock.passes.planning.instance import allowed_places, compact
+from penstock.passes.planning.native import is_available
 from penstock.passes.planning.problem import (
     Buffer,
     Interval,
@@ -23,11 +24,9 @@ from penstock.passes.planning.problem import (
     lower_bound,
     validate,
 )
-from penstock.passes.planning.search import Search, Switches, Verdict
-from penstock.passes.planning.search.c_kernel import available
-from penstock.passes.planning.search.orders import FITS, MEASURES, RULES, luby, runs
+from penstock.passes.planning.search import FITS, MEASURES, RULES, Search, Switches, Verdict, luby, runs
 
-needs_c = pytest.mark.skipif(not available(), reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(not is_available(), reason="needs a C compiler")
 
 
 def problem_of(*rows: tuple[int, int, int], capacity: int | None = None) -> Problem:
@@ -171,7 +170,6 @@ def test_what_is_drawn_begins_with_the_shortest_lengths_again_each_for_two_runs(
 # The search
 
 
-@needs_c
 @pytest.mark.parametrize("seed", range(3))
 def test_perfect_packings_of_150_pieces_are_found(seed: int) -> None:
     problem = guillotine(seed, 150)
@@ -187,21 +185,6 @@ def test_slices_do_not_change_what_is_found() -> None:
         sliced.advance(97)
     assert whole.verdict is Verdict.FOUND
     assert (whole.steps, whole.nodes, whole.plan) == (sliced.steps, sliced.nodes, sliced.plan)
-
-
-@needs_c
-@pytest.mark.parametrize("left_out", [None, *(field.name for field in fields(Switches))])
-def test_c_and_python_take_the_same_steps_with_every_switch_off_in_turn(left_out: str | None) -> None:
-    switches = Switches() if left_out is None else Switches(**{left_out: False})
-    problem = loose(2, 60)
-    instance = compact(problem)
-    searches = [Search(instance, strong_lower_bound(problem, instance), switches, 1, use_c=c) for c in (True, False)]
-    for search in searches:
-        search.advance(60_000)
-    seen = [(search.verdict, search.steps, search.nodes, search.runs) for search in searches]
-    assert seen[0] == seen[1]
-    if searches[0].verdict is Verdict.FOUND:
-        assert searches[0].plan == searches[1].plan
 
 
 def test_a_part_that_a_known_plan_solves_is_taken_from_it() -> None:
@@ -262,11 +245,9 @@ def test_the_same_steps_and_seed_give_the_same_plan_and_no_more_steps_are_taken(
     assert 200_000 <= outcomes[0].steps < 201_000
 
 
-def test_without_a_compiler_the_same_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = guillotine(5, 40)
-    with_it = plan(problem, Limits(steps=100_000))
-    monkeypatch.setattr(search_package, "available", lambda: False)
-    assert plan(problem, Limits(steps=100_000)) == with_it
+def test_without_a_compiler_it_refuses(without_compiler: None) -> None:
+    with pytest.raises(UserError, match='the planner "exact" runs in C: no C compiler is found'):
+        plan(guillotine(5, 40), Limits(steps=100_000))
 
 
 def test_it_stops_at_what_is_good_enough() -> None:

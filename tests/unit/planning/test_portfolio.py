@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.passes.planning import ejection_library, portfolio
+from penstock.passes.planning import hill_climb, native, portfolio
 from penstock.passes.planning.conflicts import Conflicts
 from penstock.passes.planning.ejection import best_start
 from penstock.passes.planning.instance import Instance
@@ -57,7 +57,7 @@ def test_chains_of_operators_need_no_search_and_no_library(monkeypatch: pytest.M
         raise AssertionError("the library is asked for")
 
     monkeypatch.setattr(portfolio, "EjectionSearch", no_library)
-    monkeypatch.setattr(ejection_library, "build_library", no_library)
+    monkeypatch.setattr(native, "build_library", no_library)
     for count in (10, 100, 300):
         problem = chain(count, count)
         outcome = plan(problem, Limits())
@@ -168,6 +168,22 @@ def test_it_goes_for_the_capacity_before_it_goes_for_the_least(monkeypatch: pyte
     assert heights[0] == lower_bound(problem)
     assert 260 in heights[1:]
     assert min(heights) == lower_bound(problem)
+
+
+def test_without_a_compiler_it_climbs_hills_and_says_so_once(
+    without_compiler: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = perfect_packing(3, 60)
+    outcomes = [plan(problem, Limits(steps=3000)) for _ in range(2)]
+    start = best_start(Conflicts(problem), 0)
+    assert start is not None
+    climbed = found(hill_climb.plan(problem, Limits(steps=3000)), problem)
+    for outcome in outcomes:
+        least = min(Conflicts(problem).height(start), height(problem, climbed))
+        assert height(problem, found(outcome, problem)) == least
+    assert capsys.readouterr().err == (
+        "warning: the planner portfolio has no search but hill climbing: no C compiler is found\n"
+    )
 
 
 def test_nothing_takes_nothing() -> None:

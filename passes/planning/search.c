@@ -1,8 +1,139 @@
 /*
- * The inner loop of the planner `exact`: depth first, one section at a time. What it does and why is told in
- * penstock/passes/planning/search/python_kernel.py, which takes the same steps in the same order.
+ * The inner loop of the planner `exact`: whether everything fits below a ceiling. Depth first, bottom up.
+ *
+ * A state is a set of pieces that are not placed, and for each of them the lowest offset that what is placed leaves to
+ * it. The floor of a section is the lowest of these among its pieces. Where minimalloc (Moffitt, ASPLOS 2023) branches
+ * on which buffer of all to place next, in canonical order, this search (ours) branches on what lies at the floor of
+ * one section:
+ *
+ * 1. Split: what is left falls into parts of the time axis that nothing left crosses; each is a frame of its own.
+ * 2. Choose the section with the lowest floor, and among several the one that the rule of the run names.
+ * 3. Either one of the pieces that may start at that floor starts there, or none does; then the floor rises (a lift),
+ *    and the slack of the section is used up by as much.
+ * 4. After each, raise the lowest offsets of all that meet the piece, and go back where a section overflows.
+ *
+ * The branches are disjoint, so that no state is met twice by them; offsets never decrease along a path, so that the
+ * pieces below any floor are all placed; and a section with no slack left has as many branches as pieces that fit.
+ *
+ * Why a lift may skip offsets: if there is a plan at all, there is one with the least sum of offsets, and in it
+ * everything rests on something that lies just below it, or on the bottom, and fits in no hole further down. The
+ * search looks for that plan and for no other; among interchangeable pieces, for the one with the first of them lowest.
+ *
+ * All memory belongs to the caller. Numbers are 64 bits wide; sums of hashes wrap.
  */
-#include "search.h"
+#include <stdint.h>
+
+typedef int64_t number;
+typedef uint64_t hash;
+
+#define FAR INT64_MAX
+
+enum switches { INFERENCE = 1, FLOORS = 2, HOLES = 4, HATLESS = 8, PARTS = 16, LIFTS = 32, TWINS = 64, MEMORY = 128 };
+enum rules { LEAST_SLACK, WEIGHTED_SLACK, EARLIEST, LATEST };
+enum fits { NONE, SIDES, TOPS };
+enum results { FOUND, IMPOSSIBLE, OUT_OF_STEPS, MORE_ROOM };
+enum changes { LOW, TOP, FLOOR, PLACED, PINNED, CHANGES };
+enum fields { BEGIN, END, SECTION, FIRST, NEXT, COUNT, MARK, LONELY, FIELDS };
+enum phases { SPLIT, TRY };
+
+/* The fields are those of `_POINTERS` and `_NUMBERS` in search.py. */
+struct search {
+    /* the problem: pieces by number, sections by number, lists as in a compressed sparse row matrix */
+    const number *size, *section_start, *section, *member_start, *member, *near_start, *near;
+    const number *range_start, *range, *align, *shift, *tie, *twin, *single, *hull_end, *ceiling;
+    const hash *key_low, *key_top, *key_piece, *key_pinned;
+    /* the order of this run */
+    const number *rank, *by_rank;
+    /* the state */
+    number *low, *top, *placed, *pinned, *floor, *total, *left, *weight;
+    hash *sum;
+    /* scratch */
+    number *mark, *dirty;
+    /* undone on the way back; the path; failed states */
+    number *trail, *frame, *choice;
+    hash *frame_key, *table;
+    /* the problem, and how to branch in this run */
+    number pieces, sections, switches, rule, fit;
+    /* scratch, and what of each array is in use and allocated */
+    number tick, dirty_count, trail_count, trail_room, trail_step, frame_count, frame_room, choice_count, choice_room;
+    number phase, at, until;
+    hash table_mask;
+    /* counters */
+    number steps, nodes;
+};
+
+static number ceil_multiple(number value, number step) { return (value + step - 1) / step * step; }
+
+/* The lowest place of a piece, at or above `value`; FAR if there is none. */
+static number snap(const struct search *s, number piece, number value)
+{
+    number align = s->align[piece], shift = s->shift[piece];
+    for (number k = s->range_start[piece]; k < s->range_start[piece + 1]; k++) {
+        number place = value > s->range[2 * k] ? value : s->range[2 * k];
+        if (align != 1)
+            place = ceil_multiple(place - shift, align) + shift;
+        if (place <= s->range[2 * k + 1])
+            return place;
+    }
+    return FAR;
+}
+
+static void remember(struct search *s, number change, number index, number old)
+{
+    s->trail[s->trail_count++] = index * CHANGES + change;
+    s->trail[s->trail_count++] = old;
+}
+
+static void add_key(struct search *s, number piece, const hash *keys, hash factor)
+{
+    hash *sum = s->sum + 2 * s->section[s->section_start[piece]];
+    sum[0] += keys[2 * piece] * factor;
+    sum[1] += keys[2 * piece + 1] * factor;
+}
+
+/* Add (factor 1) or take away (factor -1) all that a piece that is not placed means for the key of a state. */
+static void add_piece(struct search *s, number piece, hash factor)
+{
+    add_key(s, piece, s->key_piece, factor);
+    add_key(s, piece, s->key_low, factor * (hash)s->low[piece]);
+    if (s->switches & HOLES)
+        add_key(s, piece, s->key_top, factor * (hash)s->top[piece]);
+    if (s->pinned[piece])
+        add_key(s, piece, s->key_pinned, factor);
+}
+
+static void undo(struct search *s, number mark)
+{
+    while (s->trail_count > mark) {
+        number old = s->trail[--s->trail_count];
+        number code = s->trail[--s->trail_count];
+        number index = code / CHANGES;
+        switch (code % CHANGES) {
+        case LOW:
+            add_key(s, index, s->key_low, (hash)old - (hash)s->low[index]);
+            s->low[index] = old;
+            break;
+        case TOP:
+            add_key(s, index, s->key_top, (hash)old - (hash)s->top[index]);
+            s->top[index] = old;
+            break;
+        case FLOOR:
+            s->floor[index] = old;
+            break;
+        case PINNED:
+            add_key(s, index, s->key_pinned, (hash)-1);
+            s->pinned[index] = 0;
+            break;
+        case PLACED:
+            s->placed[index] = 0;
+            add_piece(s, index, 1);
+            for (number k = s->section_start[index]; k < s->section_start[index + 1]; k++) {
+                s->total[s->section[k]] += s->size[index];
+                s->left[s->section[k]]++;
+            }
+        }
+    }
+}
 
 static void stain(struct search *s, number section)
 {
@@ -192,7 +323,6 @@ static int lift(struct search *s, number section)
             if (fits)
                 return 0;
         }
-    s->lifted++;
     return 1;
 }
 
@@ -249,7 +379,7 @@ static number collect(struct search *s, number section)
         if (s->placed[piece] || s->low[piece] != s->floor[section])
             continue;
         if ((s->switches & TWINS) && s->twin[piece] >= 0) {
-            /* of pieces alike the first goes first; the members of a section ascend */
+            /* of interchangeable pieces the first goes first; the members of a section ascend */
             while (k > 0 && s->twin[s->by_rank[choice[k - 1] % s->pieces]] != s->twin[piece])
                 k--;
             if (k > 0)
@@ -282,10 +412,8 @@ static int enter(struct search *s, number begin, number end)
             key[0] += s->sum[2 * k];
             key[1] += s->sum[2 * k + 1];
         }
-        if (slot(s, index)[0] == key[0] && slot(s, index)[1] == key[1]) {
-            s->known++;
+        if (slot(s, index)[0] == key[0] && slot(s, index)[1] == key[1])
             return 0;
-        }
     }
     frame[BEGIN] = begin;
     frame[END] = end;
@@ -354,7 +482,7 @@ int penstock_search(struct search *s, number step_limit, number node_limit)
             }
             if (!s->frame_count)
                 return FOUND;
-            /* the part of the deepest frame is done: go on behind it */
+            /* the part of the deepest frame is done: go on after it */
             s->frame_count--;
             s->at = s->frame[s->frame_count * FIELDS + END];
             s->until = s->frame_count ? s->frame[(s->frame_count - 1) * FIELDS + END] : s->sections;
@@ -366,7 +494,6 @@ int penstock_search(struct search *s, number step_limit, number node_limit)
             s->phase = SPLIT;
         } else {
             s->frame_count--;
-            s->fails++;
             s->choice_count = s->frame[s->frame_count * FIELDS + FIRST];
             if (s->switches & MEMORY) {
                 hash *place = slot(s, s->frame_count), *key = s->frame_key + 2 * s->frame_count;
