@@ -17,8 +17,8 @@ from penstock.dialects.graph import ConstantOp, PatternKind, pattern_kind, tenso
 from penstock.passes.graph.expose_values import name_of
 from penstock.passes.graph.fusion.nodes import is_graph_op
 from penstock.passes.graph.values import is_constant, is_view, require_static
+from penstock.passes.planning.on_chip.problem import Access, OnChipProblem, Tensor
 from penstock.passes.planning.problem import Buffer, Problem
-from penstock.passes.planning.residence.problem import Access, ResidenceProblem, Tensor
 
 Weights = Literal["none", "used", "prefetched"]
 """Whether weights count, from the operator that uses them on, or from the one before it."""
@@ -196,7 +196,7 @@ def lifetimes(graph: FuncOp, options: Lifetimes | None = None) -> Problem:
     return Problem(tuple(buffers))
 
 
-def residence(
+def on_chip_problem(
     graph: FuncOp,
     capacity: int,
     options: Lifetimes | None = None,
@@ -204,7 +204,7 @@ def residence(
     workspace: tuple[int, ...] = (),
     time: Callable[[Operation], float] | None = None,
     bandwidth: float = 1.0,
-) -> ResidenceProblem:
+) -> OnChipProblem:
     """
     What may stay in a memory of `capacity` bytes between the operators of a graph, as they are in `lifetimes`.
 
@@ -225,4 +225,4 @@ def residence(
             tensors.append(
                 Tensor(value.id, value.size, tuple(accesses), source, output, given.alignment, kind=value.kind)
             )
-    return ResidenceProblem(tuple(tensors), capacity, workspace, compute=tuple(values.compute), bandwidth=bandwidth)
+    return OnChipProblem(tuple(tensors), capacity, workspace, compute=tuple(values.compute), bandwidth=bandwidth)

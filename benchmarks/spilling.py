@@ -30,16 +30,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.lifetimes import Lifetimes, residence
+from benchmarks.lifetimes import Lifetimes, on_chip_problem
 from benchmarks.measure import Row, cpu_seconds, limited, say, table
 from benchmarks.networks import network
 from penstock.dialects.graph import ConvOp, FusedOp, GemmOp, MatmulOp, tensor_of
+from penstock.passes.planning.on_chip.milp import relaxed_bound
+from penstock.passes.planning.on_chip.pinning import unlimited
+from penstock.passes.planning.on_chip.problem import Access, OnChipAllocation, OnChipProblem
+from penstock.passes.planning.on_chip.registry import Options, decide, strategy
+from penstock.passes.planning.on_chip.static import total_time
 from penstock.passes.planning.registry import DEFAULT_PLANNER
-from penstock.passes.planning.residence.milp import relaxed_bound
-from penstock.passes.planning.residence.pinning import unlimited
-from penstock.passes.planning.residence.problem import Access, Residence, ResidenceProblem
-from penstock.passes.planning.residence.registry import Options, decide, strategy
-from penstock.passes.planning.residence.static import total_time
 
 NETWORKS = (
     "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
@@ -100,7 +100,7 @@ def graph_of(name: str, *passes: str) -> Any:
     return main_function(program.module)
 
 
-def decided(problem: ResidenceProblem, name: str, planner: str) -> tuple[Residence, float]:
+def decided(problem: OnChipProblem, name: str, planner: str) -> tuple[OnChipAllocation, float]:
     """A strategy's checked answer, and its CPU seconds."""
     strategy(name)  # what is imported once
     started = cpu_seconds()
@@ -121,7 +121,7 @@ def spilling(names: Sequence[str], planner: str) -> Iterator[Row]:
     proved = dict.fromkeys(PROVING, 0)
     as_known: list[bool] = []
     for name in names:
-        whole = residence(graph_of(name), 0, Lifetimes(1, in_place=True))
+        whole = on_chip_problem(graph_of(name), 0, Lifetimes(1, in_place=True))
         decided(replace(whole, capacity=1 << 40), "milp", planner)  # what is imported once
         for kibibytes in CAPACITIES:
             problem = replace(whole, capacity=kibibytes << 10)
@@ -164,11 +164,11 @@ def operations(op: Any) -> float:
     return float(result)
 
 
-def setting_of_onsram(name: str) -> ResidenceProblem:
+def setting_of_onsram(name: str) -> OnChipProblem:
     """A network as the publication's machine would have it."""
     main = graph_of(name, "simplify", "fold-batch-norm", "fold-scale", "fold-constants", "value-dce", "graph-fuse")
     options = Lifetimes(2, weights="used")
-    found = residence(main, ON_CHIP, options, time=lambda op: operations(op) / OPERATIONS, bandwidth=BANDWIDTH)
+    found = on_chip_problem(main, ON_CHIP, options, time=lambda op: operations(op) / OPERATIONS, bandwidth=BANDWIDTH)
 
     def staged(access: Access, size: int, is_weight: bool) -> Access:
         return replace(access, may_reside=not is_weight, staging=min(size, DOUBLE_BUFFER))

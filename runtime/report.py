@@ -24,8 +24,8 @@ from penstock.passes.analysis.commands.traffic import compulsory_bytes, traffic
 from penstock.passes.analysis.kernels import ENTRY, HOST, kernels, machine_of, multiply_accumulates, partition
 from penstock.passes.analysis.memory.memory_problems import ARENA
 from penstock.passes.graph.fuse import GraphFusePass, is_groupable
+from penstock.passes.loop.on_chip.prediction import predicted_traffic
 from penstock.passes.loop.plan_report import ScopePlan, plan_report
-from penstock.passes.loop.residence.prediction import predicted_traffic
 from penstock.runtime.compiler import LEVELS, level_of
 
 SCHEMA = 1

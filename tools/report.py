@@ -10,7 +10,7 @@ from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.dialects.accel import ExecOp
 from penstock.passes.analysis.kernels import HOST, Placement, kernels, partition
-from penstock.passes.loop.residence.prediction import residence_remarks
+from penstock.passes.loop.on_chip.prediction import on_chip_remarks
 
 
 def kernel_lines(module: ModuleOp) -> list[str]:
@@ -21,7 +21,7 @@ def kernel_lines(module: ModuleOp) -> list[str]:
     intrinsics = {kernel.sym_name.data: _intrinsics(kernel) for kernel in kernels(module)}
     return [
         *(_line(placement, intrinsics[placement.kernel]) for placement in partition(module)),
-        *residence_remarks(module),
+        *on_chip_remarks(module),
     ]
 
 

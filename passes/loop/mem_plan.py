@@ -16,7 +16,7 @@ from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.analysis.memory.liveness import Allocation
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, memory_problems
 from penstock.passes.analysis.memory.plan_faults import check_given
-from penstock.passes.loop.remedies.overflow import overflow
+from penstock.passes.loop.repairs.overflow import overflow
 from penstock.passes.planning import registry
 from penstock.passes.planning.problem import Limits, Outcome, height
 
@@ -43,7 +43,7 @@ class MemPlanPass(ModulePass):
     Required: the loop level, static shapes, no recursion, a `machine.target` that has the scopes. Guaranteed: every
     buffer has an offset, a multiple of its scope's granule (of 64 off chip, unless it was given by hand), and
     `mem-verify` passes. Raises UserError, located, for what does not fit (at the op where most bytes are alive, with
-    the buffers and the cheapest remedies; with status 4 if it is not proved that nothing fits), for an unknown
+    the buffers and the cheapest repairs; with status 4 if it is not proved that nothing fits), for an unknown
     scope or planner, for a plan given by hand that is none, and for a buffer that a function returns.
 
     Before:

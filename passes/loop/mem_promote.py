@@ -9,15 +9,15 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from penstock.dialects.mem import BufferOp, RingOp
-from penstock.passes.loop.residence.choice import Chooser
-from penstock.passes.loop.residence.pinning import ensure_plan
-from penstock.passes.loop.residence.places import Specializer
-from penstock.passes.loop.residence.prediction import Prediction, remarks, write_down
-from penstock.passes.loop.residence.program import program_use
-from penstock.passes.loop.residence.rewrite import Rewrite
-from penstock.passes.loop.residence.traffic import edge_traffic
+from penstock.passes.loop.on_chip.choice import Chooser
+from penstock.passes.loop.on_chip.pinning import ensure_plan
+from penstock.passes.loop.on_chip.places import Specializer
+from penstock.passes.loop.on_chip.prediction import Prediction, remarks, write_down
+from penstock.passes.loop.on_chip.program import program_use
+from penstock.passes.loop.on_chip.rewrite import Rewrite
+from penstock.passes.loop.on_chip.traffic import edge_traffic
+from penstock.passes.planning.on_chip.registry import DEFAULT_STRATEGY, Options
 from penstock.passes.planning.registry import DEFAULT_PLANNER
-from penstock.passes.planning.residence.registry import DEFAULT_STRATEGY, Options
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class MemPromotePass(ModulePass):
 
     Required: the loop level, tensorized, scopes not planned yet; arguments of `@main` that do not overlap. Guaranteed:
     the same results, bit for bit; `mem-plan` finds a plan; the bytes that DMA engines move over the chip's edge in one
-    run are those in `predicted_traffic` of `@main`, to the byte. Its `residence` says what stays, where, and why other
-    tensors do not. A module without a machine, or without kernels for it, is left alone, and so is one in which some
-    buffer has its place in a scope: others might not fit beside it. Raises UserError for an unknown strategy or
-    planner, and for a kernel whose bytes depend on more than loops and constants.
+    run are those in `predicted_traffic` of `@main`, to the byte. Its `on_chip_allocation` says what stays, where, and
+    why other tensors do not. A module without a machine, or without kernels for it, is left alone, and so is one in
+    which some buffer has an offset in a scope: others might not fit beside it. Raises UserError for an unknown strategy
+    or planner, and for a kernel whose bytes depend on more than loops and constants.
 
     Strategies: `none`; `toplib` (Li et al., NPC 2020), `onsram-static` and `onsram-eager` (Pal et al., ACM TECS 2022);
     `milp` and `sweep`, the optimum where it is proved, with HiGHS and without; `greedy` and `one-step` to compare with;
@@ -74,7 +74,7 @@ class MemPromotePass(ModulePass):
     }
     func.func @main(%x: memref<16xf32>, %y: memref<16xf32> {graph.output = "y"}) attributes {
         predicted_traffic = {strategy = "toplib", bytes_in = 64 : i64, bytes_out = 64 : i64, if_streamed = 256 : i64},
-        residence = ["%t stays in \22spad\22 at 0 from @k to @k: 128 of 128 bytes saved"]} {
+        on_chip_allocation = ["%t stays in \22spad\22 at 0 from @k to @k: 128 of 128 bytes saved"]} {
       %t = mem.buffer at 0 : memref<16xf32, "spad">
       func.call @k_on_chip(%x, %t) : (memref<16xf32>, memref<16xf32, "spad">) -> ()
       func.call @k_on_chip_1(%t, %y) : (memref<16xf32, "spad">, memref<16xf32>) -> ()

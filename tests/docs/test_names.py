@@ -75,7 +75,7 @@ def paths() -> set[str]:
     texts = [*sources(), *(REPOSITORY / "docs").glob("*.md"), REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
     found = {path for text in texts for path in PATH.findall(text.read_text(encoding="utf-8"))}
     # Entry point groups and files of the package look alike.
-    return {path for path in found if path not in ("penstock.planners", "penstock.residence_strategies")}
+    return {path for path in found if path not in ("penstock.planners", "penstock.on_chip_strategies")}
 
 
 def leads_to_something(path: str) -> bool:

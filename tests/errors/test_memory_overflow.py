@@ -50,24 +50,24 @@ def peak_of(text: str, scope: str, passes: str = "mem-plan,mem-verify") -> int:
     return max(plan.peak for plan in plan_report(lowered(text, passes)) if plan.scope == scope)
 
 
-def remedies(err: str) -> list[str]:
+def repairs(err: str) -> list[str]:
     """The lines of what would fit."""
     lines = [line.removeprefix("note:") for line in err.splitlines()]
     start = next(number for number, line in enumerate(lines) if "each of these alone would fit" in line)
     return [line.strip() for line in lines[start + 1 :] if line.startswith("   ")]
 
 
-def bytes_of(remedy: str) -> int:
-    """The peak that a remedy promises."""
-    match = re.search(r": (\d+) bytes", remedy) or re.search(r" of (\d+) bytes", remedy)
+def bytes_of(repair: str) -> int:
+    """The peak that a repair promises."""
+    match = re.search(r": (\d+) bytes", repair) or re.search(r" of (\d+) bytes", repair)
     assert match is not None
     return int(match[1])
 
 
-def price_of(remedy: str) -> int:
+def price_of(repair: str) -> int:
     """The bytes that it moves more, at most."""
-    match = re.search(r"(\d+) off-chip bytes more", remedy)
-    assert match is not None or "no off-chip bytes more" in remedy
+    match = re.search(r"(\d+) off-chip bytes more", repair)
+    assert match is not None or "no off-chip bytes more" in repair
     return int(match[1]) if match is not None else 0
 
 
@@ -77,8 +77,8 @@ def off_chip_bytes(text: str) -> int:
     return moved.bytes_in + moved.bytes_out
 
 
-def remedy(err: str, word: str) -> str:
-    [found] = [line for line in remedies(err) if word in line]
+def repair(err: str, word: str) -> str:
+    [found] = [line for line in repairs(err) if word in line]
     return found
 
 
@@ -139,14 +139,14 @@ def test_the_error_stands_where_the_peak_is_and_names_what_is_alive(penstock_opt
 
 def test_a_ring_with_fewer_slots_fits_as_is_said(penstock_opt: Command) -> None:
     for size, depth in ((1792, 2), (1024, 1)):
-        line = remedy(refused(penstock_opt, streams(size=size)), "the ring %ring")
+        line = repair(refused(penstock_opt, streams(size=size)), "the ring %ring")
         assert line.startswith(f"the ring %ring with {depth} instead of 3 slots: ")
         assert "no off-chip bytes more, but fewer copies run ahead" in line
         assert peak_of(streams(size=size, depth=depth), "sram") == bytes_of(line) <= size
 
 
 def test_a_tensor_left_off_chip_fits_and_costs_what_is_said(penstock_opt: Command) -> None:
-    line = remedy(refused(penstock_opt, streams(size=1792)), "%table left off chip")
+    line = repair(refused(penstock_opt, streams(size=1792)), "%table left off chip")
     applied = streams(size=1792, table="")
     assert peak_of(applied, "sram") == bytes_of(line) == 1536
     # the copy from %w, both of them off chip, is nothing that an engine makes: it goes, and %w is read instead
@@ -157,20 +157,18 @@ def test_a_tensor_left_off_chip_fits_and_costs_what_is_said(penstock_opt: Comman
 
 
 def test_a_scope_of_the_size_that_is_named_is_enough_and_one_granule_less_is_not(penstock_opt: Command) -> None:
-    line = remedies(refused(penstock_opt, streams(size=1024)))[-1]
+    line = repairs(refused(penstock_opt, streams(size=1024)))[-1]
     assert line == 'a scope "sram" of 2048 bytes; no smaller one will do'
     assert peak_of(streams(size=2048), "sram") == 2048
     refused(penstock_opt, streams(size=2032))
 
 
 def test_what_no_single_change_makes_fit_needs_a_larger_scope(penstock_opt: Command) -> None:
-    assert remedies(refused(penstock_opt, streams(size=256))) == [
-        'a scope "sram" of 2048 bytes; no smaller one will do'
-    ]
+    assert repairs(refused(penstock_opt, streams(size=256))) == ['a scope "sram" of 2048 bytes; no smaller one will do']
 
 
 def test_the_cheapest_change_comes_first(penstock_opt: Command) -> None:
-    lines = remedies(refused(penstock_opt, streams(size=1792)))
+    lines = repairs(refused(penstock_opt, streams(size=1792)))
     assert ["the ring" in lines[0], "%table" in lines[1], "a scope" in lines[2]] == [True] * 3
 
 
@@ -201,9 +199,7 @@ def product(command: Command, sizes: Sequence[int], capacity: int) -> str:
 def test_smaller_tiles_fit_as_is_said_whichever_dim_is_cut(penstock_opt: Command) -> None:
     sizes, capacity = (32, 32, 64), 12288
     assert peak_of(product(penstock_opt, sizes, 262144), "spad") > capacity
-    tiles = [
-        line for line in remedies(refused(penstock_opt, product(penstock_opt, sizes, capacity))) if "tiles" in line
-    ]
+    tiles = [line for line in repairs(refused(penstock_opt, product(penstock_opt, sizes, capacity))) if "tiles" in line]
     before = off_chip_bytes(product(penstock_opt, sizes, 262144))
     cut: set[int] = set()
     for line in tiles:
@@ -270,7 +266,7 @@ def test_what_a_caller_holds_fits_if_it_is_brought_for_each_use(penstock_opt: Co
     err = refused(penstock_opt, resident(kept=True, size=128))
     assert 'error: the program does not fit scope "sram": 192 bytes are alive at once here, and it has 128' in err
     assert "%t of @busy" in err
-    line = remedy(err, "%s of @main off chip between its uses")
+    line = repair(err, "%s of @main off chip between its uses")
     assert peak_of(resident(kept=False, size=128), "sram") == bytes_of(line) == 128
 
 
@@ -301,7 +297,7 @@ def test_where_another_planner_finds_a_plan_it_is_named(penstock_opt: Command) -
     err = refused(penstock_opt, LATE, "mem-plan{planner=first-fit-by-start}")
     assert 'within its limits "first-fit-by-start" found no plan of the 192 bytes that it has' in err
     assert "note: peak of the best plan 256, lower bound 192, capacity 192 bytes" in err
-    line = remedy(err, 'planner="')
+    line = repair(err, 'planner="')
     match = re.match(r'planner="([\w-]+)": ', line)
     assert match is not None
     assert peak_of(LATE, "sram", f"mem-plan{{planner={match[1]}}}") == bytes_of(line) == 192

@@ -13,8 +13,8 @@ from xdsl.parser import Parser
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import find_target
-from penstock.passes.loop.residence.prediction import predicted_traffic
-from penstock.passes.planning.residence.registry import strategy_names
+from penstock.passes.loop.on_chip.prediction import predicted_traffic
+from penstock.passes.planning.on_chip.registry import strategy_names
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes

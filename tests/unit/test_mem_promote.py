@@ -20,13 +20,13 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import find_target
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.passes.analysis.commands.traffic import compulsory_bytes, traffic
-from penstock.passes.loop.residence import pinning
-from penstock.passes.loop.residence.prediction import predicted_traffic
-from penstock.passes.loop.residence.program import program_use
-from penstock.passes.loop.residence.specialize import is_multiple
-from penstock.passes.loop.residence.traffic import edge_traffic
+from penstock.passes.loop.on_chip import pinning
+from penstock.passes.loop.on_chip.prediction import predicted_traffic
+from penstock.passes.loop.on_chip.program import program_use
+from penstock.passes.loop.on_chip.specialize import is_multiple
+from penstock.passes.loop.on_chip.traffic import edge_traffic
+from penstock.passes.planning.on_chip.registry import strategy_names
 from penstock.passes.planning.problem import Outcome
-from penstock.passes.planning.residence.registry import strategy_names
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.native import load_native
@@ -159,7 +159,7 @@ def main_of(module: ModuleOp) -> func.FuncOp:
 
 
 def remarks_of(module: ModuleOp) -> list[str]:
-    found = main_of(module).attributes.get("residence", ArrayAttr[StringAttr]([]))
+    found = main_of(module).attributes.get("on_chip_allocation", ArrayAttr[StringAttr]([]))
     assert isa(found, ArrayAttr[StringAttr])
     return [remark.data for remark in found]
 

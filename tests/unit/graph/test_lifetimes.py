@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import zoo
-from benchmarks.lifetimes import Lifetimes, lifetimes, residence
+from benchmarks.lifetimes import Lifetimes, lifetimes, on_chip_problem
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import tensor_of
 from penstock.passes.graph.values import is_constant, is_view
+from penstock.passes.planning.on_chip.problem import Access, Tensor
+from penstock.passes.planning.on_chip.registry import decide
 from penstock.passes.planning.problem import Problem, lower_bound, peak
 from penstock.passes.planning.registry import solve
-from penstock.passes.planning.residence.problem import Access, Tensor
-from penstock.passes.planning.residence.registry import decide
 from penstock.runtime.compiler import import_program
 from penstock.runtime.signature import main_function
 
@@ -172,7 +172,7 @@ def test_accesses_are_those_of_the_operators_and_a_slice_reads_its_part(make: Ma
       func.return %y : tensor<2x6xf32>
     }
     """
-    found = residence(graph_of(make, text), 1000, Lifetimes(alignment=16), workspace=(0, 8))
+    found = on_chip_problem(graph_of(make, text), 1000, Lifetimes(alignment=16), workspace=(0, 8))
     assert found.tensors == (
         Tensor("x", 96, (Access(0),), source=True, alignment=16, kind="input 4x6"),
         Tensor("a", 96, (Access(0), Access(1, 48), Access(2)), alignment=16, kind="graph.relu 4x6"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from penstock.passes.planning.residence.problem import ResidenceProblem, Tensor
+from penstock.passes.planning.on_chip.problem import OnChipProblem, Tensor
 
 Span = tuple[int, int]
 """The indices of the first and the last access of a run."""
@@ -114,6 +114,6 @@ def _improve(states: dict[str, tuple[float, Spans]], state: str, value: float, s
         states[state] = (value, spans)
 
 
-def unconstrained_bytes(problem: ResidenceProblem) -> int:
+def unconstrained_bytes(problem: OnChipProblem) -> int:
     """The bytes moved if the memory had no end: what no answer can do without."""
     return sum(round(cheapest(tensor)[0]) for tensor in problem.tensors)

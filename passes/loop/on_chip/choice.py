@@ -14,22 +14,22 @@ from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.commands.loop_domain import loops_around, sum_over_loops
 from penstock.passes.analysis.intrinsics import Match, match_intrinsic
 from penstock.passes.analysis.memory.memory_problems import function_problems
-from penstock.passes.loop.residence.places import Place, Specializer, best_place, target_has_no_way
-from penstock.passes.loop.residence.program import ProgramUse, Site
-from penstock.passes.loop.residence.specialize import Resident, Streams
+from penstock.passes.loop.on_chip.places import Place, Specializer, best_place, target_has_no_way
+from penstock.passes.loop.on_chip.program import ProgramUse, Site
+from penstock.passes.loop.on_chip.specialize import CannotReside, Resident
 from penstock.passes.loop.rings import kernel_with_rings
-from penstock.passes.planning.problem import Limits, height
-from penstock.passes.planning.registry import solve
-from penstock.passes.planning.residence.problem import (
+from penstock.passes.planning.on_chip.problem import (
     Access,
     Movement,
-    Residence,
-    ResidenceProblem,
+    OnChipAllocation,
+    OnChipProblem,
     Tensor,
     movements,
 )
-from penstock.passes.planning.residence.registry import Options, decide
-from penstock.passes.planning.residence.single import cheapest
+from penstock.passes.planning.on_chip.registry import Options, decide
+from penstock.passes.planning.on_chip.single import cheapest
+from penstock.passes.planning.problem import Limits, height
+from penstock.passes.planning.registry import solve
 
 QUICK = Limits(steps=2_000)
 """How far the plan of a kernel is improved to see how much room it leaves."""
@@ -45,17 +45,17 @@ class Decision:
     scope: str
     places: dict[str, Place]
     """Where each tensor of the problem lies, by name."""
-    problem: ResidenceProblem
-    residence: Residence
+    problem: OnChipProblem
+    allocation: OnChipAllocation
 
     def kept(self) -> set[str]:
         """The tensors that are ever there."""
-        return {run.tensor for run in self.residence.runs}
+        return {run.tensor for run in self.allocation.runs}
 
     def residents(self) -> Iterator[tuple[Site, Resident]]:
         """The accesses that find their tensor there."""
         for name, place in self.places.items():
-            steps = {self.tensor(name).accesses[index].step for index in self.residence.resident(name)}
+            steps = {self.tensor(name).accesses[index].step for index in self.allocation.resident(name)}
             for site in place.tensor.sites:
                 if site.step in steps:
                     yield site, place.residents[site]
@@ -71,7 +71,7 @@ class Decision:
 
     def movements(self) -> list[Movement]:
         """Everything over the edge."""
-        return list(movements(self.problem, self.residence))
+        return list(movements(self.problem, self.allocation))
 
 
 @dataclass
@@ -147,7 +147,7 @@ class Chooser:
         """Accesses of the answer that cannot be as it says, and why."""
         refused: dict[tuple[str, int], str] = {}
         moved = {(m.tensor, m.kind) for m in decision.movements()}
-        for run in decision.residence.runs:
+        for run in decision.allocation.runs:
             tensor = decision.places[run.tensor].tensor
             if tensor.is_made_at_once():
                 continue
@@ -168,7 +168,7 @@ class Chooser:
             assert kernel is not None
             try:
                 self.made.make(kernel, residents)
-            except Streams as reason:
+            except CannotReside as reason:
                 last = found[-1][0]
                 refused[self._name_of(decision, last), last.step] = f"together with others: {reason}"
         return refused
@@ -181,11 +181,11 @@ class Chooser:
 
     # the problem
 
-    def _problem(self, scope: str, places: Mapping[str, Place]) -> ResidenceProblem:
+    def _problem(self, scope: str, places: Mapping[str, Place]) -> OnChipProblem:
         granule = self.target.scope(scope).granule_bytes
         staging: dict[tuple[str, int], int] = {}
         workspace = [self._workspace(scope, step, places, staging) for step in range(len(self.program.steps))]
-        return ResidenceProblem(
+        return OnChipProblem(
             tuple(self._tensor(name, place, staging) for name, place in places.items()),
             self.target.scope(scope).size_bytes,
             tuple(workspace),
@@ -261,7 +261,7 @@ class Chooser:
                     residents.update(groups[name])
                 try:
                     peaks[frozenset(chosen)] = self._peak(kernel, residents, scope)
-                except Streams:
+                except CannotReside:
                     peaks[frozenset(chosen)] = whole
         least = peaks[frozenset(names)]
         freed = {

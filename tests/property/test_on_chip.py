@@ -1,4 +1,4 @@
-"""Random problems of residence: every answer is valid, and the best of all is found."""
+"""Random problems of on-chip allocation: every answer is valid, and the best of all is found."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.passes.planning import registry as planners
-from penstock.passes.planning.problem import Buffer, Limits, Outcome, Plan, PlanError, Problem
-from penstock.passes.planning.registry import Planner
-from penstock.passes.planning.residence.pinning import unlimited
-from penstock.passes.planning.residence.problem import (
+from penstock.passes.planning.on_chip.pinning import unlimited
+from penstock.passes.planning.on_chip.problem import (
     Access,
-    Residence,
-    ResidenceProblem,
+    OnChipAllocation,
+    OnChipProblem,
     Run,
     Tensor,
     memory,
     movements,
     traffic,
 )
-from penstock.passes.planning.residence.registry import Options, decide, strategy_names
-from penstock.passes.planning.residence.single import Spans, cheapest, cost, moves
+from penstock.passes.planning.on_chip.registry import Options, decide, strategy_names
+from penstock.passes.planning.on_chip.single import Spans, cheapest, cost, moves
+from penstock.passes.planning.problem import Buffer, Limits, Outcome, Plan, PlanError, Problem
+from penstock.passes.planning.registry import Planner
 
 needs_highs = pytest.mark.skipif(importlib.util.find_spec("highspy") is None, reason="HiGHS is not installed")
 PROVING = ("milp", "sweep")
@@ -63,10 +63,10 @@ def tensors(draw: st.DrawFn, number: int, steps: int, most: int, strict: bool) -
 
 
 @st.composite
-def problems(draw: st.DrawFn, count: int = 8, most: int = 4, steps: int = 8, strict: bool = True) -> ResidenceProblem:
+def problems(draw: st.DrawFn, count: int = 8, most: int = 4, steps: int = 8, strict: bool = True) -> OnChipProblem:
     numbers = range(draw(st.integers(0, count)))
     found = tuple(draw(tensors(number, steps, most, strict)) for number in numbers)
-    return ResidenceProblem(
+    return OnChipProblem(
         found,
         draw(st.integers(4, 40)),
         tuple(draw(st.lists(st.integers(0, 4), max_size=steps))),
@@ -137,7 +137,7 @@ def try_all_by_any_name(name: str) -> Planner:
     return try_all
 
 
-def least(problem: ResidenceProblem) -> int | None:
+def least(problem: OnChipProblem) -> int | None:
     """The fewest bytes of any answer, by trying all of them, the cheapest first; None if there is none."""
     choices = product(*(list(all_spans(tensor)) for tensor in problem.tensors))
     priced = [(sum(map(cost, problem.tensors, choice)), choice) for choice in choices]
@@ -147,7 +147,7 @@ def least(problem: ResidenceProblem) -> int | None:
             for tensor, spans in zip(problem.tensors, choice, strict=True)
             for first, last in spans
         )
-        packing, _ = memory(problem, Residence(tuple(runs)))
+        packing, _ = memory(problem, OnChipAllocation(tuple(runs)))
         if packed(packing.buffers, problem.capacity) is not None:
             return bytes_moved
     return None
@@ -156,8 +156,8 @@ def least(problem: ResidenceProblem) -> int | None:
 @needs_highs
 @settings(max_examples=40, deadline=None)
 @given(problems())
-def test_every_strategy_gives_a_valid_answer_and_none_a_better_one_than_was_proved(problem: ResidenceProblem) -> None:
-    answers: dict[str, Residence] = {}
+def test_every_strategy_gives_a_valid_answer_and_none_a_better_one_than_was_proved(problem: OnChipProblem) -> None:
+    answers: dict[str, OnChipAllocation] = {}
     for name in strategy_names():
         try:
             answers[name] = decide(problem, name)  # which validates it
@@ -177,7 +177,7 @@ def test_every_strategy_gives_a_valid_answer_and_none_a_better_one_than_was_prov
 @needs_highs
 @settings(max_examples=150, deadline=None)
 @given(problems(count=3, most=3, steps=5), st.sampled_from(PROVING))
-def test_the_proved_answer_is_the_least_of_all(problem: ResidenceProblem, name: str) -> None:
+def test_the_proved_answer_is_the_least_of_all(problem: OnChipProblem, name: str) -> None:
     expected = least(problem)
     try:
         with mock.patch.object(planners, "planner", try_all_by_any_name):
@@ -193,7 +193,7 @@ def test_the_proved_answer_is_the_least_of_all(problem: ResidenceProblem, name: 
 @settings(max_examples=100, deadline=None)
 @given(problems(count=1, most=5), st.data())
 def test_the_runs_of_one_tensor_cost_what_is_counted_and_the_cheapest_are_found(
-    problem: ResidenceProblem, data: st.DataObject
+    problem: OnChipProblem, data: st.DataObject
 ) -> None:
     prices = data.draw(st.lists(st.integers(0, 3), min_size=problem.steps, max_size=problem.steps))
 
@@ -212,7 +212,7 @@ def test_the_runs_of_one_tensor_cost_what_is_counted_and_the_cheapest_are_found(
     for tensor in problem.tensors:
         choices = list(all_spans(tensor))
         for spans in choices:
-            found = Residence(tuple(Run(tensor.id, first, last, 0) for first, last in spans))
+            found = OnChipAllocation(tuple(Run(tensor.id, first, last, 0) for first, last in spans))
             assert traffic(problem, found) == {tensor.id: cost(tensor, spans)}
             counted = sorted((each.step, each.bytes) for each in movements(problem, found))
             assert counted == sorted(moves(tensor, spans))
@@ -223,7 +223,7 @@ def test_the_runs_of_one_tensor_cost_what_is_counted_and_the_cheapest_are_found(
 
 @settings(max_examples=40, deadline=None)
 @given(problems(strict=False), st.integers(1, 4))
-def test_learning_from_more_runs_of_the_program_keeps_answers_valid(problem: ResidenceProblem, runs: int) -> None:
+def test_learning_from_more_runs_of_the_program_keeps_answers_valid(problem: OnChipProblem, runs: int) -> None:
     try:
         again = decide(problem, "onsram-eager", Options(iterations=runs))
     except PlanError:

@@ -24,13 +24,13 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.passes.analysis.kernels import DEVICE
-from penstock.passes.loop.residence.choice import Decision
-from penstock.passes.loop.residence.places import Border, Place, Specializer
-from penstock.passes.loop.residence.program import ProgramUse, Site
-from penstock.passes.loop.residence.specialize import Resident
-from penstock.passes.loop.residence.views import VIEWS, as_argument, rebuild
+from penstock.passes.loop.on_chip.choice import Decision
+from penstock.passes.loop.on_chip.places import Border, Place, Specializer
+from penstock.passes.loop.on_chip.program import ProgramUse, Site
+from penstock.passes.loop.on_chip.specialize import Resident
+from penstock.passes.loop.on_chip.views import VIEWS, as_argument, rebuild
 from penstock.passes.loop.tensorize import prove
-from penstock.passes.planning.residence.problem import Run
+from penstock.passes.planning.on_chip.problem import Run
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Rewrite:
             for site, resident in decision.residents():
                 assert isinstance(site.op, func.CallOp)
                 at_call.setdefault(site.op, {})[site.number] = resident
-            for run in decision.residence.runs:
+            for run in decision.allocation.runs:
                 self._put(decision, run, operands)
         for site, value in operands.items():
             site.op.operands[site.number] = value

@@ -12,7 +12,7 @@ from xdsl.rewriter import Rewriter
 
 from penstock.dialects.mem import memref_of, scope_of, static_strides
 from penstock.passes.analysis.strides import collapsed_strides, contiguous_strides, expanded_strides
-from penstock.passes.loop.residence.specialize import Streams
+from penstock.passes.loop.on_chip.specialize import CannotReside
 
 VIEWS = (memref.SubviewOp, memref.ExpandShapeOp, memref.CollapseShapeOp, memref.CastOp)
 """Ops whose result is another view of their first operand."""
@@ -41,7 +41,7 @@ def view_type(view: Operation, source: MemRefType[Attribute]) -> MemRefType[Attr
     """
     The type that `view` would have if its source had the type `source`.
 
-    Raises Streams where no type says how the elements lie then.
+    Raises CannotReside where no type says how the elements lie then.
     """
     strides, offset = static_strides(source), _offset_of(source)
     match view:
@@ -51,7 +51,7 @@ def view_type(view: Operation, source: MemRefType[Attribute]) -> MemRefType[Attr
             offsets = list(view.static_offsets.get_values())
             sizes, steps = view.static_sizes.get_values(), view.static_strides.get_values()
             if len(sizes) != memref_of(view.result).get_num_dims() or DYNAMIC_INDEX in offsets:
-                raise Streams("it is seen through a view with fewer dims, or at a place that is not constant")
+                raise CannotReside("it is seen through a view with fewer dims, or at a place that is not constant")
             return memref.SubviewOp.infer_result_type(source, offsets, list(sizes), list(steps))
         case memref.ExpandShapeOp() | memref.CollapseShapeOp():
             groups = [[dim.value.data for dim in group] for group in view.reassociation]
@@ -61,10 +61,10 @@ def view_type(view: Operation, source: MemRefType[Attribute]) -> MemRefType[Attr
             else:
                 found = collapsed_strides(source.get_shape(), strides, groups)
             if found is None:
-                raise Streams(f"its rows are not seen as {'x'.join(map(str, shape))} where they lie apart on chip")
+                raise CannotReside(f"its rows are not seen as {'x'.join(map(str, shape))} where they lie apart on chip")
             return strided_type(source, shape, found, offset)
         case _:
-            raise Streams(f"it is seen through {view.name}")
+            raise CannotReside(f"it is seen through {view.name}")
 
 
 def _offset_of(type: MemRefType[Attribute]) -> int:

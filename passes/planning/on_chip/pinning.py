@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.passes.planning.residence.problem import Residence, ResidenceProblem, Tensor
-from penstock.passes.planning.residence.registry import Options
-from penstock.passes.planning.residence.selection import Selection, placed
-from penstock.passes.planning.residence.single import (
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Tensor
+from penstock.passes.planning.on_chip.registry import Options
+from penstock.passes.planning.on_chip.selection import Selection, placed
+from penstock.passes.planning.on_chip.single import (
     Span,
     cheapest,
     cost,
@@ -20,12 +20,12 @@ from penstock.passes.planning.residence.single import (
 )
 
 
-def none(problem: ResidenceProblem, options: Options) -> Residence:
+def none(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     """Stream all that can be streamed."""
     return placed(Selection(problem), (), options.planner)
 
 
-def one_step(problem: ResidenceProblem, options: Options) -> Residence:
+def one_step(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     """
     Keep what a step makes for the very next one, if there is room: OnSRAM's point of reference.
 
@@ -45,12 +45,12 @@ def one_step(problem: ResidenceProblem, options: Options) -> Residence:
     return placed(selection, order, options.planner)
 
 
-def unlimited(problem: ResidenceProblem) -> Residence:
+def unlimited(problem: OnChipProblem) -> OnChipAllocation:
     """What could be had in a memory without end: a point of reference, and no answer, as nothing has a place."""
     selection = Selection(replace(problem, capacity=1 << 62))
     for index, tensor in enumerate(problem.tensors):
         selection.put(index, cheapest(tensor)[1])
-    found = selection.residence()
+    found = selection.allocation()
     return replace(found, bound=found.off_chip_bytes)
 
 
@@ -58,7 +58,7 @@ Worth = Callable[[Tensor, int, Span], float]
 """Of keeping a tensor over a stretch of its accesses, with the bytes that this saves."""
 
 
-def pinned(problem: ResidenceProblem, worth: Worth) -> tuple[Selection, list[int]]:
+def pinned(problem: OnChipProblem, worth: Worth) -> tuple[Selection, list[int]]:
     """
     Tensors kept over their whole lives, those of most worth first, as long as there are bytes enough; and their
     numbers in that order.
@@ -79,7 +79,7 @@ def pinned(problem: ResidenceProblem, worth: Worth) -> tuple[Selection, list[int
     return selection, list(dict.fromkeys(order))
 
 
-def toplib(problem: ResidenceProblem, options: Options) -> Residence:
+def toplib(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     """
     Promote off-chip data into what is left: a knapsack by bytes saved a byte taken, each over its own live range.
 
@@ -99,6 +99,6 @@ def saved_a_step(tensor: Tensor, gain: int, span: Span) -> float:
     return gain / max(tensor.moved, 1) / lifetime(tensor, span)
 
 
-def greedy(problem: ResidenceProblem, options: Options) -> Residence:
+def greedy(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     """Keep whole lives by accesses saved a step that they take."""
     return placed(*pinned(problem, saved_a_step), options.planner)

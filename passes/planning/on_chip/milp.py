@@ -8,11 +8,11 @@ from math import ceil, isfinite
 from typing import Any
 
 from penstock.dialects.diagnostics import UserError
+from penstock.passes.planning.on_chip.model import Model
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem
+from penstock.passes.planning.on_chip.refine import Condition, Found, refine
+from penstock.passes.planning.on_chip.registry import Options
 from penstock.passes.planning.problem import PlanError
-from penstock.passes.planning.residence.model import Model
-from penstock.passes.planning.residence.problem import Residence, ResidenceProblem
-from penstock.passes.planning.residence.refine import Condition, Found, refine
-from penstock.passes.planning.residence.registry import Options
 
 MAX_NODES = 50_000
 """After so many it returns the best that it has. Networks need a handful."""
@@ -90,12 +90,12 @@ class Highs:
         return Found(self._model.spans(list(self._highs.getSolution().col_value)), bound)
 
 
-def relaxed_bound(problem: ResidenceProblem) -> int:
+def relaxed_bound(problem: OnChipProblem) -> int:
     """The bytes that no answer can do without, by the linear relaxation of the model."""
     return Highs(Model.of(problem), relaxed=True).solve(None).bound
 
 
-def milp(problem: ResidenceProblem, options: Options) -> Residence:
+def milp(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     """
     The fewest bytes over the edge of the chip, by integer programming, packed and cut only where packing fails.
 

@@ -14,7 +14,7 @@ from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.memory.memory_problems import function_problems, memory_problems
 from penstock.passes.loop.mem_plan import find_plan
-from penstock.passes.loop.residence.choice import QUICK, Decision
+from penstock.passes.loop.on_chip.choice import QUICK, Decision
 from penstock.passes.planning.problem import Limits, height
 from penstock.passes.planning.registry import DEFAULT_PLANNER, solve
 
@@ -57,7 +57,7 @@ def _pin(module: ModuleOp, decision: Decision, steps: Sequence[Operation]) -> No
     kernels = {kernel.sym_name.data: kernel for kernel in found}
     bases: dict[str, dict[int, func.FuncOp]] = {}
     for step, op in enumerate(steps):
-        base = decision.residence.workspace.get(step, 0)
+        base = decision.allocation.workspace.get(step, 0)
         for call in [inner for inner in op.walk() if isinstance(inner, func.CallOp)]:
             name = call.callee.string_value()
             if (kernel := kernels.get(name)) is None:

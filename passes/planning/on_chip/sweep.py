@@ -8,13 +8,13 @@ from itertools import accumulate
 from math import ceil, gcd, inf, isfinite
 from time import monotonic
 
+from penstock.passes.planning.on_chip.pinning import pinned, saved_a_step
+from penstock.passes.planning.on_chip.problem import Access, OnChipAllocation, OnChipProblem, Tensor
+from penstock.passes.planning.on_chip.refine import Condition, Found, refine
+from penstock.passes.planning.on_chip.registry import Options
+from penstock.passes.planning.on_chip.selection import Selection
+from penstock.passes.planning.on_chip.single import Spans, cheapest, cost, forced
 from penstock.passes.planning.problem import PlanError
-from penstock.passes.planning.residence.pinning import pinned, saved_a_step
-from penstock.passes.planning.residence.problem import Access, Residence, ResidenceProblem, Tensor
-from penstock.passes.planning.residence.refine import Condition, Found, refine
-from penstock.passes.planning.residence.registry import Options
-from penstock.passes.planning.residence.selection import Selection
-from penstock.passes.planning.residence.single import Spans, cheapest, cost, forced
 
 GONE, SAME, NEWER = range(3)
 """After an access and until the next, a tensor is not kept, kept, or kept and newer than what lies off chip."""
@@ -116,7 +116,7 @@ class _Sweep:
     """
 
     def __init__(
-        self, problem: ResidenceProblem, prices: Sequence[float], limit: float, forbidden: Sequence[Sequence[Condition]]
+        self, problem: OnChipProblem, prices: Sequence[float], limit: float, forbidden: Sequence[Sequence[Condition]]
     ):
         rounding = Selection(problem)
         self._prices, self._limit = prices, limit
@@ -250,7 +250,7 @@ class _Sweep:
         return [tuple(spans) for spans in found]
 
 
-def prices(problem: ResidenceProblem, limit: float) -> list[float]:
+def prices(problem: OnChipProblem, limit: float) -> list[float]:
     """
     Prices of a byte on chip at each step, for a bound that is about the best that prices give.
 
@@ -292,7 +292,7 @@ def prices(problem: ResidenceProblem, limit: float) -> list[float]:
     return best
 
 
-def _without_the_impossible(problem: ResidenceProblem) -> ResidenceProblem:
+def _without_the_impossible(problem: OnChipProblem) -> OnChipProblem:
     """The problem without the choice to have a tensor on chip at a step that has not the room for it alone."""
     rounding = Selection(problem)
 
@@ -312,7 +312,7 @@ def _without_the_impossible(problem: ResidenceProblem) -> ResidenceProblem:
 class Sweep:
     """The solver of one dimension that `refine` asks."""
 
-    def __init__(self, problem: ResidenceProblem):
+    def __init__(self, problem: OnChipProblem):
         self._problem = _without_the_impossible(problem)
         self._forbidden: list[Sequence[Condition]] = []
         self._unit = gcd(
@@ -347,7 +347,7 @@ class Sweep:
         return Found(spans, max(ceil(value / unit - TOLERANCE) * unit, 0))
 
 
-def sweep(problem: ResidenceProblem, options: Options) -> Residence:
+def sweep(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     """
     The fewest bytes over the edge of the chip, by dynamic programming over the steps.
 

@@ -1,4 +1,4 @@
-"""Residence as plain data: what the checks object to, what movements are counted, and what the strategies decide."""
+"""On-chip allocation as plain data: what the checks refuse, what movements are counted, what the strategies decide."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import pytest
 
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.planning import registry as planners
-from penstock.passes.planning.problem import Buffer, Limits, Outcome, Plan, PlanError, Problem
-from penstock.passes.planning.registry import Planner
-from penstock.passes.planning.residence import registry, sweep
-from penstock.passes.planning.residence.milp import relaxed_bound
-from penstock.passes.planning.residence.pinning import unlimited
-from penstock.passes.planning.residence.problem import (
+from penstock.passes.planning.on_chip import registry, sweep
+from penstock.passes.planning.on_chip.milp import relaxed_bound
+from penstock.passes.planning.on_chip.pinning import unlimited
+from penstock.passes.planning.on_chip.problem import (
     Access,
-    Residence,
-    ResidenceProblem,
+    OnChipAllocation,
+    OnChipProblem,
     Run,
     Tensor,
     movements,
     traffic,
-    validate_residence,
+    validate_allocation,
     workspace_of,
 )
-from penstock.passes.planning.residence.registry import Options, Strategy, decide, strategy_names
-from penstock.passes.planning.residence.static import total_time
+from penstock.passes.planning.on_chip.registry import Options, Strategy, decide, strategy_names
+from penstock.passes.planning.on_chip.static import total_time
+from penstock.passes.planning.problem import Buffer, Limits, Outcome, Plan, PlanError, Problem
+from penstock.passes.planning.registry import Planner
 
 needs_highs = pytest.mark.skipif(importlib.util.find_spec("highspy") is None, reason="HiGHS is not installed")
 PROVING = [pytest.param("milp", marks=needs_highs), "sweep"]
@@ -41,7 +41,7 @@ def tensor(id: str, size: int, *steps: int, source: bool = False, output: bool =
     return Tensor(id, size, tuple(map(Access, steps)), source, output, alignment)
 
 
-CHAIN = ResidenceProblem(
+CHAIN = OnChipProblem(
     (
         tensor("x", 10, 0, source=True),
         tensor("a", 30, 0, 1, 3),
@@ -54,9 +54,9 @@ CHAIN = ResidenceProblem(
 """Four operators; the last one adds what the first and the third compute. All of it takes 60 bytes at most."""
 
 
-def answer(problem: ResidenceProblem, *runs: Run, workspace: dict[int, int] | None = None) -> Residence:
+def answer(problem: OnChipProblem, *runs: Run, workspace: dict[int, int] | None = None) -> OnChipAllocation:
     """Runs, and the bytes that they move."""
-    found = Residence(runs, workspace or {})
+    found = OnChipAllocation(runs, workspace or {})
     counts = traffic(problem, found)
     return replace(found, off_chip_bytes=sum(counts.values()), by_tensor=counts)
 
@@ -71,10 +71,10 @@ def answer(problem: ResidenceProblem, *runs: Run, workspace: dict[int, int] | No
         (lambda: tensor("t", 1), "never accessed"),
         (lambda: tensor("t", 1, 3, 3), r"\[3, 3\], which do not ascend"),
         (lambda: tensor("t", 1, 3, alignment=0), "aligned to 0"),
-        (lambda: ResidenceProblem((tensor("t", 1, 0), tensor("t", 1, 0)), 8), "the same id"),
-        (lambda: ResidenceProblem((), -1), "capacity is -1"),
-        (lambda: ResidenceProblem((), 1, (0, -1)), "workspace of less than no bytes"),
-        (lambda: ResidenceProblem((), 1, bandwidth=0), "bandwidth is not positive"),
+        (lambda: OnChipProblem((tensor("t", 1, 0), tensor("t", 1, 0)), 8), "the same id"),
+        (lambda: OnChipProblem((), -1), "capacity is -1"),
+        (lambda: OnChipProblem((), 1, (0, -1)), "workspace of less than no bytes"),
+        (lambda: OnChipProblem((), 1, bandwidth=0), "bandwidth is not positive"),
     ],
 )
 def test_a_problem_that_makes_no_sense_is_refused(make: object, words: str) -> None:
@@ -83,10 +83,10 @@ def test_a_problem_that_makes_no_sense_is_refused(make: object, words: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("residence", "words"),
+    ("allocation", "words"),
     [
         (answer(CHAIN, Run("z", 0, 0, 0)), "z is no tensor"),
-        (Residence((Run("b", 0, 2, 0),)), "from access 0 to 2, which are none"),
+        (OnChipAllocation((Run("b", 0, 2, 0),)), "from access 0 to 2, which are none"),
         (answer(CHAIN, Run("a", 0, 1, 0), Run("a", 1, 2, 0)), "access 1 of a is in two runs"),
         (answer(CHAIN, Run("a", 0, 2, 0), Run("b", 0, 1, 29)), "a:0 .* and b:0 .* overlap"),
         (answer(CHAIN, Run("a", 0, 2, 0), Run("b", 0, 1, 31)), "b:0 ends at 51 of 50"),
@@ -95,29 +95,29 @@ def test_a_problem_that_makes_no_sense_is_refused(make: object, words: str) -> N
         (replace(answer(CHAIN), bound=166), "fewer than the proved 166"),
     ],
 )
-def test_an_answer_that_breaks_a_rule_is_refused_with_the_reason(residence: Residence, words: str) -> None:
+def test_an_answer_that_breaks_a_rule_is_refused_with_the_reason(allocation: OnChipAllocation, words: str) -> None:
     with pytest.raises(PlanError, match=words):
-        validate_residence(CHAIN, residence)
+        validate_allocation(CHAIN, allocation)
 
 
 def test_what_an_access_cannot_do_is_refused() -> None:
-    problem = ResidenceProblem((Tensor("t", 8, (Access(0, may_reside=False), Access(1, may_stream=False))),), 8)
+    problem = OnChipProblem((Tensor("t", 8, (Access(0, may_reside=False), Access(1, may_stream=False))),), 8)
     with pytest.raises(PlanError, match="access 0 of t is resident, which it may not be"):
-        validate_residence(problem, answer(problem, Run("t", 0, 1, 0)))
+        validate_allocation(problem, answer(problem, Run("t", 0, 1, 0)))
     with pytest.raises(PlanError, match="access 1 of t is streamed, which it may not be"):
-        validate_residence(problem, answer(problem))
-    validate_residence(problem, answer(problem, Run("t", 1, 1, 0)))
+        validate_allocation(problem, answer(problem))
+    validate_allocation(problem, answer(problem, Run("t", 1, 1, 0)))
 
 
 def test_a_step_has_room_for_its_workspace_and_for_what_it_stages() -> None:
-    problem = ResidenceProblem((Tensor("t", 8, (Access(0, staging=2), Access(1, staging=2))),), 10, (1, 3))
+    problem = OnChipProblem((Tensor("t", 8, (Access(0, staging=2), Access(1, staging=2))),), 10, (1, 3))
     assert workspace_of(problem, answer(problem)) == {0: 3, 1: 5}
     kept = Run("t", 0, 1, 0)
     assert workspace_of(problem, answer(problem, kept)) == {0: 1, 1: 3}
     with pytest.raises(PlanError, match="workspace:1 has no offset"):
-        validate_residence(problem, answer(problem, kept, workspace={0: 8}))
+        validate_allocation(problem, answer(problem, kept, workspace={0: 8}))
     with pytest.raises(PlanError, match="workspace:1 ends at 11 of 10"):
-        validate_residence(problem, answer(problem, kept, workspace={0: 8, 1: 8}))
+        validate_allocation(problem, answer(problem, kept, workspace={0: 8, 1: 8}))
 
 
 def test_movements_are_those_of_the_runs() -> None:
@@ -131,12 +131,12 @@ def test_movements_are_those_of_the_runs() -> None:
         ("b", 2, "stream", 20),
         ("y", 3, "write-back", 5),
     ]
-    validate_residence(CHAIN, found)
+    validate_allocation(CHAIN, found)
 
 
 def test_a_tensor_that_is_written_part_by_part_is_written_back_once_a_run() -> None:
     parts = (Access(0, 4), Access(1, 4, writes=True), Access(2, 4, writes=True), Access(3))
-    problem = ResidenceProblem((Tensor("t", 12, parts),), 100)
+    problem = OnChipProblem((Tensor("t", 12, parts),), 100)
     assert answer(problem).off_chip_bytes == 4 + 4 + 4 + 12
     assert answer(problem, Run("t", 0, 3, 0)).off_chip_bytes == 0
     found = answer(problem, Run("t", 0, 1, 0), Run("t", 2, 3, 0))
@@ -145,7 +145,7 @@ def test_a_tensor_that_is_written_part_by_part_is_written_back_once_a_run() -> N
 
 
 def test_padded_rows_take_room_on_chip_and_do_not_move() -> None:
-    problem = ResidenceProblem((replace(tensor("t", 16, 0, 1, source=True), off_chip_size=12),), 16)
+    problem = OnChipProblem((replace(tensor("t", 16, 0, 1, source=True), off_chip_size=12),), 16)
     assert answer(problem).off_chip_bytes == 24
     assert answer(problem, Run("t", 0, 1, 0)).off_chip_bytes == 12
 
@@ -189,35 +189,35 @@ def test_a_memory_of_nothing_keeps_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", PROVING)
 def test_an_operator_that_reads_a_tensor_again_and_again_has_it_filled_first(name: str) -> None:
     weight = Tensor("w", 8, (Access(0, 32), Access(1, 8)), source=True)
-    assert decide(ResidenceProblem((weight,), 8), name).by_tensor == {"w": 8}
+    assert decide(OnChipProblem((weight,), 8), name).by_tensor == {"w": 8}
     # Another tensor stands between the two accesses; then the one that would cost more is filled, the other streams.
     between = Tensor("t", 8, (Access(0, 0, may_reside=False), Access(1, may_stream=False)))
-    assert decide(ResidenceProblem((weight, between), 8), name).by_tensor == {"w": 16, "t": 8}
+    assert decide(OnChipProblem((weight, between), 8), name).by_tensor == {"w": 16, "t": 8}
 
 
 @pytest.mark.parametrize("name", PROVING)
 def test_what_leaves_no_choice_is_proved_optimal_too(name: str) -> None:
     only = Tensor("t", 1, (Access(0, may_reside=False),), output=True)
-    found = decide(ResidenceProblem((only,), 4), name)
+    found = decide(OnChipProblem((only,), 4), name)
     assert (found.off_chip_bytes, found.bound) == (1, 1)
-    assert decide(ResidenceProblem((), 4), name).is_optimal
+    assert decide(OnChipProblem((), 4), name).is_optimal
 
 
 @pytest.mark.parametrize("name", PROVING)
 def test_an_operator_may_read_many_tensors(name: str) -> None:
     parts = tuple(tensor(f"t{index}", 2 + index % 3, index, 24) for index in range(24))
-    found = decide(ResidenceProblem(parts, 30), name)
+    found = decide(OnChipProblem(parts, 30), name)
     assert found.is_optimal
     assert found.off_chip_bytes == 2 * (sum(part.size for part in parts) - 30)
 
 
 @pytest.mark.parametrize("name", PROVING)
 def test_a_spilled_tensor_is_kept_over_the_gaps_that_have_room(name: str) -> None:
-    problem = ResidenceProblem((tensor("a", 6, 0, 1, 2, 3, 4), tensor("b", 5, 2, 3)), 10)
+    problem = OnChipProblem((tensor("a", 6, 0, 1, 2, 3, 4), tensor("b", 5, 2, 3)), 10)
     found = decide(problem, name)
     assert found.is_optimal
     assert found.off_chip_bytes == 10  # b goes off chip and back
-    wide = decide(ResidenceProblem((tensor("a", 6, 0, 1, 4, 5), tensor("b", 9, 2, 3)), 10), name)
+    wide = decide(OnChipProblem((tensor("a", 6, 0, 1, 4, 5), tensor("b", 9, 2, 3)), 10), name)
     assert wide.by_tensor == {"a": 12, "b": 0}
     assert wide.kept("a") == {0, 2}
     assert wide.resident("a") == {0, 1, 2, 3}
@@ -256,11 +256,11 @@ def test_what_has_room_and_no_place_is_forbidden_and_the_rest_still_proved(
     # 2 + 2 + 4 bytes of 8, but the first two start at 0 and 4.
     crossing = (tensor("a", 2, 0, 3, alignment=4), tensor("b", 2, 1, 4, alignment=4), tensor("c", 4, 2, 5))
     apart = tensor("d", 3, 6, 7)
-    found = decide(ResidenceProblem((*crossing, apart), 8), name, Options(planner="brute"))
+    found = decide(OnChipProblem((*crossing, apart), 8), name, Options(planner="brute"))
     assert found.by_tensor == {"a": 4, "b": 0, "c": 0, "d": 0} or found.by_tensor == {"a": 0, "b": 4, "c": 0, "d": 0}
     assert found.off_chip_bytes == 4
     if name == "milp":
-        assert relaxed_bound(ResidenceProblem((*crossing, apart), 8)) == 0
+        assert relaxed_bound(OnChipProblem((*crossing, apart), 8)) == 0
 
 
 @pytest.mark.parametrize("name", PROVING)
@@ -272,7 +272,7 @@ def test_without_a_proof_that_nothing_packs_the_answer_is_not_called_optimal(
 
     use(monkeypatch, unsure)
     crossing = (tensor("a", 2, 0, 3, alignment=4), tensor("b", 2, 1, 4, alignment=4), tensor("c", 4, 2, 5))
-    found = decide(ResidenceProblem(crossing, 8), name, Options(planner="unsure"))
+    found = decide(OnChipProblem(crossing, 8), name, Options(planner="unsure"))
     assert found.off_chip_bytes == 4
     assert found.bound == 0
 
@@ -281,13 +281,13 @@ def test_without_a_proof_that_nothing_packs_the_answer_is_not_called_optimal(
 def test_what_has_to_be_on_chip_and_does_not_fit_is_an_error(name: str) -> None:
     forced = Tensor("t", 8, (Access(0, may_stream=False),))
     with pytest.raises(PlanError, match="step 0"):
-        decide(ResidenceProblem((forced,), 9, (2,)), name)
-    assert decide(ResidenceProblem((forced,), 10, (2,)), name).off_chip_bytes == 0
+        decide(OnChipProblem((forced,), 9, (2,)), name)
+    assert decide(OnChipProblem((forced,), 10, (2,)), name).off_chip_bytes == 0
 
 
 def test_too_many_states_leave_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = tuple(tensor(f"t{index}", 3 + index % 4, index, index + 4, index + 7) for index in range(12))
-    problem = ResidenceProblem(tensors, 14)
+    problem = OnChipProblem(tensors, 14)
     exact = decide(problem, "sweep")
     assert exact.is_optimal
     for many in (1, 3, 30):
@@ -330,7 +330,7 @@ def test_the_first_time_each_output_is_held_for_the_next_operator_and_then_as_lo
 def test_outputs_that_cannot_be_told_apart_are_mispredicted_and_written_back() -> None:
     chain = [tensor(f"t{step}", 4, step, step + 1) for step in range(8)]
     chain[5] = tensor("t5", 4, 5, 6, 8)
-    problem = ResidenceProblem(tuple(replace(each, kind="conv") for each in chain), 64)
+    problem = OnChipProblem(tuple(replace(each, kind="conv") for each in chain), 64)
     for runs in (1, 2, 3):
         found = decide(problem, "onsram-eager", Options(iterations=runs))
         assert found.by_tensor == {each.id: 8 if each.id == "t5" else 0 for each in chain}
@@ -347,14 +347,14 @@ def test_milp_without_highs_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_unknown_strategy_is_named_with_the_nearest() -> None:
-    with pytest.raises(UserError, match='no residence strategy is called "topliv"') as caught:
+    with pytest.raises(UserError, match='no on-chip allocation strategy is called "topliv"') as caught:
         decide(CHAIN, "topliv")
     assert "toplib" in caught.value.notes[0]
 
 
 def test_an_answer_of_a_strategy_that_is_not_valid_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(problem: ResidenceProblem, options: Options) -> Residence:
-        return Residence(())
+    def nothing(problem: OnChipProblem, options: Options) -> OnChipAllocation:
+        return OnChipAllocation(())
 
     def named(name: str) -> Strategy:
         return nothing

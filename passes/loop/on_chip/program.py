@@ -1,5 +1,5 @@
 """
-`@main` as a sequence of steps that access tensors, for the planner of residence; the IR is only read.
+`@main` as a sequence of steps that access tensors, for the planner of on-chip allocation; the IR is only read.
 
 A step is an op of `@main` that computes: the call of a kernel, as a rule. A tensor is an allocation or an argument of
 `@main`, and what is accessed through views of it.
@@ -22,8 +22,8 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp, element_bytes, memref_of, scope_of
 from penstock.passes.analysis.commands.loop_domain import loops_around, sum_over_loops
 from penstock.passes.analysis.kernels import ENTRY, machine_kernels
-from penstock.passes.loop.residence.traffic import crossings
-from penstock.passes.loop.residence.views import VIEWS
+from penstock.passes.loop.on_chip.traffic import crossings
+from penstock.passes.loop.on_chip.views import VIEWS
 
 OUTPUT = "graph.output"
 """The attribute of the arguments of `@main` that are its results."""

@@ -16,8 +16,8 @@ from penstock.passes.analysis.kernels import machine_of
 from penstock.passes.analysis.memory.liveness import Allocation, accesses
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, element_memref, storage
 from penstock.passes.analysis.memory.program_time import function_around, module_around
-from penstock.passes.loop.remedies.prices import copies_of, is_part_of, price_of_cut, price_off_chip, scope_name
-from penstock.passes.loop.remedies.tile_classes import resized, tile_classes
+from penstock.passes.loop.repairs.prices import copies_of, is_part_of, price_of_cut, price_off_chip, scope_name
+from penstock.passes.loop.repairs.tile_classes import resized, tile_classes
 from penstock.passes.planning.problem import Buffer, Problem, lower_bound
 
 

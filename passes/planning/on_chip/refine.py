@@ -8,14 +8,14 @@ from time import monotonic
 from typing import Literal, Protocol
 
 from penstock.passes.planning import registry
+from penstock.passes.planning.on_chip.eager import onsram_eager
+from penstock.passes.planning.on_chip.pinning import greedy, toplib
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, memory
+from penstock.passes.planning.on_chip.registry import Options
+from penstock.passes.planning.on_chip.selection import Placing, Selection, place, placed
+from penstock.passes.planning.on_chip.single import Spans, cost, forced
+from penstock.passes.planning.on_chip.static import onsram_static
 from penstock.passes.planning.problem import Buffer, Limits, PlanError, Problem
-from penstock.passes.planning.residence.eager import onsram_eager
-from penstock.passes.planning.residence.pinning import greedy, toplib
-from penstock.passes.planning.residence.problem import Residence, ResidenceProblem, memory
-from penstock.passes.planning.residence.registry import Options
-from penstock.passes.planning.residence.selection import Placing, Selection, place, placed
-from penstock.passes.planning.residence.single import Spans, cost, forced
-from penstock.passes.planning.residence.static import onsram_static
 
 MAX_UNPROVED = 4
 """Rejected sets that the planner found no places for, but could not prove to have none, before it gives up."""
@@ -54,7 +54,7 @@ class Solver(Protocol):
         ...
 
 
-def refine(problem: ResidenceProblem, solver: Solver, options: Options) -> Residence:
+def refine(problem: OnChipProblem, solver: Solver, options: Options) -> OnChipAllocation:
     """
     The fewest bytes over the edge of the chip, proved, and placed.
 
@@ -82,18 +82,18 @@ def refine(problem: ResidenceProblem, solver: Solver, options: Options) -> Resid
             break
         latest = selection
         limits = Limits(seconds=left, good_enough=problem.capacity)
-        found = place(problem, selection.residence(), options.planner, limits)
+        found = place(problem, selection.allocation(), options.planner, limits)
         if found.fits:
-            return replace(found.residence, bound=bound)
+            return replace(found.allocation, bound=bound)
         unproved += not found.hopeless
         solver.forbid(_violated(problem, found, options.planner))
     best = min(_feasible(problem, latest, options), key=lambda found: found.off_chip_bytes)
     return replace(best, bound=max(bound, best.bound))
 
 
-def _feasible(problem: ResidenceProblem, latest: Selection | None, options: Options) -> list[Residence]:
+def _feasible(problem: OnChipProblem, latest: Selection | None, options: Options) -> list[OnChipAllocation]:
     """Answers that need no proof: those of simple strategies, and what has places of the latest selection."""
-    answers: list[Residence] = []
+    answers: list[OnChipAllocation] = []
     failure = PlanError("what has to be on chip finds no place")
     for strategy in (greedy, toplib, onsram_static, onsram_eager):
         try:
@@ -113,7 +113,7 @@ def _feasible(problem: ResidenceProblem, latest: Selection | None, options: Opti
     return answers
 
 
-def _selection(problem: ResidenceProblem, spans: Sequence[Spans]) -> Selection | None:
+def _selection(problem: OnChipProblem, spans: Sequence[Spans]) -> Selection | None:
     """The runs, without single accesses that save nothing; None if they take more than there is."""
     selection = Selection(problem)
     for index, each in enumerate(spans):
@@ -129,25 +129,25 @@ def _selection(problem: ResidenceProblem, spans: Sequence[Spans]) -> Selection |
     return selection if fits else None
 
 
-def _violated(problem: ResidenceProblem, placing: Placing, planner: str) -> list[Condition]:
+def _violated(problem: OnChipProblem, placing: Placing, planner: str) -> list[Condition]:
     """
     What must not be said again: the runs and blocks of a smallest set that has no places, as far as is proved; without
     a proof, what is on chip together with something that has only found a place outside.
     """
-    residence = placing.residence
-    packing, plan = memory(problem, residence)
+    allocation = placing.allocation
+    packing, plan = memory(problem, allocation)
     buffers = list(packing.buffers)
     if placing.hopeless:
         buffers = _smallest(buffers, problem.capacity, planner)
     elif outside := [each for each in buffers if plan.offsets.get(each.id, 0) + each.size > problem.capacity]:
         buffers = [each for each in buffers if any(each.meets(other) for other in outside)]
     number = {tensor.id: index for index, tensor in enumerate(problem.tensors)}
-    runs = {f"{run.tensor}:{run.first}": run for run in residence.runs}
+    runs = {f"{run.tensor}:{run.first}": run for run in allocation.runs}
     conditions: dict[Condition, None] = {}
     for buffer in buffers:
         if (run := runs.get(buffer.id)) is None:
             # The block of a step is as large as it is because of what is streamed.
-            conditions |= dict.fromkeys(_staged(problem, residence, buffer.lower))
+            conditions |= dict.fromkeys(_staged(problem, allocation, buffer.lower))
         elif run.first == run.last:
             conditions[Condition("resident", number[run.tensor], run.first)] = None
         else:
@@ -156,12 +156,12 @@ def _violated(problem: ResidenceProblem, placing: Placing, planner: str) -> list
     return list(conditions)
 
 
-def _staged(problem: ResidenceProblem, residence: Residence, step: int) -> list[Condition]:
+def _staged(problem: OnChipProblem, allocation: OnChipAllocation, step: int) -> list[Condition]:
     """That what a step streams, and stages, is streamed."""
     found: list[Condition] = []
     for number, tensor in enumerate(problem.tensors):
         for index, access in enumerate(tensor.accesses):
-            if access.step == step and access.staging and index not in residence.resident(tensor.id):
+            if access.step == step and access.staging and index not in allocation.resident(tensor.id):
                 found.append(Condition("streamed", number, index))
     return found
 

@@ -14,7 +14,7 @@ from penstock.passes.analysis.loops import trip_count
 from penstock.passes.analysis.memory.liveness import Allocation, accesses
 from penstock.passes.analysis.memory.memory_problems import element_memref, storage
 from penstock.passes.analysis.memory.storage import storage_of
-from penstock.passes.loop.remedies.tile_classes import Cut
+from penstock.passes.loop.repairs.tile_classes import Cut
 
 
 def scope_name(value: SSAValue) -> str:

@@ -31,14 +31,14 @@ from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, memref_of, sc
 from penstock.passes.analysis.loops import constant_of, index_range
 from penstock.passes.analysis.memory.storage import storage_of
 from penstock.passes.indices import Index, add
-from penstock.passes.loop.residence.fills import Number, can_fill
+from penstock.passes.loop.on_chip.fills import Number, can_fill
 from penstock.passes.loop.tensorize import prove
 
 Halo = tuple[tuple[int, int], ...]
 """For each dim the elements before the first and behind the last that hold padding."""
 
 
-class Streams(Exception):
+class CannotReside(Exception):
     """Why an argument of a kernel is not taken from on chip, in words."""
 
 
@@ -69,7 +69,7 @@ def specialize(kernel: func.FuncOp, residents: Mapping[int, Resident], target: T
     """
     A copy of `kernel` whose arguments `residents` are on chip; the kernel itself stays as it is.
 
-    Raises Streams where one of them cannot be.
+    Raises CannotReside where one of them cannot be.
     """
     clone = kernel.clone()
     block = clone.body.block
@@ -84,7 +84,7 @@ def overhang(kernel: func.FuncOp, number: int, scope: str) -> tuple[Halo, Number
     The border of padding that the windows of tiles in `scope` reach over the edges of an argument, and what is read
     there; None if they stay inside.
 
-    Raises Streams where that is not known, and for windows that read different paddings.
+    Raises CannotReside where that is not known, and for windows that read different paddings.
     """
     halo: list[tuple[int, int]] | None = None
     value: Number | None = None
@@ -96,10 +96,10 @@ def overhang(kernel: func.FuncOp, number: int, scope: str) -> tuple[Halo, Number
         if not any(low or high for low, high in reach):
             continue
         if op.source is not argument:
-            raise Streams("a window hangs over the edge of a part of it")
+            raise CannotReside("a window hangs over the edge of a part of it")
         found = _number(op.padding)
         if value is not None and found != value:
-            raise Streams("its windows read different paddings")
+            raise CannotReside("its windows read different paddings")
         value = found
         halo = reach if halo is None else [(max(a, c), max(b, d)) for (a, b), (c, d) in zip(halo, reach, strict=True)]
     return None if halo is None or value is None else (tuple(halo), value)
@@ -108,7 +108,7 @@ def overhang(kernel: func.FuncOp, number: int, scope: str) -> tuple[Halo, Number
 def _number(padding: SSAValue | None) -> Number:
     constant = None if padding is None else padding.owner
     if not isinstance(constant, arith.ConstantOp) or not isinstance(constant.value, Number):
-        raise Streams("its windows read a padding that is not constant")
+        raise CannotReside("its windows read a padding that is not constant")
     return constant.value
 
 
@@ -123,7 +123,7 @@ def _reach(op: CopyOp) -> list[tuple[int, int]]:
     for offset, size, bound in zip(at, op.box, bounds, strict=True):
         limits = index_range(offset)
         if limits is None:
-            raise Streams("how far a window of it reaches is not known")
+            raise CannotReside("how far a window of it reaches is not known")
         reach.append((max(0, -limits[0]), max(0, limits[1] + size - bound)))
     return reach
 
@@ -169,9 +169,9 @@ class _Argument:
                 reads |= number < len(op.inputs)
                 writes |= number >= len(op.inputs)
             else:
-                raise Streams(f"the kernel accesses it by {op.name}")
+                raise CannotReside(f"the kernel accesses it by {op.name}")
         if reads and writes:
-            raise Streams("the kernel reads and writes it")
+            raise CannotReside("the kernel reads and writes it")
 
     def _hangs_over(self, op: CopyOp) -> bool:
         if op.source is not self.argument or scope_of(op.dest_type) != self.resident.scope:
@@ -205,7 +205,7 @@ class _Argument:
         tile = op.dest if is_read else op.source
         scope = scope_of(memref_of(tile))
         if scope is None:
-            raise Streams("the kernel copies it off chip")
+            raise CannotReside("the kernel copies it off chip")
         if scope == self.resident.scope:
             if is_read:
                 self._read(op)
@@ -215,7 +215,7 @@ class _Argument:
         ends = (self.resident.scope, scope) if is_read else (scope, self.resident.scope)
         engine = self.target.dma_between(*ends)
         if engine is None:
-            raise Streams(f'no engine leads from "{ends[0]}" to "{ends[1]}"')
+            raise CannotReside(f'no engine leads from "{ends[0]}" to "{ends[1]}"')
         if op.padding is not None:
             self._check_padding(op, engine)
 
@@ -223,7 +223,7 @@ class _Argument:
         """The engine pads, or an intrinsic fills the tile first."""
         needed = max((max(reach) for reach in _reach(op)), default=0)
         if needed > engine.pad_limit and not can_fill(op.dest_type, _number(op.padding), self.target):
-            raise Streams(f"@{engine.sym_name.data} does not pad so far, and nothing fills the tile")
+            raise CannotReside(f"@{engine.sym_name.data} does not pad so far, and nothing fills the tile")
 
     # tiles in the scope of the resident
 
@@ -231,22 +231,22 @@ class _Argument:
         tile, block = op.dest, op.parent
         assert block is not None
         if op.window_side == "dest" or not isinstance(tile.owner, BufferOp):
-            raise Streams("it fills a part of a tile")
+            raise CannotReside("it fills a part of a tile")
         for user, number in _uses(tile):
             if user is op:
                 continue
             if _writes(user, number):
-                raise Streams("what is read of it is changed on chip")
+                raise CannotReside("what is read of it is changed on chip")
             ancestor = block.find_ancestor_op_in_block(user)
             if ancestor is None or not op.is_before_in_block(ancestor):
-                raise Streams("a tile of it is read again after the next one is there")
+                raise CannotReside("a tile of it is read again after the next one is there")
         offsets = op.mixed_source_offsets()
         if op.source is self.argument and self.resident.halo:
             builder = Builder(InsertPoint.before(op))
             halo = self.resident.halo
             offsets = [add(builder, offset, low) for offset, (low, _) in zip(offsets, halo, strict=True)]
         elif any(low or high for low, high in _reach(op)):
-            raise Streams("a window hangs over its edge")
+            raise CannotReside("a window hangs over its edge")
         part = _subview(Builder(InsertPoint.before(op)), op.source, offsets, op.box)
         self._replace(tile.owner, part, op)
 
@@ -254,20 +254,20 @@ class _Argument:
         tile, block = op.source, op.parent
         assert block is not None
         if op.window_side == "source" or not isinstance(tile.owner, BufferOp) or tile.owner.parent is not block:
-            raise Streams("it is written from a part of a tile, or from one that lives longer than a round")
+            raise CannotReside("it is written from a part of a tile, or from one that lives longer than a round")
         if any(low or high for low, high in _reach(op)):
-            raise Streams("what is written hangs over its edge")
+            raise CannotReside("what is written hangs over its edge")
         first: Operation = op
         for user, _ in _uses(tile):
             ancestor = block.find_ancestor_op_in_block(user)
             if ancestor is None or (user is not op and not ancestor.is_before_in_block(op)):
-                raise Streams("the tile is used after it is copied out")
+                raise CannotReside("the tile is used after it is copied out")
             if ancestor.is_before_in_block(first):
                 first = ancestor
         offsets = op.mixed_dest_offsets()
         needed = [op.dest, *(offset for offset in offsets if isinstance(offset, SSAValue))]
         if not all(_is_known_before(value, first) for value in needed):
-            raise Streams("where a tile goes is known only after it has been computed")
+            raise CannotReside("where a tile goes is known only after it has been computed")
         part = _subview(Builder(InsertPoint.before(first)), op.dest, offsets, op.box)
         self._replace(tile.owner, part, op)
 
@@ -283,12 +283,12 @@ class _Argument:
         try:
             op.library_call = prove(op, self.target).intrinsic.sym_name
         except UserError as error:
-            raise Streams("; ".join([error.message, *error.notes[:1]])) from None
+            raise CannotReside("; ".join([error.message, *error.notes[:1]])) from None
         granule = self.target.scope(self.resident.scope).granule_bytes
         for value in op.operands:
             while isinstance(value.owner, memref.SubviewOp):
                 if scope_of(memref_of(value)) == self.resident.scope and not _is_aligned(value.owner, granule):
-                    raise Streams(f"a tile of it begins within a granule of {granule} bytes")
+                    raise CannotReside(f"a tile of it begins within a granule of {granule} bytes")
                 value = value.owner.source
 
 
@@ -317,7 +317,7 @@ def _view_type(op: memref.SubviewOp) -> MemRefType[Attribute]:
     """The type of a view, by that of its source."""
     source = memref_of(op.source)
     if memref_of(op.result).get_num_dims() != source.get_num_dims():
-        raise Streams("the kernel sees it with fewer dims")
+        raise CannotReside("the kernel sees it with fewer dims")
     offsets = get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX)
     sizes, strides = list(op.static_sizes.get_values()), list(op.static_strides.get_values())
     return memref.SubviewOp.infer_result_type(source, offsets, sizes, strides)

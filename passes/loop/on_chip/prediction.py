@@ -14,14 +14,14 @@ from penstock.dialects.mem import RingOp
 from penstock.passes.analysis.kernels import ENTRY
 from penstock.passes.analysis.memory.liveness import Allocation
 from penstock.passes.analysis.memory.memory_problems import scope_of_allocation, size_in_bytes, storage
-from penstock.passes.loop.residence.choice import Decision
-from penstock.passes.loop.residence.places import Place
-from penstock.passes.loop.residence.program import ProgramUse, Site
+from penstock.passes.loop.on_chip.choice import Decision
+from penstock.passes.loop.on_chip.places import Place
+from penstock.passes.loop.on_chip.program import ProgramUse, Site
 
 PREDICTED = "predicted_traffic"
 """The attribute of `@main` with the bytes that its kernels move over the chip's edge in one run."""
 
-REMARKS = "residence"
+REMARKS = "on_chip_allocation"
 """The attribute of `@main` that says, for people, which buffers stay on chip, and why each of the others does not."""
 
 
@@ -74,7 +74,7 @@ def predicted_traffic(module: ModuleOp) -> Prediction | None:
     return Prediction(values[0], values[1], values[2], strategy.data)
 
 
-def residence_remarks(module: ModuleOp) -> list[str]:
+def on_chip_remarks(module: ModuleOp) -> list[str]:
     """What `mem-promote` said about each tensor of a module."""
     main = _main(module)
     found = None if main is None else main.attributes.get(REMARKS)
@@ -160,7 +160,7 @@ def _kept(decision: Decision, name: str) -> Iterator[str]:
     spent = sum(movement.bytes for movement in decision.movements() if movement.tensor == name)
     saved = sum(site.into + site.out for site in decision.sites(name)) - spent
     steps = place.tensor.by_step()
-    for run in decision.residence.runs:
+    for run in decision.allocation.runs:
         if run.tensor != name:
             continue
         first, last = (steps[tensor.accesses[index].step][0] for index in (run.first, run.last))

@@ -1,7 +1,7 @@
 """
 What is said when buffers do not fit their scope: what is alive at the peak, and the cheapest changes that help.
 
-Every remedy has been tried: the problem with the change made is planned again, and only what then fits is listed.
+Every repair has been tried: the problem with the change made is planned again, and only what then fits is listed.
 Its price is the bytes that would cross the chip's edge more than now; where that is not known exactly, at most.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 from penstock.dialects.diagnostics import TIME_LIMIT, USER_FAULT, UserError, location_of
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem
 from penstock.passes.analysis.memory.plan_faults import op_in
-from penstock.passes.loop.remedies.variants import Variant, variants
+from penstock.passes.loop.repairs.variants import Variant, variants
 from penstock.passes.planning.problem import (
     Buffer,
     Limits,
@@ -28,7 +28,7 @@ from penstock.passes.planning.problem import (
 from penstock.passes.planning.registry import DEFAULT_PLANNER, solve
 
 AT_MOST = 5
-"""Remedies that are listed."""
+"""Repairs that are listed."""
 
 LISTED = 12
 """Buffers that are named of those alive at the peak."""
@@ -67,7 +67,7 @@ def overflow(memory: MemoryProblem, outcome: Outcome, planner: str, limits: Limi
         *(f"  {memory.describe(buffer)}" for buffer in _largest(alive)),
         *([f"  and {len(alive) - LISTED} smaller ones"] if len(alive) > LISTED else []),
         f"{found}lower bound {bound}, capacity {capacity} bytes",
-        *_remedies(memory, needed, bound, planner, limits),
+        *_repairs(memory, needed, bound, planner, limits),
     ]
     if not proved:
         notes.append("it is not proved that there is none: with more steps or time-limit, mem-plan searches longer")
@@ -79,7 +79,7 @@ def overflow(memory: MemoryProblem, outcome: Outcome, planner: str, limits: Limi
     )
 
 
-def _remedies(memory: MemoryProblem, needed: int | None, bound: int, planner: str, limits: Limits) -> list[str]:
+def _repairs(memory: MemoryProblem, needed: int | None, bound: int, planner: str, limits: Limits) -> list[str]:
     """What would fit, a line each, the cheapest first."""
     problem = memory.problem
     lines: list[str] = []

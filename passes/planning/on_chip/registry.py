@@ -1,11 +1,11 @@
 """
-Strategies by name, through the entry point group `penstock.residence_strategies`: ours and those of others alike.
+Strategies by name, through the entry point group `penstock.on_chip_strategies`: ours and those of others alike.
 
-A strategy is a function from a `ResidenceProblem` and `Options` to a `Residence`; whatever it returns is checked.
+A strategy is a function from a `OnChipProblem` and `Options` to a `OnChipAllocation`; whatever it returns is checked.
 
 ```toml
-[project.entry-points."penstock.residence_strategies"]
-my-strategy = "my_package.residence:decide"
+[project.entry-points."penstock.on_chip_strategies"]
+my-strategy = "my_package.on_chip:decide"
 ```
 """
 
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, validate_allocation
 from penstock.passes.planning.problem import PlanError
 from penstock.passes.planning.registry import DEFAULT_PLANNER
-from penstock.passes.planning.residence.problem import Residence, ResidenceProblem, validate_residence
 
-GROUP = "penstock.residence_strategies"
+GROUP = "penstock.on_chip_strategies"
 """The entry point group of strategies."""
 
 DEFAULT_STRATEGY = "sweep"
@@ -38,7 +38,7 @@ class Options:
     """Which run of the program this is: a strategy that learns has seen those before."""
 
 
-Strategy = Callable[[ResidenceProblem, Options], Residence]
+Strategy = Callable[[OnChipProblem, Options], OnChipAllocation]
 
 
 def _entries() -> dict[str, EntryPoint]:
@@ -56,21 +56,21 @@ def strategy(name: str) -> Strategy:
         return entry.load()
     near = did_you_mean(name, strategy_names())
     raise UserError(
-        f'no residence strategy is called "{name}"',
+        f'no on-chip allocation strategy is called "{name}"',
         notes=[*([near] if near else []), f"there are {', '.join(strategy_names())}"],
     )
 
 
-def decide(problem: ResidenceProblem, name: str = DEFAULT_STRATEGY, options: Options | None = None) -> Residence:
+def decide(problem: OnChipProblem, name: str = DEFAULT_STRATEGY, options: Options | None = None) -> OnChipAllocation:
     """
     What the strategy `name` decides, checked.
 
     Raises UserError for an unknown strategy and for one whose answer is not valid; PlanError where there is no
     answer at all, because something that cannot be streamed does not fit.
     """
-    residence = strategy(name)(problem, options or Options())
+    allocation = strategy(name)(problem, options or Options())
     try:
-        validate_residence(problem, residence)
+        validate_allocation(problem, allocation)
     except PlanError as error:
         raise UserError(f'the strategy "{name}" returned an answer that is not valid: {error}') from None
-    return residence
+    return allocation

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from penstock.passes.planning import registry
-from penstock.passes.planning.problem import Limits, PlanError, height
-from penstock.passes.planning.residence.problem import (
-    Residence,
-    ResidenceProblem,
+from penstock.passes.planning.on_chip.problem import (
+    OnChipAllocation,
+    OnChipProblem,
     Run,
     Tensor,
     memory,
     traffic,
 )
-from penstock.passes.planning.residence.single import Span, Spans, cost, forced, unconstrained_bytes
+from penstock.passes.planning.on_chip.single import Span, Spans, cost, forced, unconstrained_bytes
+from penstock.passes.planning.problem import Limits, PlanError, height
 
 
 class Selection:
@@ -27,7 +27,7 @@ class Selection:
     Sizes count as the multiples of the common alignment that they take in any packing.
     """
 
-    def __init__(self, problem: ResidenceProblem):
+    def __init__(self, problem: OnChipProblem):
         self.problem = problem
         self.grain = gcd(problem.workspace_alignment, *(tensor.alignment for tensor in problem.tensors))
         self.capacity = self.rounded(problem.capacity)
@@ -78,23 +78,23 @@ class Selection:
         """Bytes over the edge of the chip, all tensors together."""
         return sum(cost(tensor, spans) for tensor, spans in zip(self.problem.tensors, self.spans, strict=True))
 
-    def residence(self, bound: int = 0) -> Residence:
-        """The runs as a `Residence` in which everything lies at 0."""
+    def allocation(self, bound: int = 0) -> OnChipAllocation:
+        """The runs as a `OnChipAllocation` in which everything lies at 0."""
         runs = tuple(
             Run(tensor.id, first, last, 0)
             for tensor, spans in zip(self.problem.tensors, self.spans, strict=True)
             for first, last in spans
         )
-        found = Residence(runs)
+        found = OnChipAllocation(runs)
         counts = traffic(self.problem, found)
         return replace(found, off_chip_bytes=sum(counts.values()), by_tensor=counts, bound=bound)
 
 
 @dataclass(frozen=True)
 class Placing:
-    """What a planner made of a residence."""
+    """What a planner made of an allocation."""
 
-    residence: Residence
+    allocation: OnChipAllocation
     """With the places that it found, which may be outside of the memory; with none where it found none."""
     fits: bool
     """Whether all of them are inside."""
@@ -102,20 +102,20 @@ class Placing:
     """Whether it is proved that there are none inside."""
 
 
-def place(problem: ResidenceProblem, residence: Residence, planner: str, limits: Limits) -> Placing:
-    """Ask a planner for the places of a residence. That it finds none inside proves nothing by itself."""
-    packing, _ = memory(problem, residence)
+def place(problem: OnChipProblem, allocation: OnChipAllocation, planner: str, limits: Limits) -> Placing:
+    """Ask a planner for the places of an allocation. That it finds none inside proves nothing by itself."""
+    packing, _ = memory(problem, allocation)
     outcome = registry.solve(packing, planner, limits)
     if outcome.plan is None:
-        return Placing(residence, not packing.buffers, outcome.infeasible)
+        return Placing(allocation, not packing.buffers, outcome.infeasible)
     offsets = outcome.plan.offsets
-    runs = tuple(replace(run, offset=offsets[f"{run.tensor}:{run.first}"]) for run in residence.runs)
+    runs = tuple(replace(run, offset=offsets[f"{run.tensor}:{run.first}"]) for run in allocation.runs)
     blocks = {buffer.lower: offsets[buffer.id] for buffer in packing.buffers[len(runs) :]}
-    found = replace(residence, runs=runs, workspace=blocks)
+    found = replace(allocation, runs=runs, workspace=blocks)
     return Placing(found, height(packing, outcome.plan) <= problem.capacity, outcome.infeasible)
 
 
-def placed(selection: Selection, order: Sequence[int], planner: str) -> Residence:
+def placed(selection: Selection, order: Sequence[int], planner: str) -> OnChipAllocation:
     """
     The runs of a selection with places. While the planner finds none, a tensor in `order` gives up the runs that were
     put outside of the memory: of such tensors, the last one.
@@ -127,10 +127,10 @@ def placed(selection: Selection, order: Sequence[int], planner: str) -> Residenc
     sizes = {tensor.id: tensor.size for tensor in problem.tensors}
     left = list(order)
     while True:
-        found = place(problem, selection.residence(), planner, limits)
+        found = place(problem, selection.allocation(), planner, limits)
         if found.fits:
-            return replace(found.residence, bound=unconstrained_bytes(problem))
-        runs = [run for run in found.residence.runs if run.offset + sizes[run.tensor] > problem.capacity]
+            return replace(found.allocation, bound=unconstrained_bytes(problem))
+        runs = [run for run in found.allocation.runs if run.offset + sizes[run.tensor] > problem.capacity]
         for index in reversed(left):
             tensor = problem.tensors[index]
             outside = {(run.first, run.last) for run in runs if run.tensor == tensor.id} - set(forced(tensor))

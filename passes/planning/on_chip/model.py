@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
-from penstock.passes.planning.residence.problem import ResidenceProblem, Tensor
-from penstock.passes.planning.residence.selection import Selection
-from penstock.passes.planning.residence.single import Spans
+from penstock.passes.planning.on_chip.problem import OnChipProblem, Tensor
+from penstock.passes.planning.on_chip.selection import Selection
+from penstock.passes.planning.on_chip.single import Spans
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Model:
     Costs and the rows of space are divided by what divides all of them.
     """
 
-    problem: ResidenceProblem
+    problem: OnChipProblem
     costs: list[int] = field(default_factory=list[int])
     lower: list[int] = field(default_factory=list[int])
     upper: list[int] = field(default_factory=list[int])
@@ -43,7 +43,7 @@ class Model:
     """Of each tensor the column of each gap."""
 
     @staticmethod
-    def of(problem: ResidenceProblem) -> Model:
+    def of(problem: OnChipProblem) -> Model:
         """The model of a problem; raises PlanError if what has to be on chip does not fit."""
         model = Model(problem)
         start = Selection(problem)  # also the check

@@ -42,14 +42,14 @@ from penstock.passes.planning.problem import Buffer, Plan, PlanError, Problem, v
 __all__ = [
     "Access",
     "Movement",
-    "Residence",
-    "ResidenceProblem",
+    "OnChipAllocation",
+    "OnChipProblem",
     "Run",
     "Tensor",
     "memory",
     "movements",
     "traffic",
-    "validate_residence",
+    "validate_allocation",
     "workspace_of",
 ]
 
@@ -129,7 +129,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class ResidenceProblem:
+class OnChipProblem:
     """Tensors, a memory, and what the steps need of it besides."""
 
     tensors: tuple[Tensor, ...]
@@ -177,7 +177,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Residence:
+class OnChipAllocation:
     """An answer: the runs, in the order of the tensors; every access in none of them is streamed."""
 
     runs: tuple[Run, ...]
@@ -219,16 +219,16 @@ class Movement:
     bytes: int
 
 
-def movements(problem: ResidenceProblem, residence: Residence) -> Iterator[Movement]:
+def movements(problem: OnChipProblem, allocation: OnChipAllocation) -> Iterator[Movement]:
     """
     Everything that goes over the edge of the chip, tensor by tensor, each in the order of the steps.
 
     A run that does not begin where the tensor is made begins with a fill; one in which it was written is written
     back after the last access that wrote it, if there are accesses after the run or the tensor is an output; every
-    access outside of a run is streamed. Supposes runs that `validate_residence` accepts.
+    access outside of a run is streamed. Supposes runs that `validate_allocation` accepts.
     """
     for tensor in problem.tensors:
-        runs = [run for run in residence.runs if run.tensor == tensor.id]
+        runs = [run for run in allocation.runs if run.tensor == tensor.id]
         last_index = len(tensor.accesses) - 1
         for index, access in enumerate(tensor.accesses):
             run = next((run for run in runs if run.first <= index <= run.last), None)
@@ -242,28 +242,28 @@ def movements(problem: ResidenceProblem, residence: Residence) -> Iterator[Movem
                 yield Movement(tensor.id, index, access.step, "write-back", tensor.moved)
 
 
-def traffic(problem: ResidenceProblem, residence: Residence) -> dict[str, int]:
+def traffic(problem: OnChipProblem, allocation: OnChipAllocation) -> dict[str, int]:
     """Bytes over the edge of the chip of each tensor, counted from the movements."""
     found = {tensor.id: 0 for tensor in problem.tensors}
-    for movement in movements(problem, residence):
+    for movement in movements(problem, allocation):
         found[movement.tensor] += movement.bytes
     return found
 
 
-def workspace_of(problem: ResidenceProblem, residence: Residence) -> dict[int, int]:
+def workspace_of(problem: OnChipProblem, allocation: OnChipAllocation) -> dict[int, int]:
     """The bytes of the block of each step that needs one: its workspace, and the staging of what it streams."""
     found = {step: size for step, size in enumerate(problem.workspace) if size}
     for tensor in problem.tensors:
-        resident = residence.resident(tensor.id)
+        resident = allocation.resident(tensor.id)
         for index, access in enumerate(tensor.accesses):
             if access.staging and index not in resident:
                 found[access.step] = found.get(access.step, 0) + access.staging
     return dict(sorted(found.items()))
 
 
-def memory(problem: ResidenceProblem, residence: Residence) -> tuple[Problem, Plan]:
+def memory(problem: OnChipProblem, allocation: OnChipAllocation) -> tuple[Problem, Plan]:
     """
-    What a residence puts on chip, as a packing problem, and its packing.
+    What an allocation puts on chip, as a packing problem, and its packing.
 
     A run is called `tensor:first` and lives from the step of its first access through that of its last; the block of
     a step is called `workspace:step`.
@@ -271,19 +271,19 @@ def memory(problem: ResidenceProblem, residence: Residence) -> tuple[Problem, Pl
     tensors = {tensor.id: tensor for tensor in problem.tensors}
     buffers: list[Buffer] = []
     offsets: dict[str, int] = {}
-    for run in residence.runs:
+    for run in allocation.runs:
         tensor = tensors[run.tensor]
         span = (tensor.accesses[run.first].step, tensor.accesses[run.last].step + 1)
         buffers.append(Buffer(f"{run.tensor}:{run.first}", (span,), tensor.size, tensor.alignment))
         offsets[buffers[-1].id] = run.offset
-    for step, size in workspace_of(problem, residence).items():
+    for step, size in workspace_of(problem, allocation).items():
         buffers.append(Buffer(f"workspace:{step}", ((step, step + 1),), size, problem.workspace_alignment))
-        if step in residence.workspace:
-            offsets[buffers[-1].id] = residence.workspace[step]
+        if step in allocation.workspace:
+            offsets[buffers[-1].id] = allocation.workspace[step]
     return Problem(tuple(buffers), problem.capacity), Plan(offsets)
 
 
-def validate_residence(problem: ResidenceProblem, residence: Residence) -> None:
+def validate_allocation(problem: OnChipProblem, allocation: OnChipAllocation) -> None:
     """
     Check an answer against the definition of the problem, and nothing else.
 
@@ -293,7 +293,7 @@ def validate_residence(problem: ResidenceProblem, residence: Residence) -> None:
     """
     tensors = {tensor.id: tensor for tensor in problem.tensors}
     seen: set[tuple[str, int]] = set()
-    for run in residence.runs:
+    for run in allocation.runs:
         if (tensor := tensors.get(run.tensor)) is None:
             raise PlanError(f"{run.tensor} is no tensor of the problem")
         if not 0 <= run.first <= run.last < len(tensor.accesses):
@@ -308,12 +308,12 @@ def validate_residence(problem: ResidenceProblem, residence: Residence) -> None:
         for index, access in enumerate(tensor.accesses):
             if not access.may_stream and (tensor.id, index) not in seen:
                 raise PlanError(f"access {index} of {tensor.id} is streamed, which it may not be")
-    validate(*memory(problem, residence))
-    counted = traffic(problem, residence)
+    validate(*memory(problem, allocation))
+    counted = traffic(problem, allocation)
     for id, count in counted.items():
-        if residence.by_tensor.get(id, 0) != count:
-            raise PlanError(f"{count} bytes of {id} go over the edge of the chip, not {residence.by_tensor.get(id, 0)}")
-    if (total := sum(counted.values())) != residence.off_chip_bytes:
-        raise PlanError(f"{total} bytes go over the edge of the chip, not {residence.off_chip_bytes}")
-    if residence.bound > total:
-        raise PlanError(f"{total} bytes go over the edge of the chip, fewer than the proved {residence.bound}")
+        if (said := allocation.by_tensor.get(id, 0)) != count:
+            raise PlanError(f"{count} bytes of {id} go over the edge of the chip, not {said}")
+    if (total := sum(counted.values())) != allocation.off_chip_bytes:
+        raise PlanError(f"{total} bytes go over the edge of the chip, not {allocation.off_chip_bytes}")
+    if allocation.bound > total:
+        raise PlanError(f"{total} bytes go over the edge of the chip, fewer than the proved {allocation.bound}")

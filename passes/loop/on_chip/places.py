@@ -12,10 +12,10 @@ from xdsl.ir import Attribute
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import element_bytes, span_in_bytes, static_strides
 from penstock.passes.analysis.memory.storage import in_scope
-from penstock.passes.loop.residence.fills import Number, can_fill
-from penstock.passes.loop.residence.program import Site, TensorUse
-from penstock.passes.loop.residence.specialize import Halo, Resident, Streams, overhang, specialize
-from penstock.passes.loop.residence.views import argument_type, changes_shape, strided_type, view_type
+from penstock.passes.loop.on_chip.fills import Number, can_fill
+from penstock.passes.loop.on_chip.program import Site, TensorUse
+from penstock.passes.loop.on_chip.specialize import CannotReside, Halo, Resident, overhang, specialize
+from penstock.passes.loop.on_chip.views import argument_type, changes_shape, strided_type, view_type
 
 Key = tuple[str, tuple[tuple[int, Resident], ...]]
 """A kernel, and its arguments that are on chip."""
@@ -29,18 +29,18 @@ class Specializer:
         self._made: dict[Key, func.FuncOp | str] = {}
 
     def make(self, kernel: func.FuncOp, residents: Mapping[int, Resident]) -> func.FuncOp:
-        """The kernel for these arguments; raises Streams where one cannot be on chip."""
+        """The kernel for these arguments; raises CannotReside where one cannot be on chip."""
         key = kernel.sym_name.data, tuple(sorted(residents.items()))
         if not residents:
             return kernel
         if key not in self._made:
             try:
                 self._made[key] = specialize(kernel, residents, self.target)
-            except Streams as reason:
+            except CannotReside as reason:
                 self._made[key] = str(reason)
         found = self._made[key]
         if isinstance(found, str):
-            raise Streams(found)
+            raise CannotReside(found)
         return found
 
 
@@ -84,17 +84,17 @@ class Place:
         return strided_type(self.type, self.tensor.type.get_shape(), strides, offset)
 
     def resident(self, site: Site, scope_halo: Border | None) -> Resident:
-        """What the kernel gets at an access; raises Streams where no type says it."""
+        """What the kernel gets at an access; raises CannotReside where no type says it."""
         if scope_halo is not None:
             if self.border is None or scope_halo.value != self.border.value:
-                raise Streams("its windows hang over the edge, and there is no border that holds their padding")
+                raise CannotReside("its windows hang over the edge, and there is no border that holds their padding")
             return Resident(self.type, self.border.halo)
         type = self.inner
         for view in site.views:
             type = view_type(view, type)
         offset = type.get_offset() or 0
         if offset * element_bytes(type) % self.granule:
-            raise Streams(f"the part of it begins within a granule of {self.granule} bytes")
+            raise CannotReside(f"the part of it begins within a granule of {self.granule} bytes")
         return Resident(argument_type(type))
 
 
@@ -109,8 +109,8 @@ def best_place(tensor: TensorUse, scope: str, made: Specializer) -> Place:
         try:
             found = overhang(site.kernel, site.number, scope)
             if found is not None and changes_shape(site.views):
-                raise Streams("its windows hang over the edges of a view of it")
-        except Streams as reason:
+                raise CannotReside("its windows hang over the edges of a view of it")
+        except CannotReside as reason:
             never[site] = str(reason)
             continue
         if found is not None:
@@ -157,7 +157,7 @@ def _tried(place: Place, borders: Mapping[Site, Border], never: Mapping[Site, st
             resident = place.resident(site, borders.get(site))
             made.make(site.kernel, {site.number: resident})
             place.residents[site] = resident
-        except Streams as reason:
+        except CannotReside as reason:
             place.reasons[site] = str(reason)
     for sites in place.tensor.by_step().values():
         if any(site.reads for site in sites) and any(site.writes for site in sites):

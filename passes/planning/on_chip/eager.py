@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Run, Tensor, traffic
+from penstock.passes.planning.on_chip.registry import Options
+from penstock.passes.planning.on_chip.single import cost, forced, including, stretches, unconstrained_bytes
 from penstock.passes.planning.problem import PlanError
-from penstock.passes.planning.residence.problem import Residence, ResidenceProblem, Run, Tensor, traffic
-from penstock.passes.planning.residence.registry import Options
-from penstock.passes.planning.residence.single import cost, forced, including, stretches, unconstrained_bytes
 
 Key = tuple[str, tuple[str, ...]]
 """What made an output and its shape, and the same of the outputs before it."""
@@ -50,14 +50,14 @@ class _Held:
 class _Execution:
     """One run of the program, from its first step to its last. It knows what was, and at each step what is there."""
 
-    problem: ResidenceProblem
+    problem: OnChipProblem
     table: dict[Key, Experience]
     held: dict[int, _Held] = field(default_factory=dict[int, _Held])
     """By the number of the tensor."""
     runs: list[tuple[int, Run]] = field(default_factory=list[tuple[int, Run]])
     blocks: dict[int, int] = field(default_factory=dict[int, int])
 
-    def run(self) -> Residence:
+    def run(self) -> OnChipAllocation:
         """Execute all steps, and remember."""
         problem = self.problem
         at: list[list[tuple[int, int]]] = [[] for _ in range(problem.steps)]
@@ -84,7 +84,7 @@ class _Execution:
                     if number not in keys or held.reads >= held.expected.reads:
                         self._discard(number)
         runs = tuple(run for _, run in sorted(self.runs, key=lambda each: (each[0], each[1].first)))
-        found = Residence(runs, self.blocks, bound=unconstrained_bytes(problem))
+        found = OnChipAllocation(runs, self.blocks, bound=unconstrained_bytes(problem))
         counts = traffic(problem, found)
         return replace(found, off_chip_bytes=sum(counts.values()), by_tensor=counts)
 
@@ -217,7 +217,7 @@ def _rate(expected: Experience, tensor: Tensor) -> float:
     return _worth(expected, tensor) / (max(tensor.size, 1) * max(expected.distance, 1))
 
 
-def onsram_eager(problem: ResidenceProblem, options: Options) -> Residence:
+def onsram_eager(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     """
     Decide in the order of execution, without looking ahead, from a table of what was.
 

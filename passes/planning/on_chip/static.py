@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.passes.planning.residence.problem import Residence, ResidenceProblem, Tensor
-from penstock.passes.planning.residence.registry import Options
-from penstock.passes.planning.residence.selection import Selection, placed
-from penstock.passes.planning.residence.single import Span, Spans, including, lifetime, moves, stretches
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Tensor
+from penstock.passes.planning.on_chip.registry import Options
+from penstock.passes.planning.on_chip.selection import Selection, placed
+from penstock.passes.planning.on_chip.single import Span, Spans, including, lifetime, moves, stretches
 
 
-def step_bytes(problem: ResidenceProblem, spans: Sequence[Spans]) -> list[int]:
+def step_bytes(problem: OnChipProblem, spans: Sequence[Spans]) -> list[int]:
     """Bytes over the edge of the chip at each step."""
     found = [0] * problem.steps
     for tensor, each in zip(problem.tensors, spans, strict=True):
@@ -19,21 +19,21 @@ def step_bytes(problem: ResidenceProblem, spans: Sequence[Spans]) -> list[int]:
     return found
 
 
-def step_time(problem: ResidenceProblem, step: int, moved: int) -> float:
+def step_time(problem: OnChipProblem, step: int, moved: int) -> float:
     """How long a step takes that moves so many bytes: it computes and moves at the same time."""
     compute = problem.compute[step] if step < len(problem.compute) else 0.0
     return max(compute, moved / problem.bandwidth)
 
 
-def total_time(problem: ResidenceProblem, residence: Residence) -> float:
+def total_time(problem: OnChipProblem, allocation: OnChipAllocation) -> float:
     """How long the program takes."""
     spans = [
-        tuple((run.first, run.last) for run in residence.runs if run.tensor == tensor.id) for tensor in problem.tensors
+        tuple((run.first, run.last) for run in allocation.runs if run.tensor == tensor.id) for tensor in problem.tensors
     ]
     return sum(step_time(problem, step, moved) for step, moved in enumerate(step_bytes(problem, spans)))
 
 
-def onsram_static(problem: ResidenceProblem, options: Options) -> Residence:
+def onsram_static(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     """
     Pin whole lives by benefit / (size x steps); the benefit is the time saved at the steps that access the tensor.
 
