@@ -34,11 +34,10 @@ from benchmarks.lifetimes import Lifetimes, on_chip_problem
 from benchmarks.measure import Row, cpu_seconds, limited, say, table
 from benchmarks.networks import network
 from penstock.dialects.graph import ConvOp, FusedOp, GemmOp, MatmulOp, tensor_of
-from penstock.passes.planning.on_chip.milp import relaxed_bound
-from penstock.passes.planning.on_chip.pinning import unlimited
+from penstock.passes.planning.on_chip.milp import Highs, Model
+from penstock.passes.planning.on_chip.pinning import step_bytes, step_time, unlimited
 from penstock.passes.planning.on_chip.problem import Access, OnChipAllocation, OnChipProblem
 from penstock.passes.planning.on_chip.registry import Options, decide, strategy
-from penstock.passes.planning.on_chip.static import total_time
 from penstock.passes.planning.registry import DEFAULT_PLANNER
 
 NETWORKS = (
@@ -106,6 +105,19 @@ def decided(problem: OnChipProblem, name: str, planner: str) -> tuple[OnChipAllo
     started = cpu_seconds()
     found = decide(problem, name, Options(planner=planner))
     return found, cpu_seconds() - started
+
+
+def relaxed_bound(problem: OnChipProblem) -> int:
+    """The bytes that no answer can do without, by the linear relaxation of the model."""
+    model = Model.of(problem)
+    model.integral = [False] * len(model.costs)
+    return Highs(model).solve(None).bound
+
+
+def total_time(problem: OnChipProblem, found: OnChipAllocation) -> float:
+    """How long the program takes."""
+    moved = step_bytes(problem, [found.spans(tensor.id) for tensor in problem.tensors])
+    return sum(step_time(problem, step, count) for step, count in enumerate(moved))
 
 
 def megabytes(count: float) -> str:

@@ -27,7 +27,7 @@ from penstock.passes.planning.on_chip.problem import (
     movements,
 )
 from penstock.passes.planning.on_chip.registry import Options, decide
-from penstock.passes.planning.on_chip.single import cheapest
+from penstock.passes.planning.on_chip.selection import cheapest
 from penstock.passes.planning.problem import Limits, height
 from penstock.passes.planning.registry import solve
 

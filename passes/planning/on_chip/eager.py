@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Run, Tensor, traffic
 from penstock.passes.planning.on_chip.registry import Options
-from penstock.passes.planning.on_chip.single import cost, forced, including, stretches, unconstrained_bytes
+from penstock.passes.planning.on_chip.selection import cost, forced, including, stretches, unconstrained_bytes
 from penstock.passes.planning.problem import PlanError
 
 Key = tuple[str, tuple[str, ...]]

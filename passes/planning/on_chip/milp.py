@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from math import ceil, isfinite
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import ceil, gcd, inf, isfinite
 from typing import Any
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.planning.on_chip.model import Model
-from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Spans, Tensor
 from penstock.passes.planning.on_chip.refine import Condition, Found, refine
 from penstock.passes.planning.on_chip.registry import Options
+from penstock.passes.planning.on_chip.selection import Selection
 from penstock.passes.planning.problem import PlanError
 
 MAX_NODES = 50_000
@@ -20,10 +22,139 @@ TOLERANCE = 1e-6
 """By how much HiGHS may be off a whole number."""
 
 
+Row = tuple[Mapping[int, int], float, float]
+"""lower <= sum of the coefficients times their columns <= upper, as (coefficients, lower, upper)."""
+
+
+@dataclass
+class Model:
+    """
+    Minimise `constant + costs * x` over columns 0 <= x <= 1 subject to the rows.
+
+    Costs and the rows of space are divided by what divides all of them.
+    """
+
+    problem: OnChipProblem
+    costs: list[int] = field(default_factory=list[int])
+    lower: list[int] = field(default_factory=list[int])
+    upper: list[int] = field(default_factory=list[int])
+    integral: list[bool] = field(default_factory=list[bool])
+    rows: list[Row] = field(default_factory=list[Row])
+    constant: int = 0
+    unit: int = 1
+    """Bytes of one unit of cost."""
+    resident: list[list[int]] = field(default_factory=list[list[int]])
+    """Of each tensor the column of each access. One that is not integral is resident where a gap beside it is kept."""
+    kept: list[list[int]] = field(default_factory=list[list[int]])
+    """Of each tensor the column of each gap."""
+
+    @staticmethod
+    def of(problem: OnChipProblem) -> Model:
+        """The model of a problem; raises PlanError if what has to be on chip does not fit."""
+        model = Model(problem)
+        start = Selection(problem)  # also the check
+        space: list[dict[int, int]] = [{} for _ in range(problem.steps)]
+        fixed = [start.rounded(size) for size in problem.workspace]
+        fixed += [0] * (problem.steps - len(fixed))
+        for tensor in problem.tensors:
+            model._add(tensor, start.rounded(tensor.size), space, fixed)
+        for terms, taken in zip(space, fixed, strict=True):
+            left = start.capacity - taken
+            negative = sum(count for count in terms.values() if count < 0)
+            if sum(count for count in terms.values() if count > 0) + negative > left or negative:
+                divisor = gcd(*terms.values())
+                model.rows.append(({at: count // divisor for at, count in terms.items()}, -inf, left // divisor))
+        model.unit = gcd(model.constant, *model.costs) or 1
+        model.costs = [cost // model.unit for cost in model.costs]
+        model.constant //= model.unit
+        return model
+
+    def _column(self, cost: int = 0, *, lower: bool = False, upper: bool = True, integral: bool = True) -> int:
+        self.costs.append(cost)
+        self.lower.append(int(lower))
+        self.upper.append(int(upper))
+        self.integral.append(integral)
+        return len(self.costs) - 1
+
+    def _at_least(self, terms: Mapping[int, int], bound: int) -> None:
+        self.rows.append((terms, bound, inf))
+
+    def _add(self, tensor: Tensor, size: int, space: list[dict[int, int]], fixed: list[int]) -> None:
+        """The columns and rows of one tensor; what it takes goes into `space` and `fixed`."""
+        accesses = tensor.accesses
+        last = len(accesses) - 1
+        allowed = [access.may_reside for access in accesses]
+        kept = [self._column(-tensor.moved, upper=allowed[index] and allowed[index + 1]) for index in range(last)]
+        writes = [tensor.writes(index) for index in range(last + 1)]
+        resident: list[int] = []
+        for index, access in enumerate(accesses):
+            streamed = tensor.streamed(index)
+            fill = tensor.moved if index > 0 or tensor.source else 0
+            follows = not access.staging and access.may_stream and streamed <= tensor.moved and not any(writes[1:])
+            follows = follows and (fill > 0 or last > 0 or tensor.output)
+            self.constant += streamed
+            column = self._column(
+                fill - streamed, lower=not access.may_stream, upper=access.may_reside, integral=not follows
+            )
+            resident.append(column)
+            for gap in range(max(index - 1, 0), min(index + 1, last)):
+                self._at_least({column: 1, kept[gap]: -1}, 0)
+            terms = space[access.step]
+            terms[column] = terms.get(column, 0) + size - access.staging
+            fixed[access.step] += access.staging
+        for index, gap in enumerate(kept):
+            for step in range(accesses[index].step + 1, accesses[index + 1].step):
+                space[step][gap] = size
+        self.resident.append(resident)
+        self.kept.append(kept)
+        if any(writes[1:]):
+            self._write_back_each_run(tensor, writes, resident, kept)
+        elif writes[0]:
+            # Written once: written back unless everything is kept.
+            back = self._column(tensor.moved, integral=False)
+            for gap in kept:
+                self._at_least({back: 1, resident[0]: -1, gap: 1}, 0)
+            if tensor.output:
+                self._at_least({back: 1, resident[0]: -1}, 0)
+
+    def _write_back_each_run(self, tensor: Tensor, writes: list[bool], resident: list[int], kept: list[int]) -> None:
+        """A tensor that is written more than once: each run that writes it is written back."""
+        newer: int | None = None
+        for index, column in enumerate(resident):
+            before, newer = newer, self._column(integral=False)
+            if writes[index]:
+                self._at_least({newer: 1, column: -1}, 0)
+            elif before is not None:
+                self._at_least({newer: 1, before: -1, kept[index - 1]: -1}, -1)
+            if index < len(kept) or tensor.output:
+                back = self._column(tensor.moved, integral=False)
+                self._at_least({back: 1, newer: -1} | ({kept[index]: 1} if index < len(kept) else {}), 0)
+
+    def spans(self, values: Sequence[float]) -> list[Spans]:
+        """The runs that a solution stands for, without those that save nothing."""
+        found: list[Spans] = []
+        for resident, kept in zip(self.resident, self.kept, strict=True):
+            keeps = [values[column] > 0.5 for column in kept]
+            beside = [
+                any(keeps[max(index - 1, 0) : index + 1])
+                or (values[column] > 0.5 and self.integral[column])
+                or self.lower[column] == 1
+                for index, column in enumerate(resident)
+            ]
+            spans: list[tuple[int, int]] = []
+            for index, here in enumerate(beside):
+                if here and index and keeps[index - 1]:
+                    spans[-1] = (spans[-1][0], index)
+                elif here:
+                    spans.append((index, index))
+            found.append(tuple(spans))
+        return found
+
+
 class Highs:
     """A model in HiGHS, to which rows can be added. One thread, so that the same model has the same solution."""
 
-    def __init__(self, model: Model, *, relaxed: bool = False):
+    def __init__(self, model: Model):
         try:
             self._highspy: Any = importlib.import_module("highspy")  # is there with the extra only, and has no types
         except ImportError:
@@ -32,25 +163,21 @@ class Highs:
                 notes=["pip install 'penstock[milp]'"],
             ) from None
         highspy = self._highspy
-        self._model, self._relaxed = model, relaxed
+        self._model = model
         program = highspy.HighsLp()
         program.num_col_, program.num_row_ = len(model.costs), len(model.rows)
         program.col_cost_ = [float(each) for each in model.costs]
         program.col_lower_ = [float(each) for each in model.lower]
         program.col_upper_ = [float(each) for each in model.upper]
-        program.row_lower_ = [row.lower for row in model.rows]
-        program.row_upper_ = [row.upper for row in model.rows]
+        program.row_lower_ = [lower for _, lower, _ in model.rows]
+        program.row_upper_ = [upper for _, _, upper in model.rows]
         program.offset_ = float(model.constant)
-        starts = [0]
-        for row in model.rows:
-            starts.append(starts[-1] + len(row.terms))
         program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        program.a_matrix_.start_ = starts
-        program.a_matrix_.index_ = [column for row in model.rows for column in row.terms]
-        program.a_matrix_.value_ = [float(each) for row in model.rows for each in row.terms.values()]
-        if not relaxed:
-            kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-            program.integrality_ = [kinds[each] for each in model.integral]
+        program.a_matrix_.start_ = list(accumulate((len(terms) for terms, _, _ in model.rows), initial=0))
+        program.a_matrix_.index_ = [column for terms, _, _ in model.rows for column in terms]
+        program.a_matrix_.value_ = [float(each) for terms, _, _ in model.rows for each in terms.values()]
+        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        program.integrality_ = [kinds[each] for each in model.integral]
         self._highs: Any = highspy.Highs()
         for name, value in (
             ("output_flag", False),
@@ -82,17 +209,11 @@ class Highs:
             raise PlanError("what has to be on chip does not fit")
         information = self._highs.getInfo()
         # Without an integral column HiGHS solves a linear program, which has no such bound.
-        linear = self._relaxed or not any(self._model.integral)
-        value = information.objective_function_value if linear else information.mip_dual_bound
+        value = information.mip_dual_bound if any(self._model.integral) else information.objective_function_value
         bound = ceil(value - TOLERANCE) * self._model.unit if isfinite(value) else 0
-        if self._relaxed or information.primal_solution_status != self._highspy.SolutionStatus.kSolutionStatusFeasible:
+        if information.primal_solution_status != self._highspy.SolutionStatus.kSolutionStatusFeasible:
             return Found(None, bound)
         return Found(self._model.spans(list(self._highs.getSolution().col_value)), bound)
-
-
-def relaxed_bound(problem: OnChipProblem) -> int:
-    """The bytes that no answer can do without, by the linear relaxation of the model."""
-    return Highs(Model.of(problem), relaxed=True).solve(None).bound
 
 
 def milp(problem: OnChipProblem, options: Options) -> OnChipAllocation:

@@ -35,23 +35,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from penstock.passes.planning.problem import Buffer, Plan, PlanError, Problem, validate
 
-__all__ = [
-    "Access",
-    "Movement",
-    "OnChipAllocation",
-    "OnChipProblem",
-    "Run",
-    "Tensor",
-    "memory",
-    "movements",
-    "traffic",
-    "validate_allocation",
-    "workspace_of",
-]
+Span = tuple[int, int]
+"""The indices of the first and the last access of a run."""
+Spans = tuple[Span, ...]
+"""The runs of one tensor, ascending and disjoint."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +67,7 @@ class Access:
         if self.step < 0:
             raise PlanError(f"an access is at step {self.step}")
         if self.staging < 0 or (self.off_chip_bytes is not None and self.off_chip_bytes < 0):
-            raise PlanError(f"the access at step {self.step} moves or stages less than no bytes")
+            raise PlanError(f"the access at step {self.step} moves or stages a negative number of bytes")
         if not (self.may_reside or self.may_stream):
             raise PlanError(f"the access at step {self.step} may be neither resident nor streamed")
 
@@ -104,7 +95,7 @@ class Tensor:
 
     def __post_init__(self) -> None:
         if self.size < 0 or (self.off_chip_size is not None and self.off_chip_size < 0):
-            raise PlanError(f"tensor {self.id} has less than no bytes")
+            raise PlanError(f"tensor {self.id} has a negative byte count")
         if self.alignment < 1:
             raise PlanError(f"tensor {self.id} is aligned to {self.alignment} bytes")
         steps = [access.step for access in self.accesses]
@@ -150,11 +141,11 @@ class OnChipProblem:
         if self.capacity < 0:
             raise PlanError(f"the capacity is {self.capacity} bytes")
         if any(each < 0 for each in self.workspace):
-            raise PlanError("a step has a workspace of less than no bytes")
+            raise PlanError("a step has a workspace of a negative byte count")
         if self.workspace_alignment < 1:
             raise PlanError(f"the workspace is aligned to {self.workspace_alignment} bytes")
         if self.bandwidth <= 0 or any(each < 0 for each in self.compute):
-            raise PlanError("a step computes for less than no time, or the bandwidth is not positive")
+            raise PlanError("a step computes for a negative time, or the bandwidth is not positive")
 
     @property
     def steps(self) -> int:
@@ -195,19 +186,20 @@ class OnChipAllocation:
         """Whether it is proved that no answer moves fewer bytes."""
         return self.off_chip_bytes == self.bound
 
+    def spans(self, tensor: str) -> Spans:
+        """The runs of a tensor."""
+        return tuple((run.first, run.last) for run in self.runs if run.tensor == tensor)
+
     def resident(self, tensor: str) -> frozenset[int]:
         """The indices of the accesses of a tensor that are resident."""
-        runs = (run for run in self.runs if run.tensor == tensor)
-        return frozenset(index for run in runs for index in range(run.first, run.last + 1))
+        return frozenset(index for first, last in self.spans(tensor) for index in range(first, last + 1))
 
     def kept(self, tensor: str) -> frozenset[int]:
         """The gaps over which a tensor is kept: gap k lies between accesses k and k + 1."""
-        runs = (run for run in self.runs if run.tensor == tensor)
-        return frozenset(index for run in runs for index in range(run.first, run.last))
+        return frozenset(index for first, last in self.spans(tensor) for index in range(first, last))
 
 
-@dataclass(frozen=True)
-class Movement:
+class Movement(NamedTuple):
     """Bytes of one tensor over the edge of the chip."""
 
     tensor: str
@@ -220,26 +212,32 @@ class Movement:
 
 
 def movements(problem: OnChipProblem, allocation: OnChipAllocation) -> Iterator[Movement]:
+    """Everything that goes over the edge of the chip, tensor by tensor, each in the order of the steps."""
+    for tensor in problem.tensors:
+        yield from movements_of(tensor, allocation.spans(tensor.id))
+
+
+def movements_of(tensor: Tensor, spans: Spans) -> Iterator[Movement]:
     """
-    Everything that goes over the edge of the chip, tensor by tensor, each in the order of the steps.
+    What one tensor with these runs moves.
 
     A run that does not begin where the tensor is made begins with a fill; one in which it was written is written
     back after the last access that wrote it, if there are accesses after the run or the tensor is an output; every
-    access outside of a run is streamed. Supposes runs that `validate_allocation` accepts.
+    access outside of a run is streamed. Requires runs that `validate_allocation` accepts.
     """
-    for tensor in problem.tensors:
-        runs = [run for run in allocation.runs if run.tensor == tensor.id]
-        last_index = len(tensor.accesses) - 1
-        for index, access in enumerate(tensor.accesses):
-            run = next((run for run in runs if run.first <= index <= run.last), None)
-            if run is None:
-                yield Movement(tensor.id, index, access.step, "stream", tensor.streamed(index))
-                continue
-            if index == run.first and (index > 0 or tensor.source):
-                yield Movement(tensor.id, index, access.step, "fill", tensor.moved)
-            is_last_write = tensor.writes(index) and not any(map(tensor.writes, range(index + 1, run.last + 1)))
-            if is_last_write and (run.last < last_index or tensor.output):
-                yield Movement(tensor.id, index, access.step, "write-back", tensor.moved)
+    last_index = len(tensor.accesses) - 1
+    last_of = {index: last for first, last in spans for index in range(first, last + 1)}
+    firsts = {first for first, _ in spans}
+    for index, access in enumerate(tensor.accesses):
+        last = last_of.get(index)
+        if last is None:
+            yield Movement(tensor.id, index, access.step, "stream", tensor.streamed(index))
+            continue
+        if index in firsts and (index > 0 or tensor.source):
+            yield Movement(tensor.id, index, access.step, "fill", tensor.moved)
+        is_last_write = tensor.writes(index) and not any(map(tensor.writes, range(index + 1, last + 1)))
+        if is_last_write and (last < last_index or tensor.output):
+            yield Movement(tensor.id, index, access.step, "write-back", tensor.moved)
 
 
 def traffic(problem: OnChipProblem, allocation: OnChipAllocation) -> dict[str, int]:

@@ -9,12 +9,10 @@ from typing import Literal, Protocol
 
 from penstock.passes.planning import registry
 from penstock.passes.planning.on_chip.eager import onsram_eager
-from penstock.passes.planning.on_chip.pinning import greedy, toplib
-from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, memory
+from penstock.passes.planning.on_chip.pinning import greedy, onsram_static, toplib
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Spans, memory
 from penstock.passes.planning.on_chip.registry import Options
-from penstock.passes.planning.on_chip.selection import Placing, Selection, place, placed
-from penstock.passes.planning.on_chip.single import Spans, cost, forced
-from penstock.passes.planning.on_chip.static import onsram_static
+from penstock.passes.planning.on_chip.selection import Placing, Selection, cost, forced, place, placed
 from penstock.passes.planning.problem import Buffer, Limits, PlanError, Problem
 
 MAX_UNPROVED = 4

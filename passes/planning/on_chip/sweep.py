@@ -9,11 +9,10 @@ from math import ceil, gcd, inf, isfinite
 from time import monotonic
 
 from penstock.passes.planning.on_chip.pinning import pinned, saved_a_step
-from penstock.passes.planning.on_chip.problem import Access, OnChipAllocation, OnChipProblem, Tensor
+from penstock.passes.planning.on_chip.problem import Access, OnChipAllocation, OnChipProblem, Spans, Tensor
 from penstock.passes.planning.on_chip.refine import Condition, Found, refine
 from penstock.passes.planning.on_chip.registry import Options
-from penstock.passes.planning.on_chip.selection import Selection
-from penstock.passes.planning.on_chip.single import Spans, cheapest, cost, forced
+from penstock.passes.planning.on_chip.selection import Selection, cheapest, cost, forced
 from penstock.passes.planning.problem import PlanError
 
 GONE, SAME, NEWER = range(3)

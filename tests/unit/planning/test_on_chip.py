@@ -13,8 +13,8 @@ import pytest
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.planning import registry as planners
 from penstock.passes.planning.on_chip import registry, sweep
-from penstock.passes.planning.on_chip.milp import relaxed_bound
-from penstock.passes.planning.on_chip.pinning import unlimited
+from penstock.passes.planning.on_chip.milp import Highs, Model
+from penstock.passes.planning.on_chip.pinning import step_bytes, step_time, unlimited
 from penstock.passes.planning.on_chip.problem import (
     Access,
     OnChipAllocation,
@@ -27,9 +27,20 @@ from penstock.passes.planning.on_chip.problem import (
     workspace_of,
 )
 from penstock.passes.planning.on_chip.registry import Options, Strategy, decide, strategy_names
-from penstock.passes.planning.on_chip.static import total_time
 from penstock.passes.planning.problem import Buffer, Limits, Outcome, Plan, PlanError, Problem
 from penstock.passes.planning.registry import Planner
+
+
+def relaxed_bound(problem: OnChipProblem) -> int:
+    model = Model.of(problem)
+    model.integral = [False] * len(model.costs)
+    return Highs(model).solve(None).bound
+
+
+def total_time(problem: OnChipProblem, found: OnChipAllocation) -> float:
+    moved = step_bytes(problem, [found.spans(tensor.id) for tensor in problem.tensors])
+    return sum(step_time(problem, step, count) for step, count in enumerate(moved))
+
 
 needs_highs = pytest.mark.skipif(importlib.util.find_spec("highspy") is None, reason="HiGHS is not installed")
 PROVING = [pytest.param("milp", marks=needs_highs), "sweep"]
@@ -65,15 +76,15 @@ def answer(problem: OnChipProblem, *runs: Run, workspace: dict[int, int] | None 
     ("make", "words"),
     [
         (lambda: Access(-1), "at step -1"),
-        (lambda: Access(0, -1), "less than no bytes"),
+        (lambda: Access(0, -1), "negative number of bytes"),
         (lambda: Access(0, may_reside=False, may_stream=False), "neither resident nor streamed"),
-        (lambda: tensor("t", -1, 0), "tensor t has less than no bytes"),
+        (lambda: tensor("t", -1, 0), "tensor t has a negative byte count"),
         (lambda: tensor("t", 1), "never accessed"),
         (lambda: tensor("t", 1, 3, 3), r"\[3, 3\], which do not ascend"),
         (lambda: tensor("t", 1, 3, alignment=0), "aligned to 0"),
         (lambda: OnChipProblem((tensor("t", 1, 0), tensor("t", 1, 0)), 8), "the same id"),
         (lambda: OnChipProblem((), -1), "capacity is -1"),
-        (lambda: OnChipProblem((), 1, (0, -1)), "workspace of less than no bytes"),
+        (lambda: OnChipProblem((), 1, (0, -1)), "workspace of a negative byte count"),
         (lambda: OnChipProblem((), 1, bandwidth=0), "bandwidth is not positive"),
     ],
 )
