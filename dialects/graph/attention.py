@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import BoolAttr, DenseArrayBase, Float32Type, FloatAttr, IntegerType
+from xdsl.dialects.builtin import BoolAttr, Float32Type, FloatAttr
 from xdsl.ir import Attribute
 from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, traits_def
 
 from penstock.dialects.graph.accumulator import accumulated
 from penstock.dialects.graph.base import (
     FLOATS,
+    INTS,
     TENSOR,
     GraphOp,
     HasPatternKind,
     PatternKind,
     Tensor,
-    Value,
     boolean,
-    ints,
     require,
     single,
     tensor_of,
@@ -26,8 +25,6 @@ from penstock.dialects.graph.base import (
 )
 from penstock.dialects.graph.number import Number
 from penstock.dialects.graph.sizes import may_broadcast_to, may_equal
-
-INTS = DenseArrayBase.constr(IntegerType(64))
 
 
 @irdl_op_definition
@@ -73,42 +70,6 @@ class AttentionOp(GraphOp):
         " (`accumulate` $accumulator^)? attr-dict `:` functional-type(operands, results)"
     )
 
-    def __init__(
-        self,
-        q: Value,
-        k: Value,
-        v: Value,
-        mask: Value | None = None,
-        *,
-        scale: float = 1.0,
-        q_perm: Sequence[int] | None = None,
-        k_perm: Sequence[int] | None = None,
-        v_perm: Sequence[int] | None = None,
-        result_perm: Sequence[int] | None = None,
-        zero_masked: bool = False,
-        blocks: Sequence[int] | None = None,
-        accumulator: Attribute | None = None,
-        result_type: Tensor | None = None,
-    ):
-        inferred = self.infer(
-            *(tensor_of(value) for value in (q, k, v)),
-            mask=None if mask is None else tensor_of(mask),
-            perms=(q_perm, k_perm, v_perm, result_perm),
-            accumulator=accumulator,
-        )
-        lists = {
-            "q_perm": q_perm,
-            "k_perm": k_perm,
-            "v_perm": v_perm,
-            "result_perm": result_perm,
-            "blocks": blocks,
-        }
-        properties: dict[str, Attribute | None] = {
-            name: None if values is None else ints(values) for name, values in lists.items()
-        }
-        properties |= {"scale": single(scale), "zero_masked": boolean(zero_masked), "accumulator": accumulator}
-        super().__init__([q, k, v, mask], result_type or inferred, properties)
-
     @property
     def perms(self) -> tuple[tuple[int, ...], ...]:
         """The permutations of q, k, v and the result, written out."""
@@ -116,30 +77,35 @@ class AttentionOp(GraphOp):
         found = (self.q_perm, self.k_perm, self.v_perm, self.result_perm)
         return tuple(identity if each is None else tuple(each.get_values()) for each in found)
 
-    @staticmethod
+    @classmethod
     def infer(
+        cls,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         *,
         mask: Tensor | None = None,
-        perms: Sequence[Sequence[int] | None] = (None,) * 4,
+        q_perm: Sequence[int] | None = None,
+        k_perm: Sequence[int] | None = None,
+        v_perm: Sequence[int] | None = None,
+        result_perm: Sequence[int] | None = None,
         accumulator: Attribute | None = None,
     ) -> Tensor:
-        """The shape [batch..., m, e], permuted by the last of `perms`."""
-        FLOATS.check(q, "graph.attention")
-        accumulated((q, k, v), mask, accumulator, "graph.attention")
+        """The shape [batch..., m, e], permuted by `result_perm`."""
+        FLOATS.check(q, cls.name)
+        accumulated((q, k, v), mask, accumulator, cls.name)
         rank = q.get_num_dims()
-        require(rank >= 2, f"graph.attention needs matrices, found {q}")
+        require(rank >= 2, f"{cls.name} needs matrices, found {q}")
         for each in (k, v):
-            require(each.get_num_dims() == rank, f"graph.attention needs operands of one rank, found {q} and {each}")
-        for name, perm in zip(("q_perm", "k_perm", "v_perm", "result_perm"), perms, strict=True):
+            require(each.get_num_dims() == rank, f"{cls.name} needs operands of one rank, found {q} and {each}")
+        perms = {"q_perm": q_perm, "k_perm": k_perm, "v_perm": v_perm, "result_perm": result_perm}
+        for name, perm in perms.items():
             require(
                 perm is None or sorted(perm) == list(range(rank)),
                 f"{name} {perm and list(perm)} is no permutation of {rank} dimensions",
             )
         (*batch, m, d), (*of_keys, n, width), (*of_values, count, e) = (
-            _permuted(each.get_shape(), perm) for each, perm in zip((q, k, v), perms, strict=False)
+            _permuted(each.get_shape(), perm) for each, perm in zip((q, k, v), (q_perm, k_perm, v_perm), strict=True)
         )
         for other, what in ((of_keys, "keys"), (of_values, "values")):
             require(
@@ -151,15 +117,7 @@ class AttentionOp(GraphOp):
         if mask is not None:
             scores = (*batch, m, n)
             require(may_broadcast_to(mask.get_shape(), scores), f"the mask {mask} does not broadcast to {scores}")
-        return tensor_type(v.element_type, _permuted((*batch, m, e), perms[3]))
-
-    def infer_type(self) -> Tensor:
-        return self.infer(
-            *(tensor_of(value) for value in (self.q, self.k, self.v)),
-            mask=None if self.mask is None else tensor_of(self.mask),
-            perms=self.perms,
-            accumulator=self.accumulator,
-        )
+        return tensor_type(v.element_type, _permuted((*batch, m, e), result_perm))
 
     def verify_(self) -> None:
         super().verify_()

@@ -1,9 +1,9 @@
 """
 What every op of the graph dialect shares: the base class, pattern kinds, weights and shape helpers.
 
-An op has one result, whose type follows from the operands and the properties: each class has a static
-method `infer` on types and Python numbers. The constructor calls it when no result type is given, the
-verifier compares the result with it. Integers are signless (signed) or `ui8` to `ui64`.
+An op declares its operands, its properties, and `infer`, from their types and Python values to the type of its one
+result. The constructor and the verifier follow: the one calls `infer` when no result type is given, the other compares
+the result with it. Integers are signless (signed) or `ui8` to `ui64`.
 
 A size may be unknown, `?`: inference sees a `Dim` in its place (see `sizes`), and each op says what it can. A
 result has `?` exactly where inference cannot tell a number: a type that says more, or less, is refused.
@@ -11,10 +11,12 @@ result has `?` exactly where inference cannot tell a number: a type that says mo
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias, cast
+from functools import cache
+from typing import Any, ClassVar, TypeAlias, cast
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -41,6 +43,7 @@ from xdsl.ir import Attribute, Operation, ParametrizedAttribute, SSAValue
 from xdsl.irdl import (
     AttrConstraint,
     IRDLOperation,
+    PropertyDef,
     irdl_attr_definition,
     result_def,
     traits_def,
@@ -50,15 +53,22 @@ from xdsl.printer import Printer
 from xdsl.rewriter import Rewriter
 from xdsl.traits import OpTrait, Pure
 from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.hints import isa
 from xdsl.utils.str_enum import StrEnum
 
 from penstock.dialects.graph.sizes import Dim, is_known, may_equal, unknown_size
 
 Tensor: TypeAlias = TensorType[Attribute]
 Value: TypeAlias = SSAValue | Operation
+Held: TypeAlias = Value | Sequence[Value] | None
+"""What the constructor of an op takes for an operand: a value, several, or none for an optional one."""
+PropertyValue: TypeAlias = Attribute | float | str | Sequence[int] | None
+"""What it takes for a property: numbers, text and lists of integers become attributes of the declared type."""
 
 TENSOR: AttrConstraint[Tensor] = AnyTensorTypeConstr
 """The constraint of every operand and result; the base class checks the rest."""
+INTS = DenseArrayBase.constr(IntegerType(64))
+"""The constraint of a list of integers."""
 
 
 class PatternKind(StrEnum):
@@ -327,6 +337,50 @@ def double(value: float) -> FloatAttr[Float64Type]:
     return FloatAttr(float(value), f64)
 
 
+def python_value(attribute: Attribute | None) -> Any:
+    """A property as a number, text or tuple of integers; what is none of these, and None, as it is."""
+    match attribute:
+        case IntegerAttr(type=IntegerType(width=IntAttr(data=1))):
+            return bool(attribute)
+        case IntegerAttr() | FloatAttr():
+            return attribute.value.data
+        case StringAttr():
+            return attribute.data
+        case DenseArrayBase():
+            return cast(DenseArrayBase[IntegerType], attribute).get_values()
+        case _:
+            return attribute
+
+
+def property_of(value: PropertyValue, declared: PropertyDef) -> Attribute | None:
+    """A Python value as the property that is declared, with its default for None."""
+    default = declared.default_value
+    if value is None or isinstance(value, Attribute):
+        return default if value is None else value
+    if isinstance(value, str):
+        return StringAttr(value)
+    if isinstance(value, Sequence):
+        return ints(value)
+    if isa(default, FloatAttr):
+        return FloatAttr(float(value), default.type)
+    if FloatAttr in (declared.constr.get_bases() or ()):
+        return double(value)
+    is_flag = isinstance(value, bool) or (isa(default, IntegerAttr) and is_bool(default.type))
+    return boolean(bool(value)) if is_flag else integer(cast(int, value))
+
+
+def _type_of(held: Held) -> Tensor | list[Tensor] | None:
+    """The type of an operand, or of all that one name stands for."""
+    if held is None or isinstance(held, SSAValue | Operation):
+        return None if held is None else tensor_of(held)
+    return [tensor_of(value) for value in held]
+
+
+@cache
+def _parameters(op_class: type[GraphOp]) -> tuple[str, ...]:
+    return tuple(inspect.signature(op_class.infer).parameters)
+
+
 def set_type(value: SSAValue, type: Attribute) -> None:
     """Give a value another type; whoever does makes its uses agree."""
     if value.type != type:
@@ -343,14 +397,39 @@ class GraphOp(IRDLOperation, ABC):
 
     traits = traits_def(Pure())
 
-    def __init__(
-        self,
-        operands: Sequence[Value | Sequence[Value] | None],
-        result_type: Tensor,
-        properties: Mapping[str, Attribute | None] | None = None,
-    ):
-        kept = erased(result_type, nameless_only=True)
-        super().__init__(operands=operands, result_types=[kept], properties=properties)
+    def __init__(self, *operands: Held, result_type: Tensor | None = None, **values: Held | PropertyValue):
+        """
+        The op on `operands`, in the order of their definition; optional ones, and properties as Python values, by name.
+
+        The result type is inferred unless it is given. Raises VerifyException if they clash.
+        """
+        definition = self.get_irdl_definition()
+        names = [name for name, _ in definition.operands]
+        unknown = sorted(values.keys() - {*names, *definition.properties})
+        if unknown or len(operands) > len(names):
+            words = ", ".join(unknown) or f"{len(operands)} operands"
+            raise TypeError(f"{self.name} takes the operands {names} and {[*definition.properties]}, not {words}")
+        held = {name: cast(Held, values.pop(name, None)) for name in names}
+        held |= dict(zip(names, operands, strict=False))
+        self.fill_in(cast(dict[str, PropertyValue], values), *map(_type_of, held.values()))
+        properties = {
+            name: property_of(cast(PropertyValue, values.get(name)), each)
+            for name, each in definition.properties.items()
+        }
+        inferred = result_type or self._inferred(held, properties)
+        kept = erased(inferred, nameless_only=True)
+        super().__init__(operands=list(held.values()), result_types=[kept], properties=properties)
+
+    @classmethod
+    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
+        """
+        Complete the `values` that the constructor makes properties of, from the types of the operands.
+
+        An axis is counted from the front of the first operand.
+        """
+        if isinstance(axis := values.get("axis"), int):
+            first = cast("list[Tensor]", types[0])[0] if isinstance(types[0], list) else cast(Tensor, types[0])
+            values["axis"] = normalized_axis(axis, first.get_num_dims())
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -364,9 +443,32 @@ class GraphOp(IRDLOperation, ABC):
         """The type of the result."""
         return tensor_of(self.result)
 
+    @classmethod
     @abstractmethod
+    def infer(cls, *arguments: Any, **more: Any) -> Tensor:
+        """
+        The type of the result; raises VerifyException if the arguments clash.
+
+        Its parameters are called as operands, of which it gets the types, and as properties, of which it gets the
+        Python values.
+        """
+
     def infer_type(self) -> Tensor:
         """The result type that the operands and properties give; raises VerifyException if they clash."""
+        held = {name: getattr(self, name) for name, _ in self.get_irdl_definition().operands}
+        return self._inferred(held, self.properties)
+
+    @classmethod
+    def _inferred(cls, operands: Mapping[str, Held], properties: Mapping[str, Attribute | None]) -> Tensor:
+        declared = cls.get_irdl_definition().properties
+        arguments: dict[str, Any] = {}
+        for name in _parameters(cls):
+            if name in operands:
+                arguments[name] = _type_of(operands[name])
+            else:
+                found = properties.get(name)
+                arguments[name] = python_value(declared[name].default_value if found is None else found)
+        return cls.infer(**arguments)
 
     def is_identity(self) -> bool:
         """Whether the result is the operand, for an op that only moves elements; provably so if sizes are unknown."""

@@ -87,7 +87,7 @@ class BitcastOp(GraphOp):
     assembly_format = "$x attr-dict `:` type($x) `->` type($result)"
 
     def __init__(self, x: Value, element_type: Attribute):
-        super().__init__([x], self.infer(tensor_of(x), element_type))
+        super().__init__(x, result_type=self.infer(tensor_of(x), element_type))
 
     @classmethod
     def infer(cls, x: Tensor, element_type: Attribute) -> Tensor:

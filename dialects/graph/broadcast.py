@@ -19,11 +19,9 @@ from penstock.dialects.graph.base import (
     HasPatternKind,
     PatternKind,
     Tensor,
-    Value,
     broadcast_shapes,
     require,
     same_element,
-    tensor_of,
     tensor_type,
 )
 from penstock.dialects.graph.sizes import may_broadcast_to
@@ -41,18 +39,12 @@ class BinaryOp(GraphOp, ABC):
     traits = traits_def(HasPatternKind(PatternKind.BROADCAST))
     assembly_format = "$a `,` $b attr-dict `:` functional-type(operands, results)"
 
-    def __init__(self, a: Value, b: Value, *, result_type: Tensor | None = None):
-        super().__init__([a, b], result_type or self.infer(tensor_of(a), tensor_of(b)))
-
     @classmethod
     def infer(cls, a: Tensor, b: Tensor) -> Tensor:
         """The broadcast shape with the elements of the operands."""
         cls.ACCEPTS.check(a, cls.name)
         element = same_element((a, b), cls.name)
         return tensor_type(element, broadcast_shapes(a.get_shape(), b.get_shape()))
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.a), tensor_of(self.b))
 
 
 @irdl_op_definition
@@ -189,10 +181,6 @@ class WhereOp(GraphOp):
     traits = traits_def(HasPatternKind(PatternKind.BROADCAST))
     assembly_format = "$cond `,` $a `,` $b attr-dict `:` functional-type(operands, results)"
 
-    def __init__(self, cond: Value, a: Value, b: Value, *, result_type: Tensor | None = None):
-        inferred = self.infer(tensor_of(cond), tensor_of(a), tensor_of(b))
-        super().__init__([cond, a, b], result_type or inferred)
-
     @classmethod
     def infer(cls, cond: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """The broadcast shape of all three with the elements of `a` and `b`."""
@@ -200,6 +188,3 @@ class WhereOp(GraphOp):
         element = same_element((a, b), cls.name)
         shape = broadcast_shapes(cond.get_shape(), a.get_shape(), b.get_shape())
         return tensor_type(element, shape)
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.cond), tensor_of(self.a), tensor_of(self.b))

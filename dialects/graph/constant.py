@@ -52,10 +52,10 @@ class ConstantOp(GraphOp):
     traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
 
     def __init__(self, value: WeightAttr | Dense, result_type: Tensor | None = None):
-        super().__init__([], result_type or self.infer(value), {"value": value})
+        super().__init__(value=value, result_type=result_type)
 
-    @staticmethod
-    def infer(value: WeightAttr | Dense) -> Tensor:
+    @classmethod
+    def infer(cls, value: WeightAttr | Dense) -> Tensor:
         """The type of a dense value; that of a weight is known to the store only."""
         if isinstance(value, WeightAttr):
             raise VerifyException("the constant of a weight needs an explicit result type")

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from xdsl.dialects.builtin import I64, DenseArrayBase, IntegerAttr, IntegerType, StringAttr
+from xdsl.dialects.builtin import I64, IntegerAttr, StringAttr
 from xdsl.ir import Attribute
 from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, traits_def
 
 from penstock.dialects.graph.accumulator import accumulated
 from penstock.dialects.graph.base import (
+    INTS,
     TENSOR,
     GraphOp,
     HasPatternKind,
     PatternKind,
+    PropertyValue,
     Tensor,
-    Value,
     integer,
-    ints,
     require,
     tensor_of,
     tensor_type,
@@ -33,7 +34,7 @@ from penstock.dialects.graph.layout import (
     with_channels,
 )
 from penstock.dialects.graph.sizes import is_known, may_equal
-from penstock.dialects.graph.window import window_counts
+from penstock.dialects.graph.window import fill_in_window, window_counts
 
 
 def filters_of(layout: str, filters: str | None, rank: int) -> Layout:
@@ -62,9 +63,9 @@ class ConvOp(GraphOp):
     x = operand_def(TENSOR)
     w = operand_def(TENSOR)
     b = opt_operand_def(TENSOR)
-    strides = prop_def(DenseArrayBase.constr(IntegerType(64)))
-    pads = prop_def(DenseArrayBase.constr(IntegerType(64)))
-    dilations = prop_def(DenseArrayBase.constr(IntegerType(64)))
+    strides = prop_def(INTS)
+    pads = prop_def(INTS)
+    dilations = prop_def(INTS)
     group = prop_def(IntegerAttr[I64], default_value=integer(1))
     layout = prop_def(StringAttr, default_value=StringAttr(NCHW))
     filters = opt_prop_def(StringAttr)
@@ -77,50 +78,14 @@ class ConvOp(GraphOp):
         " `:` functional-type(operands, results)"
     )
 
-    def __init__(
-        self,
-        x: Value,
-        w: Value,
-        b: Value | None = None,
-        *,
-        strides: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        dilations: Sequence[int] | None = None,
-        group: int = 1,
-        layout: str = NCHW,
-        filters: str | None = None,
-        accumulator: Attribute | None = None,
-        result_type: Tensor | None = None,
-    ):
-        rank = len(spatial_sizes(tensor_of(x), layout))
-        strides = [1] * rank if strides is None else strides
-        pads = [0] * (2 * rank) if pads is None else pads
-        dilations = [1] * rank if dilations is None else dilations
-        inferred = self.infer(
-            tensor_of(x),
-            tensor_of(w),
-            None if b is None else tensor_of(b),
-            strides=strides,
-            pads=pads,
-            dilations=dilations,
-            group=group,
-            layout=layout,
-            filters=filters,
-            accumulator=accumulator,
-        )
-        properties = {
-            "strides": ints(strides),
-            "pads": ints(pads),
-            "dilations": ints(dilations),
-            "group": integer(group),
-            "layout": StringAttr(layout),
-            "filters": None if filters is None else StringAttr(filters),
-            "accumulator": accumulator,
-        }
-        super().__init__([x, w, b], result_type or inferred, properties)
+    @classmethod
+    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
+        layout = values.get("layout")
+        fill_in_window(values, len(spatial_sizes(types[0], NCHW if layout is None else str(layout))))
 
-    @staticmethod
+    @classmethod
     def infer(
+        cls,
         x: Tensor,
         w: Tensor,
         b: Tensor | None = None,
@@ -134,7 +99,7 @@ class ConvOp(GraphOp):
         accumulator: Attribute | None = None,
     ) -> Tensor:
         """The images of `x` with the outputs as channels and the number of windows as spatial sizes."""
-        element = accumulated((x, w), b, accumulator, "graph.conv")
+        element = accumulated((x, w), b, accumulator, cls.name)
         spatial = spatial_sizes(x, layout)
         rank = len(spatial)
         blocks = 2 * (x.get_num_dims() - rank - 2)
@@ -188,17 +153,3 @@ class ConvOp(GraphOp):
         """The spatial sizes of the filters."""
         sizes = self.filter_layout.extents(tensor_of(self.w).get_shape())
         return tuple(size for dim, size in sizes.items() if dim in "DHW")
-
-    def infer_type(self) -> Tensor:
-        return self.infer(
-            tensor_of(self.x),
-            tensor_of(self.w),
-            None if self.b is None else tensor_of(self.b),
-            strides=self.strides.get_values(),
-            pads=self.pads.get_values(),
-            dilations=self.dilations.get_values(),
-            group=self.group.value.data,
-            layout=self.layout.data,
-            filters=None if self.filters is None else self.filters.data,
-            accumulator=self.accumulator,
-        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
 from typing import ClassVar
 
 from xdsl.dialects.builtin import Float32Type, Float64Type, FloatAttr, StringAttr
@@ -31,7 +30,6 @@ from penstock.dialects.graph.base import (
     PatternKind,
     Tensor,
     Value,
-    double,
     require,
     single,
     tensor_of,
@@ -54,23 +52,11 @@ class UnaryOp(GraphOp, ABC):
     traits = traits_def(HasPatternKind(PatternKind.ELEMENTWISE))
     assembly_format = "$x attr-dict `:` type($x)"
 
-    def __init__(
-        self,
-        x: Value,
-        *,
-        properties: Mapping[str, Attribute | None] | None = None,
-        result_type: Tensor | None = None,
-    ):
-        super().__init__([x], result_type or self.infer(tensor_of(x)), properties)
-
     @classmethod
     def infer(cls, x: Tensor) -> Tensor:
         """The type of `x`."""
         cls.ACCEPTS.check(x, cls.name)
         return x
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x))
 
 
 @irdl_op_definition
@@ -215,9 +201,6 @@ class LeakyReluOp(UnaryOp):
     custom_directives = (Number,)
     assembly_format = "$x (`alpha` custom<Number>($alpha)^)? attr-dict `:` type($x)"
 
-    def __init__(self, x: Value, *, alpha: float = 0.01, result_type: Tensor | None = None):
-        super().__init__(x, properties={"alpha": single(alpha)}, result_type=result_type)
-
 
 @irdl_op_definition
 class EluOp(UnaryOp):
@@ -228,9 +211,6 @@ class EluOp(UnaryOp):
     alpha = prop_def(FloatAttr[Float32Type], default_value=single(1.0))
     custom_directives = (Number,)
     assembly_format = "$x (`alpha` custom<Number>($alpha)^)? attr-dict `:` type($x)"
-
-    def __init__(self, x: Value, *, alpha: float = 1.0, result_type: Tensor | None = None):
-        super().__init__(x, properties={"alpha": single(alpha)}, result_type=result_type)
 
 
 SELU_ALPHA = 1.67326319217681884765625
@@ -248,17 +228,6 @@ class SeluOp(UnaryOp):
     custom_directives = (Number,)
     assembly_format = "$x (`alpha` custom<Number>($alpha)^)? (`gamma` custom<Number>($gamma)^)? attr-dict `:` type($x)"
 
-    def __init__(
-        self,
-        x: Value,
-        *,
-        alpha: float = SELU_ALPHA,
-        gamma: float = SELU_GAMMA,
-        result_type: Tensor | None = None,
-    ):
-        properties = {"alpha": single(alpha), "gamma": single(gamma)}
-        super().__init__(x, properties=properties, result_type=result_type)
-
 
 @irdl_op_definition
 class HardSigmoidOp(UnaryOp):
@@ -270,17 +239,6 @@ class HardSigmoidOp(UnaryOp):
     beta = prop_def(FloatAttr[Float32Type], default_value=single(0.5))
     custom_directives = (Number,)
     assembly_format = "$x (`alpha` custom<Number>($alpha)^)? (`beta` custom<Number>($beta)^)? attr-dict `:` type($x)"
-
-    def __init__(
-        self,
-        x: Value,
-        *,
-        alpha: float = 0.2,
-        beta: float = 0.5,
-        result_type: Tensor | None = None,
-    ):
-        properties = {"alpha": single(alpha), "beta": single(beta)}
-        super().__init__(x, properties=properties, result_type=result_type)
 
 
 @irdl_op_definition
@@ -294,10 +252,6 @@ class GeluOp(UnaryOp):
 
     approximate = prop_def(StringAttr, default_value=StringAttr("none"))
     assembly_format = "$x (`approximate` $approximate^)? attr-dict `:` type($x)"
-
-    def __init__(self, x: Value, *, approximate: str = "none", result_type: Tensor | None = None):
-        properties = {"approximate": StringAttr(approximate)}
-        super().__init__(x, properties=properties, result_type=result_type)
 
     def verify_(self) -> None:
         super().verify_()
@@ -319,20 +273,6 @@ class ClipOp(UnaryOp):
     custom_directives = (Number,)
     assembly_format = "$x (`min` custom<Number>($min)^)? (`max` custom<Number>($max)^)? attr-dict `:` type($x)"
 
-    def __init__(
-        self,
-        x: Value,
-        *,
-        min: float | None = None,
-        max: float | None = None,
-        result_type: Tensor | None = None,
-    ):
-        properties = {
-            "min": None if min is None else double(min),
-            "max": None if max is None else double(max),
-        }
-        super().__init__(x, properties=properties, result_type=result_type)
-
 
 @irdl_op_definition
 class CastOp(GraphOp):
@@ -350,7 +290,7 @@ class CastOp(GraphOp):
     assembly_format = "$x attr-dict `:` type($x) `->` type($result)"
 
     def __init__(self, x: Value, element_type: Attribute):
-        super().__init__([x], self.infer(tensor_of(x), element_type))
+        super().__init__(x, result_type=self.infer(tensor_of(x), element_type))
 
     @staticmethod
     def infer(x: Tensor, element_type: Attribute) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
+from typing import Any
 
 from xdsl.dialects.builtin import I64, BoolAttr, IntegerAttr, StringAttr, i64
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
@@ -19,12 +20,11 @@ from penstock.dialects.graph.base import (
     GraphOp,
     HasPatternKind,
     PatternKind,
+    PropertyValue,
     Tensor,
-    Value,
     boolean,
     check_axis,
     integer,
-    normalized_axis,
     require,
     same_element,
     tensor_of,
@@ -58,10 +58,10 @@ class GatherOp(GraphOp):
     traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
     assembly_format = "$x `at` $indices `axis` $axis attr-dict `:` functional-type(operands, results)"
 
-    def __init__(self, x: Value, indices: Value, *, axis: int = 0, result_type: Tensor | None = None):
-        axis = normalized_axis(axis, tensor_of(x).get_num_dims())
-        inferred = self.infer(tensor_of(x), tensor_of(indices), axis)
-        super().__init__([x, indices], result_type or inferred, {"axis": integer(axis)})
+    @classmethod
+    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
+        values.setdefault("axis", 0)
+        super().fill_in(values, *types)
 
     @classmethod
     def infer(cls, x: Tensor, indices: Tensor, axis: int) -> Tensor:
@@ -70,9 +70,6 @@ class GatherOp(GraphOp):
         shape = x.get_shape()
         check_axis(axis, len(shape))
         return tensor_type(x.element_type, [*shape[:axis], *indices.get_shape(), *shape[axis + 1 :]])
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), tensor_of(self.indices), self.axis.value.data)
 
 
 @irdl_op_definition
@@ -88,10 +85,10 @@ class GatherElementsOp(GraphOp):
     traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
     assembly_format = "$x `at` $indices `axis` $axis attr-dict `:` functional-type(operands, results)"
 
-    def __init__(self, x: Value, indices: Value, *, axis: int = 0, result_type: Tensor | None = None):
-        axis = normalized_axis(axis, tensor_of(x).get_num_dims())
-        inferred = self.infer(tensor_of(x), tensor_of(indices), axis)
-        super().__init__([x, indices], result_type or inferred, {"axis": integer(axis)})
+    @classmethod
+    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
+        values.setdefault("axis", 0)
+        super().fill_in(values, *types)
 
     @classmethod
     def infer(cls, x: Tensor, indices: Tensor, axis: int) -> Tensor:
@@ -104,9 +101,6 @@ class GatherElementsOp(GraphOp):
         )
         require(inside, f"{cls.name}: the places of {indices} are not all inside {x}")
         return tensor_type(x.element_type, indices.get_shape())
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), tensor_of(self.indices), self.axis.value.data)
 
 
 @irdl_op_definition
@@ -126,10 +120,6 @@ class GatherNdOp(GraphOp):
     traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
     assembly_format = "$x `at` $indices (`batch_dims` $batch_dims^)? attr-dict `:` functional-type(operands, results)"
 
-    def __init__(self, x: Value, indices: Value, *, batch_dims: int = 0, result_type: Tensor | None = None):
-        inferred = self.infer(tensor_of(x), tensor_of(indices), batch_dims)
-        super().__init__([x, indices], result_type or inferred, {"batch_dims": integer(batch_dims)})
-
     @classmethod
     def infer(cls, x: Tensor, indices: Tensor, batch_dims: int) -> Tensor:
         """The rows of `indices`, each with what is left of `x`."""
@@ -140,9 +130,6 @@ class GatherNdOp(GraphOp):
         require(batch_dims + width <= len(shape), f"{cls.name}: {batch_dims} + {width} indices for {x}")
         _check_same(shape[:batch_dims], places[:batch_dims], f"{cls.name}: {x} and {indices} differ in their batch")
         return tensor_type(x.element_type, [*places[:-1], *shape[batch_dims + width :]])
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), tensor_of(self.indices), self.batch_dims.value.data)
 
 
 def _row_width(name: str, indices: Tensor) -> int:
@@ -189,20 +176,10 @@ class ScatterElementsOp(ScatterOp):
         " functional-type(operands, results)"
     )
 
-    def __init__(
-        self,
-        x: Value,
-        indices: Value,
-        updates: Value,
-        *,
-        axis: int = 0,
-        reduction: str = "none",
-        result_type: Tensor | None = None,
-    ):
-        axis = normalized_axis(axis, tensor_of(x).get_num_dims())
-        inferred = self.infer(tensor_of(x), tensor_of(indices), tensor_of(updates), axis)
-        properties = {"axis": integer(axis), "reduction": StringAttr(reduction)}
-        super().__init__([x, indices, updates], result_type or inferred, properties)
+    @classmethod
+    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
+        values.setdefault("axis", 0)
+        super().fill_in(values, *types)
 
     @classmethod
     def infer(cls, x: Tensor, indices: Tensor, updates: Tensor, axis: int) -> Tensor:
@@ -212,9 +189,6 @@ class ScatterElementsOp(ScatterOp):
         message = f"{cls.name}: {indices} and {updates} have different shapes"
         _check_same(indices.get_shape(), updates.get_shape(), message)
         return x
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), tensor_of(self.indices), tensor_of(self.updates), self.axis.value.data)
 
 
 @irdl_op_definition
@@ -229,19 +203,6 @@ class ScatterNdOp(ScatterOp):
         "$x `at` $indices `to` $updates (`reduction` $reduction^)? attr-dict `:` functional-type(operands, results)"
     )
 
-    def __init__(
-        self,
-        x: Value,
-        indices: Value,
-        updates: Value,
-        *,
-        reduction: str = "none",
-        result_type: Tensor | None = None,
-    ):
-        inferred = self.infer(tensor_of(x), tensor_of(indices), tensor_of(updates))
-        properties = {"reduction": StringAttr(reduction)}
-        super().__init__([x, indices, updates], result_type or inferred, properties)
-
     @classmethod
     def infer(cls, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
         """The type of `x`."""
@@ -250,9 +211,6 @@ class ScatterNdOp(ScatterOp):
         message = f"{cls.name}: the updates are {updates}, {indices} names parts {part}"
         _check_same(part.get_shape(), updates.get_shape(), message)
         return x
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), tensor_of(self.indices), tensor_of(self.updates))
 
 
 @irdl_op_definition
@@ -273,10 +231,10 @@ class TopKOp(GraphOp):
     traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
     assembly_format = "$x `k` $k `axis` $axis (`largest` $largest^)? attr-dict `:` type($x) `->` type($result)"
 
-    def __init__(self, x: Value, *, k: int, axis: int = -1, largest: bool = True, result_type: Tensor | None = None):
-        axis = normalized_axis(axis, tensor_of(x).get_num_dims())
-        properties = {"k": integer(k), "axis": integer(axis), "largest": boolean(largest)}
-        super().__init__([x], result_type or self.infer(tensor_of(x), k, axis), properties)
+    @classmethod
+    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
+        values.setdefault("axis", -1)
+        super().fill_in(values, *types)
 
     @classmethod
     def infer(cls, x: Tensor, k: int, axis: int) -> Tensor:
@@ -286,6 +244,3 @@ class TopKOp(GraphOp):
         check_axis(axis, len(shape))
         require(k >= 0 and may_reach(shape[axis], k), f"{cls.name}: {k} of {shape[axis]} elements")
         return tensor_type(i64, [*shape[:axis], k, *shape[axis + 1 :]])
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), self.k.value.data, self.axis.value.data)

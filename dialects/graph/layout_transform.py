@@ -40,12 +40,11 @@ class LayoutTransformOp(GraphOp):
     assembly_format = "$x `from` $source `to` $target attr-dict `:` type($x) `->` type($result)"
 
     def __init__(self, x: Value, *, source: str, target: str, result_type: Tensor | None = None):
-        inferred = self.infer(tensor_of(x), source, target)
-        properties = {"source": StringAttr(source), "target": StringAttr(target)}
-        super().__init__([x], result_type or inferred, properties)
+        inferred = result_type or self.infer(tensor_of(x), source, target)
+        super().__init__(x, source=source, target=target, result_type=inferred)
 
-    @staticmethod
-    def infer(x: Tensor, source: str, target: str, stated: Tensor | None = None) -> Tensor:
+    @classmethod
+    def infer(cls, x: Tensor, source: str, target: str, stated: Tensor | None = None) -> Tensor:
         """`x` in the layout `target`: of the sizes `stated` where they fit, else of all that `x` has room for."""
         shape = x.get_shape()
         held = layout_of_rank(source, len(shape))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from typing import Any
 
 from xdsl.dialects.builtin import (
     I64,
@@ -22,17 +23,15 @@ from penstock.dialects.graph.base import (
     GraphOp,
     HasPatternKind,
     PatternKind,
+    PropertyValue,
     Tensor,
-    Value,
     boolean,
     broadcast_shapes,
     check_axis,
     integer,
-    normalized_axis,
     require,
     same_element,
     single,
-    tensor_of,
     tensor_type,
 )
 from penstock.dialects.graph.layout import NCHW, channel_axis
@@ -68,38 +67,9 @@ class GemmOp(GraphOp):
         " `:` functional-type(operands, results)"
     )
 
-    def __init__(
-        self,
-        a: Value,
-        b: Value,
-        c: Value | None = None,
-        *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        trans_a: bool = False,
-        trans_b: bool = False,
-        accumulator: Attribute | None = None,
-        result_type: Tensor | None = None,
-    ):
-        inferred = self.infer(
-            tensor_of(a),
-            tensor_of(b),
-            None if c is None else tensor_of(c),
-            trans_a=trans_a,
-            trans_b=trans_b,
-            accumulator=accumulator,
-        )
-        properties = {
-            "alpha": single(alpha),
-            "beta": single(beta),
-            "trans_a": boolean(trans_a),
-            "trans_b": boolean(trans_b),
-            "accumulator": accumulator,
-        }
-        super().__init__([a, b, c], result_type or inferred, properties)
-
-    @staticmethod
+    @classmethod
     def infer(
+        cls,
         a: Tensor,
         b: Tensor,
         c: Tensor | None = None,
@@ -109,9 +79,9 @@ class GemmOp(GraphOp):
         accumulator: Attribute | None = None,
     ) -> Tensor:
         """The matrix [m, n] of the product of [m, k] and [k, n]."""
-        element = accumulated((a, b), c, accumulator, "graph.gemm")
+        element = accumulated((a, b), c, accumulator, cls.name)
         for each in (a, b):
-            require(each.get_num_dims() == 2, f"graph.gemm multiplies matrices, found {each}")
+            require(each.get_num_dims() == 2, f"{cls.name} multiplies matrices, found {each}")
         m, left = reversed(a.get_shape()) if trans_a else a.get_shape()
         right, n = reversed(b.get_shape()) if trans_b else b.get_shape()
         require(may_equal(left, right), f"the inner sizes {left} of {a} and {right} of {b} differ")
@@ -122,16 +92,6 @@ class GemmOp(GraphOp):
                 f"{c} does not broadcast to {m}x{n}",
             )
         return tensor_type(element, (m, n))
-
-    def infer_type(self) -> Tensor:
-        return self.infer(
-            tensor_of(self.a),
-            tensor_of(self.b),
-            None if self.c is None else tensor_of(self.c),
-            trans_a=bool(self.trans_a),
-            trans_b=bool(self.trans_b),
-            accumulator=self.accumulator,
-        )
 
 
 @irdl_op_definition
@@ -151,26 +111,19 @@ class MatmulOp(GraphOp):
     traits = traits_def(HasPatternKind(PatternKind.COMPLEX_OUT_FUSABLE))
     assembly_format = "$a `,` $b (`accumulate` $accumulator^)? attr-dict `:` functional-type(operands, results)"
 
-    def __init__(self, a: Value, b: Value, *, accumulator: Attribute | None = None, result_type: Tensor | None = None):
-        inferred = self.infer(tensor_of(a), tensor_of(b), accumulator=accumulator)
-        super().__init__([a, b], result_type or inferred, {"accumulator": accumulator})
-
-    @staticmethod
-    def infer(a: Tensor, b: Tensor, *, accumulator: Attribute | None = None) -> Tensor:
+    @classmethod
+    def infer(cls, a: Tensor, b: Tensor, *, accumulator: Attribute | None = None) -> Tensor:
         """The shape [batch..., m, n] of the product of [batch..., m, k] and [batch..., k, n]."""
-        element = accumulated((a, b), None, accumulator, "graph.matmul")
+        element = accumulated((a, b), None, accumulator, cls.name)
         left, right = a.get_shape(), b.get_shape()
         for each in (a, b):
-            require(each.get_num_dims() > 0, f"graph.matmul multiplies no scalars, found {each}")
+            require(each.get_num_dims() > 0, f"{cls.name} multiplies no scalars, found {each}")
         inner = right[max(len(right) - 2, 0)]
         require(may_equal(left[-1], inner), f"the inner sizes {left[-1]} of {a} and {inner} of {b} differ")
         batch = broadcast_shapes(left[:-2], right[:-2])
         rows = left[-2:-1]
         columns = right[-1:] if len(right) > 1 else ()
         return tensor_type(element, (*batch, *rows, *columns))
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.a), tensor_of(self.b), accumulator=self.accumulator)
 
 
 @irdl_op_definition
@@ -197,40 +150,20 @@ class BatchNormalizationOp(GraphOp):
         " (`axis` $axis^)? attr-dict `:` functional-type(operands, results)"
     )
 
-    def __init__(
-        self,
-        x: Value,
-        scale: Value,
-        bias: Value,
-        mean: Value,
-        var: Value,
-        *,
-        epsilon: float = 1e-5,
-        axis: int = 1,
-        result_type: Tensor | None = None,
-    ):
-        axis = normalized_axis(axis, tensor_of(x).get_num_dims())
-        operands = (x, scale, bias, mean, var)
-        inferred = self.infer(*(tensor_of(value) for value in operands), axis=axis)
-        properties = {"epsilon": single(epsilon), "axis": integer(axis)}
-        super().__init__(operands, result_type or inferred, properties)
-
-    @staticmethod
-    def infer(x: Tensor, *vectors: Tensor, axis: int) -> Tensor:
+    @classmethod
+    def infer(cls, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor, *, axis: int) -> Tensor:
         """The type of `x`."""
-        FLOATS.check(x, "graph.batch_normalization")
-        same_element((x, *vectors), "graph.batch_normalization")
+        FLOATS.check(x, cls.name)
+        vectors = {"scale": scale, "bias": bias, "mean": mean, "var": var}
+        same_element((x, *vectors.values()), cls.name)
         check_axis(axis, x.get_num_dims())
         channels = x.get_shape()[axis]
-        for name, vector in zip(("scale", "bias", "mean", "var"), vectors, strict=True):
+        for name, vector in vectors.items():
             require(
                 vector.get_num_dims() == 1 and may_equal(vector.get_shape()[0], channels),
                 f"{name} must have the shape {channels} of dimension {axis} of {x}, found {vector}",
             )
         return x
-
-    def infer_type(self) -> Tensor:
-        return self.infer(*(tensor_of(value) for value in self.operands), axis=self.axis.value.data)
 
 
 class SoftmaxBase(GraphOp, ABC):
@@ -242,9 +175,10 @@ class SoftmaxBase(GraphOp, ABC):
     traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
     assembly_format = "$x `axis` $axis attr-dict `:` type($x) `->` type($result)"
 
-    def __init__(self, x: Value, *, axis: int = -1, result_type: Tensor | None = None):
-        axis = normalized_axis(axis, tensor_of(x).get_num_dims())
-        super().__init__([x], result_type or self.infer(tensor_of(x), axis), {"axis": integer(axis)})
+    @classmethod
+    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
+        values.setdefault("axis", -1)
+        super().fill_in(values, *types)
 
     @classmethod
     def infer(cls, x: Tensor, axis: int) -> Tensor:
@@ -252,9 +186,6 @@ class SoftmaxBase(GraphOp, ABC):
         FLOATS.check(x, cls.name)
         check_axis(axis, x.get_num_dims())
         return x
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), self.axis.value.data)
 
 
 @irdl_op_definition
@@ -296,35 +227,11 @@ class LrnOp(GraphOp):
         " `:` type($x) `->` type($result)"
     )
 
-    def __init__(
-        self,
-        x: Value,
-        *,
-        size: int,
-        alpha: float = 1e-4,
-        beta: float = 0.75,
-        bias: float = 1.0,
-        layout: str = NCHW,
-        result_type: Tensor | None = None,
-    ):
-        properties = {
-            "size": integer(size),
-            "alpha": single(alpha),
-            "beta": single(beta),
-            "bias": single(bias),
-            "layout": StringAttr(layout),
-        }
-        inferred = self.infer(tensor_of(x), size, layout)
-        super().__init__([x], result_type or inferred, properties)
-
-    @staticmethod
-    def infer(x: Tensor, size: int, layout: str) -> Tensor:
+    @classmethod
+    def infer(cls, x: Tensor, size: int, layout: str) -> Tensor:
         """The type of `x`."""
-        FLOATS.check(x, "graph.lrn")
+        FLOATS.check(x, cls.name)
         require(size >= 1, f"size is {size}, must be at least 1")
-        require(x.get_num_dims() >= 2, f"graph.lrn needs a dimension of channels, found {x}")
+        require(x.get_num_dims() >= 2, f"{cls.name} needs a dimension of channels, found {x}")
         channel_axis(layout, x.get_num_dims())
         return x
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), self.size.value.data, self.layout.data)

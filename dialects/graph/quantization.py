@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from xdsl.dialects.builtin import I64, IntegerAttr
 from xdsl.ir import Attribute
 from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, prop_def, traits_def
@@ -13,13 +15,13 @@ from penstock.dialects.graph.base import (
     GraphOp,
     HasPatternKind,
     PatternKind,
+    PropertyValue,
     Tensor,
     Value,
     check_axis,
     integer,
     integer_bounds,
     is_float,
-    normalized_axis,
     require,
     tensor_of,
     tensor_type,
@@ -61,6 +63,14 @@ class LinearOp(GraphOp):
         return self.axis.value.data if tensor_of(self.scale).get_num_dims() else None
 
     @classmethod
+    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
+        """Where there is one scale the axis does not count, and is the default."""
+        if types[1].get_num_dims():
+            super().fill_in(values, *types)
+        else:
+            values["axis"] = None
+
+    @classmethod
     def check(cls, x: Tensor, scale: Tensor, zero_point: Tensor | None, axis: int, integers: Attribute) -> None:
         """Raise VerifyException unless the operands fit each other; `integers` is the integral element type."""
         FLOATS.check(scale, cls.name)
@@ -82,11 +92,6 @@ class LinearOp(GraphOp):
         )
 
 
-def _axis(x: Value, scale: Value, axis: int) -> int:
-    """`axis` from the front where it counts, else the default."""
-    return normalized_axis(axis, tensor_of(x).get_num_dims()) if tensor_of(scale).get_num_dims() else 1
-
-
 @irdl_op_definition
 class QuantizeLinearOp(LinearOp):
     """
@@ -99,10 +104,12 @@ class QuantizeLinearOp(LinearOp):
     def __init__(
         self, x: Value, scale: Value, zero_point: Value | None = None, *, element_type: Attribute, axis: int = 1
     ):
-        axis = _axis(x, scale, axis)
+        values: dict[str, PropertyValue] = {"axis": axis}
         zero = None if zero_point is None else tensor_of(zero_point)
-        inferred = self.infer(tensor_of(x), tensor_of(scale), zero, axis, element_type)
-        super().__init__([x, scale, zero_point], inferred, {"axis": integer(axis)})
+        types = tensor_of(x), tensor_of(scale), zero
+        self.fill_in(values, *types)
+        inferred = self.infer(*types, cast(int, values["axis"]), element_type)
+        super().__init__(x, scale, zero_point, axis=axis, result_type=inferred)
 
     @classmethod
     def infer(cls, x: Tensor, scale: Tensor, zero_point: Tensor | None, axis: int, element_type: Attribute) -> Tensor:
@@ -128,19 +135,9 @@ class DequantizeLinearOp(LinearOp):
 
     name = "graph.dequantize_linear"
 
-    def __init__(self, x: Value, scale: Value, zero_point: Value | None = None, *, axis: int = 1):
-        axis = _axis(x, scale, axis)
-        zero = None if zero_point is None else tensor_of(zero_point)
-        inferred = self.infer(tensor_of(x), tensor_of(scale), zero, axis)
-        super().__init__([x, scale, zero_point], inferred, {"axis": integer(axis)})
-
     @classmethod
     def infer(cls, x: Tensor, scale: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
         """The shape of `x` with the elements of `scale`."""
         DEQUANTIZED.check(x, cls.name)
         cls.check(x, scale, zero_point, axis, x.element_type)
         return tensor_type(scale.element_type, x.get_shape())
-
-    def infer_type(self) -> Tensor:
-        zero = None if self.zero_point is None else tensor_of(self.zero_point)
-        return self.infer(tensor_of(self.x), tensor_of(self.scale), zero, self.axis.value.data)

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
-from xdsl.dialects.builtin import BoolAttr, DenseArrayBase, IntegerType
+from xdsl.dialects.builtin import BoolAttr
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 
 from penstock.dialects.graph.base import (
+    INTS,
     NUMBERS,
     TENSOR,
     Elements,
     GraphOp,
     HasPatternKind,
     PatternKind,
+    PropertyValue,
     Tensor,
-    Value,
     boolean,
     check_axis,
-    ints,
     normalized_axis,
     require,
-    tensor_of,
     tensor_type,
 )
 
@@ -40,26 +39,17 @@ class ReductionOp(GraphOp, ABC):
     """The element types it is defined on."""
 
     x = operand_def(TENSOR)
-    axes = prop_def(DenseArrayBase.constr(IntegerType(64)))
+    axes = prop_def(INTS)
     keepdims = prop_def(BoolAttr, default_value=boolean(True))
 
     traits = traits_def(HasPatternKind(PatternKind.REDUCTION))
     assembly_format = "$x `axes` $axes (`keepdims` $keepdims^)? attr-dict `:` type($x) `->` type($result)"
 
-    def __init__(
-        self,
-        x: Value,
-        *,
-        axes: Sequence[int] | None = None,
-        keepdims: bool = True,
-        result_type: Tensor | None = None,
-    ):
-        rank = tensor_of(x).get_num_dims()
-        chosen = range(rank) if axes is None else axes
-        axes = sorted({normalized_axis(axis, rank) for axis in chosen})
-        inferred = self.infer(tensor_of(x), axes, keepdims)
-        properties = {"axes": ints(axes), "keepdims": boolean(keepdims)}
-        super().__init__([x], result_type or inferred, properties)
+    @classmethod
+    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
+        rank = types[0].get_num_dims()
+        chosen = cast("Sequence[int] | None", values.get("axes"))
+        values["axes"] = sorted({normalized_axis(axis, rank) for axis in (range(rank) if chosen is None else chosen)})
 
     @classmethod
     def infer(cls, x: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
@@ -70,9 +60,6 @@ class ReductionOp(GraphOp, ABC):
             check_axis(axis, x.get_num_dims())
         sizes = [1 if dim in axes else size for dim, size in enumerate(x.get_shape()) if keepdims or dim not in axes]
         return tensor_type(x.element_type, sizes)
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), self.axes.get_values(), bool(self.keepdims))
 
 
 @irdl_op_definition

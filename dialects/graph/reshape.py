@@ -65,12 +65,12 @@ class ReshapeOp(ToShapeOp):
 
     def __init__(self, x: Value, shape: Sequence[int]):
         inferred = self.infer(tensor_of(x), shape)
-        super().__init__([x], inferred)
+        super().__init__(x, result_type=inferred)
         sizes = inferred.get_shape()
         self._name(self._needed_names(sizes, symbols_of(sizes)))
 
-    @staticmethod
-    def infer(x: Tensor, shape: Sequence[int]) -> Tensor:
+    @classmethod
+    def infer(cls, x: Tensor, shape: Sequence[int]) -> Tensor:
         """`x` in `shape`, in which one size may be -1 and is then computed."""
         count = math.prod(x.get_shape())
         known = math.prod(size for size in shape if size != -1)
@@ -139,7 +139,7 @@ class ExpandOp(ToShapeOp):
     def __init__(self, x: Value, shape: Sequence[int]):
         tensor = tensor_of(x)
         inferred = self.infer(tensor, shape)
-        super().__init__([x], inferred)
+        super().__init__(x, result_type=inferred)
         sizes = inferred.get_shape()
         own = (*[1] * (len(sizes) - tensor.get_num_dims()), *tensor.get_shape())
         asked = (*[1] * (len(sizes) - len(shape)), *shape)
@@ -151,8 +151,8 @@ class ExpandOp(ToShapeOp):
                 names[dim] = name
         self._name(names)
 
-    @staticmethod
-    def infer(x: Tensor, shape: Sequence[int]) -> Tensor:
+    @classmethod
+    def infer(cls, x: Tensor, shape: Sequence[int]) -> Tensor:
         """`x` in the shape that its own and `shape` broadcast to."""
         return tensor_type(x.element_type, broadcast_shapes(x.get_shape(), shape))
 

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import (
     I64,
-    DenseArrayBase,
     Float64Type,
     FloatAttr,
     IntegerAttr,
-    IntegerType,
 )
 from xdsl.irdl import (
     irdl_op_definition,
@@ -22,6 +20,7 @@ from xdsl.irdl import (
 )
 
 from penstock.dialects.graph.base import (
+    INTS,
     TENSOR,
     GraphOp,
     HasPatternKind,
@@ -30,10 +29,8 @@ from penstock.dialects.graph.base import (
     Value,
     check_axis,
     double,
-    integer,
     integer_bounds,
     ints,
-    normalized_axis,
     require,
     same_element,
     tensor_of,
@@ -56,17 +53,13 @@ class TransposeOp(GraphOp):
     name = "graph.transpose"
 
     x = operand_def(TENSOR)
-    perm = prop_def(DenseArrayBase.constr(IntegerType(64)))
+    perm = prop_def(INTS)
 
     traits = traits_def(HasPatternKind(PatternKind.INJECTIVE))
     assembly_format = "$x `perm` $perm attr-dict `:` type($x) `->` type($result)"
 
-    def __init__(self, x: Value, *, perm: Sequence[int], result_type: Tensor | None = None):
-        inferred = self.infer(tensor_of(x), perm)
-        super().__init__([x], result_type or inferred, {"perm": ints(perm)})
-
-    @staticmethod
-    def infer(x: Tensor, perm: Sequence[int]) -> Tensor:
+    @classmethod
+    def infer(cls, x: Tensor, perm: Sequence[int]) -> Tensor:
         """`x` with its dimensions in another order."""
         shape = x.get_shape()
         require(
@@ -74,9 +67,6 @@ class TransposeOp(GraphOp):
             f"perm {list(perm)} is no permutation of the {len(shape)} dimensions of {x}",
         )
         return tensor_type(x.element_type, [shape[dim] for dim in perm])
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), self.perm.get_values())
 
 
 @irdl_op_definition
@@ -91,17 +81,11 @@ class ConcatOp(GraphOp):
     traits = traits_def(HasPatternKind(PatternKind.INJECTIVE))
     assembly_format = "$inputs `axis` $axis attr-dict `:` functional-type(operands, results)"
 
-    def __init__(self, inputs: Sequence[Value], *, axis: int, result_type: Tensor | None = None):
-        types = [tensor_of(value) for value in inputs]
-        if types:
-            axis = normalized_axis(axis, types[0].get_num_dims())
-        super().__init__([inputs], result_type or self.infer(types, axis), {"axis": integer(axis)})
-
-    @staticmethod
-    def infer(inputs: Sequence[Tensor], axis: int) -> Tensor:
+    @classmethod
+    def infer(cls, inputs: Sequence[Tensor], axis: int) -> Tensor:
         """The shape of the first operand with the sum of all sizes along `axis`."""
-        require(len(inputs) > 0, "graph.concat needs at least one operand")
-        element = same_element(inputs, "graph.concat")
+        require(len(inputs) > 0, f"{cls.name} needs at least one operand")
+        element = same_element(inputs, cls.name)
         first = inputs[0].get_shape()
         check_axis(axis, len(first))
         common = list(first)
@@ -119,9 +103,6 @@ class ConcatOp(GraphOp):
         total = sum(each.get_shape()[axis] for each in inputs)
         return tensor_type(element, [*common[:axis], total, *common[axis + 1 :]])
 
-    def infer_type(self) -> Tensor:
-        return self.infer([tensor_of(value) for value in self.inputs], self.axis.value.data)
-
 
 @irdl_op_definition
 class PadOp(GraphOp):
@@ -130,27 +111,15 @@ class PadOp(GraphOp):
     name = "graph.pad"
 
     x = operand_def(TENSOR)
-    pads = prop_def(DenseArrayBase.constr(IntegerType(64)))
+    pads = prop_def(INTS)
     value = prop_def(FloatAttr[Float64Type], default_value=double(0.0))
 
     traits = traits_def(HasPatternKind(PatternKind.INJECTIVE))
     custom_directives = (Number,)
     assembly_format = "$x `pads` $pads (`value` custom<Number>($value)^)? attr-dict `:` type($x) `->` type($result)"
 
-    def __init__(
-        self,
-        x: Value,
-        *,
-        pads: Sequence[int],
-        value: float = 0.0,
-        result_type: Tensor | None = None,
-    ):
-        inferred = self.infer(tensor_of(x), pads)
-        properties = {"pads": ints(pads), "value": double(value)}
-        super().__init__([x], result_type or inferred, properties)
-
-    @staticmethod
-    def infer(x: Tensor, pads: Sequence[int]) -> Tensor:
+    @classmethod
+    def infer(cls, x: Tensor, pads: Sequence[int]) -> Tensor:
         """`x` grown by `pads`."""
         shape = x.get_shape()
         rank = len(shape)
@@ -161,9 +130,6 @@ class PadOp(GraphOp):
         require(min(pads, default=0) >= 0, f"pads {list(pads)} must not be negative")
         grown = [size + pads[dim] + pads[dim + rank] for dim, size in enumerate(shape)]
         return tensor_type(x.element_type, grown)
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), self.pads.get_values())
 
     def verify_(self) -> None:
         super().verify_()
@@ -187,9 +153,9 @@ class SliceOp(GraphOp):
     name = "graph.slice"
 
     x = operand_def(TENSOR)
-    starts = prop_def(DenseArrayBase.constr(IntegerType(64)))
-    sizes = prop_def(DenseArrayBase.constr(IntegerType(64)))
-    steps = prop_def(DenseArrayBase.constr(IntegerType(64)))
+    starts = prop_def(INTS)
+    sizes = prop_def(INTS)
+    steps = prop_def(INTS)
 
     traits = traits_def(HasPatternKind(PatternKind.INJECTIVE))
     assembly_format = "$x `starts` $starts `sizes` $sizes `steps` $steps attr-dict `:` type($x) `->` type($result)"
@@ -209,12 +175,10 @@ class SliceOp(GraphOp):
             -1 if step > 0 and isinstance(size, Dim) and size == _size_to_end(extent, start, step) else size
             for size, extent, start, step in zip(sizes, extents, starts, steps, strict=True)
         ]
-        inferred = self.infer(tensor_of(x), starts, sizes, steps)
-        properties = {"starts": ints(starts), "sizes": ints(sizes), "steps": ints(steps)}
-        super().__init__([x], result_type or inferred, properties)
+        super().__init__(x, starts=starts, sizes=sizes, steps=steps, result_type=result_type)
 
-    @staticmethod
-    def infer(x: Tensor, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> Tensor:
+    @classmethod
+    def infer(cls, x: Tensor, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> Tensor:
         """`x` in the shape `sizes`."""
         rank = x.get_num_dims()
         require(
@@ -250,14 +214,6 @@ class SliceOp(GraphOp):
                 taken[dim] = max(_size_to_end(extent, start, step), 1)
         self.properties["sizes"] = ints(taken)
         super().rebind(sizes)
-
-    def infer_type(self) -> Tensor:
-        return self.infer(
-            tensor_of(self.x),
-            self.starts.get_values(),
-            self.sizes.get_values(),
-            self.steps.get_values(),
-        )
 
 
 def _size_to_end(extent: int, start: int, step: int) -> int:

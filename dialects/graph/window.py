@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
-from xdsl.dialects.builtin import BoolAttr, DenseArrayBase, IntegerType, StringAttr
+from xdsl.dialects.builtin import BoolAttr, StringAttr
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 
 from penstock.dialects.graph.base import (
     FLOATS,
+    INTS,
     NUMBERS,
     TENSOR,
     Elements,
     GraphOp,
     HasPatternKind,
     PatternKind,
+    PropertyValue,
     Tensor,
-    Value,
     boolean,
-    ints,
     require,
-    tensor_of,
     tensor_type,
 )
 from penstock.dialects.graph.layout import NCHW, channels_of, spatial_sizes, with_channels
@@ -75,6 +74,13 @@ def window_counts(
     return counts
 
 
+def fill_in_window(values: dict[str, PropertyValue], rank: int) -> None:
+    """Give the window over `rank` spatial dimensions that `values` describe a step of 1 and no padding by default."""
+    for name, default in (("strides", [1] * rank), ("pads", [0] * (2 * rank)), ("dilations", [1] * rank)):
+        if values.get(name) is None:
+            values[name] = default
+
+
 class PoolOp(GraphOp, ABC):
     """
     An op that combines each window of `kernel_shape` of each channel; the padding takes no part.
@@ -86,10 +92,10 @@ class PoolOp(GraphOp, ABC):
     """The element types it is defined on."""
 
     x = operand_def(TENSOR)
-    kernel_shape = prop_def(DenseArrayBase.constr(IntegerType(64)))
-    strides = prop_def(DenseArrayBase.constr(IntegerType(64)))
-    pads = prop_def(DenseArrayBase.constr(IntegerType(64)))
-    dilations = prop_def(DenseArrayBase.constr(IntegerType(64)))
+    kernel_shape = prop_def(INTS)
+    strides = prop_def(INTS)
+    pads = prop_def(INTS)
+    dilations = prop_def(INTS)
     ceil_mode = prop_def(BoolAttr, default_value=boolean(False))
     layout = prop_def(StringAttr, default_value=StringAttr(NCHW))
 
@@ -100,40 +106,9 @@ class PoolOp(GraphOp, ABC):
         " `:` type($x) `->` type($result)"
     )
 
-    def __init__(
-        self,
-        x: Value,
-        *,
-        kernel_shape: Sequence[int],
-        strides: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        dilations: Sequence[int] | None = None,
-        ceil_mode: bool = False,
-        layout: str = NCHW,
-        result_type: Tensor | None = None,
-    ):
-        rank = len(kernel_shape)
-        strides = [1] * rank if strides is None else strides
-        pads = [0] * (2 * rank) if pads is None else pads
-        dilations = [1] * rank if dilations is None else dilations
-        inferred = self.infer(
-            tensor_of(x),
-            kernel_shape=kernel_shape,
-            strides=strides,
-            pads=pads,
-            dilations=dilations,
-            ceil_mode=ceil_mode,
-            layout=layout,
-        )
-        properties = {
-            "kernel_shape": ints(kernel_shape),
-            "strides": ints(strides),
-            "pads": ints(pads),
-            "dilations": ints(dilations),
-            "ceil_mode": boolean(ceil_mode),
-            "layout": StringAttr(layout),
-        }
-        super().__init__([x], result_type or inferred, properties)
+    @classmethod
+    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
+        fill_in_window(values, len(cast(Sequence[int], values["kernel_shape"])))
 
     @classmethod
     def infer(
@@ -154,17 +129,6 @@ class PoolOp(GraphOp, ABC):
         channels = channels_of(x, layout)
         shape = with_channels(x.get_shape()[0], channels, counts, layout)
         return tensor_type(x.element_type, shape)
-
-    def infer_type(self) -> Tensor:
-        return self.infer(
-            tensor_of(self.x),
-            kernel_shape=self.kernel_shape.get_values(),
-            strides=self.strides.get_values(),
-            pads=self.pads.get_values(),
-            dilations=self.dilations.get_values(),
-            ceil_mode=bool(self.ceil_mode),
-            layout=self.layout.data,
-        )
 
 
 @irdl_op_definition
@@ -191,31 +155,6 @@ class AveragePoolOp(PoolOp):
         " (`layout` $layout^)? attr-dict `:` type($x) `->` type($result)"
     )
 
-    def __init__(
-        self,
-        x: Value,
-        *,
-        kernel_shape: Sequence[int],
-        strides: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        dilations: Sequence[int] | None = None,
-        ceil_mode: bool = False,
-        count_include_pad: bool = False,
-        layout: str = NCHW,
-        result_type: Tensor | None = None,
-    ):
-        super().__init__(
-            x,
-            kernel_shape=kernel_shape,
-            strides=strides,
-            pads=pads,
-            dilations=dilations,
-            ceil_mode=ceil_mode,
-            layout=layout,
-            result_type=result_type,
-        )
-        self.properties["count_include_pad"] = boolean(count_include_pad)
-
 
 class GlobalPoolOp(GraphOp, ABC):
     """An op that combines all elements of each channel; spatial sizes become 1."""
@@ -229,10 +168,6 @@ class GlobalPoolOp(GraphOp, ABC):
     traits = traits_def(HasPatternKind(PatternKind.COMPLEX_OUT_FUSABLE))
     assembly_format = "$x (`layout` $layout^)? attr-dict `:` type($x) `->` type($result)"
 
-    def __init__(self, x: Value, *, layout: str = NCHW, result_type: Tensor | None = None):
-        inferred = self.infer(tensor_of(x), layout)
-        super().__init__([x], result_type or inferred, {"layout": StringAttr(layout)})
-
     @classmethod
     def infer(cls, x: Tensor, layout: str) -> Tensor:
         """`x` with spatial sizes of 1."""
@@ -241,9 +176,6 @@ class GlobalPoolOp(GraphOp, ABC):
         channels = channels_of(x, layout)
         shape = with_channels(x.get_shape()[0], channels, ones, layout)
         return tensor_type(x.element_type, shape)
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), self.layout.data)
 
 
 @irdl_op_definition

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation, SSAValue
@@ -84,6 +85,8 @@ def _emit_product(forms: Forms, op: graph.GemmOp | graph.MatmulOp, choice: Choic
     """Rows are an image of one row, or of as many as the product has: the convolution has filters of one element."""
     x, w, *bias = operands
     filters = forms.emit(graph.ReshapeOp(w, [1, 1, *shape_of(w)]), derived(op.location, "filters"))
-    words = {name: value.data for name, value in choice.properties.items() if isinstance(value, StringAttr)}
+    words: dict[str, Any] = {
+        name: value.data for name, value in choice.properties.items() if isinstance(value, StringAttr)
+    }
     conv = graph.ConvOp(x, filters, *bias, accumulator=op.accumulator, **words)
     forms.define(op.result, forms.emit(conv, op.location, op.result.name_hint), choice.result)
