@@ -77,7 +77,7 @@ class IntrinsicOp(MachinePart):
     generic which extents one application covers. On a unit, n applications cost n * `ii` + `depth` cycles and one
     command covers at most `max_iterations` applications, one number a loop of the command; on a DMA engine it
     costs what the transfer costs. With `micro_ops`, dims that none of those loops iterates are listed as
-    micro-operations, at most so many in a command; the unit then goes through the domain in an order of its own.
+    micro-operations, at most so many in a command; the unit then iterates over the domain in an order of its own.
     """
 
     name = "machine.intrinsic"

@@ -290,7 +290,7 @@ class CopyOp(WindowedTransfer):
     """
     Copy a static box between two memrefs; when it ends, the data is there.
 
-    A window of the source may hang over its edge if `else` names the scalar that is read outside. A window
+    A window of the source may be out of bounds if `else` names the scalar that is read outside. A window
     of the destination is clipped: what falls outside is not stored. Source and destination must not overlap.
 
     ```mlir

@@ -24,7 +24,7 @@ def _verifies_alone(op: Operation) -> bool:
 
 class Verifier:
     """
-    Verifies modules that are much alike, such as one after each pass.
+    Verifies modules that differ little, such as one after each pass.
 
     What `Operation.verify` does for the module and all in it, in the same order. An op whose class has
     `VERIFIES_ALONE` is first compared with those that were found valid: one of the same class with the very same

@@ -229,7 +229,7 @@ def _write(file: IO[bytes], array: Array) -> None:
 
 def _dense(array: Array) -> Array:
     """
-    `array` in row-major order, itself if it is; NumPy's copy goes through a transposed matrix element by element,
+    `array` in row-major order, itself if it is; NumPy's copy copies a transposed matrix element by element,
     and misses the cache at each. In slabs along the dim whose neighbours are closest, most elements of a line are used.
     """
     extents = [dim for dim in range(array.ndim) if array.shape[dim] > 1]

@@ -3,7 +3,7 @@ Windows: what `mem.copy` and `accel.dma` have in common.
 
 A transfer moves a static box between two memrefs of equal rank and element type. One side is a whole
 memref, whose shape is the box; the other may be a *window*: the box at an offset that may be dynamic and
-may be negative, so that the box hangs over the edge of that side or lies wholly outside.
+may be negative, so that the box is partly or wholly out of bounds of that side.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class PassFault(Exception):
 
 
 class Observer(Protocol):
-    """Someone who watches the passes go by; the IR has been verified when `after` is called."""
+    """Instrumentation: called before and after every pass; the IR has been verified when `after` is called."""
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None: ...
 

@@ -100,7 +100,7 @@ class BoundDims:
 
     @classmethod
     def by_hand(cls, sizes: Mapping[str, int], by: str = "--dim") -> BoundDims:
-        """Sizes that someone named; `by` says how."""
+        """Sizes that were named; `by` says how."""
         return cls(dict(sizes), dict.fromkeys(sizes, by))
 
     def take(self, owner: str, names: Sequence[str], shape: Sequence[int]) -> None:

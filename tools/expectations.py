@@ -2,7 +2,7 @@
 
 The comments are MLIR's: `// expected-error {{part of the message}}` on the line of the fault, or with `@+1`, `@-2`,
 `@below`, `@above`, `@unknown` in front of the braces; `expected-error-re` takes regular expressions in inner
-`{{...}}`. `expected-note` works alike; other than errors, notes need not be expected.
+`{{...}}`. `expected-note` works the same way; other than errors, notes need not be expected.
 """
 
 from __future__ import annotations

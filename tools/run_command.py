@@ -103,7 +103,7 @@ def _engine(args: argparse.Namespace, given: GivenTensors) -> Engine:
     signature = signature_of(program.module)
     signature.bind(given.ordered, given.named)
     if level is None and program.parsed is not None and args.machine is None:
-        # A file of IR is run as it stands: it may be what someone edited.
+        # A file of IR is run as it stands: it may have been edited by hand.
         verify(program.module, program.parsed)
         warn_unverified(args)
         return Engine(program.module, program.ctx, signature, "interpreter", verify=not args.no_verify)

@@ -67,7 +67,7 @@ def string_of(data: bytes, element: object) -> bytes:
 
 
 def data_of(text: bytes, element: Any, count: int) -> bytes | None:
-    """The bytes that xDSL keeps of `count` elements, from those of MLIR's text; None if they are not so many."""
+    """The bytes that xDSL keeps of `count` elements, from those of MLIR's text; None if there are not that many."""
     integer = _odd_integer(element)
     if integer is None:
         size = element.compile_time_size

@@ -79,7 +79,7 @@ class LoopToAccelPass(ModulePass):
 
     Requires the loop level, tensorized and with every scope planned. A `mem.copy` becomes transfers of the DMA
     engine between its two scopes, a loop of them where the box has more dims than a descriptor; a window that
-    hangs over the edge is padded by the engine, or filled by an intrinsic first where the engine cannot. A
+    out of bounds is padded by the engine, or filled by an intrinsic first where the engine cannot. A
     tensorized op becomes `accel.exec`, whose match is proved again. Each command comes after what it depends on, as
     far as nothing else implies that (see `passes.accel.ordering`), and loops carry the tokens.
     Guarantees: kernels of the machine hold commands, loops, views and index arithmetic only, and end in

@@ -42,8 +42,8 @@ class _Transfer:
     sides: tuple[SSAValue, SSAValue]
     offsets: tuple[Sequence[Index], Sequence[Index]]
     box: tuple[int, ...]
-    hanging: Mapping[int, int]
-    """The dims in which the window hangs over an edge, and by how many elements on a side at most."""
+    out_of_bounds: Mapping[int, int]
+    """The dims in which the window is out of bounds, and by how many elements on a side at most."""
     padding: SSAValue | None
     clipped: bool = False
 
@@ -62,20 +62,20 @@ class _Transfer:
             self.box,
             self.strides,
             max_counts=self.engine.max_counts,
-            hanging={dim: pad for dim, pad in self.hanging.items() if self.box[dim] > 1},
+            hanging={dim: pad for dim, pad in self.out_of_bounds.items() if self.box[dim] > 1},
             entry=self.entry,
             pad_max=self.pad_max,
         )
         for number, dims in enumerate(spelled[: self.engine.dim_count]):
             inside = prod(self.box[dim] for dim in dims[:-1])
-            pad = self.hanging.get(dims[-1], 0) * inside if dims else 0
+            pad = self.out_of_bounds.get(dims[-1], 0) * inside if dims else 0
             if (-(-pad // self.entry) if number == 0 else pad) > self.engine.pad_limit:
                 return False
         return True
 
     def issue(self, builder: Builder) -> None:
         """One transfer, or a loop of them where the box has more dims, or a longer one, than a descriptor."""
-        cut = next_cut(self.engine, self.box, self.strides, self.entry, self.hanging, self.pad_max)
+        cut = next_cut(self.engine, self.box, self.strides, self.entry, self.out_of_bounds, self.pad_max)
         if cut is not None:
             self._in_pieces(builder, *cut)
             return
@@ -129,10 +129,10 @@ def lower_copy(builder: Builder, copy: CopyOp, target: TargetOp) -> None:
         (copy.source, copy.dest),
         (copy.mixed_source_offsets(), copy.mixed_dest_offsets()),
         copy.box,
-        _overhangs(copy),
+        _out_of_bounds(copy),
         copy.padding,
     )
-    if copy.padding is not None and not transfer.hanging:
+    if copy.padding is not None and not transfer.out_of_bounds:
         transfer = replace(transfer, padding=None)
     elif copy.padding is not None and not transfer.is_padded:
         _fill(builder, copy, target)
@@ -140,8 +140,8 @@ def lower_copy(builder: Builder, copy: CopyOp, target: TargetOp) -> None:
     transfer.issue(builder)
 
 
-def _overhangs(copy: CopyOp) -> dict[int, int]:
-    """The dims in which the window hangs over an edge of its side, and by how many elements at most."""
+def _out_of_bounds(copy: CopyOp) -> dict[int, int]:
+    """The dims in which the window is out of bounds of its side, and by how many elements at most."""
     if copy.window_side is None:
         return {}
     of_source = copy.window_side == "source"
@@ -181,7 +181,7 @@ def _fill(builder: Builder, copy: CopyOp, target: TargetOp) -> None:
             lower_access(builder, matches[0], access, [copy.dest], target, copy)
             return
     raise UserError(
-        f"the window hangs over the edge, no DMA of @{target.sym_name.data} pads that far, and no intrinsic fills "
+        f"the window is out of bounds, no DMA of @{target.sym_name.data} pads that far, and no intrinsic fills "
         f'"{scope_of(type)}" with the padding',
         loc=location_of(copy),
         notes=["declare an intrinsic `dst[i,j] = 0` for the scope, or an engine with a larger pad_max"],

@@ -1,7 +1,7 @@
 """
 Transfers, `mem.copy` and `accel.dma`, as loops around `memcpy`; DMA runs when it is issued.
 
-A box whose window may hang over an edge is clipped at run time, one pair of bounds a dim. Where `else` says what is
+A box whose window may be out of bounds is clipped at run time, one pair of bounds a dim. Where `else` says what is
 read outside, the destination is filled first if anything lies outside.
 """
 

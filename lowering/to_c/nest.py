@@ -6,7 +6,7 @@ accumulators. Parallel dims may go anywhere, so one of them, along which the out
 innermost: the C compiler vectorises it although it must not reassociate. A contraction is computed in blocks of
 `rows` x `lanes` outputs that stay in registers, so that a lane of one operand is used for several rows; where that
 operand is reused often, the part of it that a block needs is packed first, and a long reduction is cut, its outputs
-resting in memory from one piece to the next. Adjacent dims that every operand walks alike are merged.
+resting in memory from one piece to the next. Adjacent dims in which every operand has the same strides are merged.
 
 The scheme is that of Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008.
 """

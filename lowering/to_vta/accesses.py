@@ -101,7 +101,7 @@ def _on_chip(transfer: Transfer) -> Regions:
 
 
 def _entries(scope: str, loops: Loops, listed: NDArray[np.int64], outer: int, inner: int) -> list[Region]:
-    """The entries that the loops reach: runs of neighbours, and runs that repeat alike as one region."""
+    """The entries that the loops reach: runs of neighbours, and equal runs at equal distances as one region."""
     reached = np.unique(listed)
     for count, step in ((loops.iter_in, inner), (loops.iter_out, outer)):
         if count > 1 and step:
@@ -112,11 +112,11 @@ def _entries(scope: str, loops: Loops, listed: NDArray[np.int64], outer: int, in
         Region.of(
             scope, 0, first * ENTRY_BYTES[scope], length * ENTRY_BYTES[scope], [(count, step * ENTRY_BYTES[scope])]
         )
-        for first, length, count, step in _alike(starts.tolist(), lengths.tolist())
+        for first, length, count, step in _repeated(starts.tolist(), lengths.tolist())
     ]
 
 
-def _alike(starts: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, int, int, int]]:
+def _repeated(starts: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, int, int, int]]:
     """Runs of equal length at equal distances as one: start, length, count, distance."""
     found: list[tuple[int, int, int, int]] = []
     for start, length in zip(starts, lengths, strict=True):

@@ -94,7 +94,7 @@ class TokenQueue:
         """The push that a pop issued by `op` receives; raises UserError if none has been issued."""
         if not self.issued:
             raise UserError(
-                f"pops a token from {self.title} that nobody has pushed before it",
+                f"pops a token from {self.title} that was not pushed before it",
                 loc=location_of(op),
                 notes=["issue the push first, or let the queue hold initial tokens"],
             )
@@ -133,7 +133,7 @@ class Touch:
 
 
 class Kind(Enum):
-    """How a command goes through its unit."""
+    """How a command passes its unit."""
 
     TRANSFER = "transfer"
     """Several may be in flight."""

@@ -237,7 +237,7 @@ def _convert_unsigned(op: Any) -> Function:
 
 
 def _float_to_integer(op: Any) -> Function:
-    """Towards zero. What does not fit is poison in MLIR; here it wraps, on every machine alike."""
+    """Towards zero. What does not fit is poison in MLIR; here it wraps, on every machine."""
     width = _width(op.results[0])
     target = dtype_of(op.results[0].type, op)
     wide = np.uint64 if isinstance(op, arith.FPToUIOp) and width == 64 else np.int64

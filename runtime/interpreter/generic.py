@@ -8,7 +8,7 @@ and every result is, bit for bit, that of scalar loops. Long sums of few element
 which keeps that order. Contractions go to BLAS (`contraction`), which does not keep it for floats, unless
 `ordered` is asked for.
 
-Inputs are read in place: an output may be the same memory as an input if both are indexed alike, which is what
+Inputs are read in place: an output may be the same memory as an input if both have the same map, which is what
 elementwise ops in place are. Any other overlap is refused, as its result would depend on the order of the points.
 """
 
@@ -173,7 +173,7 @@ class Evaluator:
         return tuple(loops)
 
     def _check_overlap(self, operands: Sequence[Any], extents: Sequence[int]) -> bool:
-        """Whether some input is an output, indexed alike; raises UserError where they overlap otherwise."""
+        """Whether some input is an output, indexed by the same map; raises UserError where they overlap otherwise."""
         aliased = False
         for o in range(self._inputs, len(operands)):
             for i in range(o):

@@ -6,7 +6,7 @@ quadratic. This analysis of one function finds the values whose array nothing el
 that use them last: these may update in place, unseen.
 
 Escaping is what ends ownership: an op that may hand its operand on under another name. A loop carries ownership
-from round to round, copying a value where it enters or is yielded without being owned.
+from iteration to iteration, copying a value where it enters or is yielded without being owned.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.runtime.interpreter.clocks import Clock, holds, join, with_command
 from penstock.runtime.interpreter.commands import Command, Kind, Token, Touch
 from penstock.runtime.interpreter.scopes import describe
-from penstock.runtime.interpreter.shadow import NOBODY, Shadow, State
+from penstock.runtime.interpreter.shadow import NO_WRITER, Shadow, State
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Races:
 
         def follow(state: State) -> State:
             writer, readers = state
-            if writer != NOBODY and not self._is_before(writer, access, before):
+            if writer != NO_WRITER and not self._is_before(writer, access, before):
                 raise self._race(access, writer, writes=False, wrote=True)
             return writer, frozenset([note, *(each for each in readers if not self._is_before(each, access, before))])
 
@@ -120,7 +120,7 @@ class Races:
             for reader in sorted(readers):
                 if not self._is_before(reader, access, before):
                     raise self._race(access, reader, writes=True, wrote=False)
-            if writer != NOBODY and not self._is_before(writer, access, before):
+            if writer != NO_WRITER and not self._is_before(writer, access, before):
                 raise self._race(access, writer, writes=True, wrote=True)
             return after
 

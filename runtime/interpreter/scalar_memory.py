@@ -21,7 +21,7 @@ class ScalarView(Protocol):
 
 
 class UndefinedRead(Exception):
-    """A scalar was read that nobody has written; the op that did so is known to the caller."""
+    """A scalar was read that was never written; the op that did so is known to the caller."""
 
 
 def scalar_view(memref: MemRef) -> ScalarView:

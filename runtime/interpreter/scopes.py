@@ -3,7 +3,7 @@ Scopes as real bytes.
 
 A scope is one array of bytes, and beside each byte lies a tag: the number of the buffer instance that last wrote
 it. Executing `mem.buffer` makes a new instance, whose bytes are undefined until they are written through it, so
-reading a byte that another instance wrote, or nobody, is an error that names buffer, scope and offset. Off chip
+reading a byte that another instance wrote, or none did, is an error that names buffer, scope and offset. Off chip
 the same holds for the arena, the scope of placed buffers that name none.
 
 A byte that a transfer in flight is writing has the tag `IN_FLIGHT`.
@@ -141,7 +141,7 @@ def why_undefined(buffer: Buffer, tag: int) -> str:
     """What is wrong with a byte of `buffer` that has another tag than its own."""
     owners = buffer.scope.owners
     if tag == UNWRITTEN:
-        return "which nobody has written"
+        return "which was never written"
     if tag == IN_FLIGHT:
         return "which a command in flight is writing"
     if owners[tag] is owners[buffer.tag]:
@@ -152,7 +152,7 @@ def why_undefined(buffer: Buffer, tag: int) -> str:
 def describe(value: SSAValue | None) -> str:
     """A buffer in a message: its name, and where it lies."""
     if value is None:
-        return "nobody"
+        return "no buffer"
     while value.name_hint is None and isinstance(value.owner, memref_dialect.SubviewOp):
         value = value.owner.source
     name = f"%{value.name_hint}" if value.name_hint else "a buffer"

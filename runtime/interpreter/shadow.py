@@ -3,7 +3,7 @@ Shadow memory: who touched each byte last.
 
 Beside every byte of memory that commands touch, of scopes and off chip, lies the number of a state: the command that
 wrote it last, and those that have read it since. Commands that are certain to have ended before another reader starts
-are left out of the readers, as whoever comes after that one comes after them. Elements are counted in the largest
+are left out of the readers, as what comes after that one comes after them. Elements are counted in the largest
 unit of bytes that every access is a multiple of.
 """
 
@@ -20,10 +20,10 @@ from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.commands import Touch
 from penstock.runtime.interpreter.scopes import Buffer, array_of
 
-NOBODY = -1
+NO_WRITER = -1
 
 State = tuple[int, frozenset[int]]
-"""The access that wrote last, `NOBODY` for none, and those that have read since."""
+"""The access that wrote last, `NO_WRITER` for none, and those that have read since."""
 
 
 class _Piece:
@@ -69,13 +69,13 @@ class Shadow:
     def __init__(self) -> None:
         self._pieces: dict[int, _Piece] = {}
         self._clean = 0
-        """States with a number up to this one are older than the last barrier: nobody has touched the byte since."""
-        self._known: list[State] = [(NOBODY, frozenset())]
+        """States with a number up to this one are older than the last barrier: the byte has not been accessed since."""
+        self._known: list[State] = [(NO_WRITER, frozenset())]
 
     def forget(self) -> None:
-        """Nobody has touched anything."""
+        """No access yet."""
         self._clean += len(self._known)
-        self._known = [(NOBODY, frozenset())]
+        self._known = [(NO_WRITER, frozenset())]
 
     def visit(self, touch: Touch, follow: Callable[[State], State], *, one_state: bool) -> None:
         """Let `follow` say what becomes of every state; with `one_state` it is the same for all."""

@@ -1,4 +1,4 @@
-"""Ops on tensors: values, which are copied when they change, unless nobody else can see them."""
+"""Ops on tensors: values, which are copied when they change, unless no other value shares them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _empty(execution: Execution, op: tensor.EmptyOp, args: Sequence[Any]) -> Seq
 
 
 def run_generic(execution: Execution, op: GenericOp, args: Sequence[Any]) -> Sequence[Array]:
-    """A generic on tensors; an output that nobody uses later is updated in place."""
+    """A generic on tensors; an output without later uses is updated in place."""
     evaluator = execution.kept(op, lambda: evaluator_of(op))
     count, first = len(op.operands), len(op.inputs)
     values = [as_operand(value, operand, op) for value, operand in zip(args, op.operands, strict=False)]

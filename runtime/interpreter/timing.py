@@ -1,8 +1,8 @@
 """
-As soon as possible and as late as possible: the moments of starts and ends, where every command takes one unit of time.
+As soon as possible and as late as possible: the times of starts and ends, where every command takes one unit of time.
 
-Moments are numbers that only their order matters of. They know the order of commands of a unit and the tokens; where
-a queue is full, or transfers wait for each other, commands are later than their moment says.
+Of these times only the order matters. They know the order of commands of a unit and the tokens; where
+a queue is full, or transfers wait for each other, commands are later than their time says.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.runtime.interpreter.commands import Command, Kind, Token
 
 @dataclass
 class _Last:
-    """The latest moments of a unit's commands so far."""
+    """The latest times of a unit's commands so far."""
 
     start: int = 0
     end: int = 0
@@ -28,7 +28,7 @@ def is_alone(command: Command) -> bool:
 
 
 class Earliest:
-    """The first moment at which each command can start and end, known when it is issued."""
+    """The first time at which each command can start and end, known when it is issued."""
 
     def __init__(self) -> None:
         self._units: dict[str, _Last] = {}
@@ -63,7 +63,7 @@ class Earliest:
             unit.exec_end = end
 
     def end_of(self, command: Command) -> int:
-        """The moment at which a command ends."""
+        """The time at which a command ends."""
         return self._ends[command.token]
 
     def _end(self, token: Token) -> int:
@@ -76,9 +76,9 @@ class Earliest:
 
 class Latest:
     """
-    The last moments at which commands can start and end, counted back from the time at which `wanted` must be there.
+    The last times at which commands can start and end, counted back from the time at which `wanted` must be there.
 
-    Larger is earlier. What is not needed for `wanted`, or for what is, has no moment; `wanted` of None needs all.
+    Larger is earlier. What is not needed for `wanted`, or for what is, has no time; `wanted` of None needs all.
     """
 
     def __init__(self, commands: Sequence[Command], wanted: Iterable[Token] | None):
@@ -96,7 +96,7 @@ class Latest:
             if command.kind is Kind.EXEC and unit in next_start:
                 behind.append(next_start[unit] + 1)
             needs = [0] if wanted is None else []
-            needs += [moment for moment in behind if moment is not None]
+            needs += [time for time in behind if time is not None]
             end = max(needs, default=None)
             if end is not None:
                 self.ends[command] = end
@@ -109,7 +109,7 @@ class Latest:
     ) -> None:
         unit, later = command.unit, next_start.get(command.unit)
         own = None if end is None else end + (command.kind not in (Kind.POP, Kind.PUSH))
-        start = max((moment for moment in (own, later) if moment is not None), default=None)
+        start = max((time for time in (own, later) if time is not None), default=None)
         if start is None:
             return
         self.starts[command] = start
@@ -119,11 +119,11 @@ class Latest:
         for token in command.after:
             self._need(token, start + 1)
 
-    def _need(self, token: Token, moment: int) -> None:
+    def _need(self, token: Token, time: int) -> None:
         waiting = [token]
         while waiting:
             each = waiting.pop()
-            if each.complete or self._due.get(each, -1) >= moment:
+            if each.complete or self._due.get(each, -1) >= time:
                 continue
-            self._due[each] = moment
+            self._due[each] = time
             waiting += each.parts

@@ -189,7 +189,7 @@ class _Run:
     def _push(self, number: int, again: int = -1) -> None:
         """
         Make the pushes of a command that are left, in their order, as far as there is room. If it has waited for
-        room in the queue `again`, and does once more, nobody goes before it.
+        room in the queue `again`, and does once more, no other command goes before it.
         """
         pushes = self.pushes[number]
         while self.pushed[number] < len(pushes):

@@ -1,4 +1,4 @@
-"""What a simulation found: when each command did what, and why a program did not come to its end."""
+"""What a simulation found: when each command did what, and why a program did not complete."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Overflow:
 
 @dataclass(eq=False)
 class Simulation(CommandTimes):
-    """The times of every command, and why the program did not come to its end, if so."""
+    """The times of every command, and why the program did not complete, if so."""
 
     fault: Deadlock | Overflow | None = None
 
     def check(self) -> None:
-        """Raise UserError, located, for a program that did not come to its end."""
+        """Raise UserError, located, for a program that did not complete."""
         match self.fault:
             case Deadlock():
                 first = self.fault.stuck[0]
@@ -70,7 +70,7 @@ class Simulation(CommandTimes):
 
     @cached_property
     def cycles(self) -> int:
-        """T: the largest end. Raises UserError where the program did not come to its end."""
+        """T: the largest end. Raises UserError where the program did not complete."""
         self.check()
         return self.last
 

@@ -24,7 +24,7 @@ class Replay:
     """A run of a folder, in which every buffer that a launch wrote held what was expected."""
 
     outputs: dict[str, Array]
-    """By name; they are those of the run, whoever wrote them."""
+    """By name; they are those of the run, host and accelerator."""
     counts: Counts
     launches: int
 

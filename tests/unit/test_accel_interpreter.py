@@ -383,7 +383,7 @@ def test_an_accumulator_that_nobody_cleared_is_undefined() -> None:
         .replace("(%acc) : memref<8x8", "(%other) : memref<8x8")
         .replace("%clear =", '%other = mem.buffer at 0 : memref<8x8xf32, "acc">\n%clear =')
     )
-    with pytest.raises(UserError, match=r"of %acc \(mem.buffer at 1024\) at byte 1024 .* which nobody has written"):
+    with pytest.raises(UserError, match=r"of %acc \(mem.buffer at 1024\) at byte 1024 .* which was never written"):
         run(module_of(text))
 
 
@@ -441,7 +441,7 @@ def test_elements_that_are_no_box_are_checked_one_by_one() -> None:
         with pytest.raises(UserError, match="nothing orders the two"):
             run_function(kernel_of(DIAGONAL_KERNEL, *arguments, AFTER="%tp, %tb, %tc"), "f", [x, y], seed=seed or 0)
     off = DIAGONAL_KERNEL.replace("%a[1, 1] [1, 1]", "%a[1, 0] [1, 1]").replace("offset: 3", "offset: 2")
-    with pytest.raises(UserError, match=r"reads element \[1, 1\] of %a .* which nobody has written"):
+    with pytest.raises(UserError, match=r"reads element \[1, 1\] of %a .* which was never written"):
         run_function(kernel_of(off, *arguments, AFTER="%tp, %tq, %tb, %tc"), "f", [x, y])
 
 
@@ -480,7 +480,7 @@ def test_a_clipped_transfer_leaves_the_rest_as_somebody_filled_it() -> None:
 def test_a_clipped_transfer_that_nobody_filled_leaves_undefined_bytes() -> None:
     x, y = np.ones((4, 4), np.float32), np.zeros((3, 3), np.float32)
     module = kernel_of(PADDED, *PADDED_ARGUMENTS, HOW="clipped", FIRST="", DEPENDS="")
-    with pytest.raises(UserError, match=r"element \[0, 0\] of %b .* which nobody has written"):
+    with pytest.raises(UserError, match=r"element \[0, 0\] of %b .* which was never written"):
         run_function(module, "f", [x, y, -1, 2])
 
 
@@ -592,8 +592,8 @@ def test_queues_order_two_units() -> None:
         (("POP_FREE", "PUSH_FREE"), r"accel.dma on load writes %a"),
         (("POP_FULL", "PUSH_FULL"), r"accel.dma on store reads %a"),
         (("POP_FREE",), r"accel.dma on load writes %a"),
-        (("PUSH_FREE",), "pops a token from the queue from store to load that nobody has pushed"),
-        (("PUSH_FULL",), "pops a token from the queue from load to store that nobody has pushed"),
+        (("PUSH_FREE",), "pops a token from the queue from store to load that was not pushed"),
+        (("PUSH_FULL",), "pops a token from the queue from load to store that was not pushed"),
     ],
 )
 def test_a_missing_push_or_pop_is_found_under_every_seed(without: tuple[str, ...], message: str) -> None:

@@ -401,7 +401,7 @@ def test_reading_an_unwritten_buffer_of_a_scope_is_located() -> None:
       mem.copy %a to %b : memref<4xi8, "spad"> to memref<4xi8> loc("kernel.py":4:1)
       func.return
     }"""
-    with pytest.raises(UserError, match=r'of %a at byte 0 of scope "spad", which nobody has written') as caught:
+    with pytest.raises(UserError, match=r'of %a at byte 0 of scope "spad", which was never written') as caught:
         run(text, np.zeros(4, np.int8))
     assert caught.value.loc == "kernel.py:4:1"
 
@@ -440,7 +440,7 @@ def test_a_scalar_load_checks_the_tags_too() -> None:
       func.return %x : f32
     }"""
     assert run(text, 0) == [2.0]
-    with pytest.raises(UserError, match=r"memref\.load: reads an element of %a, which nobody has written"):
+    with pytest.raises(UserError, match=r"memref\.load: reads an element of %a, which was never written"):
         run(text, 1)
 
 

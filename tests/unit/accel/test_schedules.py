@@ -178,7 +178,7 @@ def test_one_push_too_many_before_the_loop_is_a_race(schedule: Order) -> None:
 
 @pytest.mark.parametrize("schedule", ["program", *CHECKED])
 def test_popping_more_often_than_pushing_is_an_error(schedule: Order) -> None:
-    with pytest.raises(UserError, match="pops a token from the queue from store to load that nobody has pushed"):
+    with pytest.raises(UserError, match="pops a token from the queue from store to load that was not pushed"):
         run(queued(0, 0), schedule)
 
 
