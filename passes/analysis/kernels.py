@@ -62,6 +62,13 @@ def machine_of(module: ModuleOp) -> TargetOp | None:
     return None if target is None or target.sym_name.data == HOST else target
 
 
+def machine_around(op: Operation) -> TargetOp | None:
+    """The machine in the module that an op is in, as `machine_of`."""
+    module = op.get_toplevel_object()
+    assert isinstance(module, ModuleOp)
+    return machine_of(module)
+
+
 def machine_kernels(module: ModuleOp) -> tuple[TargetOp | None, list[func.FuncOp]]:
     """The machine in the module, and the kernels that run on it."""
     target = machine_of(module)

@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import USAGE, UserError, location_of
 from penstock.dialects.files import write_whole
-from penstock.passes.analysis.memory.interference import interference_graph, to_dot, to_json
+from penstock.passes.analysis.memory.interference import to_dot, to_json
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness
 from penstock.passes.analysis.memory.memory_problems import memory_problems
 from penstock.passes.planning.problem import Interval
@@ -89,7 +89,7 @@ class MemLivenessPass(ModulePass):
         if self.graph is not None and write is None:
             raise UserError(f'"{self.graph}" is no name for a graph', notes=["end it in .dot or .json"], status=USAGE)
         found = list(_lifetimes(op))
-        text = None if write is None else write([interference_graph(memory) for memory in memory_problems(op)])
+        text = None if write is None else write(memory_problems(op))
         if self.graph is not None and text is not None:
             write_whole(self.graph, text)
         for allocation, intervals in found:

@@ -14,7 +14,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
-from penstock.passes.analysis.memory.interference import interference_graph, interfering
+from penstock.passes.analysis.memory.interference import interfering
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness
 from penstock.passes.analysis.memory.memory_problems import memory_problems
 from penstock.passes.loop.mem_liveness import MemLivenessPass
@@ -163,7 +163,8 @@ def test_the_edges_are_the_pairs_that_meet() -> None:
 def test_a_graph_agrees_with_the_lifetimes_of_its_function() -> None:
     module = after(TEXT, "mem-liveness")
     memory = memory_problems(module)[0]
-    graph = interference_graph(memory)
     kernel = next(op for op in module.ops if op.name == "func.func")
     liveness = Liveness(kernel)  # pyright: ignore[reportArgumentType]
-    assert [node.alive for node in graph.nodes] == [liveness.lifetime(buffer) for buffer in liveness.buffers[:3]]
+    assert [buffer.intervals for buffer in memory.problem.buffers] == [
+        liveness.lifetime(buffer) for buffer in liveness.buffers[:3]
+    ]

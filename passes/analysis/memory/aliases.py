@@ -13,16 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from xdsl.dialects import arith, builtin, func, memref, scf
+from xdsl.dialects import arith, builtin, func, memref
 from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, UnrankedMemRefType
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.traits import IsTerminator
 from xdsl.utils.hints import isa
 
 from penstock.dialects.mem import BufferOp, RingOp, RingType, SlotOp, static_strides
 from penstock.passes.analysis.memory.footprint import Linear, linear_of
-from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph, handed_to_successors
+from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
 
 Allocation = memref.AllocOp | memref.AllocaOp | BufferOp | RingOp
 """The ops whose results are roots."""
@@ -277,31 +276,3 @@ def _is_packed(type: MemRefType[Attribute]) -> bool:
             return False
         expected *= size
     return True
-
-
-def handed_on(op: Operation, operand: int) -> Iterator[SSAValue]:
-    """The memrefs that may be, or may view, what operand number `operand` of `op` is."""
-    match op:
-        case scf.ForOp():
-            found = [op.results[operand - 3], op.body.block.args[operand - 2]] if operand >= 3 else []
-        case scf.WhileOp():
-            found = [op.before_region.block.args[operand]]
-        case scf.ConditionOp() if isinstance(loop := op.parent_op(), scf.WhileOp):
-            found = [loop.results[operand - 1], loop.after_region.block.args[operand - 1]] if operand else []
-        case scf.YieldOp() if isinstance(loop := op.parent_op(), scf.WhileOp):
-            found = [loop.before_region.block.args[operand]]
-        case scf.YieldOp() if isinstance(loop := op.parent_op(), scf.ForOp):
-            found = [loop.results[operand], loop.body.block.args[operand + 1]]
-        case _ if op.has_trait(IsTerminator) and op.successors:
-            value = op.operands[operand]
-            found = [
-                arg
-                for successor, values in handed_to_successors(op)
-                for arg, handed in zip(successor.args, values, strict=False)
-                if handed is value
-            ]
-        case _ if op.has_trait(IsTerminator) and isinstance(parent := op.parent_op(), CONTROL):
-            found = [parent.results[operand]]
-        case _:
-            found = list(op.results)
-    yield from (value for value in found if is_memory(value.type))

@@ -22,19 +22,19 @@ See Li et al., "TOpLib", NPC 2020, for the equations; that partial writes are no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.machine import find_target
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits
 from penstock.passes.analysis.memory.coverage import certain_kills
 from penstock.passes.analysis.memory.effects import CallSummary, Effect, Effects
-from penstock.passes.analysis.memory.graph import FlowGraph
+from penstock.passes.analysis.memory.graph import CONTROL, BasicBlock, FlowGraph
 
 
 class Transfer(NamedTuple):
@@ -54,76 +54,55 @@ class Transfer(NamedTuple):
 _NOTHING = Transfer(0, 0)
 
 
-def solve_backward(
-    graph: FlowGraph, transfers: Mapping[Operation, Transfer], at_end: int, at_start: Sequence[int] | None = None
+def solve(
+    graph: FlowGraph,
+    transfers: Mapping[Operation, Transfer],
+    at_end: int = 0,
+    *,
+    forward: bool = False,
+    at_start: Sequence[int] | None = None,
 ) -> dict[Operation, int]:
     """
-    For each node the least set that holds after it; `at_end` holds where the function ends.
+    The least sets that hold after each node; or before each, if they flow forward.
 
-    `at_start` is, by the number of a basic block, what its start takes away.
+    `at_end` holds where the function ends, or begins. `at_start` is, by the number of a basic block, what its start
+    takes away from a set that flows backward.
     """
     blocks = graph.blocks
+
+    def in_order(block: BasicBlock) -> Iterable[Operation]:
+        return block.nodes if forward else reversed(block.nodes)
+
+    def come_from(block: BasicBlock) -> list[BasicBlock]:
+        return [edge.source for edge in block.entering] if forward else [edge.target for edge in block.edges]
+
+    def go_to(block: BasicBlock) -> list[BasicBlock]:
+        return [edge.target for edge in block.edges] if forward else [edge.source for edge in block.entering]
+
     whole = [_NOTHING] * len(blocks)
     for block in blocks:
-        for op in reversed(block.nodes):
+        for op in in_order(block):
             whole[block.number] = whole[block.number].then(transfers.get(op, _NOTHING))
         if at_start is not None:
             whole[block.number] = whole[block.number].then(Transfer(at_start[block.number], 0))
-    into = [0] * len(blocks)
-    out = [at_end if not block.edges else 0 for block in blocks]
-    waiting, queued = list(blocks), set(range(len(blocks)))
-    while waiting:
-        block = waiting.pop()
-        queued.discard(block.number)
-        for edge in block.edges:
-            out[block.number] |= into[edge.target.number]
-        found = whole[block.number](out[block.number])
-        if found != into[block.number]:
-            into[block.number] = found
-            for edge in block.entering:
-                if edge.source.number not in queued:
-                    queued.add(edge.source.number)
-                    waiting.append(edge.source)
-    after: dict[Operation, int] = {}
-    for block in blocks:
-        found = out[block.number]
-        for op in reversed(block.nodes):
-            after[op] = found
-            found = transfers.get(op, _NOTHING)(found)
-    return after
-
-
-def solve_forward(graph: FlowGraph, transfers: Mapping[Operation, Transfer], at_start: int) -> dict[Operation, int]:
-    """For each node the least set that holds before it; `at_start` where the function begins."""
-    blocks = graph.blocks
-    whole = [_NOTHING] * len(blocks)
-    for block in blocks:
-        for op in block.nodes:
-            whole[block.number] = whole[block.number].then(transfers.get(op, _NOTHING))
-    into = [0] * len(blocks)
-    into[graph.entry.number] = at_start
+    into = [at_end if (block is graph.entry if forward else not block.edges) else 0 for block in blocks]
     out: list[int | None] = [None] * len(blocks)
-    waiting = [graph.entry]
-    queued = {graph.entry.number}
+    waiting = [graph.entry] if forward else list(blocks)
     while waiting:
         block = waiting.pop()
-        queued.discard(block.number)
-        for edge in block.entering:
-            into[block.number] |= out[edge.source.number] or 0
+        for other in come_from(block):
+            into[block.number] |= out[other.number] or 0
         found = whole[block.number](into[block.number])
         if found != out[block.number]:
             out[block.number] = found
-            for edge in block.edges:
-                if edge.target.number not in queued:
-                    queued.add(edge.target.number)
-                    waiting.append(edge.target)
-    before: dict[Operation, int] = {}
+            waiting += [other for other in go_to(block) if other not in waiting]
+    sets: dict[Operation, int] = {}
     for block in blocks:
         found = into[block.number]
-        for op in block.nodes:
-            before[op] = found
+        for op in in_order(block):
+            sets[op] = found
             found = transfers.get(op, _NOTHING)(found)
-    return before
+    return sets
 
 
 @dataclass(frozen=True)
@@ -165,8 +144,8 @@ class DataFlow:
         backward = self._backward()
         forward = self._forward()
         at_end = self.aliases.arguments | self.aliases.escaped
-        read_later = solve_backward(self.graph, backward, at_end)
-        written = solve_forward(self.graph, forward, self.aliases.arguments)
+        read_later = solve(self.graph, backward, at_end)
+        written = solve(self.graph, forward, self.aliases.arguments, forward=True)
         lives: dict[Operation, Lives] = {}
         for op, after in read_later.items():
             before = backward.get(op, _NOTHING)(after) & written[op]
@@ -195,7 +174,7 @@ class DataFlow:
         )
 
     def _at_entry(self, transfers: Mapping[Operation, Transfer], at_end: int) -> int:
-        after = solve_backward(self.graph, transfers, at_end)
+        after = solve(self.graph, transfers, at_end)
         if not self.graph.entry.nodes:
             return at_end
         first = self.graph.entry.nodes[0]
@@ -223,3 +202,44 @@ class DataFlow:
     def _made(self, op: Operation) -> int:
         """The root that a node makes, its contents undefined."""
         return 1 << self.aliases.number[op.results[0]] if isinstance(op, Allocation) else 0
+
+
+def _used_by(op: Operation) -> Iterator[SSAValue]:
+    """What a node uses, with what is inside it."""
+    yield from op.operands
+    if not isinstance(op, CONTROL):
+        for region in op.regions:
+            for inner in region.walk():
+                yield from inner.operands
+
+
+def outlived(graph: FlowGraph, aliases: Aliases) -> int:
+    """
+    The roots of which an earlier instance may be used where the next has been made.
+
+    A buffer that an iteration of a loop makes may be handed to the next one under another name. If that name is alive
+    after the next iteration has made its own, two instances of one op are alive at once, and no plan gives one op two
+    offsets.
+    """
+    made = {op: 1 << aliases.number[op.results[0]] for op in graph.nodes() if isinstance(op, Allocation)}
+    names = [name for name in aliases.handed if aliases.of(name) & sum(made.values())]
+    if not names:
+        return 0
+    number = {name: index for index, name in enumerate(names)}
+
+    def mask(values: Iterator[SSAValue]) -> int:
+        found = 0
+        for value in values:
+            found |= 1 << number[value] if value in number else 0
+        return found
+
+    transfers = {op: Transfer(mask(iter(op.results)), mask(_used_by(op))) for op in graph.nodes()}
+    named_at_start = [0] * len(graph.blocks)
+    for edge in graph.edges():
+        named_at_start[edge.target.number] |= mask(name for _, name in edge.handed)
+    after = solve(graph, transfers, at_start=named_at_start)
+    found = 0
+    for op, root in made.items():
+        if root & aliases.of_all(names[index] for index in bits(after[op])):
+            found |= root
+    return found

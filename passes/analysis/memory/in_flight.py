@@ -33,7 +33,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, ReadyOp, TokenType, WaitOp
-from penstock.dialects.machine import TargetOp, find_target
+from penstock.dialects.machine import find_target
 from penstock.dialects.mem import BufferOp, RingOp, scope_of
 from penstock.passes.analysis.memory.aliases import Aliases, bits
 from penstock.passes.analysis.memory.effects import Effect
@@ -292,7 +292,8 @@ class InFlight:
 
 def _units(commands: list[DmaOp | ExecOp]) -> dict[Operation, _Unit]:
     """The unit of each command, as far as the machine is known."""
-    target = _target(commands[0]) if commands else None
+    module = commands[0].get_toplevel_object() if commands else None
+    target = find_target(module) if isinstance(module, ModuleOp) else None
     if target is None:
         return {}
     engines, units = target.dmas(), dict[Operation, _Unit]()
@@ -308,13 +309,6 @@ def _units(commands: list[DmaOp | ExecOp]) -> dict[Operation, _Unit]:
             assert name is not None
         units[op] = _Unit(engines[name].unit_name, engines[name].outstanding_limit == 1, executes=False)
     return units
-
-
-def _target(op: Operation) -> TargetOp | None:
-    top: Operation = op
-    while (parent := top.parent_op()) is not None:
-        top = parent
-    return find_target(top) if isinstance(top, ModuleOp) else None
 
 
 def _copy(state: _State) -> _State:

@@ -9,47 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.dialects.diagnostics import location_of
 from penstock.passes.analysis.memory.memory_problems import ARENA, MemoryProblem, offset_of, storage
-from penstock.passes.planning.problem import Interval, Problem
-
-
-@dataclass(frozen=True)
-class InterferenceNode:
-    """A buffer."""
-
-    name: str
-    """Unique in its graph."""
-    type: str
-    size: int
-    """Bytes: in a scope whole granules, for a ring all slots."""
-    place: str
-    """Where it is made: the line of the source, if that is known."""
-    offset: int | None
-    """Bytes from the start of the scope; None before it is planned."""
-    alive: tuple[Interval, ...]
-    """Steps of the function, or of the whole program."""
-
-
-@dataclass(frozen=True)
-class InterferenceGraph:
-    """The buffers of one scope, and which of them are alive at once."""
-
-    function: str
-    """Empty for the whole program."""
-    scope: str
-    """The name of a scope, or "arena"."""
-    nodes: tuple[InterferenceNode, ...]
-    """As they stand in the text."""
-    edges: tuple[tuple[int, int], ...]
-    """Pairs of numbers of `nodes`, the lower first, ascending."""
-
-    @property
-    def title(self) -> str:
-        """Which memory of whom."""
-        return f"@{self.function} {self.scope}" if self.function else self.scope
+from penstock.passes.planning.problem import Problem
 
 
 def interfering(problem: Problem) -> tuple[tuple[int, int], ...]:
@@ -66,55 +29,46 @@ def interfering(problem: Problem) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(edges))
 
 
-def interference_graph(memory: MemoryProblem) -> InterferenceGraph:
-    """The graph of one planning problem."""
-    nodes: list[InterferenceNode] = []
-    for buffer in memory.problem.buffers:
-        op = memory.ops[buffer.id]
-        nodes.append(
-            InterferenceNode(
-                buffer.id, str(storage(op).type), buffer.size, location_of(op), offset_of(op), buffer.intervals
-            )
-        )
-    return InterferenceGraph(memory.function, memory.scope or ARENA, tuple(nodes), interfering(memory.problem))
-
-
-def to_json(graphs: Sequence[InterferenceGraph]) -> str:
-    """Graphs as JSON, one node and one list of edges a line."""
+def to_json(memories: Sequence[MemoryProblem]) -> str:
+    """The graphs as JSON, one node and one list of edges a line."""
     lines: list[str] = []
-    for number, graph in enumerate(graphs):
-        end = "," if number + 1 < len(graphs) else ""
+    for number, memory in enumerate(memories):
+        end = "," if number + 1 < len(memories) else ""
         nodes = [
             json.dumps(
                 {
-                    "name": node.name,
-                    "type": node.type,
-                    "bytes": node.size,
-                    "offset": node.offset,
-                    "place": node.place,
-                    "alive": node.alive,
+                    "name": buffer.id,
+                    "type": str(storage(op).type),
+                    "bytes": buffer.size,
+                    "offset": offset_of(op),
+                    "place": location_of(op),
+                    "alive": buffer.intervals,
                 }
             )
-            for node in graph.nodes
+            for buffer in memory.problem.buffers
+            for op in (memory.ops[buffer.id],)
         ]
         lines += [
-            f'  {{"function": {json.dumps(graph.function)}, "scope": {json.dumps(graph.scope)},',
+            f'  {{"function": {json.dumps(memory.function)}, "scope": {json.dumps(memory.scope or ARENA)},',
             '   "buffers": [',
             *(f"     {node}{',' if last < len(nodes) else ''}" for last, node in enumerate(nodes, start=1)),
             "   ],",
-            f'   "edges": {json.dumps(graph.edges)}}}{end}',
+            f'   "edges": {json.dumps(interfering(memory.problem))}}}{end}',
         ]
     return "\n".join(['{"graphs": [', *lines, "]}", ""])
 
 
-def to_dot(graphs: Sequence[InterferenceGraph]) -> str:
-    """Graphs for Graphviz, each a cluster of one."""
+def to_dot(memories: Sequence[MemoryProblem]) -> str:
+    """The graphs for Graphviz, each a cluster of one."""
     lines = ["graph interference {", "  node [shape=box];"]
-    for number, graph in enumerate(graphs):
-        lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(graph.title)};"]
-        for index, node in enumerate(graph.nodes):
-            lines.append(f"    n{number}_{index} [label={_quoted(node.name, f'{node.size} bytes', node.place)}];")
-        lines += [f"    n{number}_{left} -- n{number}_{right};" for left, right in graph.edges]
+    for number, memory in enumerate(memories):
+        scope = memory.scope or ARENA
+        title = f"@{memory.function} {scope}" if memory.function else scope
+        lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(title)};"]
+        for index, buffer in enumerate(memory.problem.buffers):
+            label = _quoted(buffer.id, f"{buffer.size} bytes", location_of(memory.ops[buffer.id]))
+            lines.append(f"    n{number}_{index} [label={label}];")
+        lines += [f"    n{number}_{left} -- n{number}_{right};" for left, right in interfering(memory.problem)]
         lines.append("  }")
     return "\n".join([*lines, "}", ""])
 

@@ -22,19 +22,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from xdsl.dialects import func, memref
+from xdsl.dialects import func
 from xdsl.ir import Operation, SSAValue
-from xdsl.traits import IsTerminator, NoMemoryEffect
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits, handed_on
-from penstock.passes.analysis.memory.dataflow import DataFlow, Transfer, solve_backward
+from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits
+from penstock.passes.analysis.memory.dataflow import DataFlow, Transfer, outlived, solve
 from penstock.passes.analysis.memory.graph import CONTROL
 from penstock.passes.analysis.memory.in_flight import InFlight
-from penstock.passes.analysis.memory.outlived import outlived
 from penstock.passes.planning.problem import Interval
 
-__all__ = ["Allocation", "Liveness", "accesses"]
+__all__ = ["Allocation", "Liveness"]
 
 
 def _no_steps(call: func.CallOp) -> int:
@@ -72,6 +70,19 @@ class Liveness:
         """The half-open steps of `op`, what it holds included."""
         return self._begin[op], self._end[op]
 
+    def spans(self, op: Operation) -> tuple[Interval, ...]:
+        """The same as intervals, as `ProgramTime` has them."""
+        return (self.span(op),)
+
+    def op_at(self, step: int) -> Operation:
+        """The innermost op that runs at a step."""
+        return [op for op, begin in self._begin.items() if begin <= step < self._end[op]][-1]
+
+    def accesses(self, buffer: SSAValue) -> list[Operation]:
+        """The ops that may touch a buffer of the function, itself or through views."""
+        root = 1 << self._flow.aliases.number[buffer]
+        return [op for op, effect in self._flow.effects.items() if effect.touches & root]
+
     @cached_property
     def buffers(self) -> tuple[SSAValue, ...]:
         """All buffers that the function makes, as they stand in the text."""
@@ -103,14 +114,6 @@ class Liveness:
             return tuple(found)
         begin = self._begin[buffer.owner]
         return ((begin, begin + 1),)
-
-    def alive_at(self, step: int) -> tuple[SSAValue, ...]:
-        """The buffers alive at a step, as they stand in the text."""
-        return tuple(
-            buffer
-            for buffer in self.buffers
-            if any(lower <= step < upper for lower, upper in self._lifetimes[self._flow.aliases.number[buffer]])
-        )
 
     @property
     def aliases(self) -> Aliases:
@@ -168,34 +171,6 @@ class Liveness:
         if kept is None or not kept.needed:
             return
         transfers = {op: Transfer(0, needed) for op, needed in kept.needed.items()}
-        for op, after in solve_backward(flow.graph, transfers, 0).items():
+        for op, after in solve(flow.graph, transfers).items():
             before = after | kept.needed.get(op, 0)
             alive[op] |= before & kept.before[op] | after & kept.after[op]
-
-
-def accesses(buffer: SSAValue) -> Iterator[Operation]:
-    """
-    The ops that touch a buffer, itself or through views; those that only hand it on are not among them.
-
-    Raises UserError where a function returns it: then it outlives every plan.
-    """
-    seen = {buffer}
-    aliases = [buffer]
-    while aliases:
-        alias = aliases.pop()
-        for use in alias.uses:
-            op = use.operation
-            more = list(handed_on(op, use.index))
-            for value in more:
-                if value not in seen:
-                    seen.add(value)
-                    aliases.append(value)
-            if isinstance(op, func.ReturnOp):
-                raise UserError(
-                    "a buffer that a function returns cannot be planned",
-                    loc=location_of(op),
-                    notes=["let the caller pass the memref that is written"],
-                )
-            hands_on = isinstance(op, CONTROL) or op.has_trait(NoMemoryEffect) or op.has_trait(IsTerminator)
-            if not (more and hands_on) and not isinstance(op, memref.DimOp | memref.RankOp):
-                yield op

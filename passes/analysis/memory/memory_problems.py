@@ -20,9 +20,9 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.machine import TargetOp, find_target
 from penstock.dialects.mem import BufferOp, RingOp, scope_of, span_in_bytes
-from penstock.passes.analysis.memory.liveness import Allocation
+from penstock.passes.analysis.memory.liveness import Allocation, Liveness
 from penstock.passes.analysis.memory.off_chip_alignment import OffChipAlignment
-from penstock.passes.analysis.memory.program_time import FunctionTime, ProgramTime
+from penstock.passes.analysis.memory.program_time import ProgramTime
 from penstock.passes.planning.problem import Buffer, Interval, Problem
 
 ARENA = "arena"
@@ -78,7 +78,7 @@ class MemoryProblem:
     problem: Problem
     ops: Mapping[str, Allocation]
     """By the id of the buffer, which is its name in the text, with that of its function if there are several."""
-    time: FunctionTime | ProgramTime
+    time: Liveness | ProgramTime
     """What its steps are."""
     alignments: Mapping[str, int] = field(default_factory=dict[str, int])
     """For the arena: what a planner aligns each buffer to, in bytes, which binds no place that is written by hand."""
@@ -147,7 +147,7 @@ def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
 def function_problems(function: func.FuncOp, target: TargetOp) -> list[MemoryProblem]:
     """The problems of one kernel by itself, its scopes in the order of the machine."""
     ops = list(_allocations(function))
-    return _of_function(function, FunctionTime(function), ops, _scopes(target, ops))
+    return _of_function(function, Liveness(function), ops, _scopes(target, ops))
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _scopes(target: TargetOp | None, ops: Sequence[Allocation]) -> dict[str, _Sc
 
 
 def _of_function(
-    function: func.FuncOp, time: FunctionTime, ops: Sequence[Allocation], scopes: Mapping[str, _Scope]
+    function: func.FuncOp, time: Liveness, ops: Sequence[Allocation], scopes: Mapping[str, _Scope]
 ) -> list[MemoryProblem]:
     problems: list[MemoryProblem] = []
     for name, scope in scopes.items():

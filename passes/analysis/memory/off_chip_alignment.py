@@ -39,7 +39,7 @@ class OffChipAlignment:
         name = function.sym_name.data
         if name not in self._wanted:
             found: dict[SSAValue, int] = {}
-            aliases = self._time.aliases(function)
+            aliases = self._time.of(function).aliases
             for op in function.walk():
                 for value, alignment in self._by_op(op):
                     for number in bits(aliases.of(value)):

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from xdsl.ir import Operation
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.passes.analysis.memory.liveness import accesses
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, offset_of, storage
 from penstock.passes.planning.problem import Conflict, Interval, Plan, Problem, conflicts, span_text
 
@@ -64,7 +63,7 @@ def op_in(memory: MemoryProblem, span: Interval, ids: Sequence[str]) -> Operatio
     touching = [
         (begin, user)
         for id in ids
-        for user in accesses(storage(memory.ops[id]))
+        for user in memory.time.accesses(storage(memory.ops[id]))
         for begin, _ in memory.time.spans(user)
         if span[0] <= begin < span[1]
     ]

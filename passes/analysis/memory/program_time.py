@@ -1,8 +1,4 @@
-"""
-The time in which buffers are alive: that of one function, or one for all that a module runs.
-
-The second is for buffers that are alive while other functions run.
-"""
+"""The time of all that a module runs, for buffers that are alive while other functions run; see `Liveness` for one."""
 
 from __future__ import annotations
 
@@ -13,34 +9,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import calls_itself
-from penstock.passes.analysis.memory.aliases import Aliases
 from penstock.passes.analysis.memory.liveness import Liveness
 from penstock.passes.planning.problem import Interval, merge_intervals
-
-
-class FunctionTime:
-    """The steps of one function by itself."""
-
-    def __init__(self, function: func.FuncOp, line: Liveness | None = None):
-        self._function = function
-        self._line = line or Liveness(function)
-
-    def lifetime(self, buffer: SSAValue) -> tuple[Interval, ...]:
-        """When a buffer that an op of the function creates is alive."""
-        return self._line.lifetime(buffer)
-
-    def spans(self, op: Operation) -> tuple[Interval, ...]:
-        """When an op of the function runs, with what it holds."""
-        return (self._line.span(op),)
-
-    def op_at(self, step: int) -> Operation:
-        """The innermost op that runs at a step."""
-        found: Operation = self._function
-        for op in self._function.walk():
-            begin, end = self._line.span(op)
-            if begin <= step < end:
-                found = op
-        return found
 
 
 class ProgramTime:
@@ -62,7 +32,7 @@ class ProgramTime:
         called = {call.callee.string_value() for calls in self._calls.values() for call in calls}
         clock = 0
         for name, function in self._functions.items():
-            line = self._line(function, function)
+            line = self.of(function)
             public = function.sym_visibility is None or function.sym_visibility.data != "private"
             if public or name not in called:
                 self._take_place(name, clock)
@@ -76,13 +46,9 @@ class ProgramTime:
         """Whether `function` calls one that has a body here."""
         return bool(self._calls[function.sym_name.data])
 
-    def of(self, function: func.FuncOp) -> FunctionTime:
+    def of(self, function: func.FuncOp) -> Liveness:
         """The time of one function, which begins at 0."""
-        return FunctionTime(function, self._line(function, function))
-
-    def aliases(self, function: func.FuncOp) -> Aliases:
-        """The allocations and arguments behind each memref of a function."""
-        return self._line(function, function).aliases
+        return self._line(function, function)
 
     def callee(self, call: func.CallOp) -> func.FuncOp | None:
         """The function that is called; None if it has no body here."""
@@ -92,12 +58,17 @@ class ProgramTime:
         """When a buffer, which an op of some function creates, is alive."""
         assert isinstance(buffer.owner, Operation)
         function = function_around(buffer.owner)
-        return self._shifted(function, self._line(function, function).lifetime(buffer))
+        return self._shifted(function, self.of(function).lifetime(buffer))
 
     def spans(self, op: Operation) -> tuple[Interval, ...]:
         """When an op runs, with what it holds or calls."""
         function = function_around(op)
-        return self._shifted(function, (self._line(function, function).span(op),))
+        return self._shifted(function, self.of(function).spans(op))
+
+    def accesses(self, buffer: SSAValue) -> list[Operation]:
+        """The ops that may touch a buffer, itself or through views, in the function that makes it."""
+        assert isinstance(buffer.owner, Operation)
+        return self.of(function_around(buffer.owner)).accesses(buffer)
 
     def op_at(self, step: int) -> Operation:
         """The innermost op that runs at a step."""
@@ -108,14 +79,14 @@ class ProgramTime:
             for start in starts
             if start <= step < start + self._of_name(name).length
         )
-        return self.of(self._functions[name]).op_at(step - start)
+        return self._of_name(name).op_at(step - start)
 
     def _shifted(self, function: func.FuncOp, intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
         starts = self._starts[function.sym_name.data]
         return merge_intervals((start + lower, start + upper) for start in starts for lower, upper in intervals)
 
     def _of_name(self, name: str) -> Liveness:
-        return self._line(self._functions[name], self._functions[name])
+        return self.of(self._functions[name])
 
     def _line(self, function: func.FuncOp, site: Operation) -> Liveness:
         name = function.sym_name.data
@@ -146,12 +117,3 @@ def function_around(op: Operation) -> func.FuncOp:
         assert around is not None
         around = around.parent_op()
     return around
-
-
-def module_around(op: Operation) -> ModuleOp:
-    """The module that `op` stands in."""
-    top = op
-    while (parent := top.parent_op()) is not None:
-        top = parent
-    assert isinstance(top, ModuleOp)
-    return top

@@ -11,8 +11,9 @@ from xdsl.ir import Operation, SSAValue
 from penstock.dialects.machine import DRAM
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of
 from penstock.passes.analysis.loops import trip_count
-from penstock.passes.analysis.memory.liveness import Allocation, accesses
+from penstock.passes.analysis.memory.liveness import Allocation
 from penstock.passes.analysis.memory.memory_problems import element_memref, storage
+from penstock.passes.analysis.memory.program_time import function_around
 from penstock.passes.analysis.memory.storage import storage_of
 from penstock.passes.loop.repairs.tile_classes import Cut
 
@@ -29,7 +30,11 @@ def is_part_of(value: SSAValue, op: Allocation) -> bool:
 
 def copies_of(op: Allocation) -> list[CopyOp]:
     """The copies from and to a buffer."""
-    return [user for user in dict.fromkeys(accesses(storage(op))) if isinstance(user, CopyOp)]
+    return [
+        copy
+        for copy in function_around(op).walk()
+        if isinstance(copy, CopyOp) and (is_part_of(copy.source, op) or is_part_of(copy.dest, op))
+    ]
 
 
 def price_off_chip(op: Allocation) -> int | None:

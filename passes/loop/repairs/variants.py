@@ -12,10 +12,10 @@ from xdsl.ir import Operation
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import RingOp, span_in_bytes
-from penstock.passes.analysis.kernels import machine_of
-from penstock.passes.analysis.memory.liveness import Allocation, accesses
+from penstock.passes.analysis.kernels import machine_around
+from penstock.passes.analysis.memory.liveness import Allocation
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, element_memref, storage
-from penstock.passes.analysis.memory.program_time import function_around, module_around
+from penstock.passes.analysis.memory.program_time import function_around
 from penstock.passes.loop.repairs.prices import copies_of, is_part_of, price_of_cut, price_off_chip, scope_name
 from penstock.passes.loop.repairs.tile_classes import resized, tile_classes
 from penstock.passes.planning.problem import Buffer, Problem, lower_bound
@@ -76,7 +76,7 @@ def _shorter_rings(memory: MemoryProblem) -> Iterator[Variant]:
 
 
 def _smaller_tiles(memory: MemoryProblem) -> Iterator[Variant]:
-    target = machine_of(module_around(next(iter(memory.ops.values()))))
+    target = machine_around(next(iter(memory.ops.values())))
     if target is None:
         return
     ids = {op: id for id, op in memory.ops.items()}
@@ -112,7 +112,7 @@ def _shape(op: Allocation) -> str:
 
 def _off_chip(memory: MemoryProblem) -> Iterator[Variant]:
     for id, op in memory.ops.items():
-        users = list(accesses(storage(op)))
+        users = memory.time.accesses(storage(op))
         rest = tuple(buffer for buffer in memory.problem.buffers if buffer.id != id)
         if any(isinstance(user, func.CallOp) for user in users):
             # Each use then brings it on chip for as long as it runs.
@@ -128,7 +128,7 @@ def _off_chip(memory: MemoryProblem) -> Iterator[Variant]:
 
 def _may_be_off_chip(op: Allocation, users: list[Operation]) -> bool:
     """Whether no unit needs the buffer where it is, and engines join what it is filled from and read by."""
-    target = machine_of(module_around(op))
+    target = machine_around(op)
     if any(isinstance(user, ExecOp | GenericOp) for user in users):
         return False
     if target is None:
