@@ -61,7 +61,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.compiler import compile_module, load_input, require_bound
     from penstock.runtime.report import FusionCount, report_on
     from penstock.runtime.signature import signature_of
-    from penstock.tools.progress import pass_progress
+    from penstock.tools.instruments import pass_progress
     from penstock.tools.text import STDIN, require_distinct, write_output
 
     emitter = EMITTERS[args.emit]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
@@ -12,6 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.targets.mlir import MLIRTarget
 
 from penstock.lowering.to_text import module_text
+from penstock.runtime.compiler import Progress
 
 ALL = "*"
 """In a set of pass names: every pass."""
@@ -64,3 +66,34 @@ def timing_table(rows: Sequence[tuple[str, float]]) -> str:
         lines.append(f"{seconds:9.4f}  {share:5.1%}  {name}")
     lines.append(f"{total:9.4f}         total")
     return "\n".join(lines)
+
+
+@contextmanager
+def pass_progress(*, quiet: bool, verbose: bool) -> Generator[Progress | None, None, None]:
+    """What to call before every pass, or None if nothing is to be shown."""
+    if verbose:
+        yield _print_line
+    elif quiet or not sys.stderr.isatty():
+        yield None
+    else:
+        with _bar() as update:
+            yield update
+
+
+def _print_line(index: int, total: int, module_pass: ModulePass) -> None:
+    print(f"[{index + 1}/{total}] {module_pass.name}", file=sys.stderr)
+
+
+@contextmanager
+def _bar() -> Generator[Progress, None, None]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def update(index: int, total: int, module_pass: ModulePass) -> None:
+            bar.update(task, completed=index, total=total, description=module_pass.name)
+
+        yield update

@@ -71,7 +71,7 @@ def _lower(args: argparse.Namespace, program: Program) -> None:
     from penstock.dialects.machine import find_target
     from penstock.runtime.compiler import attach_machine, pipeline
     from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
-    from penstock.tools.progress import pass_progress
+    from penstock.tools.instruments import pass_progress
 
     if args.machine is not None:
         attach_machine(program.module, args.machine)

@@ -24,8 +24,8 @@ from penstock.tools.arguments import (
     say,
     warn_unverified,
 )
+from penstock.tools.instruments import pass_progress
 from penstock.tools.programs import load_for_inputs
-from penstock.tools.progress import pass_progress
 from penstock.tools.tensors import FORMATS, GivenTensors, read_given, write_tensor
 
 RUN_LEVELS = ("graph", "tensor", "loop", "accel", "c")

@@ -88,7 +88,7 @@ def _lower(args: argparse.Namespace, program: Program) -> Workloads:
     from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
     from penstock.runtime.proofs import prove
     from penstock.runtime.simulator.workloads import Workloads
-    from penstock.tools.progress import pass_progress
+    from penstock.tools.instruments import pass_progress
 
     if args.machine is None and find_target(program.module) is None:
         notes = ["say which: --machine NAME", "`penstock machines` lists them"]
