@@ -116,6 +116,26 @@ class HasPatternKind(OpTrait):
     kind: PatternKind
 
 
+@dataclass(frozen=True)
+class KeepsFinite(OpTrait):
+    """The result is finite where the operands are: what is beyond the end of a tensor may hold anything finite."""
+
+
+@dataclass(frozen=True)
+class SelectsElements(OpTrait):
+    """Every element of the result is one of the first operand: it takes integers as well as what they stand for."""
+
+
+@dataclass(frozen=True)
+class HasQuantizedForm(OpTrait):
+    """Runtimes compute it between a dequantised operand and a quantised result."""
+
+
+@dataclass(frozen=True)
+class IsConstantAlmostEverywhere(OpTrait):
+    """The derivative is 0 wherever there is one: nothing flows back through it."""
+
+
 @irdl_attr_definition
 class PatternAttr(EnumAttribute[PatternKind]):
     """A pattern kind as an attribute: `#graph.pattern<reduction>`, or the bare word in `graph.fused`."""
@@ -204,6 +224,7 @@ def integer_bounds(element: Attribute) -> range | None:
 
 FLOATS = Elements("floats", is_float)
 BOOLS = Elements("i1", is_bool)
+INTEGERS = Elements("integers", is_integer)
 NUMBERS = Elements("floats and integers", lambda e: is_float(e) or is_integer(e))
 SIGNED_NUMBERS = Elements("floats and signed integers", lambda e: is_float(e) or (is_integer(e) and not is_unsigned(e)))
 ANY_ELEMENTS = Elements(

@@ -1,11 +1,16 @@
-"""Operators that map each element of one operand on its own."""
+"""
+Operators on each element: of one operand, of two that broadcast by NumPy's rule, and of three.
+
+Each has a `formula` (see `formula`), from which the interpreter and the lowering to tensors follow.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from xdsl.dialects.builtin import Float32Type, Float64Type, FloatAttr, StringAttr
+from xdsl.dialects.builtin import AnyFloat, Float32Type, Float64Type, FloatAttr, IntegerType, StringAttr, i1
 from xdsl.ir import Attribute
 from xdsl.irdl import (
     VarConstraint,
@@ -16,33 +21,61 @@ from xdsl.irdl import (
     result_def,
     traits_def,
 )
+from xdsl.utils.hints import isa
 
 from penstock.dialects.graph.base import (
     ANY_ELEMENTS,
     BOOLS,
     FLOATS,
+    INTEGERS,
     NUMBERS,
     SIGNED_NUMBERS,
     TENSOR,
     Elements,
     GraphOp,
     HasPatternKind,
+    HasQuantizedForm,
+    IsConstantAlmostEverywhere,
+    KeepsFinite,
     PatternKind,
+    SelectsElements,
     Tensor,
     Value,
+    broadcast_shapes,
+    integer_bounds,
     require,
+    same_element,
     single,
     tensor_of,
     tensor_type,
 )
+from penstock.dialects.graph.formula import Scalar, function
 from penstock.dialects.graph.number import Number
+from penstock.dialects.graph.sizes import may_broadcast_to
+
+T = TypeVar("T")
 
 
-class UnaryOp(GraphOp, ABC):
+class PointwiseOp(GraphOp, ABC):
+    """An op whose operands broadcast to its result, of which each element depends on theirs at its own index."""
+
+    ACCEPTS: ClassVar[Elements]
+    """The element types it is defined on."""
+
+    def formula(self, *elements: Any, **more: Any) -> Any:
+        """From a `Scalar` for each operand to that of the result; an op without one has registered functions."""
+        raise NotImplementedError
+
+    @classmethod
+    def has_formula(cls) -> bool:
+        """Whether there is a formula."""
+        return cls.formula is not PointwiseOp.formula
+
+
+class UnaryOp(PointwiseOp, ABC):
     """An op that maps each element of `x` on its own; the result has the type of `x`."""
 
     ACCEPTS: ClassVar[Elements] = FLOATS
-    """The element types it is defined on."""
 
     T: ClassVar = VarConstraint("T", TENSOR)
 
@@ -59,12 +92,46 @@ class UnaryOp(GraphOp, ABC):
         return x
 
 
+_STEP = KeepsFinite(), IsConstantAlmostEverywhere()
+"""The traits of a function in steps."""
+
+
+def _unary(name: str, summary: str, *traits: Any) -> type[UnaryOp]:
+    """An op on floats that is a function which every arithmetic has, without properties."""
+    body = {"name": f"graph.{name}", "formula": function(name), "traits": traits_def(*traits), "__doc__": summary}
+    words = "".join(word.capitalize() for word in name.split("_"))
+    return irdl_op_definition(type(f"{words}Op", (UnaryOp,), body | {"__module__": __name__}))
+
+
+ExpOp = _unary("exp", "e to the power of x.")
+LogOp = _unary("log", "The natural logarithm.")
+SqrtOp = _unary("sqrt", "The square root.")
+ErfOp = _unary("erf", "The error function.", KeepsFinite())
+TanhOp = _unary("tanh", "The hyperbolic tangent.", KeepsFinite(), HasQuantizedForm())
+FloorOp = _unary("floor", "The next integral number towards minus infinity.", *_STEP)
+CeilOp = _unary("ceil", "The next integral number towards plus infinity.", *_STEP)
+RoundOp = _unary("round", "The nearest integral number; of two, the even one.", *_STEP)
+SinOp = _unary("sin", "The sine of x, in radians.")
+CosOp = _unary("cos", "The cosine of x, in radians.")
+TanOp = _unary("tan", "The tangent of x, in radians.")
+AsinOp = _unary("asin", "The inverse sine, in radians; NaN outside -1 to 1.")
+AcosOp = _unary("acos", "The inverse cosine, in radians; NaN outside -1 to 1.")
+AtanOp = _unary("atan", "The inverse tangent, in radians.")
+SinhOp = _unary("sinh", "The hyperbolic sine.")
+CoshOp = _unary("cosh", "The hyperbolic cosine.")
+AsinhOp = _unary("asinh", "The inverse hyperbolic sine.")
+AcoshOp = _unary("acosh", "The inverse hyperbolic cosine; NaN below 1.")
+AtanhOp = _unary("atanh", "The inverse hyperbolic tangent; NaN outside -1 to 1.")
+
+
 @irdl_op_definition
 class AbsOp(UnaryOp):
     """The absolute value."""
 
     name = "graph.abs"
     ACCEPTS: ClassVar[Elements] = NUMBERS
+    traits = traits_def(KeepsFinite())
+    formula = function("abs")
 
 
 @irdl_op_definition
@@ -73,55 +140,8 @@ class NegOp(UnaryOp):
 
     name = "graph.neg"
     ACCEPTS: ClassVar[Elements] = SIGNED_NUMBERS
-
-
-@irdl_op_definition
-class ExpOp(UnaryOp):
-    """e to the power of x."""
-
-    name = "graph.exp"
-
-
-@irdl_op_definition
-class LogOp(UnaryOp):
-    """The natural logarithm."""
-
-    name = "graph.log"
-
-
-@irdl_op_definition
-class SqrtOp(UnaryOp):
-    """The square root."""
-
-    name = "graph.sqrt"
-
-
-@irdl_op_definition
-class ReciprocalOp(UnaryOp):
-    """1 / x."""
-
-    name = "graph.reciprocal"
-
-
-@irdl_op_definition
-class FloorOp(UnaryOp):
-    """The next integral number towards minus infinity."""
-
-    name = "graph.floor"
-
-
-@irdl_op_definition
-class CeilOp(UnaryOp):
-    """The next integral number towards plus infinity."""
-
-    name = "graph.ceil"
-
-
-@irdl_op_definition
-class RoundOp(UnaryOp):
-    """The nearest integral number; of two, the even one."""
-
-    name = "graph.round"
+    traits = traits_def(KeepsFinite())
+    formula = function("neg")
 
 
 @irdl_op_definition
@@ -130,49 +150,8 @@ class SignOp(UnaryOp):
 
     name = "graph.sign"
     ACCEPTS: ClassVar[Elements] = NUMBERS
-
-
-@irdl_op_definition
-class ErfOp(UnaryOp):
-    """The error function."""
-
-    name = "graph.erf"
-
-
-@irdl_op_definition
-class ReluOp(UnaryOp):
-    """max(x, 0)."""
-
-    name = "graph.relu"
-    ACCEPTS: ClassVar[Elements] = SIGNED_NUMBERS
-
-
-@irdl_op_definition
-class SigmoidOp(UnaryOp):
-    """1 / (1 + exp(-x))."""
-
-    name = "graph.sigmoid"
-
-
-@irdl_op_definition
-class TanhOp(UnaryOp):
-    """The hyperbolic tangent."""
-
-    name = "graph.tanh"
-
-
-@irdl_op_definition
-class SoftplusOp(UnaryOp):
-    """log(1 + exp(x))."""
-
-    name = "graph.softplus"
-
-
-@irdl_op_definition
-class HardSwishOp(UnaryOp):
-    """x * max(0, min(1, x / 6 + 1/2))."""
-
-    name = "graph.hard_swish"
+    traits = traits_def(KeepsFinite(), IsConstantAlmostEverywhere())
+    formula = function("sign")
 
 
 @irdl_op_definition
@@ -181,6 +160,8 @@ class IdentityOp(UnaryOp):
 
     name = "graph.identity"
     ACCEPTS: ClassVar[Elements] = ANY_ELEMENTS
+    traits = traits_def(KeepsFinite(), SelectsElements())
+    formula = function("identity")
 
 
 @irdl_op_definition
@@ -190,16 +171,80 @@ class NotOp(UnaryOp):
     name = "graph.not"
     ACCEPTS: ClassVar[Elements] = BOOLS
 
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        return x.apply("bitwise_xor", 1)
+
+
+@irdl_op_definition
+class ReciprocalOp(UnaryOp):
+    """1 / x."""
+
+    name = "graph.reciprocal"
+
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        return x.number(1) / x
+
+
+@irdl_op_definition
+class ReluOp(UnaryOp):
+    """max(x, 0)."""
+
+    name = "graph.relu"
+    ACCEPTS: ClassVar[Elements] = SIGNED_NUMBERS
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
+
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        return x.max(0)
+
+
+@irdl_op_definition
+class SigmoidOp(UnaryOp):
+    """1 / (1 + exp(-x)); where exp overflows to infinity the result is the right 0."""
+
+    name = "graph.sigmoid"
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
+
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        one = x.number(1)
+        return one / (one + (-x).apply("exp"))
+
+
+@irdl_op_definition
+class SoftplusOp(UnaryOp):
+    """log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|)), which does not overflow."""
+
+    name = "graph.softplus"
+
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        rest = (-abs(x)).apply("exp").apply("log1p")
+        return x.max(0) + rest
+
+
+@irdl_op_definition
+class HardSwishOp(UnaryOp):
+    """x * max(0, min(1, x / 6 + 1/2))."""
+
+    name = "graph.hard_swish"
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
+
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        return x * (x * (1 / 6) + 0.5).clamp(0, 1)
+
 
 @irdl_op_definition
 class LeakyReluOp(UnaryOp):
     """x where x >= 0, else alpha * x."""
 
     name = "graph.leaky_relu"
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
 
     alpha = prop_def(FloatAttr[Float32Type], default_value=single(0.01))
     custom_directives = (Number,)
     assembly_format = "$x (`alpha` custom<Number>($alpha)^)? attr-dict `:` type($x)"
+
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        bent = x * self.alpha.value.data
+        return (x >= 0).where(x, bent)
 
 
 @irdl_op_definition
@@ -207,10 +252,15 @@ class EluOp(UnaryOp):
     """x where x >= 0, else alpha * (exp(x) - 1)."""
 
     name = "graph.elu"
+    traits = traits_def(KeepsFinite())
 
     alpha = prop_def(FloatAttr[Float32Type], default_value=single(1.0))
     custom_directives = (Number,)
     assembly_format = "$x (`alpha` custom<Number>($alpha)^)? attr-dict `:` type($x)"
+
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        bent = x.number(self.alpha.value.data) * x.apply("expm1")
+        return (x >= 0).where(x, bent)
 
 
 SELU_ALPHA = 1.67326319217681884765625
@@ -222,11 +272,17 @@ class SeluOp(UnaryOp):
     """gamma * x where x > 0, else gamma * alpha * (exp(x) - 1)."""
 
     name = "graph.selu"
+    traits = traits_def(KeepsFinite())
 
     alpha = prop_def(FloatAttr[Float32Type], default_value=single(SELU_ALPHA))
     gamma = prop_def(FloatAttr[Float32Type], default_value=single(SELU_GAMMA))
     custom_directives = (Number,)
     assembly_format = "$x (`alpha` custom<Number>($alpha)^)? (`gamma` custom<Number>($gamma)^)? attr-dict `:` type($x)"
+
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        bent = x.number(self.alpha.value.data) * x.apply("expm1")
+        line = (x > 0).where(x, bent)
+        return x.number(self.gamma.value.data) * line
 
 
 @irdl_op_definition
@@ -234,11 +290,15 @@ class HardSigmoidOp(UnaryOp):
     """max(0, min(1, alpha * x + beta))."""
 
     name = "graph.hard_sigmoid"
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
 
     alpha = prop_def(FloatAttr[Float32Type], default_value=single(0.2))
     beta = prop_def(FloatAttr[Float32Type], default_value=single(0.5))
     custom_directives = (Number,)
     assembly_format = "$x (`alpha` custom<Number>($alpha)^)? (`beta` custom<Number>($beta)^)? attr-dict `:` type($x)"
+
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        return (x * self.alpha.value.data + self.beta.value.data).clamp(0, 1)
 
 
 @irdl_op_definition
@@ -249,6 +309,7 @@ class GeluOp(UnaryOp):
     """
 
     name = "graph.gelu"
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
 
     approximate = prop_def(StringAttr, default_value=StringAttr("none"))
     assembly_format = "$x (`approximate` $approximate^)? attr-dict `:` type($x)"
@@ -260,6 +321,15 @@ class GeluOp(UnaryOp):
             f'approximate is "none" or "tanh", not "{self.approximate.data}"',
         )
 
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        if self.approximate.data == "tanh":
+            cubic = x.number(0.044715) * x * x * x
+            bent = (x.number(math.sqrt(2 / math.pi)) * (x + cubic)).apply("tanh")
+        else:
+            bent = (x * math.sqrt(0.5)).apply("erf")
+        half = x.number(0.5) * x
+        return half * (x.number(1) + bent)
+
 
 @irdl_op_definition
 class ClipOp(UnaryOp):
@@ -267,15 +337,35 @@ class ClipOp(UnaryOp):
 
     name = "graph.clip"
     ACCEPTS: ClassVar[Elements] = NUMBERS
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
 
     min = opt_prop_def(FloatAttr[Float64Type])
     max = opt_prop_def(FloatAttr[Float64Type])
     custom_directives = (Number,)
     assembly_format = "$x (`min` custom<Number>($min)^)? (`max` custom<Number>($max)^)? attr-dict `:` type($x)"
 
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        low, high = self.bounds
+        x = x if low is None else x.max(low)
+        return x if high is None else x.min(high)
+
+    @property
+    def bounds(self) -> tuple[float | None, float | None]:
+        """The bounds; one that the integer type cannot hold is its nearest number."""
+        numbers = integer_bounds(tensor_of(self.x).element_type)
+        given = [None if each is None else each.value.data for each in (self.min, self.max)]
+        if numbers is not None:
+            low, high = numbers[0], numbers[-1]
+            # The largest number as a float may be beyond the type.
+            given = [
+                each if each is None else high if each >= float(high) else low if each <= low else int(each)
+                for each in given
+            ]
+        return given[0], given[1]
+
 
 @irdl_op_definition
-class CastOp(GraphOp):
+class CastOp(PointwiseOp):
     """
     The elements of `x` in the element type of the result.
 
@@ -286,7 +376,7 @@ class CastOp(GraphOp):
 
     x = operand_def(TENSOR)
 
-    traits = traits_def(HasPatternKind(PatternKind.ELEMENTWISE))
+    traits = traits_def(HasPatternKind(PatternKind.ELEMENTWISE), KeepsFinite())
     assembly_format = "$x attr-dict `:` type($x) `->` type($result)"
 
     def __init__(self, x: Value, element_type: Attribute):
@@ -299,3 +389,275 @@ class CastOp(GraphOp):
 
     def infer_type(self) -> Tensor:
         return self.infer(tensor_of(self.x), self.result_type.element_type)
+
+
+def _bytes_of(element: Attribute) -> int:
+    """The bytes of an element whose bits may be read as another type; 0 for the types below a byte."""
+    if isa(element, IntegerType):
+        return 1 if element.width.data == 1 else element.width.data // 8
+    assert isinstance(element, AnyFloat)
+    return element.bitwidth // 8
+
+
+@irdl_op_definition
+class BitcastOp(PointwiseOp):
+    """The bits of each element of `x`, read as the element type of the result; i1 is a byte that is 0 or 1."""
+
+    name = "graph.bitcast"
+
+    x = operand_def(TENSOR)
+
+    traits = traits_def(HasPatternKind(PatternKind.ELEMENTWISE))
+    assembly_format = "$x attr-dict `:` type($x) `->` type($result)"
+
+    def __init__(self, x: Value, element_type: Attribute):
+        super().__init__(x, result_type=self.infer(tensor_of(x), element_type))
+
+    @classmethod
+    def infer(cls, x: Tensor, element_type: Attribute) -> Tensor:
+        """The shape of `x` with other elements."""
+        before, after = _bytes_of(x.element_type), _bytes_of(element_type)
+        require(
+            before == after > 0,
+            f"{cls.name} reads whole bytes, as many as there are: not {x.element_type} as {element_type}",
+        )
+        return tensor_type(element_type, x.get_shape())
+
+    def infer_type(self) -> Tensor:
+        return self.infer(tensor_of(self.x), self.result_type.element_type)
+
+
+class BinaryOp(PointwiseOp, ABC):
+    """An op on the elements of `a` and `b`, which broadcast to the result by NumPy's rule."""
+
+    ACCEPTS: ClassVar[Elements] = NUMBERS
+
+    a = operand_def(TENSOR)
+    b = operand_def(TENSOR)
+
+    traits = traits_def(HasPatternKind(PatternKind.BROADCAST))
+    assembly_format = "$a `,` $b attr-dict `:` functional-type(operands, results)"
+
+    @classmethod
+    def infer(cls, a: Tensor, b: Tensor) -> Tensor:
+        """The broadcast shape with the elements of the operands."""
+        cls.ACCEPTS.check(a, cls.name)
+        element = same_element((a, b), cls.name)
+        return tensor_type(element, broadcast_shapes(a.get_shape(), b.get_shape()))
+
+
+@irdl_op_definition
+class AddOp(BinaryOp):
+    """a + b."""
+
+    name = "graph.add"
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
+    formula = function("add")
+
+
+@irdl_op_definition
+class SubOp(BinaryOp):
+    """a - b."""
+
+    name = "graph.sub"
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
+    formula = function("sub")
+
+
+@irdl_op_definition
+class MulOp(BinaryOp):
+    """a * b."""
+
+    name = "graph.mul"
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
+    formula = function("mul")
+
+
+@irdl_op_definition
+class DivOp(BinaryOp):
+    """a / b; integers truncate towards zero."""
+
+    name = "graph.div"
+    formula = function("div")
+
+
+@irdl_op_definition
+class ModOp(BinaryOp):
+    """The remainder of a / b with the sign of a, exact: C's `fmod`."""
+
+    name = "graph.mod"
+    ACCEPTS: ClassVar[Elements] = FLOATS
+    formula = function("mod")
+
+
+@irdl_op_definition
+class PowOp(BinaryOp):
+    """a to the power of b."""
+
+    name = "graph.pow"
+    formula = function("pow")
+
+
+@irdl_op_definition
+class MaxOp(BinaryOp):
+    """The larger of the two; NaN if one of them is."""
+
+    name = "graph.max"
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
+    formula = function("max")
+
+
+@irdl_op_definition
+class MinOp(BinaryOp):
+    """The smaller of the two; NaN if one of them is."""
+
+    name = "graph.min"
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
+    formula = function("min")
+
+
+@irdl_op_definition
+class PreluOp(BinaryOp):
+    """a where a >= 0, else a * b: `b` is the slope, and broadcasts to the shape of `a`."""
+
+    name = "graph.prelu"
+    traits = traits_def(KeepsFinite())
+
+    @classmethod
+    def infer(cls, a: Tensor, b: Tensor) -> Tensor:
+        """The type of `a`."""
+        super().infer(a, b)
+        require(
+            may_broadcast_to(b.get_shape(), a.get_shape()),
+            f"{cls.name}: the slope {b} does not broadcast to {a}",
+        )
+        return a
+
+    def formula(self, a: Scalar[T], b: Scalar[T]) -> Scalar[T]:
+        return (a >= 0).where(a, a * b)
+
+
+class CompareOp(BinaryOp, ABC):
+    """A comparison: the result has i1 elements."""
+
+    traits = traits_def(KeepsFinite())
+
+    @classmethod
+    def infer(cls, a: Tensor, b: Tensor) -> Tensor:
+        """The broadcast shape with i1 elements."""
+        return tensor_type(i1, super().infer(a, b).get_shape())
+
+
+@irdl_op_definition
+class EqualOp(CompareOp):
+    """a == b."""
+
+    name = "graph.equal"
+    ACCEPTS: ClassVar[Elements] = ANY_ELEMENTS
+    formula = function("equal")
+
+
+@irdl_op_definition
+class LessOp(CompareOp):
+    """a < b."""
+
+    name = "graph.less"
+    formula = function("less")
+
+
+@irdl_op_definition
+class GreaterOp(CompareOp):
+    """a > b."""
+
+    name = "graph.greater"
+    formula = function("greater")
+
+
+@irdl_op_definition
+class AndOp(BinaryOp):
+    """The logical and."""
+
+    name = "graph.and"
+    ACCEPTS: ClassVar[Elements] = BOOLS
+    formula = function("and")
+
+
+@irdl_op_definition
+class OrOp(BinaryOp):
+    """The logical or."""
+
+    name = "graph.or"
+    ACCEPTS: ClassVar[Elements] = BOOLS
+    formula = function("or")
+
+
+@irdl_op_definition
+class BitwiseAndOp(BinaryOp):
+    """The bits that are set in both."""
+
+    name = "graph.bitwise_and"
+    ACCEPTS: ClassVar[Elements] = INTEGERS
+    traits = traits_def(KeepsFinite())
+    formula = function("bitwise_and")
+
+
+@irdl_op_definition
+class BitwiseOrOp(BinaryOp):
+    """The bits that are set in either."""
+
+    name = "graph.bitwise_or"
+    ACCEPTS: ClassVar[Elements] = INTEGERS
+    traits = traits_def(KeepsFinite())
+    formula = function("bitwise_or")
+
+
+@irdl_op_definition
+class BitwiseXorOp(BinaryOp):
+    """The bits that are set in one of the two."""
+
+    name = "graph.bitwise_xor"
+    ACCEPTS: ClassVar[Elements] = INTEGERS
+    traits = traits_def(KeepsFinite())
+    formula = function("bitwise_xor")
+
+
+@irdl_op_definition
+class ShiftLeftOp(BinaryOp):
+    """The bits of a, b places up; 0 if all are shifted out, as a negative b, read without a sign, does."""
+
+    name = "graph.shift_left"
+    ACCEPTS: ClassVar[Elements] = INTEGERS
+    formula = function("shift_left")
+
+
+@irdl_op_definition
+class ShiftRightOp(BinaryOp):
+    """The bits of a, b places down; what comes in is the sign, or 0 for integers without one."""
+
+    name = "graph.shift_right"
+    ACCEPTS: ClassVar[Elements] = INTEGERS
+    traits = traits_def(KeepsFinite())
+    formula = function("shift_right")
+
+
+@irdl_op_definition
+class WhereOp(PointwiseOp):
+    """The element of `a` where `cond` is true, else that of `b`; all three broadcast."""
+
+    name = "graph.where"
+
+    cond = operand_def(TENSOR)
+    a = operand_def(TENSOR)
+    b = operand_def(TENSOR)
+
+    traits = traits_def(HasPatternKind(PatternKind.BROADCAST), KeepsFinite())
+    formula = function("where")
+    assembly_format = "$cond `,` $a `,` $b attr-dict `:` functional-type(operands, results)"
+
+    @classmethod
+    def infer(cls, cond: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """The broadcast shape of all three with the elements of `a` and `b`."""
+        BOOLS.check(cond, f"the condition of {cls.name}")
+        element = same_element((a, b), cls.name)
+        shape = broadcast_shapes(cond.get_shape(), a.get_shape(), b.get_shape())
+        return tensor_type(element, shape)

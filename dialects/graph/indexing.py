@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import I64, BoolAttr, IntegerAttr, StringAttr, i64
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 
 from penstock.dialects.graph.base import (
+    INTEGERS,
     NUMBERS,
     TENSOR,
     GraphOp,
@@ -30,7 +31,6 @@ from penstock.dialects.graph.base import (
     tensor_of,
     tensor_type,
 )
-from penstock.dialects.graph.bitwise import INTEGERS
 from penstock.dialects.graph.sizes import is_known, may_equal, may_reach
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")

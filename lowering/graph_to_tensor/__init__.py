@@ -21,7 +21,6 @@ from penstock.lowering.graph_to_tensor import (
     pooling,
     quantization,
     reduction,
-    scalar_functions,
 )
 from penstock.lowering.graph_to_tensor.accumulation import Reduction, accumulate
 from penstock.lowering.graph_to_tensor.body import Body
@@ -48,5 +47,4 @@ __all__ = [
     "pooling",
     "quantization",
     "reduction",
-    "scalar_functions",
 ]

@@ -8,7 +8,7 @@ nothing but its operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from xdsl.dialects import arith, math
@@ -60,6 +60,34 @@ def highest(element: Attribute, unsigned: bool) -> float:
     return (1 << width) - 1 if unsigned or width == 1 else (1 << (width - 1)) - 1
 
 
+_SCALAR_OPS: Mapping[str, type[Operation]] = {
+    "acos": math.AcosOp,
+    "acosh": math.AcoshOp,
+    "and": arith.AndIOp,
+    "asin": math.AsinOp,
+    "asinh": math.AsinhOp,
+    "atan": math.AtanOp,
+    "atanh": math.AtanhOp,
+    "bitwise_and": arith.AndIOp,
+    "bitwise_or": arith.OrIOp,
+    "bitwise_xor": arith.XOrIOp,
+    "cos": math.CosOp,
+    "cosh": math.CoshOp,
+    "erf": math.ErfOp,
+    "expm1": math.ExpM1Op,
+    "floor": math.FloorOp,
+    "log1p": math.Log1pOp,
+    "mod": RemFOp,
+    "or": arith.OrIOp,
+    "round": math.RoundEvenOp,
+    "shift_left": arith.ShLIOp,
+    "sin": math.SinOp,
+    "sinh": math.SinhOp,
+    "tan": math.TanOp,
+    "tanh": math.TanhOp,
+}
+"""The functions in formulas that are one scalar op, whatever the type; the others are methods of `Body`."""
+
 Compute: TypeAlias = Callable[["Body", Sequence[SSAValue]], SSAValue]
 """Appends to the body of a generic what computes its element from its arguments, and returns it."""
 
@@ -98,6 +126,12 @@ class Body:
         """The index of loop `dim`."""
         return self.emit(IndexOp(dim))
 
+    def apply(self, function: str, *elements: SSAValue) -> SSAValue:
+        """A function in a formula of an op, by name."""
+        if (scalar := _SCALAR_OPS.get(function)) is not None:
+            return self.emit(scalar(*elements))
+        return getattr(self, function)(*elements)
+
     def add(self, a: SSAValue, b: SSAValue) -> SSAValue:
         """a + b."""
         return self.emit(arith.AddfOp(a, b) if _is_float(a) else arith.AddiOp(a, b))
@@ -115,10 +149,6 @@ class Body:
         if _is_float(a):
             return self.emit(arith.DivfOp(a, b))
         return self.emit(arith.DivUIOp(a, b) if self.unsigned else arith.DivSIOp(a, b))
-
-    def rem(self, a: SSAValue, b: SSAValue) -> SSAValue:
-        """The remainder of a / b of floats, with the sign of a."""
-        return self.emit(RemFOp(a, b))
 
     def max(self, a: SSAValue, b: SSAValue) -> SSAValue:
         """The larger of the two; NaN if one of them is."""
@@ -145,7 +175,23 @@ class Body:
             relation = ("u" if self._reads_unsigned(a) else "s") + relation
         return self.emit(arith.CmpiOp(a, b, relation))
 
-    def select(self, condition: SSAValue, a: SSAValue, b: SSAValue) -> SSAValue:
+    def equal(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """a == b."""
+        return self.compare("eq", a, b)
+
+    def less(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """a < b."""
+        return self.compare("lt", a, b)
+
+    def greater(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """a > b."""
+        return self.compare("gt", a, b)
+
+    def greater_or_equal(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """a >= b."""
+        return self.compare("ge", a, b)
+
+    def where(self, condition: SSAValue, a: SSAValue, b: SSAValue) -> SSAValue:
         """`a` where `condition` holds, else `b`."""
         return self.emit(arith.SelectOp(condition, a, b))
 
@@ -155,11 +201,28 @@ class Body:
             return self.emit(arith.NegfOp(a))
         return self.sub(self.like(0, a), a)
 
+    def ceil(self, a: SSAValue) -> SSAValue:
+        """-floor(-a): the math dialect at hand has no ceil."""
+        return self.neg(self.emit(math.FloorOp(self.neg(a))))
+
     def abs(self, a: SSAValue) -> SSAValue:
         """The absolute value."""
         if _is_float(a):
             return self.emit(math.AbsFOp(a))
         return a if self.unsigned else self.emit(math.AbsIOp(a))
+
+    def sign(self, a: SSAValue) -> SSAValue:
+        """1 above 0 and -1 below, else a, which is 0 or NaN."""
+        zero = self.like(0, a)
+        above = self.compare("gt", a, zero)
+        if self.unsigned:
+            return self.where(above, self.like(1, a), a)
+        below = self.where(self.compare("lt", a, zero), self.like(-1, a), a)
+        return self.where(above, self.like(1, a), below)
+
+    def shift_right(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """The bits of a, b places down; what comes in is the sign, if there is one."""
+        return self.emit(arith.ShRUIOp(a, b) if self.unsigned else arith.ShRSIOp(a, b))
 
     def exp(self, a: SSAValue) -> SSAValue:
         """e to the power of a."""

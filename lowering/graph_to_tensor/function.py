@@ -25,7 +25,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Parameter, has_lowering
+from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Parameter, lowering_of
 from penstock.lowering.graph_to_tensor.shape import emit_concat, emit_slice
 from penstock.lowering.graph_to_tensor.shapes import element_of, shape_of, signless, tensor_type
 from penstock.passes.graph.values import is_view
@@ -40,7 +40,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.]")
 
 def is_graph_op(op: Operation) -> bool:
     """Whether `op` is one that leaves at this lowering."""
-    return isinstance(op, graph.GraphOp | graph.FusedOp) or has_lowering(op)
+    return isinstance(op, graph.GraphOp | graph.FusedOp) or lowering_of(type(op)) is not None
 
 
 @dataclass

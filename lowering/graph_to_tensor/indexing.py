@@ -294,7 +294,7 @@ def top_k(kernel: KernelBuilder, op: graph.TopKOp) -> SSAValue:
         rank, found = elements
         wanted = body.emit(arith.IndexCastOp(body.index(axis), wide))
         here = body.emit(arith.IndexCastOp(body.index(len(shape)), wide))
-        return body.select(body.compare("eq", rank, wanted), here, found)
+        return body.where(body.compare("eq", rank, wanted), here, found)
 
     chosen = kernel.fill((*shape[:axis], k, *shape[axis + 1 :]), wide, 0)
     return kernel.generic([(ranks, against)], (chosen, outer), 1, place)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 from xdsl.dialects import arith, tensor
 from xdsl.dialects.builtin import (
@@ -32,6 +32,9 @@ from xdsl.irdl import IRDLOperation
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.graph.base import is_unsigned
+from penstock.dialects.graph.elementwise import PointwiseOp
+from penstock.dialects.graph.formula import Scalar
+from penstock.dialects.registry import Registry
 from penstock.lowering.graph_to_tensor.body import Body, Compute, constant_attribute
 from penstock.lowering.graph_to_tensor.shapes import (
     Dims,
@@ -46,30 +49,26 @@ from penstock.lowering.graph_to_tensor.shapes import (
 from penstock.passes.analysis.kernels import rounds_each_step
 from penstock.passes.tensor.reshape import emit_reshape
 
-OpT = TypeVar("OpT", bound=Operation)
-
 Lowering: TypeAlias = Callable[["KernelBuilder", Any], SSAValue]
 
-_LOWERINGS: dict[type[Operation], Lowering] = {}
+_LOWERINGS: Registry[Lowering] = Registry()
+
+lowers = _LOWERINGS.register
+"""Register the decorated function as the lowering of classes of ops to the tensor level."""
 
 
-def lowers(
-    op_class: type[OpT],
-) -> Callable[[Callable[[KernelBuilder, OpT], SSAValue]], Callable[[KernelBuilder, OpT], SSAValue]]:
-    """Register the decorated function as the lowering of `op_class` to the tensor level."""
-
-    def register(
-        function: Callable[[KernelBuilder, OpT], SSAValue],
-    ) -> Callable[[KernelBuilder, OpT], SSAValue]:
-        _LOWERINGS[op_class] = function
-        return function
-
-    return register
+def lowering_of(op_class: type[Operation]) -> Lowering | None:
+    """What is registered for a class of ops, or follows from their formula."""
+    found = _LOWERINGS.find(op_class)
+    has_formula = issubclass(op_class, PointwiseOp) and op_class.has_formula()
+    return _lower_formula if found is None and has_formula else found
 
 
-def has_lowering(op: Operation) -> bool:
-    """Whether a lowering is registered for the class of `op`."""
-    return type(op) in _LOWERINGS
+def _lower_formula(kernel: KernelBuilder, op: PointwiseOp) -> SSAValue:
+    def compute(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+        return op.formula(*(Scalar(element, body) for element in elements)).value
+
+    return kernel.pointwise(op.operands, op.result, compute)
 
 
 class Parameter(NamedTuple):
@@ -127,7 +126,7 @@ class KernelBuilder:
         if isinstance(op, graph.CastOp) and (op.x in self._outside or op.x in self._casts):
             self._casts[op.result] = op
             return
-        lowering = _LOWERINGS.get(type(op))
+        lowering = lowering_of(type(op))
         if lowering is None:
             raise UserError(
                 f"{op.name} has no lowering to the tensor level",

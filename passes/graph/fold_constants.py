@@ -14,7 +14,7 @@ from penstock.dialects.context import store_of
 from penstock.dialects.graph import ConstantOp, FusedOp, GraphOp, IdentityOp
 from penstock.dialects.weights import Array, WeightStore
 from penstock.passes.graph.values import constant_of, graph_blocks, remove_dead_constants
-from penstock.runtime.interpreter.graph import IMPLEMENTATIONS, evaluate_op
+from penstock.runtime.interpreter.graph import evaluate_op, implementation_of
 
 GROWTH_LIMIT = 1 << 20
 """A result of more bytes than this, and than the operands have, is not stored unless it comes from a weight."""
@@ -48,7 +48,7 @@ class _Folding:
         if isinstance(op, ConstantOp):
             self.weights[op.result] = op.weight
             return False
-        if not (isinstance(op, FusedOp) or type(op) in IMPLEMENTATIONS):
+        if not (isinstance(op, FusedOp) or implementation_of(type(op)) is not None):
             return False
         if not all(self._is_known(operand) for operand in op.operands):
             return False

@@ -23,7 +23,7 @@ from penstock.dialects.weights import Array, WeightStore
 from penstock.runtime.interpreter import accel, addresses, control, loop, scalar, tensor
 from penstock.runtime.interpreter.counters import Counters
 from penstock.runtime.interpreter.execution import Execution
-from penstock.runtime.interpreter.graph import IMPLEMENTATIONS, run_graph
+from penstock.runtime.interpreter.graph import implementation_of, run_graph
 from penstock.runtime.interpreter.schedule import Order
 from penstock.runtime.interpreter.scopes import undefined_memref
 from penstock.runtime.interpreter.source import Listener
@@ -135,7 +135,7 @@ def _function(module: ModuleOp, name: str) -> FuncOp:
 
 def _is_graph(function: FuncOp) -> bool:
     """Whether the body holds graph ops, ours or a plug-in's."""
-    return any(op.name.startswith("graph.") or type(op) in IMPLEMENTATIONS for op in function.walk())
+    return any(op.name.startswith("graph.") or implementation_of(type(op)) is not None for op in function.walk())
 
 
 def _attribute(function: FuncOp, index: int, key: str) -> str | None:

@@ -85,8 +85,6 @@ def _emit_product(forms: Forms, op: graph.GemmOp | graph.MatmulOp, choice: Choic
     """Rows are an image of one row, or of as many as the product has: the convolution has filters of one element."""
     x, w, *bias = operands
     filters = forms.emit(graph.ReshapeOp(w, [1, 1, *shape_of(w)]), derived(op.location, "filters"))
-    words: dict[str, Any] = {
-        name: value.data for name, value in choice.properties.items() if isinstance(value, StringAttr)
-    }
-    conv = graph.ConvOp(x, filters, *bias, accumulator=op.accumulator, **words)
+    layouts: dict[str, Any] = {**choice.properties}
+    conv = graph.ConvOp(x, filters, *bias, accumulator=op.accumulator, **layouts)
     forms.define(op.result, forms.emit(conv, op.location, op.result.name_hint), choice.result)

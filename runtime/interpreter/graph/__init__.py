@@ -2,8 +2,8 @@
 Reference semantics of the graph level on NumPy.
 
 `run_graph` runs a function of graph ops, `evaluate_op` one op. Each op computes in its own element type,
-vectorised; the ops' documentation in `penstock.dialects.graph` is what it follows. A plug-in adds its ops
-with `implements`.
+vectorised; the ops' documentation in `penstock.dialects.graph` is what it follows. An elementwise op has a formula; a
+package adds other ops with `implements`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from penstock.runtime.interpreter.graph import (
     nn,
     quantization,
     reduction,
-    scalar_functions,
     shape,
     window,
 )
 from penstock.runtime.interpreter.graph.engine import Listener, evaluate_op, run_graph
-from penstock.runtime.interpreter.graph.registry import IMPLEMENTATIONS, implements
+from penstock.runtime.interpreter.graph.registry import IMPLEMENTATIONS, implementation_of, implements
 from penstock.runtime.interpreter.graph.tensor_types import dtype_of, tensor_type_of
 
 __all__ = [
@@ -32,6 +31,7 @@ __all__ = [
     "dtype_of",
     "elementwise",
     "evaluate_op",
+    "implementation_of",
     "implements",
     "indexing",
     "layout",
@@ -39,7 +39,6 @@ __all__ = [
     "quantization",
     "reduction",
     "run_graph",
-    "scalar_functions",
     "shape",
     "tensor_type_of",
     "window",

@@ -15,7 +15,7 @@ from penstock.dialects.functions import body_block
 from penstock.dialects.graph import ConstantOp, FusedOp, YieldOp, tensor_of
 from penstock.dialects.verification import require_dominance
 from penstock.dialects.weights import Array, WeightStore
-from penstock.runtime.interpreter.graph.registry import IMPLEMENTATIONS
+from penstock.runtime.interpreter.graph.registry import implementation_of
 from penstock.runtime.interpreter.graph.shape import dense_array
 from penstock.runtime.interpreter.graph.tensor_types import dtype_of
 
@@ -133,7 +133,7 @@ def _evaluate(
         case ConstantOp():
             results = (_constant(op, weights),)
         case _:
-            implementation = IMPLEMENTATIONS.get(type(op))
+            implementation = implementation_of(type(op))
             if implementation is None:
                 raise UserError(
                     f"{op.name} has no reference semantics at graph level",

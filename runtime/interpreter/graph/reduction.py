@@ -18,7 +18,7 @@ from penstock.dialects.graph.reduction import (
 )
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.graph.accumulator import in_accumulator
-from penstock.runtime.interpreter.graph.elementwise import divide
+from penstock.runtime.interpreter.graph.formulas import divide
 from penstock.runtime.interpreter.graph.registry import implements
 
 UFUNCS: dict[type[ReductionOp], np.ufunc] = {

@@ -1,44 +1,36 @@
-"""The table of what each op computes, and the door by which a plug-in adds to it."""
+"""What each op computes, and the door by which a package adds to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from xdsl.ir import Operation
 
+from penstock.dialects.graph.elementwise import PointwiseOp
+from penstock.dialects.registry import Registry
 from penstock.dialects.weights import Array
-
-OpT = TypeVar("OpT", bound=Operation)
+from penstock.runtime.interpreter.graph.formulas import evaluate_formula
 
 Implementation = Callable[[Any, Sequence[Array]], Array | tuple[Array, ...]]
 """From an op and the values of its operands to that of its result, or a tuple of those of its results."""
 
-IMPLEMENTATIONS: dict[type[Operation], Implementation] = {}
-"""Op class -> its implementation. Fill it with `implements`."""
+IMPLEMENTATIONS: Registry[Implementation] = Registry()
+
+implements = IMPLEMENTATIONS.register
+"""
+Register the decorated function as the reference semantics of classes of ops.
+
+It computes in the element types of the operands, may return views of them, and never writes to them:
+
+    @implements(MyOp)
+    def my_op(op: MyOp, operands: Sequence[Array]) -> Array:
+        return np.square(operands[0])
+"""
 
 
-def implements(
-    *classes: type[OpT],
-) -> Callable[
-    [Callable[[OpT, Sequence[Array]], Array | tuple[Array, ...]]],
-    Callable[[OpT, Sequence[Array]], Array | tuple[Array, ...]],
-]:
-    """
-    Register the decorated function as the reference semantics of the ops `classes`.
-
-    It computes in the element types of the operands, may return views of them, and never writes to them:
-
-        @implements(MyOp)
-        def my_op(op: MyOp, operands: Sequence[Array]) -> Array:
-            return np.square(operands[0])
-    """
-
-    def register(
-        function: Callable[[OpT, Sequence[Array]], Array | tuple[Array, ...]],
-    ) -> Callable[[OpT, Sequence[Array]], Array | tuple[Array, ...]]:
-        for op_class in classes:
-            IMPLEMENTATIONS[op_class] = function
-        return function
-
-    return register
+def implementation_of(op_class: type[Operation]) -> Implementation | None:
+    """What is registered for a class of ops, or follows from their formula."""
+    found = IMPLEMENTATIONS.find(op_class)
+    has_formula = issubclass(op_class, PointwiseOp) and op_class.has_formula()
+    return evaluate_formula if found is None and has_formula else found
