@@ -99,9 +99,12 @@ class Dim:
             return "?"
         words = ""
         for monomial, factor in sorted(self.terms.items(), key=lambda term: (-len(term[0]), term[0])):
-            alone = abs(factor) == 1 and len(monomial) == 1 and (words or factor > 0)
-            # `//` binds as `*` does, from the left.
-            factors = [f"({atom.text})" if atom.quotient and not alone else atom.text for atom in monomial]
+            # `//` binds as `*` does, from the left, and a sign in front binds closer.
+            leads = abs(factor) == 1 and (words or factor > 0)
+            factors = [
+                f"({atom.text})" if atom.quotient and not (leads and number == 0) else atom.text
+                for number, atom in enumerate(monomial)
+            ]
             if abs(factor) != 1 or not factors:
                 factors.insert(0, str(abs(factor)))
             sign = ("-" if factor < 0 else "") if not words else (" - " if factor < 0 else " + ")
