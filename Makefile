@@ -3,14 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-PYTEST_ARGS ?= -n auto -q
+# One worker runs all tests of a module: they share networks and lowered programs.
+PYTEST_ARGS ?= -n auto --dist loadscope -q
 
 .PHONY: help demo test exhaustive bench lint format clean
 
 help:
 	@echo "make demo    compile and run a small network on a scratchpad machine"
-	@echo "make test    the suite"
-	@echo "make exhaustive  the large sweeps that the suite leaves out"
+	@echo "make test    the quick suite"
+	@echo "make exhaustive  the large sweeps that the suite leaves out, and fresh examples of the property tests"
 	@echo "make bench   the benchmarks"
 	@echo "make lint    ruff and pyright"
 	@echo "make format  rewrite the sources as ruff formats them"
@@ -28,7 +29,7 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
 exhaustive: $(INSTALLED)
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m slow
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "slow or hypothesis" --hypothesis-profile=exhaustive $(SAMPLE)
 
 # Each benchmark is a module that can be run by itself, and says what it measures.
 bench: $(INSTALLED)

@@ -12,21 +12,33 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from zlib import crc32
 
 # Before NumPy is imported: the suite runs a process a core, and BLAS threads of one spin against those of another.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import hypothesis
 import pytest
+from sampling import register_profiles
 
-hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, database=None, print_blob=False)
-hypothesis.settings.load_profile("suite")
+register_profiles()
 
 REPOSITORY = Path(__file__).parent.parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes more than about ten seconds")
+    config.addinivalue_line("markers", "slow: left to `make exhaustive`")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--eighth", type=int, help="of the selected tests, run those whose name's CRC-32 is this modulo 8")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    number: int | None = config.getoption("eighth")
+    if number is not None:
+        left_out = [item for item in items if crc32(item.nodeid.encode()) % 8 != number % 8]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if crc32(item.nodeid.encode()) % 8 == number % 8]
 
 
 @dataclass(frozen=True)

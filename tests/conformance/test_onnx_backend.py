@@ -17,6 +17,7 @@ import onnx_report
 import pytest
 from onnx.backend.test import BackendTest
 from onnx_cases import LEVELS, cases, outcome, read_record, tiers
+from sampling import sweep
 
 from penstock.dialects.diagnostics import UserError
 from penstock.runtime import onnx_backend
@@ -25,9 +26,16 @@ from penstock.runtime.native import find_compiler
 CHUNKS = {"graph": 16, "loop": 8, "c": 8}
 SAMPLE = {"graph": 1, "loop": 2, "c": 10}
 """One case in so many is run."""
+QUICK = {"graph": 4, "loop": 1, "c": 1}
+"""The chunks of the quick suite."""
 
 
-@pytest.mark.parametrize(("level", "chunk"), [(level, chunk) for level in LEVELS for chunk in range(CHUNKS[level])])
+@pytest.mark.parametrize(
+    ("level", "chunk"),
+    sweep(
+        [(level, chunk) for level in LEVELS for chunk in range(CHUNKS[level])], lambda case: case[1] < QUICK[case[0]]
+    ),
+)
 def test_cases_that_pass_still_pass_and_no_other_fails(level: str, chunk: int, record_property: Any) -> None:
     if level == "c":
         _require_compiler()

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from sampling import examples
 
 import penstock as package
 from penstock.dialects.diagnostics import InputWarning, UserError
@@ -313,7 +314,7 @@ def test_names_that_are_made_up_do_not_meet_others() -> None:
     assert [each.name for each in named.graph.node] == ["a", "a_2", "a", "b", "a"]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(edges=st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8))), order=st.permutations(range(9)))
 def test_nodes_are_sorted_by_their_data_and_else_stay_as_they_are(
     edges: set[tuple[int, int]], order: Sequence[int]

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,8 @@ TOLERANCE_OF_HALVES = 1e-2
 FLOATS_MACHINE, HALVES_MACHINE = "gemmini-fp32", "rapid-core-like"
 TARGETS = (("loop", None), ("loop", FLOATS_MACHINE), ("accel", FLOATS_MACHINE), ("accel", HALVES_MACHINE))
 """Level and machine: what is turned into C."""
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 
 MOVES = ("Concat", "Constant", "Dropout", "Flatten", "Gather", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """Operators that compute nothing; there may be no op for them."""
@@ -129,7 +132,7 @@ class Lowered:
 
 @dataclass
 class Network:
-    """A network, its input, and what onnxruntime computes for every node."""
+    """A network, of examples/networks or "digits", its input, and what onnxruntime computes for every node."""
 
     name: str
     small: bool
@@ -142,7 +145,11 @@ class Network:
     )
 
     def __post_init__(self) -> None:
-        self.model = zoo.NETWORKS[self.name](0, small=self.small)
+        self.model = (
+            onnx.ModelProto.FromString(DIGITS.read_bytes())
+            if self.name == "digits"
+            else zoo.NETWORKS[self.name](0, small=self.small)
+        )
         self.feeds = zoo.inputs(self.model, 1)
         traced = onnx.ModelProto()
         traced.CopyFrom(self.model)

@@ -18,11 +18,14 @@ from network import (
     check_partition,
     check_power,
 )
+from sampling import sweep
 
 from penstock.runtime.interpreter import run_module
 
+NETWORKS = ("squeezenet", "resnet50", "mobilenet_v2", "bert_layer", "lstm")
 
-@pytest.fixture(scope="module", params=["squeezenet", "resnet50", "mobilenet_v2", "bert_layer", "lstm"])
+
+@pytest.fixture(scope="module", params=sweep(NETWORKS, ("squeezenet",)))
 def network(request: pytest.FixtureRequest) -> Network:
     return Network(request.param, small=False)
 
@@ -46,6 +49,7 @@ def test_nearly_all_multiply_accumulates_run_on_the_machine(network: Network) ->
     check_partition(network, network.lowered("accel", FLOATS_MACHINE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["squeezenet", "bert_layer"])
 def test_a_machine_of_halves_agrees_at_full_size(name: str) -> None:
     network = Network(name, small=False)
@@ -54,6 +58,7 @@ def test_a_machine_of_halves_agrees_at_full_size(name: str) -> None:
     check_partition(network, lowered)
 
 
+@pytest.mark.slow
 def test_squeezenet_runs_on_the_interpreter_of_the_accelerator() -> None:
     network = Network("squeezenet", small=True)
     lowered = network.lowered("accel", FLOATS_MACHINE)

@@ -1,6 +1,7 @@
 """
 Every network of examples/networks, at a small size: on the graph interpreter, and in C from loop and from accel level
-for the host and two machines, kernel by kernel. See network.py for what is compared.
+for the host and two machines, kernel by kernel. See network.py for what is compared. The quick suite lowers two of
+them; in test_machines.py and test_compiled.py it lowers convolutions.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from network import (
     check_power,
     interpreted,
 )
+from sampling import sweep
 
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.machine import find_target
 from penstock.dialects.mem import memref_of
 from penstock.passes.analysis.kernels import is_contraction
+
+LOWERED = pytest.mark.parametrize("network", sweep(FLOAT_NETWORKS, ("bert_layer", "lstm")), indirect=True)
 
 
 @pytest.fixture(scope="module", params=FLOAT_NETWORKS)
@@ -46,21 +50,25 @@ def test_every_node_agrees_on_the_graph_interpreter(network: Network) -> None:
     assert max(errors.values()) <= TOLERANCE
 
 
+@LOWERED
 @pytest.mark.parametrize(("level", "machine"), TARGETS)
 def test_every_kernel_in_c_agrees(network: Network, level: str, machine: str | None) -> None:
     check_agreement(network, network.lowered(level, machine), machine)
 
 
+@LOWERED
 @pytest.mark.parametrize("machine", [FLOATS_MACHINE, HALVES_MACHINE])
 def test_exchanging_two_channels_of_one_weight_is_noticed(network: Network, machine: str) -> None:
     check_power(network, network.lowered("accel", machine))
 
 
+@LOWERED
 @pytest.mark.parametrize("machine", [FLOATS_MACHINE, HALVES_MACHINE])
 def test_the_multiply_accumulates_run_on_the_machine(network: Network, machine: str) -> None:
     check_partition(network, network.lowered("accel", machine))
 
 
+@LOWERED
 def test_the_machine_of_halves_reads_halves_and_sums_floats(network: Network) -> None:
     module = network.lowered("accel", HALVES_MACHINE).module
     target = find_target(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from network import Network
+from sampling import sweep
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import PenstockContext
@@ -37,18 +38,21 @@ def figures(ctx: PenstockContext, module: ModuleOp, machine: str) -> tuple[int, 
 
 @pytest.mark.parametrize(
     ("name", "machine", "saves"),
-    [
-        ("bert_layer", FLOATS, False),
-        ("bert_layer", HALVES, True),
-        ("bert_layer", CONVERTS_ON_THE_WAY, True),
-        ("bert_layer", LEVELS, True),
-        ("lstm", FLOATS, False),
-        ("lstm", HALVES, False),
-        ("lstm", CONVERTS_ON_THE_WAY, False),
-        ("squeezenet", FLOATS, False),
-        ("squeezenet", HALVES, False),
-        ("mobilenet_v2", HALVES, False),
-    ],
+    sweep(
+        [
+            ("bert_layer", FLOATS, False),
+            ("bert_layer", HALVES, True),
+            ("bert_layer", CONVERTS_ON_THE_WAY, True),
+            ("bert_layer", LEVELS, True),
+            ("lstm", FLOATS, False),
+            ("lstm", HALVES, False),
+            ("lstm", CONVERTS_ON_THE_WAY, False),
+            ("squeezenet", FLOATS, False),
+            ("squeezenet", HALVES, False),
+            ("mobilenet_v2", HALVES, False),
+        ],
+        quick=[("bert_layer", HALVES, True), ("lstm", FLOATS, False)],
+    ),
 )
 def test_the_strategy_for_scratchpads_moves_no_more_bytes(name: str, machine: str, saves: bool) -> None:
     ctx, tvm, spm = fused(name, machine)

@@ -10,9 +10,10 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_kernels import FETCHING, MACHINES, closure, parsed, random_kernel, traced, unordered, with_fetches
+from sampling import examples
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -169,7 +170,7 @@ def judge(function: func.FuncOp, target: TargetOp) -> None:
                 op.operands[position] = value
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(MACHINES)))
 def test_random_commands_keep_every_order_that_matters_and_no_other(seed: int, machine: str) -> None:
     module, kernel, target = parsed(MACHINES[machine] + random_kernel(seed))
@@ -178,7 +179,7 @@ def test_random_commands_keep_every_order_that_matters_and_no_other(seed: int, m
     judge(kernel, target)
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.integers(0, 10**6))
 def test_a_prefetch_that_waits_for_a_later_command_waits_for_all_that_it_has_to(seed: int) -> None:
     module, kernel, target = parsed(FETCHING + with_fetches(random_kernel(seed)))
@@ -187,7 +188,7 @@ def test_a_prefetch_that_waits_for_a_later_command_waits_for_all_that_it_has_to(
     judge(kernel, target)
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(MACHINES)), st.sampled_from(["auto", "1", "2", "3", "4"]))
 def test_a_pipelined_nest_computes_the_same(seed: int, machine: str, depth: str) -> None:
     text = MACHINES[machine] + Nest(Random(seed)).text()

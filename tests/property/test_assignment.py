@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.passes.planning.assignment import Table, cost_of, solve
@@ -38,7 +38,6 @@ def best(sizes: list[int], tables: list[Table]) -> int:
 
 
 @given(trees())
-@settings(deadline=None)
 def test_trees_are_solved_exactly_within_tables_of_two_variables(problem: tuple[list[int], list[Table]]) -> None:
     sizes, tables = problem
     found = solve(sizes, tables, [[0] * len(sizes)], limit=9)
@@ -47,7 +46,6 @@ def test_trees_are_solved_exactly_within_tables_of_two_variables(problem: tuple[
 
 
 @given(graphs())
-@settings(deadline=None)
 def test_narrow_graphs_are_solved_exactly(problem: tuple[list[int], list[Table]]) -> None:
     sizes, tables = problem
     found = solve(sizes, tables, [[0] * len(sizes)])
@@ -56,7 +54,6 @@ def test_narrow_graphs_are_solved_exactly(problem: tuple[list[int], list[Table]]
 
 
 @given(graphs())
-@settings(deadline=None)
 def test_where_tables_are_too_large_no_start_is_better_than_what_is_found(
     problem: tuple[list[int], list[Table]],
 ) -> None:

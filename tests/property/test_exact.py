@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from penstock.passes.planning.bounds import strong_lower_bound
 from penstock.passes.planning.exact import Minimiser, plan
@@ -97,7 +98,7 @@ def is_plan(problem: Problem, offsets: Mapping[str, int], memory: int) -> bool:
     )
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(problems(), SWITCHES, st.integers(0, 3), st.integers(0, 14))
 def test_it_finds_a_plan_if_and_only_if_there_is_one(
     problem: Problem, switches: Switches, seed: int, memory: int
@@ -109,7 +110,7 @@ def test_it_finds_a_plan_if_and_only_if_there_is_one(
         assert is_plan(problem, search.plan.offsets, memory)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems())
 def test_its_peak_is_the_least_and_no_bound_is_above_it(problem: Problem) -> None:
     least = next((memory for memory in range(26) if fits(problem, memory)), None)
@@ -126,7 +127,7 @@ def test_its_peak_is_the_least_and_no_bound_is_above_it(problem: Problem) -> Non
         assert plan(replace(problem, capacity=least - 1), Limits(steps=STEPS)).infeasible
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems(), SWITCHES, st.integers(0, 3), st.integers(0, 3), st.integers(1, 40))
 def test_slices_do_not_change_what_is_found(
     problem: Problem, switches: Switches, seed: int, above: int, slice: int
@@ -144,7 +145,7 @@ def test_slices_do_not_change_what_is_found(
         assert sliced.plan == whole.plan
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(problems(), SWITCHES)
 def test_no_switch_changes_the_answer(problem: Problem, switches: Switches) -> None:
     limits = Limits(steps=STEPS)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
@@ -145,7 +146,7 @@ def has_compiler() -> bool:
 BLOCK = st.tuples(*[st.sampled_from([1, 2, 3, 4, 8, 16])] * 3)
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(
     st.tuples(*[st.integers(1, 40)] * 3),
     BLOCK,
@@ -160,7 +161,7 @@ def test_a_matmul_of_any_extents_runs_on_blocks_of_any_shape(
     check(matmul(*extents, bias, relu), Machine(block, lanes, granule))
 
 
-@settings(max_examples=5)
+@examples(5)
 @given(st.tuples(*[st.integers(10, 40)] * 3), BLOCK, st.integers(3000, 6000))
 def test_a_matmul_in_a_small_scratchpad_runs_in_tiles_of_whole_blocks(
     extents: tuple[int, int, int], block: tuple[int, int, int], size: int
@@ -169,7 +170,7 @@ def test_a_matmul_in_a_small_scratchpad_runs_in_tiles_of_whole_blocks(
     assert next(device_of(kernel) for kernel in kernels(module)) != HOST
 
 
-@settings(max_examples=7)
+@examples(7)
 @given(
     st.integers(3, 12),
     st.integers(3, 12),

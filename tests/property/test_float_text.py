@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from sampling import examples
 from xdsl.dialects.builtin import (
     AnyFloat,
     ArrayAttr,
@@ -139,7 +140,7 @@ def bits_of(attribute: Attribute) -> bytes:
             raise AssertionError(attribute)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(numbers(7), st.booleans())
 @example((Float32Type(), special(Float32Type())), True)
 @example((Float16Type(), special(Float16Type())), False)

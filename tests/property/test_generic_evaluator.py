@@ -8,9 +8,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.dialects import arith
 from xdsl.dialects.linalg.ops import GenericOp, IndexOp
 from xdsl.ir import SSAValue
@@ -249,7 +250,7 @@ def _same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(cases())
 def test_in_loop_order_every_bit_is_that_of_scalar_loops(case: Case) -> None:
     op, operands = _op_of(case.text), _data(case, integral=False)
@@ -258,7 +259,7 @@ def test_in_loop_order_every_bit_is_that_of_scalar_loops(case: Case) -> None:
     assert _same_bits(evaluate_generic(op, operands, ordered=True)[0], expected)
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(contractions())
 def test_contractions_are_exact_on_integers_and_on_small_integral_floats(case: Case) -> None:
     op, operands = _op_of(case.text), _data(case, integral=True)
@@ -267,7 +268,7 @@ def test_contractions_are_exact_on_integers_and_on_small_integral_floats(case: C
     assert _same_bits(evaluate_generic(op, operands)[0], expected)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(contractions())
 def test_contractions_in_loop_order_round_as_scalar_loops_do(case: Case) -> None:
     op, operands = _op_of(case.text), _data(case, integral=False)
@@ -276,7 +277,7 @@ def test_contractions_in_loop_order_round_as_scalar_loops_do(case: Case) -> None
     assert _same_bits(evaluate_generic(op, operands, ordered=True)[0], expected)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cases())
 def test_operands_are_not_written(case: Case) -> None:
     op, operands = _op_of(case.text), _data(case, integral=False)

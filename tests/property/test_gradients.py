@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -247,7 +248,7 @@ def moved(arrays: list[Array], directions: list[Array], step: float) -> list[Arr
     return [array + step * direction for array, direction in zip(arrays, directions, strict=True)]
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(program=programs())
 def test_the_gradient_is_what_finite_differences_give(program: Program) -> None:
     ctx, store = program.ctx, program.ctx.weights
@@ -277,7 +278,7 @@ def test_the_programs_are_worth_it() -> None:
     """The generator makes what the rules are about."""
     seen: set[str] = set()
 
-    @settings(max_examples=80)
+    @settings(max_examples=200, derandomize=True)
     @given(program=programs())
     def collect(program: Program) -> None:
         seen.update(op.name.removeprefix("graph.") for op in program.module.walk())

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -262,7 +263,7 @@ def programs(draw: st.DrawFn) -> Drawn:
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
-@settings(max_examples=20)
+@examples(20)
 @given(program=programs())
 def test_passes_keep_every_value(pipeline: str, program: Drawn) -> None:
     ctx, module, x = program.ctx, program.module, program.x
@@ -276,7 +277,7 @@ def test_passes_keep_every_value(pipeline: str, program: Drawn) -> None:
 
 
 @pytest.mark.parametrize(("level", "machine"), LOWERED)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(program=programs())
 def test_fused_programs_keep_every_value_below(level: str, machine: str | None, program: Drawn) -> None:
     ctx, module, x = program.ctx, program.module, program.x
@@ -286,7 +287,7 @@ def test_fused_programs_keep_every_value_below(level: str, machine: str | None, 
         np.testing.assert_array_equal(found, expected)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(program=programs())
 def test_ops_of_the_host_that_are_inlined_keep_every_value(program: Drawn) -> None:
     ctx, module, x = program.ctx, program.module, program.x
@@ -304,7 +305,7 @@ def test_the_programs_are_worth_it() -> None:
     """The generator makes what the passes are about: one test that the others test something."""
     seen: set[str] = set()
 
-    @settings(max_examples=150)
+    @settings(max_examples=150, derandomize=True)
     @given(program=programs())
     def collect(program: Drawn) -> None:
         seen.update(op.name for op in program.module.walk())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reachability import events, has_cycle, overflows, pushes_and_pops, races
+from sampling import examples
 
 from penstock.passes.analysis.commands.hazards import Fault, check
 from penstock.passes.analysis.commands.hazards import order as orders
@@ -55,7 +56,7 @@ def programs(draw: st.DrawFn) -> Program:
     return Program(model, commands, tuple(barriers))
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(programs())
 def test_hazards_are_those_of_the_graph_of_events(program: Program) -> None:
     found = check(program)
@@ -76,7 +77,7 @@ def test_hazards_are_those_of_the_graph_of_events(program: Program) -> None:
     assert bool(named) == bool(wrong)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(programs(), st.integers(1, 3))
 def test_taking_out_bits_changes_nothing(program: Program, least: int) -> None:
     before = check(program)

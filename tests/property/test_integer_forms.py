@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.dialects.builtin import FunctionType, ModuleOp, f32
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -73,7 +74,7 @@ FORMS: dict[str, Form] = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-@settings(max_examples=12)
+@examples(12)
 @given(seed=st.integers(0, 1 << 30), sizes=st.tuples(st.integers(-6, 6), st.integers(-6, 6)), same=st.booleans())
 def test_an_op_on_integers_is_within_half_a_step(name: str, seed: int, sizes: tuple[int, int], same: bool) -> None:
     form = FORMS[name]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.dialects.builtin import FunctionType, ModuleOp, f32, i8
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -134,7 +135,7 @@ def array_of(program: Program, value: SSAValue) -> Array:
     return run_graph(module, [], program.ctx.weights)[0]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(cases())
 def test_a_layer_with_shifts_is_that_of_64_bit_integers(case: Case) -> None:
     rng = np.random.default_rng(case.seed)
@@ -180,7 +181,7 @@ def test_a_layer_with_shifts_is_that_of_64_bit_integers(case: Case) -> None:
         np.testing.assert_array_equal(lowered, found)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(cases(), st.sampled_from(["i1", "u1"]), st.sampled_from(["i1", "u1"]), st.booleans(), st.data())
 def test_integer_arithmetic_is_exact_for_all_zero_points(
     case: Case, of_x: str, of_w: str, per_channel: bool, data: st.DataObject
@@ -235,7 +236,7 @@ def test_integer_arithmetic_is_exact_for_all_zero_points(
         np.testing.assert_array_equal(lowered, found)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(0, 1 << 30), st.integers(1, 3), st.integers(1, 9), st.integers(1, 4), st.booleans())
 def test_a_product_of_two_computed_matrices_loses_its_zero_points(
     seed: int, rows: int, inner: int, columns: int, batched: bool

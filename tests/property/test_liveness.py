@@ -12,8 +12,9 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 from xdsl.dialects import arith, cf, func, memref, scf
 from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerAttr, ModuleOp
 from xdsl.dialects.utils import get_dynamic_index_list
@@ -438,21 +439,21 @@ def check_sound(text: str, random: Random, runs: int) -> None:
             assert not missing, f"{[each.results[0].name_hint for each in missing]} at {op}\n{text}"
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32 - 1))
 def test_what_is_written_and_read_again_is_alive_in_between(seed: int) -> None:
     random = Random(seed)
     check_sound(RandomProgram(random).text, random, 4)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32 - 1))
 def test_it_is_so_whichever_way_blocks_go(seed: int) -> None:
     random = Random(seed)
     check_sound(random_blocks(random), random, 4)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32 - 1))
 def test_without_branches_nothing_else_is_alive(seed: int) -> None:
     random = Random(seed)
@@ -506,7 +507,7 @@ def apart(text: str) -> ModuleOp:
     return module
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 3), st.booleans())
 def test_a_plan_made_from_it_computes_the_same_and_reads_no_foreign_byte(seed: int, rounds: int, way: bool) -> None:
     text = RandomProgram(Random(seed)).text

@@ -8,8 +8,9 @@ from __future__ import annotations
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
 from penstock.dialects.context import make_context
@@ -171,7 +172,7 @@ def run(module: ModuleOp, rounds: int, seed: int | None) -> Array:
     return result
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 3))
 def test_a_plan_of_commands_in_flight_has_no_race(seed: int, rounds: int) -> None:
     text = RandomCommands(Random(seed)).text

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import make_context
@@ -112,7 +113,7 @@ def result(module: ModuleOp) -> list[float]:
     return y.tolist()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(programs(), st.sampled_from(PLANNERS), st.sampled_from(["", ', "spad"']))
 def test_a_planned_program_is_verified_and_computes_the_same(program: Program, planner: str, scope: str) -> None:
     wanted = result(read(text_of(program, ""), "canonicalize"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.parser import Parser
 
@@ -56,7 +57,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(
     steps,
     st.sampled_from(sorted(SCOPES)),

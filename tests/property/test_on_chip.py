@@ -8,8 +8,9 @@ from itertools import pairwise, product
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from penstock.passes.planning import registry as planners
 from penstock.passes.planning.on_chip.pinning import unlimited
@@ -155,7 +156,7 @@ def least(problem: OnChipProblem) -> int | None:
 
 
 @needs_highs
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems())
 def test_every_strategy_gives_a_valid_answer_and_none_a_better_one_than_was_proved(problem: OnChipProblem) -> None:
     answers: dict[str, OnChipAllocation] = {}
@@ -176,7 +177,7 @@ def test_every_strategy_gives_a_valid_answer_and_none_a_better_one_than_was_prov
 
 
 @needs_highs
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(problems(count=3, most=3, steps=5), st.sampled_from(PROVING))
 def test_the_proved_answer_is_the_least_of_all(problem: OnChipProblem, name: str) -> None:
     expected = least(problem)
@@ -208,7 +209,7 @@ def moves(tensor: Tensor, spans: Spans) -> Iterator[tuple[int, int]]:
         yield tensor.accesses[index].step, tensor.streamed(index)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problems(count=1, most=5), st.data())
 def test_the_runs_of_one_tensor_cost_what_is_counted_and_the_cheapest_are_found(
     problem: OnChipProblem, data: st.DataObject
@@ -239,7 +240,7 @@ def test_the_runs_of_one_tensor_cost_what_is_counted_and_the_cheapest_are_found(
         assert value == price(tensor, spans) == min(price(tensor, each) for each in choices)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems(strict=False), st.integers(1, 4))
 def test_learning_from_more_runs_of_the_program_keeps_answers_valid(problem: OnChipProblem, runs: int) -> None:
     try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from penstock.passes.planning import color, ejection, exact, hill_climb, one_pass, portfolio
 from penstock.passes.planning.conflicts import Conflicts
@@ -67,7 +68,7 @@ def free(problem: Problem) -> Problem:
 
 @pytest.mark.parametrize("planner", [*ONE_PASS, *COLOURS, *SEARCHES])
 @given(problem=problems())
-@settings(max_examples=25)
+@examples(25)
 def test_a_plan_is_valid_and_a_bound_is_one(planner: Planner, problem: Problem) -> None:
     try:
         outcome = planner(problem, Limits(steps=300))
@@ -83,7 +84,7 @@ def test_a_plan_is_valid_and_a_bound_is_one(planner: Planner, problem: Problem) 
 
 
 @given(problem=problems(most=8))
-@settings(max_examples=60)
+@examples(60)
 def test_no_planner_gets_below_the_exact_one_nor_below_its_bound(problem: Problem) -> None:
     best = exact.plan(problem, Limits(steps=200_000))
     for planner in (*ONE_PASS, *SEARCHES):
@@ -97,7 +98,7 @@ def test_no_planner_gets_below_the_exact_one_nor_below_its_bound(problem: Proble
 
 
 @given(problem=problems(features=False, most=8))
-@settings(max_examples=60)
+@examples(60)
 def test_colours_never_take_less_than_the_exact_plan(problem: Problem) -> None:
     best = exact.plan(problem, Limits())
     assert best.plan is not None
@@ -109,7 +110,7 @@ def test_colours_never_take_less_than_the_exact_plan(problem: Problem) -> None:
 
 
 @given(problem=problems(most=8))
-@settings(max_examples=60)
+@examples(60)
 def test_the_portfolio_proves_what_the_exact_planner_proves(problem: Problem) -> None:
     best, found = exact.plan(problem, Limits()), portfolio.plan(problem, Limits())
     assert found.infeasible == best.infeasible
@@ -120,7 +121,7 @@ def test_the_portfolio_proves_what_the_exact_planner_proves(problem: Problem) ->
 
 
 @given(problem=problems(most=16), seed=st.integers(0, 9), cuts=st.lists(st.integers(1, 60), max_size=3))
-@settings(max_examples=60)
+@examples(60)
 def test_ejection_search_is_the_same_however_it_is_cut(problem: Problem, seed: int, cuts: list[int]) -> None:
     conflicts = Conflicts(problem)
     start = one_pass.place_in_order(conflicts, one_pass.by_start(conflicts))

@@ -7,8 +7,9 @@ from itertools import product
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from penstock.passes.planning.minimalloc_csv import parse_csv, write_csv
 from penstock.passes.planning.problem import (
@@ -216,7 +217,7 @@ def test_the_validator_agrees_with_every_pair_on_larger_problems() -> None:
     st.sampled_from([None, 0, 16, 80]),
     st.sampled_from([n for n in planner_names() if n != "cp-sat"]),
 )
-@settings(max_examples=60)
+@examples(60)
 def test_a_plan_is_valid_and_not_below_the_bound(problem: Problem, fixed: int | None, name: str) -> None:
     held = tuple(replace(buffer, offset=fixed) for buffer in problem.buffers[:1])
     problem = replace(problem, buffers=held + problem.buffers[1:])
@@ -231,7 +232,7 @@ def test_a_plan_is_valid_and_not_below_the_bound(problem: Problem, fixed: int | 
 
 
 @given(problems(most=6), st.sampled_from([name for name in planner_names() if name != "cp-sat"]))
-@settings(max_examples=60)
+@examples(60)
 def test_what_planners_find_keeps_to_the_banks(problem: Problem, name: str) -> None:
     if name.startswith("color-") and any(buffer.banks is not None for buffer in problem.buffers):
         # A partition has no bank.
@@ -246,7 +247,7 @@ def test_what_planners_find_keeps_to_the_banks(problem: Problem, name: str) -> N
 
 
 @given(problems(most=6), st.sampled_from([None, 0, 16, 80]))
-@settings(max_examples=40)
+@examples(40)
 def test_two_ways_to_search_exhaustively_agree(problem: Problem, fixed: int | None) -> None:
     pytest.importorskip("ortools")
     held = tuple(replace(buffer, offset=fixed, banks=None) for buffer in problem.buffers[:1])

@@ -7,9 +7,10 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 
 from penstock.passes.accel.queues import assign_queues
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
@@ -151,7 +152,7 @@ def without(program: Program, number: int) -> Program:
     raise AssertionError(number)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(programs(machine()), st.integers(0, 999))
 def test_the_queue_form_orders_exactly_what_the_tokens_order(program: Program, seed: int) -> None:
     assigned = assign_queues(program)
@@ -162,7 +163,7 @@ def test_the_queue_form_orders_exactly_what_the_tokens_order(program: Program, s
     check_runs(program, assigned, seed)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(programs(machine()))
 def test_no_token_of_the_queue_form_can_be_left_out(program: Program) -> None:
     assigned = assign_queues(program)
@@ -171,7 +172,7 @@ def test_no_token_of_the_queue_form_can_be_left_out(program: Program) -> None:
         assert not np.array_equal(order_of(without(assigned, number)), whole)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.tuples(st.sampled_from([VTA, ALL]), st.integers(1, 4), st.integers(1, 3), st.booleans()).flatmap(
         lambda way: programs(machine(way[0], outstanding=way[1], capacity=way[2], blocks=way[3]))

@@ -8,8 +8,9 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
@@ -43,7 +44,7 @@ def least(sizes: tuple[int, ...], known: tuple[bool, ...]) -> int:
 SIZES = st.lists(st.integers(1, 9), min_size=4, max_size=8)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(sizes=SIZES, data=st.data())
 def test_no_order_is_cheaper_than_the_one_found(sizes: list[int], data: st.DataObject) -> None:
     known = data.draw(st.lists(st.booleans(), min_size=len(sizes) - 1, max_size=len(sizes) - 1))
@@ -73,7 +74,7 @@ def chained(data: st.DataObject, values: list[SSAValue], block: Block) -> SSAVal
     return op.result
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(sizes=SIZES, batch=st.sampled_from([(), (2,), (2, 1)]), data=st.data())
 def test_the_product_is_the_same_with_the_fewest_multiplications(
     sizes: list[int], batch: tuple[int, ...], data: st.DataObject

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import pairwise
 
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
+from sampling import examples
 
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
 from penstock.runtime.simulator import Simulation, longest_path, simulate
@@ -77,7 +78,7 @@ def programs(draw: st.DrawFn, *, shared: bool = False) -> Program:
     return Program(machine, commands, tuple(sorted(barriers)))
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(programs())
 def test_both_ways_give_the_same_moments_where_no_bus_is_shared(program: Program) -> None:
     times = longest_path(program)
@@ -119,7 +120,7 @@ def _overflows(program: Program, times: Times) -> bool | None:
     return False
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(programs(shared=True))
 def test_a_shared_bus_serves_one_at_a_time_and_who_asked_first(program: Program) -> None:
     simulation = simulate(program)
@@ -149,7 +150,7 @@ def test_a_shared_bus_serves_one_at_a_time_and_who_asked_first(program: Program)
             )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.booleans().flatmap(lambda shared: programs(shared=shared)))
 def test_the_cycles_of_a_unit_and_their_causes_add_up(program: Program) -> None:
     simulation = simulate(program)
@@ -179,7 +180,7 @@ def _one_limit_a_unit(program: Program) -> bool:
     return all(len(each) == 1 for each in limits.values())
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.booleans().flatmap(lambda shared: programs(shared=shared)))
 def test_every_command_keeps_the_rules(program: Program) -> None:
     simulation = simulate(program)

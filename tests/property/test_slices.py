@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -152,7 +153,7 @@ def program(seed: int) -> tuple[PenstockContext, ModuleOp, list[Array]]:
 
 
 @pytest.mark.parametrize("machine", [None, "gemmini-fp32"])
-@settings(max_examples=25)
+@examples(25)
 @given(seed=st.integers(0, 2**31))
 def test_programs_of_slices_are_the_same_at_every_level(machine: str | None, seed: int) -> None:
     ctx, module, inputs = program(seed)

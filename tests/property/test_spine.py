@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 from xdsl.passes import ModulePass
@@ -124,13 +125,13 @@ def check(program: Program, tile: str | None = None) -> ModuleOp:
     return module
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.booleans(), st.booleans())
 def test_a_matmul_with_its_epilogues_is_the_same_at_every_level(m: int, n: int, k: int, bias: bool, relu: bool) -> None:
     check(matmul(m, n, k, bias, relu))
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.tuples(st.integers(1, 9), st.integers(1, 9)), st.data())
 def test_a_matmul_in_tiles_that_do_not_divide_is_the_same_at_every_level(
     tile: tuple[int, int], data: st.DataObject
@@ -141,7 +142,7 @@ def test_a_matmul_in_tiles_that_do_not_divide_is_the_same_at_every_level(
     check(matmul(m, n, k, True, True), f"tile{{sizes={tile[0]},{tile[1]},{cut}}}")
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(
     st.integers(5, 12),
     st.integers(5, 12),
@@ -157,7 +158,7 @@ def test_a_convolution_is_the_same_at_every_level(
     check(convolution(h, w, ic, oc, window[0], stride, window[1], residual))
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(st.integers(3, 5), st.integers(4, 7), st.sampled_from([4, 8]), st.sampled_from([1, 2, 4]), st.booleans())
 @example(3, 4, 4, 1, False)
 def test_a_convolution_in_tiles_is_the_same_at_every_level(
@@ -219,7 +220,7 @@ def test_what_no_intrinsic_covers_stays_on_the_host_and_still_runs() -> None:
     assert any(isinstance(op, ExecOp) for op in module.walk())
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(st.integers(5, 23), st.integers(2, 7), st.integers(3, 12))
 def test_a_reduction_may_run_past_its_end_into_zeros(k: int, cut: int, n: int) -> None:
     check(matmul(7, n, k, True, True), f"tile{{sizes=4,{n},{cut}}}")

@@ -13,10 +13,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import make_context
@@ -63,7 +64,7 @@ def computed_sizes(draw: st.DrawFn, depth: int = 4) -> Computed:
             return size * other, lambda sizes: number(sizes) * its(sizes)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(drawn=computed_sizes(), sizes=st.fixed_dictionaries({"N": st.integers(1, 30), "T": st.integers(1, 30)}))
 def test_a_size_prints_as_what_it_is_with_the_fewest_parentheses(drawn: Computed, sizes: Sizes) -> None:
     size, number = drawn
@@ -301,7 +302,7 @@ def same_weights(left: WeightStore, right: WeightStore) -> bool:
 
 
 @given(models(), st.sampled_from(SAMPLES))
-@settings(max_examples=60)
+@examples(60)
 def test_binding_an_imported_model_is_importing_it_bound(model: ModelProto, sizes: Sizes) -> None:
     open_module, open_weights = import_model(model)
     verify(open_module)
@@ -313,7 +314,7 @@ def test_binding_an_imported_model_is_importing_it_bound(model: ModelProto, size
 
 
 @given(models(), st.sampled_from(SAMPLES))
-@settings(max_examples=30)
+@examples(30)
 def test_dimensions_may_be_bound_one_by_one_and_between_readings_of_the_text(model: ModelProto, sizes: Sizes) -> None:
     module, _ = import_model(model)
     for name in sorted(sizes, reverse=sizes["N"] > 2):
@@ -326,7 +327,7 @@ def test_dimensions_may_be_bound_one_by_one_and_between_readings_of_the_text(mod
 
 
 @given(models())
-@settings(max_examples=30)
+@examples(30)
 def test_one_import_agrees_with_onnxruntime_for_several_sizes(model: ModelProto) -> None:
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])

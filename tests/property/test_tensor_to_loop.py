@@ -8,8 +8,9 @@ from __future__ import annotations
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from penstock.dialects.context import make_context
 from penstock.dialects.weights import Array, WeightStore
@@ -240,7 +241,7 @@ def run(text: str, pipeline: str, inputs: list[Array]) -> list[Array]:
     return found
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(0, 2**32))
 def test_a_random_program_computes_the_same_on_memrefs(seed: int) -> None:
     program = RandomProgram(Random(seed))

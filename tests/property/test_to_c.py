@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
@@ -143,7 +144,7 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], type: str) -> Arra
     return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(st.data())
 def test_random_structured_ops_have_the_bits_of_the_interpreter(data: st.DataObject) -> None:
     """Several in one program, since the compiler takes longer to start than to compile."""
@@ -175,7 +176,7 @@ def test_random_structured_ops_have_the_bits_of_the_interpreter(data: st.DataObj
         np.testing.assert_array_equal(left, right, err_msg=str(nest))
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(st.data())
 def test_random_windows_have_the_elements_of_the_interpreter(data: st.DataObject) -> None:
     rank = data.draw(st.integers(1, 3))

@@ -6,8 +6,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from sampling import examples
 from vta_programs import Kernel, convolution, matmul, residual_add
 from xdsl.parser import Parser
 
@@ -41,7 +42,7 @@ kernels = st.one_of(
 
 
 @given(kernels, st.integers(0, 99))
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@examples(8, suppress_health_check=[HealthCheck.too_slow])
 def test_a_random_kernel_runs_as_instructions(kernel_and_machine: tuple[Kernel, str], seed: int) -> None:
     kernel, machine = kernel_and_machine
     ctx = make_context()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sampling import sweep
 from xdsl.parser import Parser
 
 from penstock.dialects.accel import ExecOp
@@ -133,9 +136,15 @@ def program(case: Convolution) -> Program:
     return Program(module, ctx, Path("conv.mlir"))
 
 
-@pytest.mark.parametrize("backend", ["interpreter", "native"])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_blocked_convolution_runs_on_vta_bit_for_bit(case: Convolution, backend: Backend) -> None:
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    sweep(
+        product(CASES, get_args(Backend)),
+        quick=[("blocks", "native"), ("strided", "interpreter"), ("pointwise, batched", "native")],
+    ),
+)
+def test_a_blocked_convolution_runs_on_vta_bit_for_bit(name: str, backend: Backend) -> None:
+    case = CASES[name]
     made = program(case)
     signature = signature_of(made.module)
     compile_module(made.module, made.ctx, "vta-pynq", "accel")

@@ -13,8 +13,9 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from sampling import examples
 
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.toolchain import cache as caches
@@ -111,7 +112,7 @@ def renamed(entry: Path, number: int) -> None:
 FAULTS: list[Callable[[Path, int], None]] = [truncated, flipped, extended, deleted, a_folder, a_link, a_fifo, renamed]
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(faults=st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 1 << 20)), min_size=1, max_size=4))
 def test_a_faulty_entry_is_built_anew(
     compilations: list[str], compiled: bytes, faults: list[tuple[Callable[[Path, int], None], int]]

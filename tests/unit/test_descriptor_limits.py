@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sampling import sweep
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.accel import DmaOp, ExecOp
@@ -83,7 +84,11 @@ def convolve(machine: str) -> ModuleOp:
 
 
 @pytest.mark.parametrize(
-    ("dims", "max_count"), [(2, [65535, 65535]), (4, [1, 2, 3, 4]), (2, [4, 5]), (3, [2, 2, 2]), (2, [1, 1])]
+    ("dims", "max_count"),
+    sweep(
+        [(2, [65535, 65535]), (4, [1, 2, 3, 4]), (2, [4, 5]), (3, [2, 2, 2]), (2, [1, 1])],
+        quick=[(4, [1, 2, 3, 4]), (2, [4, 5])],
+    ),
 )
 def test_transfers_are_cut_to_what_a_descriptor_holds(tmp_path: Path, dims: int, max_count: list[int]) -> None:
     counts = "max_count = {{ value = {}".format
@@ -93,7 +98,7 @@ def test_transfers_are_cut_to_what_a_descriptor_holds(tmp_path: Path, dims: int,
     assert all(fits(op, dims, max_count) for op in transfers)
 
 
-@pytest.mark.parametrize("loops", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("loops", sweep([1, 2, 3, 4, 7], quick=[1, 4]))
 def test_commands_are_cut_to_the_loops_that_they_have(tmp_path: Path, loops: int) -> None:
     machine = limited(tmp_path, {str([65535] * 7): str([65535] * loops)})
     commands = [op for op in convolve(machine).walk() if isinstance(op, ExecOp) and op.intrinsic_name == "gemm"]

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sampling import sweep
 
 
-@pytest.mark.parametrize("emit", ["accel", "c"])
+@pytest.mark.parametrize("emit", sweep(["accel", "c"], quick=["c"]))
 def test_a_compilation_does_not_depend_on_hashes(
     emit: str, script: Callable[[str], str], repository: Path, tmp_path: Path
 ) -> None:

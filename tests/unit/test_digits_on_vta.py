@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sampling import sweep
 
 import penstock
 from penstock.dialects.accel import ExecOp
@@ -38,7 +39,7 @@ def test_all_images_as_c_at_accel_level(model: penstock.QuantizedModel, images: 
         np.testing.assert_array_equal(engine(image[None])[0], model(image[None])[0])
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", sweep([0, 1], quick=[1]))
 def test_an_image_in_the_accel_interpreter(model: penstock.QuantizedModel, images: Array, seed: int) -> None:
     """In a legal order of commands drawn from the seed, with every byte of the scopes checked."""
     program = model.integer().program

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.files import write_whole
@@ -40,7 +41,7 @@ def fill_with(**contents: str) -> Callable[[Path], None]:
 NAMES = ("a", "b", "marker", "notes")
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.lists(st.dictionaries(st.sampled_from(NAMES[:3]), st.text("xyz"), min_size=1), min_size=1, max_size=4),
     st.dictionaries(st.sampled_from(NAMES), st.text("uvw")),

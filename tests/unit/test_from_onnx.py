@@ -9,9 +9,10 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
@@ -271,7 +272,7 @@ def test_a_truncated_file_is_refused_at_the_file(tmp_path: Path, kept: float) ->
 
 
 @given(st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file_imports_or_is_a_users_fault(tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(CONV.SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
+from sampling import examples
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
@@ -230,7 +231,7 @@ def test_what_is_not_supported_is_said(
     assert message in " ".join(caught.value.notes)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     seed=st.integers(0, 1 << 16),
     channels=st.sampled_from([(1, 1, 1), (3, 4, 1), (4, 6, 2), (4, 4, 4)]),

@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from sampling import examples
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, NameLoc, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
@@ -254,7 +255,7 @@ def test_they_do_so_in_c(case: Case) -> None:
     case.check("loop")
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_random_layers_compute_what_onnxruntime_computes(data: st.DataObject) -> None:
     operator, batch, steps = (

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_node import LEVELS, agree, model_of, reference_of, run
+from sampling import examples
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.weights import Array
@@ -20,7 +21,7 @@ def floats(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).uniform(-3, 3, shape).astype(np.float32)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(size=st.integers(1, 9), length=st.integers(1, 12), parts=st.integers(1, 2), inverse=st.booleans())
 def test_the_matrix_of_a_transform_is_that_transform(size: int, length: int, parts: int, inverse: bool) -> None:
     signal = np.random.default_rng(size).standard_normal((size, parts))
@@ -31,7 +32,7 @@ def test_the_matrix_of_a_transform_is_that_transform(size: int, length: int, par
     np.testing.assert_allclose(found[:, 0] + 1j * found[:, 1], expected, atol=1e-12)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(length=st.integers(2, 13), seed=st.integers(0, 99))
 def test_a_onesided_transform_is_undone_by_its_inverse(length: int, seed: int) -> None:
     signal = np.random.default_rng(seed).standard_normal(length)

@@ -10,8 +10,9 @@ from io import StringIO
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from sampling import examples
 from xdsl.dialects import test
 from xdsl.dialects.builtin import (
     BFloat16Type,
@@ -384,7 +385,7 @@ def test_a_float_constant_survives_printing_and_parsing(
         assert again.dense.data.data == array.tobytes()
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.sampled_from(["i1", "i2", "i4", "i8", "u1", "u8"]), st.data())
 def test_an_integer_constant_survives_printing_and_parsing(kind: str, data: st.DataObject) -> None:
     limits = np.iinfo(kind)

@@ -12,8 +12,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from sampling import examples
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseIntOrFPElementsAttr,
@@ -48,7 +49,7 @@ from penstock.runtime.interpreter import run_module
 from penstock.runtime.interpreter.graph import run_graph, tensor_type_of
 
 Build = Callable[..., SSAValue | Operation]
-few = settings(max_examples=20)
+few = examples(20)
 """Each example lowers and runs several modules."""
 
 

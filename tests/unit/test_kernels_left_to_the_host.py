@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sampling import sweep
 from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
@@ -64,7 +65,7 @@ def run(text: str, machine: str, inputs: list[Array]) -> tuple[list[Array], list
     return run_module(module, inputs, ctx.weights), remarks
 
 
-@pytest.mark.parametrize("machine", FLOAT_MACHINES)
+@pytest.mark.parametrize("machine", sweep(FLOAT_MACHINES, FLOAT_MACHINES[3::4]))
 def test_a_result_that_is_padded_is_the_hosts(machine: str) -> None:
     x = np.arange(6).reshape(2, 3)
     (y,), remarks = run(PAD_AT_THE_END, machine, [x.astype(np.float16).view()])  # pyright: ignore[reportArgumentType]
@@ -77,7 +78,7 @@ def test_the_reason_is_the_pad() -> None:
     assert "of a pad around it" in remarks[0]
 
 
-@pytest.mark.parametrize("machine", FLOAT_MACHINES)
+@pytest.mark.parametrize("machine", sweep(FLOAT_MACHINES, FLOAT_MACHINES[0::4]))
 def test_what_no_engine_and_no_intrinsic_pads_is_the_hosts(machine: str) -> None:
     # On neural-cluster the operand comes through a scope between: the engine that fills its scope must pad.
     x = np.arange(-3, 3).reshape(2, 3).astype(np.float32)
@@ -91,14 +92,14 @@ def test_the_engine_that_would_pad_is_named() -> None:
     assert "@load_core pads 0" in remarks[0]
 
 
-@pytest.mark.parametrize("machine", FLOAT_MACHINES)
+@pytest.mark.parametrize("machine", sweep(FLOAT_MACHINES, FLOAT_MACHINES[1::4]))
 def test_scalars_run_wherever_they_are_put(machine: str) -> None:
     v = np.arange(32).reshape(8, 4).astype(np.float32)
     (y, z), _ = run(SCALARS, machine, [np.array(3, np.float32), v])
     assert (float(y), float(z)) == (3.0, 6.0 * float(v.sum()))
 
 
-@pytest.mark.parametrize("machine", FLOAT_MACHINES)
+@pytest.mark.parametrize("machine", sweep(FLOAT_MACHINES, FLOAT_MACHINES[2::4]))
 def test_tensors_without_elements_are_the_hosts(machine: str) -> None:
     (y, z), remarks = run(NOTHING, machine, [np.zeros((3, 0), np.float32), np.zeros((0, 4), np.float32)])
     np.testing.assert_array_equal(y, np.zeros((3, 4)))

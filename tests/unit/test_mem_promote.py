@@ -166,12 +166,30 @@ def remarks_of(module: ModuleOp) -> list[str]:
 
 CASES = [
     pytest.param(MLP, "rapid-core-like", "spm", 0, "tile", id="mlp in one scope"),
-    pytest.param(MLP, "rapid-core-like", "spm", 20480, "tile{reserve=0.5}", id="mlp in one small scope, with reserve"),
-    pytest.param(MLP, "neural-cluster", "sram", 12288, "tile", id="mlp in a small shared scope"),
-    pytest.param(BLOCK, "rapid-core-like", "spm", 0, "tile", id="residual block in one scope"),
-    pytest.param(BLOCK, "rapid-core-like", "spm", 40960, "tile{reserve=0.4}", id="residual block in a small scope"),
+    pytest.param(
+        MLP,
+        "rapid-core-like",
+        "spm",
+        20480,
+        "tile{reserve=0.5}",
+        id="mlp in one small scope, with reserve",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        MLP, "neural-cluster", "sram", 12288, "tile", id="mlp in a small shared scope", marks=pytest.mark.slow
+    ),
+    pytest.param(BLOCK, "rapid-core-like", "spm", 0, "tile", id="residual block in one scope", marks=pytest.mark.slow),
+    pytest.param(
+        BLOCK,
+        "rapid-core-like",
+        "spm",
+        40960,
+        "tile{reserve=0.4}",
+        id="residual block in a small scope",
+        marks=pytest.mark.slow,
+    ),
     pytest.param(BLOCK, "neural-cluster", "sram", 12288, "tile", id="residual block in a small shared scope"),
-    pytest.param(FIRE, "rapid-core-like", "spm", 0, "tile", id="parts in one scope"),
+    pytest.param(FIRE, "rapid-core-like", "spm", 0, "tile", id="parts in one scope", marks=pytest.mark.slow),
     pytest.param(FIRE, "neural-cluster", "sram", 24576, "tile", id="parts in a small shared scope"),
 ]
 

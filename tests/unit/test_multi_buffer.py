@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sampling import sweep
 from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -307,7 +308,7 @@ def test_options_that_make_no_sense_are_refused(options: str, message: str) -> N
         after(kernel(a_loop(FILL + EMPTY)), f"multi-buffer{{{options}}}")
 
 
-@pytest.mark.parametrize("depth", [2, 3])
+@pytest.mark.parametrize("depth", sweep([2, 3], quick=[3]))
 def test_a_tiled_matrix_product_computes_the_same_bits_at_every_level(depth: int) -> None:
     text = """func.func @main(%x: tensor<64x96xf32>, %w: tensor<96x80xf32>) -> tensor<64x80xf32> {
       %p = graph.matmul %x, %w : (tensor<64x96xf32>, tensor<96x80xf32>) -> tensor<64x80xf32>

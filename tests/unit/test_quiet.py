@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+from penstock.tools import main
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -17,9 +21,10 @@ WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
 MACHINE = ("--machine", "gemmini-fp32")
 
 
-@pytest.fixture
-def files(penstock: Command, tmp_path: Path) -> Path:
-    """A model `m.onnx`, its text `m.mlir` with one of the accel level, an input and a planning problem."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that `files` copies."""
+    folder = tmp_path_factory.mktemp("made")
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
         "small",
@@ -28,12 +33,19 @@ def files(penstock: Command, tmp_path: Path) -> Path:
         [numpy_helper.from_array(WEIGHT, "w")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
-    (tmp_path / "p.csv").write_text("id,lower,upper,size\na,0,3,4\nb,2,6,4\n")
-    assert penstock("import", "m.onnx", "-q").status == 0
-    assert penstock("compile", "m.onnx", *MACHINE, "--emit=accel", "-o", "a.mlir", "-q").status == 0
-    return tmp_path
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    np.save(folder / "x.npy", np.ones((2, 4), np.float32))
+    (folder / "p.csv").write_text("id,lower,upper,size\na,0,3,4\nb,2,6,4\n")
+    with chdir(folder):
+        for words in (("import", "m.onnx"), ("compile", "m.onnx", *MACHINE, "--emit=accel", "-o", "a.mlir")):
+            assert main.run([*words, "-q"]) == 0
+    return folder
+
+
+@pytest.fixture
+def files(made: Path, tmp_path: Path) -> Path:
+    """A model `m.onnx`, its text `m.mlir` with one of the accel level, an input and a planning problem."""
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
 def is_ir(text: str) -> bool:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 from xdsl.passes import ModulePass
@@ -500,7 +501,7 @@ def capacities(sram: list[int], spad: list[int]) -> st.SearchStrategy[tuple[int,
     return st.tuples(st.sampled_from(sram), st.sampled_from(spad), st.sampled_from([128, 256, 1024]))
 
 
-@settings(max_examples=6)
+@examples(6)
 @given(
     st.integers(1, 24), st.integers(1, 24), st.integers(1, 24), capacities([512, 1024, 4096, 16384], [256, 512, 2048])
 )
@@ -508,7 +509,7 @@ def test_a_random_layer_is_the_same_at_every_level(m: int, n: int, k: int, sizes
     check(*layer(m, n, k), *sizes)
 
 
-@settings(max_examples=5)
+@examples(5)
 @given(
     st.integers(3, 8),
     st.integers(3, 8),

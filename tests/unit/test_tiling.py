@@ -8,8 +8,9 @@ from math import ceil, prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from penstock.passes.planning.pipelining import Loop, Step, time_of
 from penstock.passes.planning.tile_model import Channel, Operand, TileProblem, Work, box_of, held_bytes, moving
@@ -220,7 +221,7 @@ def brute_force(problem: TileProblem) -> int:
     return best
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.tuples(*[st.integers(1, 24)] * 3), st.sampled_from([256, 512, 2048]), st.sampled_from([64, 256]))
 def test_the_plan_takes_what_an_exhaustive_search_finds(shape: tuple[int, int, int], spad: int, acc: int) -> None:
     problem = matmul(*shape, spad, acc, 4)

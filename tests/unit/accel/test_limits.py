@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sampling import sweep
 from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
@@ -346,12 +347,18 @@ SHORT = {
 
 @pytest.mark.parametrize(
     ("program", "machine"),
-    [
-        *((MATMUL, name) for name in ("gemmini-fp32", "rapid-core-like", "neural-accelerator", "smaug-smv", "h100-sm")),
-        *((CONVOLUTION, name) for name in ("gemmini-fp32", "rapid-core-like", "neural-accelerator", "h100-sm")),
-        *((BYTES, name) for name in ("gemmini", "snax-opengemm")),
-        (BLOCKED, "vta-pynq"),
-    ],
+    sweep(
+        [
+            *(
+                (MATMUL, name)
+                for name in ("gemmini-fp32", "rapid-core-like", "neural-accelerator", "smaug-smv", "h100-sm")
+            ),
+            *((CONVOLUTION, name) for name in ("gemmini-fp32", "rapid-core-like", "neural-accelerator", "h100-sm")),
+            *((BYTES, name) for name in ("gemmini", "snax-opengemm")),
+            (BLOCKED, "vta-pynq"),
+        ],
+        quick=[(MATMUL, "h100-sm"), (CONVOLUTION, "gemmini-fp32"), (BYTES, "snax-opengemm"), (BLOCKED, "vta-pynq")],
+    ),
 )
 def test_what_the_compiler_makes_breaks_no_limit(program: str, machine: str) -> None:
     ctx = make_context()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sampling import sweep
 from xdsl.dialects import func
 from xdsl.parser import Parser
 
@@ -48,16 +49,19 @@ def lowered(text: str, machine: str) -> Compiled:
 
 @pytest.mark.parametrize(
     ("text", "machine"),
-    [
-        (CHAIN, "gemmini-fp32"),
-        (CHAIN, "rapid-core-like"),
-        (CHAIN, "neural-cluster"),
-        (CHAIN, "h100-sm"),
-        (CHAIN, "smaug-smv"),
-        (CONVOLUTION, "gemmini-fp32"),
-        (CONVOLUTION, "rapid-core-like"),
-        (CONVOLUTION, "neural-accelerator"),
-    ],
+    sweep(
+        [
+            (CHAIN, "gemmini-fp32"),
+            (CHAIN, "rapid-core-like"),
+            (CHAIN, "neural-cluster"),
+            (CHAIN, "h100-sm"),
+            (CHAIN, "smaug-smv"),
+            (CONVOLUTION, "gemmini-fp32"),
+            (CONVOLUTION, "rapid-core-like"),
+            (CONVOLUTION, "neural-accelerator"),
+        ],
+        quick=[(CHAIN, "neural-cluster"), (CONVOLUTION, "gemmini-fp32")],
+    ),
 )
 def test_traced_calls_move_and_compute_what_the_interpreter_counts(text: str, machine: str) -> None:
     assert_counts(lowered(text, machine))

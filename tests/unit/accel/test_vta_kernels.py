@@ -75,6 +75,7 @@ def test_a_product_with_its_requantisation_is_vtas() -> None:
     np.testing.assert_array_equal(Engine(module, ctx, backend="native").run([x, w, b], {})[0], expected)
 
 
+@pytest.mark.slow
 def test_resnet18_is_vtas_but_for_its_ends_its_pools_and_widening() -> None:
     model = zoo.NETWORKS["resnet18_int8"](0, small=True)
     x = zoo.inputs(model, seed=1)["input"]

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blocked_convolutions import Layer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples, sweep
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 
@@ -118,7 +119,7 @@ def gemm() -> tuple[Match, TargetOp, tuple[int, ...]]:
 
 
 @given(st.lists(st.sampled_from([1, 2, 3, 7, 28, 300, 20_000]), min_size=9, max_size=9))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_commands_do_every_point_once_within_the_limits(sizes: list[int]) -> None:
     match, target, shape = gemm()
     own = [dim for dim, block in match.blocks.items() if block[1] > 1]
@@ -141,8 +142,9 @@ def test_commands_do_every_point_once_within_the_limits(sizes: list[int]) -> Non
 # transfers
 
 
-@pytest.mark.parametrize("planes", [False, True], ids=["NHWC16c", "NCHW16c"])
-@pytest.mark.parametrize("channels", [16, 64, 256])
+@pytest.mark.parametrize(
+    ("planes", "channels"), sweep(product([False, True], [16, 64, 256]), quick=[(False, 16), (True, 64)])
+)
 def test_padded_pixels_are_runs_of_entries(planes: bool, channels: int) -> None:
     layer = Layer(size=7, channels=channels, outputs=16, planes=planes)
     module, ctx = lowered(layer.text(), "vta-pynq")

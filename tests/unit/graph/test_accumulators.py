@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.parser import Parser
@@ -232,7 +233,7 @@ BATCH_NORM = """  %s = graph.constant dense<2.0> : tensor<3xf32>
   func.return %z"""
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     seed=st.integers(0, 1 << 16),
     sizes=st.tuples(*[st.integers(1, 40)] * 3),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from penstock.passes.graph.fusion.groups import Group, Kind, Node, Rule, Use, Veto, fusion_groups
 
@@ -244,7 +245,7 @@ def random_programs(draw: st.DrawFn) -> str:
     return "\n".join(lines)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(random_programs())
 def test_each_group_has_one_result_one_anchor_and_all_paths_between_its_nodes(program: str) -> None:
     names, nodes = nodes_of(program)

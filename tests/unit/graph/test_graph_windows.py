@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
+from sampling import examples
 from xdsl.ir import Operation
 
 from penstock.dialects import graph
@@ -60,7 +61,7 @@ def channels_last(array: Array) -> Array:
     return np.ascontiguousarray(np.moveaxis(array, 1, -1))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     case=window_cases([1, 2, 3]),
     batch=st.integers(1, 2),
@@ -107,7 +108,7 @@ def test_large_convolutions_match_onnxruntime(interpret: Interpret, onnx_result:
     assert_close(found, expected, 1e-4)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=window_cases([1, 2, 3]), ceil_mode=st.booleans())
 def test_max_pools_match_onnxruntime_in_both_layouts(
     interpret: Interpret, onnx_result: Reference, case: dict[str, Any], ceil_mode: bool
@@ -122,7 +123,7 @@ def test_max_pools_match_onnxruntime_in_both_layouts(
     np.testing.assert_array_equal(found, channels_last(expected))
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=window_cases([1, 2, 3]), ceil_mode=st.booleans(), count_include_pad=st.booleans())
 def test_average_pools_match_onnxruntime_in_both_layouts(
     interpret: Interpret, onnx_result: Reference, case: dict[str, Any], ceil_mode: bool, count_include_pad: bool

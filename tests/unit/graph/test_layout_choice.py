@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp, TensorType, f32
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
@@ -191,13 +192,13 @@ def cost_by_rebuilding(module: ModuleOp, problem: LayoutProblem, options: tuple[
 
 @pytest.mark.parametrize("demanded", [None, "NHWC4c"])
 @given(text=texts(is_tree=True))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_on_trees_no_choice_costs_less(demanded: str | None, text: str) -> None:
     assert_best(text, demanded)
 
 
 @given(text=texts(is_tree=False))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_on_small_graphs_no_choice_costs_less(text: str) -> None:
     assert_best(text, None)
 

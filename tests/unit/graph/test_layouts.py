@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sampling import examples
 from xdsl.dialects.builtin import TensorType, i8, i32
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
@@ -34,7 +35,7 @@ Array = NDArray[Any]
 Interpret = Callable[..., Array]
 FunctionOf = Callable[..., FuncOp]
 
-few = settings(max_examples=40, deadline=None)
+few = examples(40)
 
 
 @pytest.mark.parametrize("text", ["NCHW", "NHWC", "NCHW16c", "NHWC8c", "OIHW16i16o", "HWOI16o16i", "OI4i2i", "C"])

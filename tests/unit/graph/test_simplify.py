@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
@@ -394,7 +395,7 @@ OPS: list[Callable[[SSAValue, SSAValue], graph.GraphOp]] = [
 ]  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_random_programs_keep_their_bits(data: st.DataObject) -> None:
     array = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-6, 7, (2, 3, 4)).astype(np.float32)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import ceil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program
 from penstock.passes.planning.pipelining import (
@@ -136,7 +137,7 @@ def simulated(rounds: int, body: tuple[Step, ...], slots: dict[str, int], buses:
 CYCLES = st.integers(1, 60)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.tuples(st.integers(0, 40), CYCLES, CYCLES, CYCLES),
     st.integers(1, 70),
@@ -156,7 +157,7 @@ def test_a_loop_takes_what_its_commands_take(
     assert time_of([Loop(rounds, body)], slots).cycles == simulated(rounds, body, slots, {"load": "in", "store": "out"})
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.tuples(st.integers(0, 40), CYCLES, CYCLES, CYCLES), st.integers(1, 40), st.integers(1, 3), st.integers(1, 3))
 def test_a_shared_bus_is_followed_closely(
     cycles: tuple[int, int, int, int], rounds: int, inputs: int, results: int

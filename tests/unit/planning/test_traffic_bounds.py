@@ -7,8 +7,9 @@ from itertools import permutations, product
 from math import prod
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from penstock.passes.planning.traffic_bounds import (
     Contraction,
@@ -134,7 +135,7 @@ def test_a_block_is_not_cut_where_the_extent_is_a_multiple_of_it() -> None:
 small = st.integers(1, 6)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(small, small, small, st.integers(1, 2), st.tuples(*[st.integers(2, 80)] * 3), st.booleans())
 def test_no_tiling_that_is_walked_through_loads_less(
     m: int, n: int, k: int, batch: int, room: tuple[int, int, int], padded: bool
@@ -250,7 +251,7 @@ def test_batches_have_the_bound_of_each() -> None:
     assert four.bytes == 4 * one.bytes > 0
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(2, 12), st.integers(2, 12), st.integers(2, 12), st.integers(3, 60))
 def test_no_tiling_is_below_the_bound(m: int, n: int, k: int, room: int) -> None:
     whole = product_of(m, n, k)

@@ -1,0 +1,47 @@
+"""
+How much of a large sweep the quick suite takes. What it leaves out is marked slow or drawn in `make exhaustive`.
+
+- `@examples(60)` on a hypothesis test: the quick suite draws a quarter, the same in every run; the profile `exhaustive`
+  draws twice as many, others in every run.
+- `sweep(values, quick)` as the values of a `parametrize`: all but those in `quick` are marked slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
+from hypothesis import settings
+
+EXHAUSTIVE = "exhaustive"
+MIN_EXAMPLES = 4
+
+
+def register_profiles() -> None:
+    """The profiles `suite`, which is loaded, and `exhaustive`; to be called before any test module is imported."""
+    common = {"deadline": None, "database": None}
+    settings.register_profile("suite", derandomize=True, print_blob=False, max_examples=_quick(100), **common)
+    settings.register_profile(EXHAUSTIVE, derandomize=False, print_blob=True, max_examples=200, **common)
+    settings.load_profile("suite")
+
+
+def _quick(count: int) -> int:
+    return max(min(count, MIN_EXAMPLES), count // 4)
+
+
+def examples(count: int, **options: Any) -> settings:
+    """Hypothesis' settings for a test that `count` examples are enough for; `options` are those of `settings`."""
+    exhaustive = settings.get_current_profile_name() == EXHAUSTIVE
+    return settings(max_examples=2 * count if exhaustive else _quick(count), **options)
+
+
+def sweep(values: Iterable[Any], quick: Collection[Any] | Callable[[Any], bool]) -> list[ParameterSet]:
+    """The values of a `parametrize`; a tuple is one value for each name. Those not in `quick` are marked slow."""
+    is_quick = quick if callable(quick) else quick.__contains__
+    found: list[ParameterSet] = []
+    for value in values:
+        marks = () if is_quick(value) else (pytest.mark.slow,)
+        found.append(pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks))  # pyright: ignore[reportUnknownArgumentType]
+    return found
