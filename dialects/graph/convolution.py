@@ -80,8 +80,10 @@ class ConvOp(GraphOp):
 
     @classmethod
     def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
-        layout = values.get("layout")
-        fill_in_window(values, len(spatial_sizes(types[0], NCHW if layout is None else str(layout))))
+        layout = values.get("layout") or NCHW
+        fill_in_window(
+            values, len(spatial_sizes(types[0], layout.data if isinstance(layout, StringAttr) else str(layout)))
+        )
 
     @classmethod
     def infer(
