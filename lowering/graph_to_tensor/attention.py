@@ -36,7 +36,7 @@ from penstock.lowering.graph_to_tensor.body import Body, Compute
 from penstock.lowering.graph_to_tensor.contraction import multiply_add
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, element_of, loops, shape_of
-from penstock.passes.indices import Index, materialize
+from penstock.passes.index_builder import Index, materialize
 from penstock.passes.planning.attention_blocks import MOST, even_blocks
 from penstock.passes.tensor.tile_nest import Span, insert_slice, slice_of
 

@@ -17,7 +17,7 @@ from penstock.lowering.loop_to_accel.pieces import loop_of, slice_of
 from penstock.passes.analysis.access import Access, Node, Operand, linear_form, steps_of
 from penstock.passes.analysis.commands.command_loops import long_dims, next_loop
 from penstock.passes.analysis.intrinsics import Match
-from penstock.passes.indices import Index, scale
+from penstock.passes.index_builder import Index, scale
 from penstock.passes.loop.tensorize import prove_named
 
 

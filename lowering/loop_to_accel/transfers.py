@@ -24,9 +24,9 @@ from penstock.lowering.loop_to_accel.pieces import loop_of, slice_of
 from penstock.passes.analysis.access import Access, Node, Operand
 from penstock.passes.analysis.commands.command_loops import next_cut
 from penstock.passes.analysis.commands.descriptor import descriptor_dims, entry_elements
+from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.intrinsics import candidates
-from penstock.passes.analysis.loops import index_range
-from penstock.passes.indices import Index, add, scale
+from penstock.passes.index_builder import Index, add, scale
 
 UNKNOWN = 1 << 62
 
@@ -149,7 +149,7 @@ def _out_of_bounds(copy: CopyOp) -> dict[int, int]:
     bounds = (copy.source_type if of_source else copy.dest_type).get_shape()
     found: dict[int, int] = {}
     for dim, (offset, size, bound) in enumerate(zip(offsets, copy.box, bounds, strict=True)):
-        reach = index_range(offset)
+        reach = AffineIndex.of(offset).bounds
         if reach is not None:
             over = max(0, -reach[0], reach[1] + size - bound)
         else:

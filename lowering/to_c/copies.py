@@ -18,7 +18,7 @@ from penstock.dialects.mem import CopyOp
 from penstock.dialects.window import WindowedTransfer
 from penstock.lowering.to_c.emitter import FunctionEmitter, View, refuse
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of, times
-from penstock.passes.analysis.loops import index_range
+from penstock.passes.analysis.index import AffineIndex
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _named(emitter: FunctionEmitter, offset: int | SSAValue) -> Size:
 
 
 def _lies_inside(offset: int | SSAValue, size: int, bound: int) -> bool:
-    reach = index_range(offset)
+    reach = AffineIndex.of(offset).bounds
     return reach is not None and reach[0] >= 0 and reach[1] + size <= bound
 
 

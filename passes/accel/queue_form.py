@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects import func, scf
@@ -26,6 +26,7 @@ from penstock.passes.accel.ordering.tokens import set_dependencies, strip
 from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program, QueueName
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.commands.tracing.recorder import Recorder
+from penstock.passes.analysis.loops import loops_around
 
 _Site = tuple[QueueName, Operation]
 """A queue, and the command or loop that a push stands behind, or a pop before."""
@@ -116,7 +117,7 @@ def pattern_of(assigned: Program, *, pushes_outside: bool, pops_outside: bool) -
 
 def _site(op: Operation, rounds: Sequence[tuple[int, ...]], numbers: Sequence[int], *, last: bool) -> Operation:
     """The outermost loop around `op`, or itself, in whose last or first round all of `numbers` fall."""
-    loops = list(_loops_around(op))[::-1]
+    loops = loops_around(op)
     step = 1 if last else -1
     for level, loop in enumerate(loops):
         if all(_leaves(rounds, number, number + step, level) for number in numbers):
@@ -127,14 +128,6 @@ def _site(op: Operation, rounds: Sequence[tuple[int, ...]], numbers: Sequence[in
 def _leaves(rounds: Sequence[tuple[int, ...]], number: int, other: int, level: int) -> bool:
     """Whether from one execution to another a round of the loops outside `level` ends."""
     return not 0 <= other < len(rounds) or rounds[number][:level] != rounds[other][:level]
-
-
-def _loops_around(op: Operation) -> Iterator[scf.ForOp]:
-    parent = op.parent_op()
-    while parent is not None:
-        if isinstance(parent, scf.ForOp):
-            yield parent
-        parent = parent.parent_op()
 
 
 class _Listener(Recorder):

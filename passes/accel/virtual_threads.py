@@ -19,7 +19,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.analysis.commands.program import Command, Program
 from penstock.passes.analysis.commands.region import Region
-from penstock.passes.analysis.loops import constant_of, trip_count
+from penstock.passes.analysis.loops import constant_of, loops_around, trip_count
 
 
 def units_in(op: Operation, target: TargetOp) -> set[str]:
@@ -69,11 +69,7 @@ def conflict(loop: scf.ForOp, program: Program, threads: int) -> Conflict | None
 
     `program` is the function as it is. The buffers of the loop's body do not count, as each thread has its own.
     """
-    depth = 0
-    parent = loop.parent_op()
-    while parent is not None:
-        depth += isinstance(parent, scf.ForOp)
-        parent = parent.parent_op()
+    depth = len(loops_around(loop))
     own = [
         (op.scope, op.byte_offset, op.byte_offset + op.size_in_bytes)
         for op in loop.body.walk()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects import arith, func, scf
+from xdsl.dialects import arith, func
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
@@ -15,6 +15,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.machine import HOST, TargetOp, find_target
+from penstock.passes.analysis.loops import loops_around, trip_count
 
 ENTRY = "main"
 """The function that is run; the others with a body are kernels."""
@@ -154,20 +155,8 @@ def multiply_accumulates(kernel: func.FuncOp) -> int:
 
 def _trips(op: Operation) -> int:
     """How often the loops around `op` run it; one whose bounds are not known counts once."""
-    trips, loop = 1, op.parent_op()
-    while loop is not None:
-        if isinstance(loop, scf.ForOp):
-            bounds = [_known(bound) for bound in (loop.lb, loop.ub, loop.step)]
-            if None not in bounds:
-                trips *= len(range(*(bound for bound in bounds if bound is not None)))
-        loop = loop.parent_op()
-    return trips
-
-
-def _known(value: SSAValue) -> int | None:
-    owner = value.owner
-    number = owner.value if isinstance(owner, arith.ConstantOp) else None
-    return number.value.data if isinstance(number, IntegerAttr) else None
+    trips = [trip_count(loop) for loop in loops_around(op)]
+    return prod(1 if count is None else count for count in trips)
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,19 @@
-"""The range of an index value, from the bounds of the loops around it."""
+"""Loops: constants, trip counts, and the loops around an op."""
 
 from __future__ import annotations
 
-from xdsl.dialects import arith, scf
+from collections.abc import Iterable
+from math import prod
+
+from xdsl.dialects import scf
+from xdsl.dialects.arith import ConstantOp
 from xdsl.dialects.builtin import IntegerAttr
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 
 def constant_of(value: SSAValue) -> int | None:
     """The integer that `value` is, if an `arith.constant` defines it."""
-    if isinstance(value.owner, arith.ConstantOp) and isinstance(value.owner.value, IntegerAttr):
+    if isinstance(value.owner, ConstantOp) and isinstance(value.owner.value, IntegerAttr):
         return value.owner.value.value.data
     return None
 
@@ -22,36 +26,27 @@ def trip_count(loop: scf.ForOp) -> int | None:
     return max(0, -(-(upper - lower) // step))
 
 
-def index_range(value: int | SSAValue) -> tuple[int, int] | None:
-    """The least and the largest value that an index takes; None where that is not known."""
-    if isinstance(value, int):
-        return value, value
-    if (constant := constant_of(value)) is not None:
-        return constant, constant
-    owner = value.owner
-    if isinstance(owner, Block):
-        loop = owner.parent_op()
-        if not isinstance(loop, scf.ForOp) or value is not owner.args[0]:
-            return None
-        lower, step, trips = constant_of(loop.lb), constant_of(loop.step), trip_count(loop)
-        if lower is None or step is None or not trips:
-            return None
-        return lower, lower + (trips - 1) * step
-    ranges = [index_range(operand) for operand in owner.operands]
-    if len(ranges) != 2 or ranges[0] is None or ranges[1] is None:
-        return None
-    (a, b), (c, d) = ranges[0], ranges[1]
-    match owner:
-        case arith.AddiOp():
-            return a + c, b + d
-        case arith.SubiOp():
-            return a - d, b - c
-        case arith.MuliOp():
-            corners = (a * c, a * d, b * c, b * d)
-            return min(corners), max(corners)
-        case arith.MinSIOp():
-            return min(a, c), min(b, d)
-        case arith.MaxSIOp():
-            return max(a, c), max(b, d)
-        case _:
-            return None
+def iterations(loops: Iterable[scf.ForOp]) -> int | None:
+    """How often the body of a nest runs, if the bounds of all its loops are constants."""
+    trips = [trip_count(loop) for loop in loops]
+    return None if None in trips else prod(trip for trip in trips if trip is not None)
+
+
+def loops_around(op: Operation) -> tuple[scf.ForOp, ...]:
+    """All loops around `op`, outermost first, whatever other ops there are in between."""
+    loops: list[scf.ForOp] = []
+    parent = op.parent_op()
+    while parent is not None:
+        if isinstance(parent, scf.ForOp):
+            loops.append(parent)
+        parent = parent.parent_op()
+    return tuple(reversed(loops))
+
+
+def nest_around(op: Operation) -> tuple[scf.ForOp, ...]:
+    """The loops around `op` up to the first op that is no loop, outermost first."""
+    loops: list[scf.ForOp] = []
+    while isinstance(parent := op.parent_op(), scf.ForOp):
+        loops.append(parent)
+        op = parent
+    return tuple(reversed(loops))

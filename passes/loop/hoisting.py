@@ -22,8 +22,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, scope_of, span_in_bytes
-from penstock.passes.analysis.loops import trip_count
-from penstock.passes.analysis.memory.footprint import Footprint, footprint, loops_around, source_of
+from penstock.passes.analysis.loops import nest_around, trip_count
+from penstock.passes.analysis.memory.footprint import Footprint, footprint, source_of
 from penstock.passes.analysis.memory.memory_problems import function_problems
 from penstock.passes.analysis.memory.storage import in_scope, is_written, storage_of
 from penstock.passes.analysis.scope_paths import no_path, scope_path
@@ -68,10 +68,16 @@ def detours(function: func.FuncOp, target: TargetOp) -> list[Detour]:
     return found
 
 
+def _loops(copy: CopyOp) -> tuple[scf.ForOp, ...]:
+    """The loops around a copy, outermost first; none if there are other ops in between."""
+    loops = nest_around(copy)
+    return loops if isinstance((loops[0] if loops else copy).parent_op(), func.FuncOp) else ()
+
+
 def levels_of(detour: Detour, target: TargetOp, *, hoist: bool = True) -> list[Level]:
     """The levels worth trying, by falling size: each moves less than all that are smaller. The last if not `hoist`."""
     copy = detour.copy
-    source, loops = source_of(copy), loops_around(copy)
+    source, loops = source_of(copy), _loops(copy)
     levels: list[Level] = []
     times = 1
     for depth, loop in enumerate([*loops, None]):
@@ -157,7 +163,7 @@ def _fits(problem: Problem, reserve: float) -> bool:
 
 def _split(detour: Detour, target: TargetOp, depth: int) -> None:
     """Make the copy through a buffer that is filled inside of `depth` loops."""
-    copy, loops = detour.copy, loops_around(detour.copy)
+    copy, loops = detour.copy, _loops(detour.copy)
     loop = loops[depth] if depth < len(loops) else None
     held = footprint(source_of(copy), loop)
     assert held is not None

@@ -25,7 +25,7 @@ from xdsl.rewriter import InsertPoint
 from xdsl.utils.hints import isa
 
 from penstock.passes.analysis.access import linear_form
-from penstock.passes.indices import Index, add, materialize, scale
+from penstock.passes.index_builder import Index, add, materialize, scale
 from penstock.passes.tensor.zero_pads import extend
 
 

@@ -286,7 +286,7 @@ def test_spans_over_random_nests_sum_as_a_walk_does(dims: list[tuple[int, int, i
         total += inside
     module, spans = _nest(dims)
     last = [op for op in module.walk() if isinstance(op, scf.ForOp)][-1]
-    around = (*loop_domain.loops_around(last), last)
+    around = (*loop_domain.iteration_domain(last), last)
     assert loop_domain.sum_over_loops(around, spans(around)) == total
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects import func, memref, scf
+from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import DYNAMIC_INDEX
 from xdsl.dialects.utils import get_dynamic_index_list
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, SSAValue
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.machine import IMMEDIATE, TargetOp
@@ -21,10 +21,11 @@ from penstock.dialects.mem import (
     scope_of,
     static_strides,
 )
-from penstock.passes.accel.ordering.counting import Count, count_of, number_of
+from penstock.passes.accel.ordering.counting import Count, count_of, in_iterations, number_of
 from penstock.passes.analysis.access import linear_form
-from penstock.passes.analysis.memory.footprint import Linear, linear_of
-from penstock.passes.indices import Index
+from penstock.passes.analysis.index import AffineIndex
+from penstock.passes.analysis.loops import nest_around
+from penstock.passes.index_builder import Index
 
 CommandOp = DmaOp | ExecOp
 Dims = tuple[tuple[int, int], ...]
@@ -88,7 +89,8 @@ class CommandInfo:
 @dataclass(frozen=True)
 class _View:
     storage: SSAValue
-    start: Linear
+    start: AffineIndex
+    """In the numbers of the iterations."""
     slot: Count | None
 
 
@@ -108,7 +110,7 @@ def in_order_units(commands: Sequence[CommandInfo], target: TargetOp) -> frozens
 
 
 def _command(op: CommandOp, number: int, target: TargetOp) -> CommandInfo:
-    loops = tuple(_bodies_around(op))[::-1]
+    loops = tuple(loop.body.block for loop in nest_around(op))
     if isinstance(op, DmaOp):
         engine, accesses = target.dmas()[op.engine.data], _of_transfer(op)
     else:
@@ -121,12 +123,6 @@ def _command(op: CommandOp, number: int, target: TargetOp) -> CommandInfo:
     return CommandInfo(op, number, engine.unit_name, True, engine.outstanding_limit, engine.bus_name, accesses, loops)
 
 
-def _bodies_around(op: Operation) -> Iterator[Block]:
-    while (block := op.parent) is not None and isinstance(parent := op.parent_op(), scf.ForOp):
-        yield block
-        op = parent
-
-
 def _of_transfer(op: DmaOp) -> tuple[Access, Access]:
     sides = ((op.source, op.mixed_source_offsets(), False), (op.dest, op.mixed_dest_offsets(), True))
     return tuple(_of_box(value, offsets, op.box, writes) for value, offsets, writes in sides)  # pyright: ignore[reportReturnType]
@@ -137,7 +133,7 @@ def _of_box(value: SSAValue, offsets: Sequence[Index], box: Sequence[int], write
     size, strides = element_bytes(type), static_strides(type)
     start = view.start
     for offset, stride in zip(offsets, strides, strict=True):
-        start = start.plus(linear_of(offset), stride * size)
+        start += in_iterations(offset) * (stride * size)
     dims = tuple((count, stride * size) for count, stride in zip(box, strides, strict=True) if count > 1)
     # A window that hangs over the edge accesses less than its box, never more.
     return Access(view.storage, scope_of(type), writes, count_of(start), dims, size, view.slot)
@@ -150,7 +146,7 @@ def _of_exec(op: ExecOp, roles: Sequence[str]) -> Iterator[Access]:
         size, strides = element_bytes(type), static_strides(type)
         constants, rows = linear_form(index_map.data)
         offset = sum(constant * stride for constant, stride in zip(constants, strides, strict=True))
-        start = count_of(view.start.plus(Linear(offset, {}), size))
+        start = count_of(view.start + offset * size)
         steps = [sum(row[dim] * s for row, s in zip(rows, strides, strict=True)) for dim in range(len(extents))]
         dims = tuple((n, step * size) for n, step in zip(extents, steps, strict=True) if n > 1 and step)
         if role != "out":
@@ -161,14 +157,14 @@ def _of_exec(op: ExecOp, roles: Sequence[str]) -> Iterator[Access]:
 
 def view_of(value: SSAValue) -> _View:
     """Where the first element of a memref lies in its storage, in bytes, and in which slot of a ring."""
-    start = Linear(0, {})
+    start = AffineIndex()
     while True:
         match value.owner:
             case memref.SubviewOp() as view:
                 type = memref_of(view.source)
                 begin = get_dynamic_index_list(view.static_offsets.get_values(), view.offsets, DYNAMIC_INDEX)
                 for offset, stride in zip(begin, static_strides(type), strict=True):
-                    start = start.plus(linear_of(offset), stride * element_bytes(type))
+                    start += in_iterations(offset) * (stride * element_bytes(type))
                 value = view.source
             case memref.CastOp() as cast:
                 value = cast.source

@@ -1,4 +1,4 @@
-"""Indices as sums of the counts of loops: how a value depends on how often each loop around it has gone round."""
+"""Indices as affine sums of the numbers of iterations of the loops around them."""
 
 from __future__ import annotations
 
@@ -6,36 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from xdsl.dialects import arith, scf
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
+from penstock.passes.analysis.index import AffineIndex, IndexReader, Opaque
 from penstock.passes.analysis.loops import constant_of, trip_count
-from penstock.passes.analysis.memory.footprint import Linear, linear_of
+from penstock.passes.index_builder import Index
 
 
 @dataclass(frozen=True)
 class Count:
-    """The number `constant` + the sum over loops, named by their bodies, of a coefficient times their round."""
+    """The number `constant` + the sum over loops, named by their bodies, of a coefficient times their iteration."""
 
     constant: int = 0
     terms: Mapping[Block, int] = field(default_factory=dict[Block, int])
-
-    def plus(self, other: Count, factor: int = 1) -> Count:
-        """This number and `factor` times the other."""
-        terms = dict(self.terms)
-        for loop, coefficient in other.terms.items():
-            terms[loop] = terms.get(loop, 0) + factor * coefficient
-        kept = {loop: coefficient for loop, coefficient in terms.items() if coefficient}
-        return Count(self.constant + factor * other.constant, kept)
+    _bounds: tuple[int, int] | None = field(default=None, compare=False)
 
     def bounds(self) -> tuple[int, int] | None:
-        """The least and the largest value; None where the rounds of a loop are not known."""
-        low = high = self.constant
-        for loop, coefficient in self.terms.items():
-            if not (trips := trips_of(loop)):
-                return None
-            low += min(0, coefficient * (trips - 1))
-            high += max(0, coefficient * (trips - 1))
-        return low, high
+        """The least and the largest value; None where the trip count of a loop is not known."""
+        return self._bounds
 
 
 def loop_of(body: Block) -> scf.ForOp:
@@ -50,18 +38,41 @@ def trips_of(body: Block) -> int | None:
     return trip_count(loop_of(body))
 
 
-def count_of(linear: Linear) -> Count | None:
-    """A sum of loop counters in rounds; None where a term is no counter of a loop with constant bounds."""
-    total = Count(linear.constant)
-    for atom, coefficient in linear.terms.items():
-        body = atom.owner
-        if not isinstance(body, Block) or not isinstance(loop := body.parent_op(), scf.ForOp):
-            return None
+class _IterationReader(IndexReader):
+    """The counter of a loop is its lower bound + step times the number of the iteration, which is the symbol."""
+
+    def argument(self, value: BlockArgument) -> AffineIndex:
+        loop = value.block.parent_op()
+        if not isinstance(loop, scf.ForOp) or value.index != 0:
+            return AffineIndex(rest=Opaque())
         lower, step = constant_of(loop.lb), constant_of(loop.step)
-        if atom is not body.args[0] or lower is None or step is None:
-            return None
-        total = total.plus(Count(lower, {body: step}), coefficient)
-    return total
+        if lower is None or step is None:
+            return AffineIndex(rest=Opaque())
+        trips = trip_count(loop)
+        number = AffineIndex.symbol(value, Opaque(0, trips - 1 if trips else None))
+        return number * step + lower
+
+    def result(self, value: SSAValue, index: AffineIndex) -> AffineIndex:
+        return index
+
+    def unknown(self, value: SSAValue, op: Operation) -> AffineIndex:
+        return AffineIndex(rest=Opaque())
+
+
+def in_iterations(value: Index) -> AffineIndex:
+    """An index in which the counter of a loop stands for the number of the iteration."""
+    return _IterationReader().read(value)
+
+
+def count_of(index: AffineIndex) -> Count | None:
+    """A sum of iterations of loops with constant bounds, made by `in_iterations`; None if it is not understood."""
+    if index.rest is not None:
+        return None
+    terms: dict[Block, int] = {}
+    for symbol, coefficient in index.terms.items():
+        assert isinstance(symbol, BlockArgument)
+        terms[symbol.block] = coefficient
+    return Count(index.base, terms, index.bounds)
 
 
 def number_of(value: SSAValue, modulus: int) -> Count | None:
@@ -74,35 +85,4 @@ def number_of(value: SSAValue, modulus: int) -> Count | None:
     if isinstance(owner, arith.RemUIOp | arith.RemSIOp):
         divisor = constant_of(owner.rhs)
         return number_of(owner.lhs, modulus) if divisor and divisor % modulus == 0 else None
-    return _exact(value)
-
-
-def _exact(value: SSAValue) -> Count | None:
-    match value.owner:
-        case arith.AddiOp(lhs=left, rhs=right):
-            return _sum(left, right, 1)
-        case arith.SubiOp(lhs=left, rhs=right):
-            return _sum(left, right, -1)
-        case arith.MuliOp(lhs=left, rhs=right):
-            for factor, factored in ((constant_of(left), right), (constant_of(right), left)):
-                if factor is not None and (found := _exact(factored)) is not None:
-                    return Count().plus(found, factor)
-            return None
-        case arith.DivUIOp(lhs=left, rhs=right) | arith.DivSIOp(lhs=left, rhs=right):
-            return _quotient(_exact(left), constant_of(right))
-        case _:
-            return count_of(linear_of(value))
-
-
-def _sum(left: SSAValue, right: SSAValue, sign: int) -> Count | None:
-    one, other = _exact(left), _exact(right)
-    return None if one is None or other is None else one.plus(other, sign)
-
-
-def _quotient(count: Count | None, divisor: int | None) -> Count | None:
-    if count is None or not divisor or divisor < 0:
-        return None
-    # Whole numbers of rounds: what is left over stays below the divisor, whatever the rounds.
-    if count.constant < 0 or any(coefficient % divisor for coefficient in count.terms.values()):
-        return None
-    return Count(count.constant // divisor, {loop: each // divisor for loop, each in count.terms.items()})
+    return count_of(in_iterations(value))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.dialects import func, scf
+from xdsl.dialects import func
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
-from xdsl.ir import Operation
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.accel import BarrierOp
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.accel.ordering.accesses import CommandOp
+from penstock.passes.analysis.loops import loops_around
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, function_problems, memory_problems
 from penstock.passes.analysis.memory.plan_faults import written_plan
 from penstock.passes.analysis.memory.program_time import ProgramTime
@@ -111,8 +111,8 @@ class Room:
         for memory in problems:
             wide: list[Buffer] = []
             for buffer in memory.problem.buffers:
-                nest = _nest(memory.ops[buffer.id]) if buffer.id in memory.ops else None
-                during = () if nest is None else memory.time.spans(nest)
+                loops = loops_around(memory.ops[buffer.id]) if buffer.id in memory.ops else ()
+                during = memory.time.spans(loops[0]) if loops else ()
                 wide.append(replace(buffer, intervals=merge_intervals((*buffer.intervals, *during))))
             problem = Problem(tuple(wide), memory.problem.capacity)
             if next(conflicts(problem, self._written(memory)), None) is None:
@@ -169,16 +169,6 @@ def _write(memory: MemoryProblem, plan: Plan) -> None:
     for id, op in memory.ops.items():
         if isinstance(op, BufferOp | RingOp):
             op.offset = IntegerAttr(plan.offsets[id], i64)
-
-
-def _nest(op: Operation) -> scf.ForOp | None:
-    """The outermost loop around an op."""
-    found: scf.ForOp | None = None
-    parent = op.parent_op()
-    while parent is not None and not isinstance(parent, func.FuncOp):
-        found = parent if isinstance(parent, scf.ForOp) else found
-        parent = parent.parent_op()
-    return found
 
 
 def _barriers(function: func.FuncOp) -> list[BarrierOp]:

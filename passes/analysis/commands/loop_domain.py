@@ -7,41 +7,24 @@ cost is that of the largest set of loops that meet in one index or in each other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects import arith, func, scf
+from xdsl.dialects import func, scf
 from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.passes.analysis.loops import constant_of, index_range, trip_count
+from penstock.passes.analysis.index import AffineIndex, apply, is_index_arithmetic
+from penstock.passes.analysis.loops import constant_of, nest_around, trip_count
+from penstock.passes.index_builder import Index
 
 Indices = NDArray[np.int64]
-Index = int | SSAValue
 
 AT_ONCE = 1 << 20
 """Iterations that are looked at together."""
-
-
-def _truncated_division(left: Indices, right: Indices) -> Indices:
-    return np.sign(left) * np.sign(right) * (np.abs(left) // np.abs(right))
-
-
-_ARITHMETIC: dict[type[Operation], Callable[[Any, Any], Any]] = {
-    arith.AddiOp: np.add,
-    arith.SubiOp: np.subtract,
-    arith.MuliOp: np.multiply,
-    arith.MinSIOp: np.minimum,
-    arith.MaxSIOp: np.maximum,
-    arith.DivSIOp: _truncated_division,
-    arith.RemSIOp: np.fmod,
-    arith.FloorDivSIOp: np.floor_divide,
-    arith.CeilDivSIOp: lambda left, right: -(-left // right),
-}
 
 
 @dataclass(frozen=True)
@@ -59,7 +42,7 @@ class Span:
 
     def constant_length(self) -> int | None:
         """The elements, where they are the same in all iterations: the offset is known, or nothing ever hangs over."""
-        if (limits := index_range(self.offset)) is None:
+        if (limits := AffineIndex.of(self.offset).bounds) is None:
             return None
         first, last = limits
         if first == last:
@@ -78,11 +61,9 @@ def evaluate(index: Index, values: Mapping[SSAValue, Indices]) -> Indices:
     if (constant := constant_of(index)) is not None:
         return np.asarray(constant, np.int64)
     owner = index.owner
-    operation = _ARITHMETIC.get(type(owner)) if isinstance(owner, Operation) else None
-    if operation is None:
+    if not isinstance(owner, Operation) or not is_index_arithmetic(owner):
         raise _not_countable(index)
-    assert isinstance(owner, Operation)
-    return operation(*(evaluate(operand, values) for operand in owner.operands))
+    return apply(owner, [evaluate(operand, values) for operand in owner.operands])
 
 
 def _not_countable(index: SSAValue) -> UserError:
@@ -95,20 +76,17 @@ def _not_countable(index: SSAValue) -> UserError:
     )
 
 
-def loops_around(op: Operation) -> tuple[scf.ForOp, ...]:
+def iteration_domain(op: Operation) -> tuple[scf.ForOp, ...]:
     """
-    The loops that `op` is in, outermost first, up to its function.
+    The loops that decide how often `op` runs, outermost first, up to its function.
 
-    Raises UserError where something else than loops decides whether it runs.
+    Raises UserError where something else than loops decides it.
     """
-    loops: list[scf.ForOp] = []
-    parent = op.parent_op()
-    while parent is not None and not isinstance(parent, func.FuncOp):
-        if not isinstance(parent, scf.ForOp):
-            raise UserError(f"how often {op.name} runs is decided by {parent.name}", loc=location_of(op))
-        loops.append(parent)
-        parent = parent.parent_op()
-    return tuple(reversed(loops))
+    loops = nest_around(op)
+    parent = (loops[0] if loops else op).parent_op()
+    if parent is not None and not isinstance(parent, func.FuncOp):
+        raise UserError(f"how often {op.name} runs is decided by {parent.name}", loc=location_of(op))
+    return loops
 
 
 def sum_over_loops(loops: Sequence[scf.ForOp], spans: Sequence[Span] = ()) -> int:

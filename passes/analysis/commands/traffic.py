@@ -21,7 +21,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.machine import DRAM, IMMEDIATE, TargetOp
 from penstock.dialects.mem import element_bytes, scope_of
-from penstock.passes.analysis.commands.loop_domain import Span, loops_around, sum_over_loops
+from penstock.passes.analysis.commands.loop_domain import Span, iteration_domain, sum_over_loops
 from penstock.passes.analysis.kernels import ENTRY, machine_of
 from penstock.runtime.interpreter.domain import Access
 from penstock.runtime.interpreter.loop import region_of
@@ -90,7 +90,7 @@ def traffic(module: ModuleOp) -> Traffic:
                     engine, moved = name, _exec_bytes(op, name, target)
                 else:
                     continue
-                commands[engine] = commands.get(engine, 0) + times * sum_over_loops(loops_around(op))
+                commands[engine] = commands.get(engine, 0) + times * sum_over_loops(iteration_domain(op))
                 for source, dest, size in moved:
                     key = function.sym_name.data, engine, source, dest
                     sums[key] = sums.get(key, 0) + times * size
@@ -105,7 +105,7 @@ def executions(module: ModuleOp) -> Iterator[tuple[func.FuncOp, int]]:
         for op in caller.walk():
             if isinstance(op, func.CallOp):
                 callee = calls.setdefault(op.callee.string_value(), [])
-                callee.append((caller.sym_name.data, sum_over_loops(loops_around(op))))
+                callee.append((caller.sym_name.data, sum_over_loops(iteration_domain(op))))
 
     @cache
     def times(name: str) -> int:
@@ -130,13 +130,13 @@ def _dma_bytes(op: DmaOp) -> Iterator[tuple[str, str, int]]:
     else:
         at, box, bounds = [0] * len(source), source, source
     spans = [Span(offset, size, bound) for offset, size, bound in zip(at, box, bounds, strict=True)]
-    elements = sum_over_loops(loops_around(op), spans)
+    elements = sum_over_loops(iteration_domain(op), spans)
     yield _place(op.source), _place(op.dest), elements * element_bytes(op.source_type)
 
 
 def _exec_bytes(op: ExecOp, engine: str, target: TargetOp) -> Iterator[tuple[str, str, int]]:
     """The same for an intrinsic that an engine performs on the way: what it reads, and what it writes off chip."""
-    times = sum_over_loops(loops_around(op))
+    times = sum_over_loops(iteration_domain(op))
     touched = [times * _touched_bytes(op, number) for number in range(len(op.buffers))]
     *inputs, output = (_place(value) for value in op.buffers)
     # Between two places off chip the unit of the engine stands for the way.

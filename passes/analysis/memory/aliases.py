@@ -20,7 +20,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.mem import BufferOp, RingOp, RingType, SlotOp, static_strides
-from penstock.passes.analysis.memory.footprint import Linear, linear_of
+from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
 
 Allocation = memref.AllocOp | memref.AllocaOp | BufferOp | RingOp
@@ -51,7 +51,7 @@ class Part:
     root: int
     shape: tuple[int, ...]
     """Of the root; of a slot, for a ring."""
-    offsets: tuple[Linear, ...]
+    offsets: tuple[AffineIndex, ...]
     sizes: tuple[int, ...]
     dims: tuple[int, ...] | None
     """For each dim of the memref the dim of the root that it runs along; None where it is reshaped."""
@@ -59,7 +59,7 @@ class Part:
     @property
     def is_whole(self) -> bool:
         """Whether it is all of the root."""
-        return self.sizes == self.shape and all(at.constant == 0 and not at.terms for at in self.offsets)
+        return self.sizes == self.shape and all(at.constant == 0 for at in self.offsets)
 
     def window(self, begin: Sequence[int | SSAValue], sizes: Sequence[int]) -> Part | None:
         """The box of that size that begins at `begin`, both by the dims of the memref; None where it is reshaped."""
@@ -67,7 +67,7 @@ class Part:
             return None
         offsets, extents = list(self.offsets), list(self.sizes)
         for dim, start, size in zip(self.dims, begin, sizes, strict=True):
-            offsets[dim] = offsets[dim].plus(linear_of(start))
+            offsets[dim] = offsets[dim] + AffineIndex.of(start)
             extents[dim] = size
         return replace(self, offsets=tuple(offsets), sizes=tuple(extents))
 
@@ -262,7 +262,7 @@ def _whole(number: int, type: Attribute) -> Part | None:
     if not isa(type, MemRefType) or not type.has_static_shape():
         return None
     shape = tuple(type.get_shape())
-    return Part(number, shape, (Linear(0, {}),) * len(shape), shape, tuple(range(len(shape))))
+    return Part(number, shape, (AffineIndex(),) * len(shape), shape, tuple(range(len(shape))))
 
 
 def _is_packed(type: MemRefType[Attribute]) -> bool:

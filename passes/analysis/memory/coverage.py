@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from xdsl.dialects import arith, scf
 from xdsl.ir import Block, Operation, SSAValue
 
+from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.analysis.memory.aliases import Part, bits
 from penstock.passes.analysis.memory.effects import Effect
-from penstock.passes.analysis.memory.footprint import Linear, is_inside, linear_of
+from penstock.passes.analysis.memory.footprint import is_inside
 from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
 
 Box = tuple[tuple[int, int], ...]
@@ -119,7 +120,7 @@ class _Finder:
 def _constant_box(part: Part) -> Box | None:
     if any(at.terms for at in part.offsets):
         return None
-    return tuple((at.constant, at.constant + size) for at, size in zip(part.offsets, part.sizes, strict=True))
+    return tuple((at.base, at.base + size) for at, size in zip(part.offsets, part.sizes, strict=True))
 
 
 def _without(box: Box, other: Box) -> list[Box]:
@@ -162,7 +163,7 @@ def over_rounds(part: Part, loop: scf.ForOp) -> Part | None:
         if trips > 1 and stride > sizes[dim]:
             return None
         ends = sorted((factor * reach.first, factor * reach.last))
-        offsets[dim] = at.plus(Linear(0, {inside[0]: factor}), -1).plus(Linear(ends[0], {}))
+        offsets[dim] = at - at.only(inside) + ends[0]
         sizes[dim] += ends[1] - ends[0]
     return replace(part, offsets=tuple(offsets), sizes=tuple(sizes))
 
@@ -182,12 +183,12 @@ def _reach(atom: SSAValue, counter: SSAValue, lower: int, step: int, trips: int)
     owner = atom.owner
     if not isinstance(owner, arith.MinSIOp | arith.MaxSIOp):
         return None
-    limit, value = constant_of(owner.rhs), linear_of(owner.lhs)
-    if limit is None:
-        limit, value = constant_of(owner.lhs), linear_of(owner.rhs)
-    if limit is None or set(value.terms) != {counter}:
+    value, limit = AffineIndex.of(owner.lhs), AffineIndex.of(owner.rhs)
+    if limit.constant is None:
+        value, limit = limit, value
+    if limit.constant is None or set(value.terms) != {counter}:
         return None
-    factor = value.terms[counter]
+    factor, end = value.terms[counter], limit.constant
     choose = min if isinstance(owner, arith.MinSIOp) else max
-    first, last = (value.constant + factor * at for at in (lower, lower + (trips - 1) * step))
-    return _Reach(choose(first, limit), choose(last, limit), abs(factor) * step)
+    first, last = (value.base + factor * at for at in (lower, lower + (trips - 1) * step))
+    return _Reach(choose(first, end), choose(last, end), abs(factor) * step)

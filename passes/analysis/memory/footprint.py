@@ -8,77 +8,19 @@ extremes of a sum are those of its terms; the atoms from outside stay as they ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 from xdsl.builder import Builder
-from xdsl.dialects import arith, func, memref, scf
+from xdsl.dialects import arith, memref
 from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.mem import CopyOp
-from penstock.passes.analysis.loops import constant_of, index_range
-from penstock.passes.indices import Index, add, materialize, scale
-
-
-@dataclass(frozen=True)
-class Linear:
-    """The index `constant` + the sum of coefficient times atom."""
-
-    constant: int
-    terms: Mapping[SSAValue, int]
-
-    def plus(self, other: Linear, factor: int = 1) -> Linear:
-        """This index and `factor` times the other."""
-        terms = dict(self.terms)
-        for atom, coefficient in other.terms.items():
-            terms[atom] = terms.get(atom, 0) + factor * coefficient
-        kept = {atom: coefficient for atom, coefficient in terms.items() if coefficient}
-        return Linear(self.constant + factor * other.constant, kept)
-
-    def only(self, atoms: Iterable[SSAValue]) -> Linear:
-        """The terms of these atoms, without the constant."""
-        return Linear(0, {atom: self.terms[atom] for atom in self.terms if atom in set(atoms)})
-
-    def bounds(self) -> tuple[int, int] | None:
-        """The least and the largest value; None where the range of an atom is not known."""
-        low = high = self.constant
-        for atom, coefficient in self.terms.items():
-            reach = index_range(atom)
-            if reach is None:
-                return None
-            ends = sorted(coefficient * end for end in reach)
-            low, high = low + ends[0], high + ends[1]
-        return low, high
-
-    def build(self, builder: Builder) -> Index:
-        """The index, computed where `builder` stands."""
-        products = (scale(builder, atom, coefficient) for atom, coefficient in self.terms.items())
-        total: Index = reduce(lambda left, right: add(builder, left, right), products, 0)
-        return add(builder, total, self.constant)
-
-
-def linear_of(value: Index) -> Linear:
-    """An index as a sum of atoms, looking through additions, subtractions, and products with constants."""
-    if isinstance(value, int):
-        return Linear(value, {})
-    if (constant := constant_of(value)) is not None:
-        return Linear(constant, {})
-    match value.owner:
-        case arith.AddiOp(lhs=left, rhs=right):
-            return linear_of(left).plus(linear_of(right))
-        case arith.SubiOp(lhs=left, rhs=right):
-            return linear_of(left).plus(linear_of(right), -1)
-        case arith.MuliOp(lhs=left, rhs=right):
-            for factor, factored in ((constant_of(left), right), (constant_of(right), left)):
-                if factor is not None:
-                    return Linear(0, {}).plus(linear_of(factored), factor)
-        case _:
-            pass
-    return Linear(0, {value: 1})
+from penstock.passes.analysis.index import AffineIndex
+from penstock.passes.index_builder import Index, materialize
 
 
 @dataclass(frozen=True)
@@ -88,7 +30,7 @@ class Source:
     memref: SSAValue
     shape: tuple[int, ...]
     """The shape of `memref`."""
-    offsets: tuple[Linear, ...]
+    offsets: tuple[AffineIndex, ...]
     values: tuple[Index, ...] | None
     """The offsets as the copy has them; None where they add up those of several views."""
     box: tuple[int, ...]
@@ -101,14 +43,14 @@ class Source:
 def source_of(copy: CopyOp) -> Source:
     """What `copy` reads, in terms of the memref that its source is a view of, as far as its elements lie alike."""
     source, values = copy.source, tuple(copy.mixed_source_offsets())
-    offsets = [linear_of(offset) for offset in values]
+    offsets = [AffineIndex.of(offset) for offset in values]
     # What a window reads beside its source is padding, not what lies beside a view: there it ends.
     while copy.padding is None and isinstance(source.owner, memref.SubviewOp):
         view = source.owner
         if len(shape_of(source)) != len(shape_of(view.source)) or set(view.static_strides.get_values()) - {1}:
             break
         begin = get_dynamic_index_list(view.static_offsets.get_values(), view.offsets, DYNAMIC_INDEX)
-        offsets = [offset.plus(linear_of(start)) for offset, start in zip(offsets, begin, strict=True)]
+        offsets = [offset + AffineIndex.of(start) for offset, start in zip(offsets, begin, strict=True)]
         source = view.source
     return Source(source, shape_of(source), tuple(offsets), values if source is copy.source else None, copy.box)
 
@@ -117,16 +59,6 @@ def shape_of(value: SSAValue) -> tuple[int, ...]:
     """The shape of a memref."""
     assert isa(value.type, MemRefType)
     return tuple(value.type.get_shape())
-
-
-def loops_around(op: Operation) -> list[scf.ForOp]:
-    """The loops around `op` that nothing but loops stand in between, outermost first."""
-    loops: list[scf.ForOp] = []
-    parent = op.parent_op()
-    while isinstance(parent, scf.ForOp):
-        loops.insert(0, parent)
-        parent = parent.parent_op()
-    return loops if isinstance(parent, func.FuncOp) else []
 
 
 def is_inside(value: SSAValue, op: Operation) -> bool:
@@ -140,14 +72,14 @@ class Footprint:
 
     source: Source
     extents: tuple[int, ...]
-    origins: tuple[Linear, ...]
+    origins: tuple[AffineIndex, ...]
     """Where the box begins, unless that lies outside the source: then it is moved inwards."""
     in_place: bool
     """Whether it is that of the copy itself."""
 
     def may_leave(self, dim: int) -> bool:
         """Whether the box could leave the source in this dim, so that its origin has to be limited."""
-        reach = self.origins[dim].bounds()
+        reach = self.origins[dim].bounds
         return reach is None or reach[0] < 0 or reach[1] + self.extents[dim] > self.source.shape[dim]
 
     def build_origins(self, builder: Builder) -> list[Index]:
@@ -175,9 +107,9 @@ class Footprint:
         if origin == 0:
             return self.source.offset(builder, dim)
         if isinstance(origin, int):
-            return at.plus(Linear(origin, {}), -1).build(builder)
+            return (at - origin).build(builder)
         if not self.may_leave(dim):
-            return at.plus(self.origins[dim], -1).build(builder)
+            return (at - self.origins[dim]).build(builder)
         own = materialize(builder, self.source.offset(builder, dim))
         return builder.insert(arith.SubiOp(own, origin)).result
 
@@ -190,14 +122,14 @@ def footprint(source: Source, loop: Operation | None) -> Footprint | None:
     source outside the footprint: what is padding stays padding.
     """
     extents: list[int] = []
-    origins: list[Linear] = []
+    origins: list[AffineIndex] = []
     if loop is not None and is_inside(source.memref, loop):
         return None
     for at, size, bound in zip(source.offsets, source.box, source.shape, strict=True):
         inner = at.only(atom for atom in at.terms if loop is not None and is_inside(atom, loop))
-        reach = inner.bounds()
+        reach = inner.bounds
         if reach is None:
             return None
         extents.append(min(bound, reach[1] - reach[0] + size))
-        origins.append(at.plus(inner, -1).plus(Linear(reach[0], {})))
+        origins.append(at - inner + reach[0])
     return Footprint(source, tuple(extents), tuple(origins), loop is None)

@@ -11,7 +11,7 @@ from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.access import access_of
-from penstock.passes.analysis.commands.loop_domain import loops_around, sum_over_loops
+from penstock.passes.analysis.commands.loop_domain import iteration_domain, sum_over_loops
 from penstock.passes.analysis.intrinsics import Match, match_intrinsic
 from penstock.passes.analysis.memory.memory_problems import function_problems
 from penstock.passes.loop.on_chip.places import Place, Specializer, best_place, target_has_no_way
@@ -293,7 +293,7 @@ class Chooser:
         for kernel in self.program.calls(step):
             for op in kernel.walk():
                 if isinstance(op, GenericOp) and op.library_call is not None:
-                    total += sum_over_loops(loops_around(op)) * self._cycles_of(op)
+                    total += sum_over_loops(iteration_domain(op)) * self._cycles_of(op)
         return total
 
     def _cycles_of(self, op: GenericOp) -> float:

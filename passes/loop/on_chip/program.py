@@ -20,7 +20,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp, element_bytes, memref_of, scope_of
-from penstock.passes.analysis.commands.loop_domain import loops_around, sum_over_loops
+from penstock.passes.analysis.commands.loop_domain import iteration_domain, sum_over_loops
 from penstock.passes.analysis.kernels import ENTRY, machine_kernels
 from penstock.passes.loop.on_chip.traffic import crossings
 from penstock.passes.loop.on_chip.views import VIEWS
@@ -226,7 +226,7 @@ class _Reader:
         kernel = self.on_machine.get(name)
         if kernel is None:
             return Site(at, op, number, views, None, reads, writes, 0, 0)
-        times = sum_over_loops(loops_around(op))
+        times = sum_over_loops(iteration_domain(op))
         into, out = self._moved(kernel).get(number, (0, 0))
         own = kernel if op is step else None
         return Site(at, op, number, views, own, reads, writes, times * into, times * out)

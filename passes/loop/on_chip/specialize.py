@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from xdsl.builder import Builder
-from xdsl.dialects import arith, func, memref, scf
+from xdsl.dialects import arith, func, memref
 from xdsl.dialects.builtin import DYNAMIC_INDEX, FunctionType, MemRefType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.utils import get_dynamic_index_list
@@ -28,9 +28,9 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import DmaOp, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, memref_of, scope_of, static_strides
-from penstock.passes.analysis.loops import constant_of, index_range
+from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.memory.storage import storage_of
-from penstock.passes.indices import Index, add
+from penstock.passes.index_builder import Index, add
 from penstock.passes.loop.on_chip.fills import Number, can_fill
 from penstock.passes.loop.tensorize import prove
 
@@ -121,7 +121,7 @@ def _reach(op: CopyOp) -> list[tuple[int, int]]:
     bounds = (op.source_type if is_source else op.dest_type).get_shape()
     reach: list[tuple[int, int]] = []
     for offset, size, bound in zip(at, op.box, bounds, strict=True):
-        limits = index_range(offset)
+        limits = AffineIndex.of(offset).bounds
         if limits is None:
             raise CannotReside("how far a window of it reaches is not known")
         reach.append((max(0, -limits[0]), max(0, limits[1] + size - bound)))
@@ -339,27 +339,6 @@ def _is_aligned(op: memref.SubviewOp, granule: int) -> bool:
     offsets = get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX)
     strides = static_strides(source)
     return all(
-        is_multiple(offset, granule // gcd(granule, stride * element_bytes(source)))
+        AffineIndex.of(offset).is_multiple_of(granule // gcd(granule, stride * element_bytes(source)))
         for offset, stride in zip(offsets, strides, strict=True)
     )
-
-
-def is_multiple(index: Index, number: int) -> bool:
-    """Whether an index is certainly a multiple of `number`."""
-    constant = index if isinstance(index, int) else constant_of(index)
-    if constant is not None or number == 1:
-        return (constant or 0) % number == 0
-    assert isinstance(index, SSAValue)
-    owner = index.owner
-    if isinstance(owner, Block):
-        loop = owner.parent_op()
-        if not isinstance(loop, scf.ForOp) or index is not owner.args[0]:
-            return False
-        return is_multiple(loop.lb, number) and is_multiple(loop.step, number)
-    if isinstance(owner, arith.MuliOp):
-        for factor, other in ((owner.lhs, owner.rhs), (owner.rhs, owner.lhs)):
-            if (known := constant_of(factor)) is not None:
-                return is_multiple(other, number // gcd(number, known))
-    if isinstance(owner, arith.AddiOp | arith.SubiOp | arith.MinSIOp | arith.MaxSIOp):
-        return is_multiple(owner.lhs, number) and is_multiple(owner.rhs, number)
-    return False

@@ -21,7 +21,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of
 from penstock.passes.analysis.access import steps_of
 from penstock.passes.analysis.commands.command_loops import commands
-from penstock.passes.analysis.commands.loop_domain import Span, loops_around, sum_over_loops
+from penstock.passes.analysis.commands.loop_domain import Span, iteration_domain, sum_over_loops
 from penstock.passes.analysis.commands.traffic import executions, touched_elements
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.memory.storage import storage_of
@@ -74,7 +74,7 @@ def _of_copy(op: CopyOp) -> Iterator[Crossing]:
     else:
         at, bounds = op.mixed_source_offsets(), op.source_type.get_shape()
     spans = [Span(offset, size, bound) for offset, size, bound in zip(at, op.box, bounds, strict=True)]
-    moved = sum_over_loops(loops_around(op), spans) * element_bytes(op.source_type)
+    moved = sum_over_loops(iteration_domain(op), spans) * element_bytes(op.source_type)
     if source:
         yield Crossing(storage_of(op.source), moved, 0)
     else:
@@ -83,7 +83,7 @@ def _of_copy(op: CopyOp) -> Iterator[Crossing]:
 
 def _of_generic(op: GenericOp, target: TargetOp) -> Iterator[Crossing]:
     """An intrinsic on the way reads its inputs, and writes its output: each of the commands that it takes anew."""
-    times = sum_over_loops(loops_around(op))
+    times = sum_over_loops(iteration_domain(op))
     match = prove(op, target)
     steps = [steps_of(op.indexing_maps.data[number].data, op.operands[number]) for number in match.buffers]
     pieces = list(commands(match, op.get_static_loop_ranges(), target, steps))

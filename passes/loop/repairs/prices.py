@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import prod
 
 from xdsl.dialects import scf
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from penstock.dialects.machine import DRAM
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of
-from penstock.passes.analysis.loops import trip_count
+from penstock.passes.analysis.loops import iterations, loops_around
 from penstock.passes.analysis.memory.liveness import Allocation
 from penstock.passes.analysis.memory.memory_problems import element_memref, storage
 from penstock.passes.analysis.memory.program_time import function_around
@@ -42,7 +42,7 @@ def price_off_chip(op: Allocation) -> int | None:
     total = 0
     for copy in copies_of(op):
         other = copy.dest if is_part_of(copy.source, op) else copy.source
-        times = _times(_loops_around(copy))
+        times = iterations(loops_around(copy))
         if times is None:
             return None
         bytes = times * prod(copy.box) * element_bytes(copy.source_type)
@@ -58,7 +58,7 @@ def price_of_cut(cut: Cut) -> int | None:
     are stored and fetched again. What becomes smaller is fetched inside of it, hence again in each round of the loops
     that it was fetched before.
     """
-    nest = max((_loops_around(op) for op in cut.over), key=len)
+    nest = max((loops_around(op) for op in cut.over), key=len)
     prices = [price for depth in range(len(nest) + 1) if (price := _price_at(cut, nest, depth)) is not None]
     return min(prices, default=None)
 
@@ -68,8 +68,8 @@ def _price_at(cut: Cut, nest: Sequence[scf.ForOp], depth: int) -> int | None:
     total = 0
     for op in cut.shapes:
         for copy in _over_the_edge(op):
-            outside = [loop for loop in _loops_around(copy) if loop in nest]
-            moved, again = _bytes(copy), _times(nest[len(outside) : depth])
+            outside = [loop for loop in loops_around(copy) if loop in nest]
+            moved, again = _bytes(copy), iterations(nest[len(outside) : depth])
             is_fill = is_part_of(copy.dest, op)
             if moved is None or again is None or (again > 1 and not is_fill):
                 return None
@@ -83,7 +83,7 @@ def _price_at(cut: Cut, nest: Sequence[scf.ForOp], depth: int) -> int | None:
             moved = _bytes(copy)
             if moved is None:
                 return None
-            if len([loop for loop in _loops_around(copy) if loop in nest]) > depth:
+            if len([loop for loop in loops_around(copy) if loop in nest]) > depth:
                 total += times * (cut.parts - 1) * moved
     return max(total, 0)
 
@@ -93,27 +93,5 @@ def _over_the_edge(op: Allocation) -> list[CopyOp]:
 
 
 def _bytes(copy: CopyOp) -> int | None:
-    times = _times(_loops_around(copy))
+    times = iterations(loops_around(copy))
     return None if times is None else times * prod(copy.box) * element_bytes(copy.source_type)
-
-
-def _loops_around(op: Operation) -> list[scf.ForOp]:
-    """The loops around an op, outermost first, whatever else stands in between."""
-    loops: list[scf.ForOp] = []
-    around = op.parent_op()
-    while around is not None:
-        if isinstance(around, scf.ForOp):
-            loops.insert(0, around)
-        around = around.parent_op()
-    return loops
-
-
-def _times(loops: Sequence[scf.ForOp]) -> int | None:
-    """How often what stands in these loops runs; None where that is not known."""
-    times = 1
-    for loop in loops:
-        trips = trip_count(loop)
-        if trips is None:
-            return None
-        times *= trips
-    return times

@@ -18,6 +18,7 @@ from xdsl.dialects import arith, func, scf, tensor
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr
 
+from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.tensor.bufferization.placement import (
     NotPlaced,
     Part,
@@ -35,7 +36,7 @@ from penstock.passes.tensor.bufferization.placement import (
     viewed,
     window_of,
 )
-from penstock.passes.tensor.bufferization.places import Place, Root, contains, disjoint, linear, same, slice_of
+from penstock.passes.tensor.bufferization.places import Place, Root, contains, disjoint, same, slice_of
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def needs_contents(op: StructuredOp, output: int) -> bool:
 
 def _element(placement: Placement, op: tensor.InsertOp) -> Place:
     ones = [1] * len(op.indices)
-    return slice_of(placement.place(op.dest), [linear(i) for i in op.indices], ones, ones, range(len(ones)))
+    return slice_of(placement.place(op.dest), [AffineIndex.of(i) for i in op.indices], ones, ones, range(len(ones)))
 
 
 def reads(placement: Placement, op: Operation) -> Iterator[Read]:

@@ -19,11 +19,11 @@ from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.utils.hints import isa
 
+from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.kernels import HOST, device_of
 from penstock.passes.tensor.bufferization.places import (
     OutArgument,
     Place,
-    linear,
     reshaped,
     same,
     slice_of,
@@ -222,7 +222,7 @@ class Placement:
         """The part that `insertion` overwrites, in the place of `dest`, in the shape of its source."""
         offsets, sizes, steps = mixed_slice(insertion)
         kept = kept_dims(sizes, shape_of(insertion.source))
-        return slice_of(self.place(dest), [linear(at) for at in offsets], sizes, steps, kept)
+        return slice_of(self.place(dest), [AffineIndex.of(at) for at in offsets], sizes, steps, kept)
 
     def is_in_place(self, insertion: tensor.InsertSliceOp) -> bool:
         """Whether the source already is where the insertion would put it."""
@@ -237,7 +237,9 @@ class Placement:
         place, op = self._places[source], value.owner
         if isinstance(op, tensor.ExtractSliceOp):
             offsets, sizes, steps = mixed_slice(op)
-            return slice_of(place, [linear(at) for at in offsets], sizes, steps, kept_dims(sizes, shape_of(value)))
+            return slice_of(
+                place, [AffineIndex.of(at) for at in offsets], sizes, steps, kept_dims(sizes, shape_of(value))
+            )
         return self._reshaped(place, value)
 
     def result(self, index: int) -> Place:

@@ -7,98 +7,14 @@ lead to it: a slice of a slice is where the equal slice of the whole is. Everyth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects import affine, arith
-from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import SSAValue
-from xdsl.ir.affine import (
-    AffineBinaryOpExpr,
-    AffineBinaryOpKind,
-    AffineConstantExpr,
-    AffineDimExpr,
-    AffineExpr,
-    AffineSymExpr,
-)
 
+from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.strides import contiguous_strides, reshaped_strides
-
-# index arithmetic
-
-
-@dataclass(frozen=True)
-class Linear:
-    """A linear form over index values: `constant` plus the sum of value times coefficient."""
-
-    constant: int = 0
-    terms: Mapping[SSAValue, int] = field(default_factory=dict[SSAValue, int])
-
-    def __add__(self, other: Linear) -> Linear:
-        terms = dict(self.terms)
-        for value, factor in other.terms.items():
-            terms[value] = terms.get(value, 0) + factor
-        return Linear(self.constant + other.constant, {v: f for v, f in terms.items() if f})
-
-    def __mul__(self, factor: int) -> Linear:
-        if not factor:
-            return Linear()
-        return Linear(self.constant * factor, {v: f * factor for v, f in self.terms.items()})
-
-    def __sub__(self, other: Linear) -> Linear:
-        return self + other * -1
-
-
-def linear(index: SSAValue | int) -> Linear:
-    """The linear form of an index, seen through constants, sums, products with a constant and `affine.apply`."""
-    if isinstance(index, int):
-        return Linear(index)
-    match index.owner:
-        case arith.ConstantOp(value=IntegerAttr(value=value)):
-            return Linear(value.data)
-        case arith.AddiOp(lhs=lhs, rhs=rhs):
-            return linear(lhs) + linear(rhs)
-        case arith.SubiOp(lhs=lhs, rhs=rhs):
-            return linear(lhs) - linear(rhs)
-        case arith.MuliOp(lhs=lhs, rhs=rhs):
-            left, right = linear(lhs), linear(rhs)
-            if not right.terms:
-                return left * right.constant
-            if not left.terms:
-                return right * left.constant
-        case affine.ApplyOp() as apply:
-            index_map = apply.map.data
-            operands = [linear(operand) for operand in apply.mapOperands]
-            dims, symbols = operands[: index_map.num_dims], operands[index_map.num_dims :]
-            if (found := _evaluate(index_map.results[0], dims, symbols)) is not None:
-                return found
-        case _:
-            pass
-    return Linear(0, {index: 1})
-
-
-def _evaluate(expr: AffineExpr, dims: list[Linear], symbols: list[Linear]) -> Linear | None:
-    """The expression over linear forms; None where it is not linear."""
-    match expr:
-        case AffineConstantExpr(value=value):
-            return Linear(value)
-        case AffineDimExpr(position=position):
-            return dims[position]
-        case AffineSymExpr(position=position):
-            return symbols[position]
-        case AffineBinaryOpExpr(kind=kind, lhs=lhs, rhs=rhs):
-            left, right = _evaluate(lhs, dims, symbols), _evaluate(rhs, dims, symbols)
-            if left is None or right is None:
-                return None
-            if kind is AffineBinaryOpKind.Add:
-                return left + right
-            if kind is AffineBinaryOpKind.Mul and not right.terms:
-                return left * right.constant
-            return None
-        case _:
-            return None
-
 
 # places
 
@@ -119,7 +35,7 @@ class Frame:
     """A coordinate system: `shape` elements laid out by `strides` from `offset` in a root."""
 
     root: Root
-    offset: Linear
+    offset: AffineIndex
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -129,10 +45,10 @@ class Place:
     """Strided elements of a root, and a box in the coordinates of a frame that holds them all."""
 
     frame: Frame
-    offset: Linear
+    offset: AffineIndex
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    box: tuple[tuple[Linear, int], ...]
+    box: tuple[tuple[AffineIndex, int], ...]
     """First index and number of indices, for each dim of the frame."""
     axes: tuple[int, ...] | None
     """The dim of the frame along which each dim runs; None where `box` holds more than the place."""
@@ -155,18 +71,18 @@ class Place:
 
 
 def _framed(frame: Frame, parent: Place | None) -> Place:
-    box = tuple((Linear(), size) for size in frame.shape)
+    box = tuple((AffineIndex(), size) for size in frame.shape)
     return Place(frame, frame.offset, frame.shape, frame.strides, box, tuple(range(len(box))), parent)
 
 
 def whole(root: Root, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> Place:
     """All of a buffer, contiguous unless `strides` say otherwise."""
-    return _framed(Frame(root, Linear(), shape, strides or contiguous_strides(shape)), None)
+    return _framed(Frame(root, AffineIndex(), shape, strides or contiguous_strides(shape)), None)
 
 
 def slice_of(
     place: Place,
-    offsets: Sequence[Linear],
+    offsets: Sequence[AffineIndex],
     sizes: Sequence[int],
     steps: Sequence[int],
     kept: Sequence[int],
@@ -229,12 +145,12 @@ def disjoint(left: Place, right: Place, *, across: bool = False) -> bool:
     )
 
 
-def _distance(start: Linear, end: Linear, across: bool) -> int | None:
+def _distance(start: AffineIndex, end: AffineIndex, across: bool) -> int | None:
     """What `end` is more than `start`, if that is known."""
     if across and (start.terms or end.terms):
         return None
     distance = end - start
-    return None if distance.terms else distance.constant
+    return distance.constant
 
 
 def _extent(place: Place) -> int:

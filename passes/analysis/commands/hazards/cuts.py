@@ -12,7 +12,7 @@ from penstock.passes.analysis.commands.hazards.far import UndecidedError
 from penstock.passes.analysis.commands.hazards.steady import Steady
 from penstock.passes.analysis.commands.program import Program
 from penstock.passes.analysis.commands.trace import Rounds
-from penstock.passes.analysis.loops import trip_count
+from penstock.passes.analysis.loops import loops_around, trip_count
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,6 @@ class Cut:
 
 
 Cuts = Mapping[Operation, Cut]
-
-
-def loops_around(op: Operation) -> tuple[scf.ForOp, ...]:
-    """The loops around an op, outermost first."""
-    found: list[scf.ForOp] = []
-    around = op.parent_op()
-    while around is not None:
-        if isinstance(around, scf.ForOp):
-            found.append(around)
-        around = around.parent_op()
-    return tuple(reversed(found))
 
 
 def commands_of(function: func.FuncOp, cuts: Cuts | None = None) -> int:

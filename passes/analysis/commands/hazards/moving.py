@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from xdsl.dialects import scf
 from xdsl.ir import Operation
 
-from penstock.passes.analysis.commands.hazards.cuts import Cuts, loops_around
+from penstock.passes.analysis.commands.hazards.cuts import Cuts
 from penstock.passes.analysis.commands.hazards.far import Term, UndecidedError, meet
 from penstock.passes.analysis.commands.hazards.hazard import Hazard
 from penstock.passes.analysis.commands.hazards.races import race
 from penstock.passes.analysis.commands.program import Command, Program
 from penstock.passes.analysis.commands.region import Region
-from penstock.passes.analysis.loops import trip_count
+from penstock.passes.analysis.loops import loops_around, trip_count
 
 _MOST_PAIRS = 200_000
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from xdsl.dialects import arith, memref, scf
+from xdsl.dialects import memref, scf
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
 from penstock.dialects import accel, mem
 from penstock.dialects.mem import memref_of
+from penstock.passes.analysis.index import AffineIndex, IndexReader, Opaque
 from penstock.passes.analysis.loops import constant_of, trip_count
 
 _PERIODS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16, 20, 24, 30, 32, 48, 60, 64)
@@ -67,10 +68,7 @@ class _Rounds:
         step, lower = constant_of(loop.step), constant_of(loop.lb)
         assert step is not None
         assert lower is not None
-        self.step = step * period
-        self.range = lower + first * step, lower + (end - 1) * step
-        self._growth: dict[SSAValue, int | None] = {}
-        self._ranges: dict[SSAValue, tuple[int, int] | None] = {}
+        self._reader = _GrowthReader(loop, step * period, lower + first * step, lower + (end - 1) * step)
 
     def alike(self) -> bool:
         return all(self._is_alike(op) for op in self.loop.body.walk())
@@ -104,110 +102,59 @@ class _Rounds:
             if growth is None:
                 return False
             if growth and not isinstance(offset, int):
-                reach = self.reach(offset)
+                reach = self._reader.read(offset).bounds
                 if reach is None or reach[0] < 0 or reach[1] + size > bound:
                     return False
         return True
 
     def growth(self, value: SSAValue) -> int | None:
         """How much larger an index is `period` rounds later, in whichever round; None if it depends."""
-        if value not in self._growth:
-            self._growth[value] = self._find_growth(value)
-        return self._growth[value]
+        index, counter = self._reader.read(value), self.loop.body.block.args[0]
+        if index.rest is not None and counter in index.rest.sources:
+            return None
+        return index.terms.get(counter, 0)
 
-    def _find_growth(self, value: SSAValue) -> int | None:
-        if isinstance(value, BlockArgument):
-            if value.block is self.loop.body.block and value.index == 0:
-                return self.step
-            return 0 if _is_counter(value) or not self.loop.is_ancestor(value.block.parent_op() or self.loop) else None
-        op = value.owner
-        assert isinstance(op, Operation)
-        if not self.loop.is_ancestor(op):
-            return 0
-        grown = [self.growth(operand) for operand in op.operands]
-        if any(each is None for each in grown) or op.regions:
-            return None
-        known = [each for each in grown if each is not None]
-        match op:
-            case arith.AddiOp():
-                return known[0] + known[1]
-            case arith.SubiOp():
-                return known[0] - known[1]
-            case arith.MuliOp() if known[0] or known[1]:
-                constants = [constant_of(operand) for operand in op.operands]
-                if constants[1] is not None:
-                    return known[0] * constants[1]
-                return known[1] * constants[0] if constants[0] is not None else None
-            case arith.RemUIOp() | arith.RemSIOp() | arith.DivUIOp() | arith.DivSIOp() if any(known):
-                return self._find_quotient(op, known[0])
-            case arith.MinSIOp() | arith.MaxSIOp() if any(known):
-                return self._find_extreme(op, known)
-            case _:
-                return None if any(known) else 0
 
-    def _find_quotient(self, op: Operation, growth: int) -> int | None:
-        divisor, reach = constant_of(op.operands[1]), self.reach(op.operands[0])
-        if not divisor or divisor < 0 or growth % divisor or reach is None or reach[0] < 0:
-            return None
-        return growth // divisor if isinstance(op, (arith.DivUIOp, arith.DivSIOp)) else 0
+class _GrowthReader(IndexReader):
+    """
+    Indices at an iteration (p = 0) and `period` iterations later (p = 1), as affine sums of p alone.
 
-    def _find_extreme(self, op: arith.MinSIOp | arith.MaxSIOp, growth: list[int]) -> int | None:
-        if growth[0] == growth[1]:
-            return growth[0]
-        one, two = (self.reach(operand) for operand in op.operands)
-        if one is None or two is None:
-            return None
-        least = 0 if one[1] <= two[0] else 1 if two[1] <= one[0] else None
-        if least is None:
-            return None
-        return growth[least if isinstance(op, arith.MinSIOp) else 1 - least]
+    The counter of the loop stands for p: it is an unknown value between `first` and `last - growth`, + growth * p.
+    What does not change in between is unknown; what depends on p in another way is unknown, with p as its source.
+    """
 
-    def reach(self, value: SSAValue) -> tuple[int, int] | None:
-        """The least and the largest value of an index in these rounds, or values beyond them."""
-        if value not in self._ranges:
-            self._ranges[value] = self._find_reach(value)
-        return self._ranges[value]
+    def __init__(self, loop: scf.ForOp, growth: int, first: int, last: int):
+        super().__init__()
+        self._loop = loop
+        self._counter = loop.body.block.args[0]
+        p = AffineIndex.symbol(self._counter, Opaque(0, 1))
+        self._known[self._counter] = p * growth + AffineIndex(rest=Opaque(first, last - growth))
 
-    def _find_reach(self, value: SSAValue) -> tuple[int, int] | None:
-        if (constant := constant_of(value)) is not None:
-            return constant, constant
-        if isinstance(value, BlockArgument):
-            if value.block is self.loop.body.block and value.index == 0:
-                return self.range
-            if not _is_counter(value):
-                return None
-            loop = value.block.parent_op()
-            assert isinstance(loop, scf.ForOp)
-            lower, step, trips = constant_of(loop.lb), constant_of(loop.step), trip_count(loop)
-            if lower is None or step is None or not trips:
-                return None
-            return lower, lower + (trips - 1) * step
-        op = value.owner
-        assert isinstance(op, Operation)
-        if len(op.operands) != 2:
-            return None
-        one, two = (self.reach(operand) for operand in op.operands)
-        if one is None or two is None:
-            return None
-        (a, b), (c, d) = one, two
-        match op:
-            case arith.AddiOp():
-                return a + c, b + d
-            case arith.SubiOp():
-                return a - d, b - c
-            case arith.MuliOp():
-                corners = a * c, a * d, b * c, b * d
-                return min(corners), max(corners)
-            case arith.MinSIOp():
-                return min(a, c), min(b, d)
-            case arith.MaxSIOp():
-                return max(a, c), max(b, d)
-            case arith.RemUIOp() | arith.RemSIOp() if a >= 0 and c == d > 0:
-                return 0, min(b, d - 1)
-            case arith.DivUIOp() | arith.DivSIOp() if a >= 0 and c == d > 0:
-                return a // c, b // c
-            case _:
-                return None
+    def _depends(self) -> AffineIndex:
+        return AffineIndex(rest=Opaque(sources=frozenset({self._counter})))
+
+    def argument(self, value: BlockArgument) -> AffineIndex:
+        """A counter starts again in each iteration; what another loop carries may be anything."""
+        if _is_counter(value):
+            return AffineIndex(rest=self.counter(value))
+        owner = value.block.parent_op()
+        return self._depends() if owner is not None and self._loop.is_ancestor(owner) else AffineIndex(rest=Opaque())
+
+    def result(self, value: SSAValue, index: AffineIndex) -> AffineIndex:
+        return index
+
+    def unknown(self, value: SSAValue, op: Operation) -> AffineIndex:
+        """A pure op repeats what its operands repeat."""
+        if not self._loop.is_ancestor(op):
+            return AffineIndex(rest=Opaque())
+        operands = [self.read(operand) for operand in op.operands]
+        if op.regions or not all(_is_fixed(operand) for operand in operands):
+            return self._depends()
+        return AffineIndex(rest=Opaque())
+
+
+def _is_fixed(index: AffineIndex) -> bool:
+    return not index.terms and (index.rest is None or not index.rest.sources)
 
 
 def _is_counter(value: BlockArgument) -> bool:
