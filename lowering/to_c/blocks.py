@@ -16,7 +16,8 @@ from xdsl.dialects.linalg.ops import IndexOp
 from xdsl.ir import Block, SSAValue
 from xdsl.ir.affine import AffineMap
 
-from penstock.lowering.to_c.affine_text import affine_expression, linear_form
+from penstock.dialects.affine_maps import linear_form
+from penstock.lowering.to_c.affine_text import affine_expression
 from penstock.lowering.to_c.emitter import FunctionEmitter, View
 from penstock.lowering.to_c.nest import Domain, Loop, Plan, Step, plan
 from penstock.lowering.to_c.scalar import emit_scalar

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, scf
 from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType
@@ -12,22 +10,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-
-_ARITHMETIC: dict[type[Operation], Callable[[int, int], int]] = {
-    arith.AddiOp: lambda a, b: a + b,
-    arith.SubiOp: lambda a, b: a - b,
-    arith.MuliOp: lambda a, b: a * b,
-    arith.DivUIOp: lambda a, b: a // b,
-    arith.RemUIOp: lambda a, b: a % b,
-    arith.DivSIOp: lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
-    arith.FloorDivSIOp: lambda a, b: a // b,
-    arith.CeilDivSIOp: lambda a, b: -(-a // b),
-    arith.MinSIOp: min,
-    arith.MaxSIOp: max,
-    arith.MinUIOp: min,
-    arith.MaxUIOp: max,
-}
-"""On indices that are no sizes beyond what a machine word holds; unsigned ones are not negative."""
+from penstock.passes.analysis.index import apply, is_index_arithmetic
 
 
 def unroll(function: func.FuncOp) -> None:
@@ -112,10 +95,10 @@ class _Unroller:
                 return None if chosen is None else self._known(op.lhs if chosen else op.rhs, values)
             case _:
                 pass
-        if type(op) not in _ARITHMETIC or not isinstance(op.results[0].type, IndexType):
+        if not is_index_arithmetic(op) or not isinstance(op.results[0].type, IndexType):
             return None
-        left, right = (self._known(operand, values) for operand in op.operands)
-        return None if left is None or right is None else _ARITHMETIC[type(op)](left, right)
+        operands = [self._known(operand, values) for operand in op.operands]
+        return None if None in operands else int(apply(op, operands))
 
     def _constant(self, number: int, type: Attribute) -> SSAValue:
         """The constant, one for each number and type, at the start of the function."""

@@ -23,6 +23,7 @@ from xdsl.ir.affine import (
     AffineMap,
 )
 
+from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.weights import Array
 
 Box = tuple[slice, ...]
@@ -48,32 +49,6 @@ class Linear:
         """The dims it depends on, over such a domain."""
         pairs = enumerate(zip(self.coefficients, extents, strict=True))
         return [dim for dim, (coefficient, extent) in pairs if coefficient != 0 and extent > 1]
-
-
-def linear_form(expr: AffineExpr, num_dims: int) -> Linear | None:
-    """`expr` as a linear form in its dims; None for a quotient or a remainder."""
-    match expr:
-        case AffineConstantExpr():
-            return Linear(expr.value, (0,) * num_dims)
-        case AffineDimExpr():
-            return Linear(0, tuple(int(dim == expr.position) for dim in range(num_dims)))
-        case AffineBinaryOpExpr():
-            left, right = linear_form(expr.lhs, num_dims), linear_form(expr.rhs, num_dims)
-            if left is None or right is None:
-                return None
-            if expr.kind is AffineBinaryOpKind.Add:
-                coefficients = zip(left.coefficients, right.coefficients, strict=True)
-                return Linear(left.constant + right.constant, tuple(a + b for a, b in coefficients))
-            if expr.kind is AffineBinaryOpKind.Mul:
-                if any(left.coefficients):
-                    left, right = right, left
-                factor = left.constant
-                if any(left.coefficients):
-                    return None
-                return Linear(factor * right.constant, tuple(factor * c for c in right.coefficients))
-            return None
-        case _:
-            return None
 
 
 @dataclass(frozen=True)
@@ -105,7 +80,7 @@ class Access:
     @staticmethod
     def of(index_map: AffineMap) -> Access:
         forms = [linear_form(expr, index_map.num_dims) for expr in index_map.results]
-        linear = tuple(form for form in forms if form is not None)
+        linear = tuple(Linear(*form) for form in forms if form is not None)
         return Access(index_map, linear if len(linear) == len(forms) else None)
 
     def dims(self, extents: Sequence[int]) -> set[int]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import product, takewhile
 from math import prod
 
 import numpy as np
-from xdsl.dialects import func, scf
-from xdsl.ir import Block, Operation
+from xdsl.dialects import func
+from xdsl.ir import Block
 
 from penstock.dialects.mem import BufferOp, element_bytes, static_strides
 from penstock.passes.accel.ordering.accesses import Access, CommandInfo
 from penstock.passes.accel.ordering.counting import trips_of
 from penstock.passes.analysis.commands.region import Region
-from penstock.passes.analysis.loops import trip_count
+from penstock.passes.analysis.loops import nest_around, trip_count
 from penstock.passes.loop.rings import Candidate
 
 PIECES = 4096
@@ -30,20 +30,12 @@ def candidates(function: func.FuncOp, commands: Sequence[CommandInfo]) -> list[C
     for buffer in function.walk():
         if not isinstance(buffer, BufferOp) or buffer.scope is None:
             continue
-        loops = _nest_around(buffer)
+        loops = tuple(takewhile(trip_count, reversed(nest_around(buffer))))[::-1]
         users = [info for info in commands if any(a.storage is buffer.memref for a in info.accesses)]
         rounds = prod(trip_count(loop) or 0 for loop in loops)
         if loops and rounds > 1 and len({info.unit for info in users}) > 1 and is_filled_first(buffer, users):
             found.append(Candidate(buffer, loops, rounds))
     return found
-
-
-def _nest_around(op: Operation) -> tuple[scf.ForOp, ...]:
-    loops: list[scf.ForOp] = []
-    while isinstance(loop := op.parent_op(), scf.ForOp) and trip_count(loop):
-        loops.insert(0, loop)
-        op = loop
-    return tuple(loops)
 
 
 def is_filled_first(buffer: BufferOp, users: Sequence[CommandInfo]) -> bool:
