@@ -23,9 +23,9 @@ from penstock.lowering.to_c import CSource
 from penstock.passes.analysis.commands.traffic import compulsory_bytes, traffic
 from penstock.passes.analysis.kernels import ENTRY, HOST, kernels, machine_of, multiply_accumulates, partition
 from penstock.passes.analysis.memory.memory_problems import ARENA
+from penstock.passes.analysis.memory.plan_faults import ScopePlan, plan_report
 from penstock.passes.graph.fuse import GraphFusePass, is_groupable
 from penstock.passes.loop.on_chip.prediction import predicted_traffic
-from penstock.passes.loop.plan_report import ScopePlan, plan_report
 from penstock.runtime.compiler import LEVELS, level_of
 
 SCHEMA = 1

@@ -9,13 +9,11 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from penstock.dialects.mem import BufferOp, RingOp
-from penstock.passes.loop.on_chip.choice import Chooser
-from penstock.passes.loop.on_chip.pinning import ensure_plan
+from penstock.passes.loop.on_chip.choice import Chooser, ensure_plan
 from penstock.passes.loop.on_chip.places import Specializer
 from penstock.passes.loop.on_chip.prediction import Prediction, remarks, write_down
-from penstock.passes.loop.on_chip.program import program_use
+from penstock.passes.loop.on_chip.program import edge_traffic, program_use
 from penstock.passes.loop.on_chip.rewrite import Rewrite
-from penstock.passes.loop.on_chip.traffic import edge_traffic
 from penstock.passes.planning.on_chip.registry import DEFAULT_STRATEGY, Options
 from penstock.passes.planning.registry import DEFAULT_PLANNER
 

@@ -16,7 +16,7 @@ from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, scope_of
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, runs_on_unit
-from penstock.passes.analysis.memory.storage import in_scope, is_written, overwrites, storage_of
+from penstock.passes.analysis.memory.storage import in_scope, is_written, overwrites, storage_of, subview_type
 from penstock.passes.analysis.scope_paths import no_path, scope_path
 
 
@@ -24,16 +24,8 @@ def _retype(value: SSAValue, type: MemRefType[Attribute]) -> None:
     """Give `value` a new layout and scope, and the views of it those that follow."""
     new = Rewriter.replace_value_with_new_type(value, type)
     for use in list(new.uses):
-        view = use.operation
-        if isinstance(view, memref.SubviewOp):
-            rank = type.get_num_dims()
-            offsets, sizes, strides = (
-                list(a.get_values()) for a in (view.static_offsets, view.static_sizes, view.static_strides)
-            )
-            # A dynamic offset stays one: any value that is no integer says so.
-            mixed = [new if offset < -(2**62) else offset for offset in offsets]
-            inferred = memref.SubviewOp.infer_result_type(type, mixed, sizes[:rank], strides[:rank])
-            _retype(view.result, inferred)
+        if isinstance(use.operation, memref.SubviewOp):
+            _retype(use.operation.result, subview_type(use.operation, type))
 
 
 @dataclass

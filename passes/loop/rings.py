@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -12,27 +12,16 @@ from xdsl.dialects.builtin import IndexType, MemRefType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Operation, SSAValue, Use
 from xdsl.rewriter import InsertPoint, Rewriter
-from xdsl.traits import NoMemoryEffect
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_bytes, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.kernels import depths_of
 from penstock.passes.analysis.loops import constant_of, trip_count
+from penstock.passes.analysis.memory.storage import overwrites, reads_and_writes, uses_through
 
 COMPUTED_SLOTS = 2
 """The most slots of what is computed in its scope, and only emptied: one empties while the next one fills."""
-
-
-def _uses(value: SSAValue) -> Iterator[Use]:
-    """The uses of a memref, itself and through views, that are no views."""
-    for use in value.uses:
-        views = [result for result in use.operation.results if isinstance(result.type, MemRefType)]
-        if views and use.operation.has_trait(NoMemoryEffect):
-            for view in views:
-                yield from _uses(view)
-        else:
-            yield use
 
 
 def _loop_around(op: Operation) -> scf.ForOp | None:
@@ -53,35 +42,12 @@ def _crosses(use: Use, scope: str) -> bool:
     )
 
 
-def _writes(use: Use) -> bool:
-    """Whether this use of a buffer writes it."""
-    op = use.operation
-    if isinstance(op, CopyOp):
-        return op.operands[use.index] is op.dest
-    return isinstance(op, GenericOp) and use.index >= len(op.inputs)
-
-
-def _overwrites(op: Operation, buffer: SSAValue) -> bool:
-    """Whether `op` writes every element of `buffer` and reads none."""
-    if isinstance(op, CopyOp):
-        return op.dest is buffer and op.source is not buffer and op.window_side != "dest"
-    if not isinstance(op, GenericOp) or buffer in op.inputs:
-        return False
-    maps = [map.data for map in op.indexing_maps][len(op.inputs) :]
-    initial = op.body.block.args[len(op.inputs) :]
-    # Where each dim of the buffer is a dim of the domain, the domain has its extents.
-    return any(
-        output is buffer and not arg.uses and map.is_projected_permutation()
-        for output, map, arg in zip(op.outputs, maps, initial, strict=True)
-    )
-
-
 def _is_written_first(buffer: BufferOp, users: set[Operation]) -> bool:
     """Whether a round writes all of the buffer before anything in it reads some."""
     op = buffer.next_op
     while op is not None:
         if any(inner in users for inner in op.walk()):
-            return _overwrites(op, buffer.memref)
+            return overwrites(op, buffer.memref)
         op = op.next_op
     return False
 
@@ -117,7 +83,7 @@ def candidate(buffer: BufferOp, depth: int, target: TargetOp | None = None) -> C
         return None
     rounds = [trip_count(loop) for loop in loops]
     depth = depth if None in rounds else min(depth, prod(count for count in rounds if count is not None))
-    uses = list(_uses(buffer.memref))
+    uses = list(uses_through(buffer.memref))
     # What else may keep a buffer, a yield above all, may hand it to the next round.
     if depth < 2 or not all(isinstance(use.operation, CopyOp | GenericOp) for use in uses):
         return None
@@ -125,7 +91,7 @@ def candidate(buffer: BufferOp, depth: int, target: TargetOp | None = None) -> C
     crossing = [use for use in uses if _crosses(use, scope)]
     if not shared and not crossing:
         return None
-    if not any(_writes(use) for use in crossing):
+    if not any(reads_and_writes(use)[1] for use in crossing):
         depth = min(depth, COMPUTED_SLOTS)
     return Candidate(buffer, loops, depth) if _is_written_first(buffer, {use.operation for use in uses}) else None
 

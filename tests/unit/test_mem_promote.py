@@ -20,11 +20,10 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import find_target
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.passes.analysis.commands.traffic import compulsory_bytes, traffic
-from penstock.passes.loop.on_chip import pinning
+from penstock.passes.loop.on_chip import choice
 from penstock.passes.loop.on_chip.prediction import predicted_traffic
-from penstock.passes.loop.on_chip.program import program_use
+from penstock.passes.loop.on_chip.program import edge_traffic, program_use
 from penstock.passes.loop.on_chip.specialize import is_multiple
-from penstock.passes.loop.on_chip.traffic import edge_traffic
 from penstock.passes.planning.on_chip.registry import strategy_names
 from penstock.passes.planning.problem import Outcome
 from penstock.runtime.compiler import attach_machine, pipeline
@@ -448,7 +447,7 @@ def test_where_the_planner_finds_no_plan_that_of_the_strategy_is_written_down(mo
     def nothing(*_: object) -> Outcome:
         return Outcome(None)
 
-    monkeypatch.setattr(pinning, "find_plan", nothing)
+    monkeypatch.setattr(choice, "find_plan", nothing)
     module = promoted(LONG, "rapid-core-like", "mem-promote", "spm", 24576)
     inside = [op for op in module.walk() if isinstance(op, BufferOp)]
     assert inside

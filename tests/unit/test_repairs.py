@@ -9,8 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.memory.memory_problems import storage
-from penstock.passes.loop.repairs.prices import price_of_cut
-from penstock.passes.loop.repairs.tile_classes import TileClass, tile_classes
+from penstock.passes.loop.repairs.variants import TileClass, price_of_cut, tile_classes
 
 PRODUCT = """
 #mk = affine_map<(m, n, k) -> (m, k)>

@@ -14,14 +14,17 @@ from math import lcm
 
 from xdsl.dialects import func
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
+from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
-from penstock.dialects.machine import TargetOp, find_target
-from penstock.dialects.mem import BufferOp, RingOp, scope_of, span_in_bytes
+from penstock.dialects.machine import DRAM, TargetOp, find_target
+from penstock.dialects.machine import DmaOp as EngineOp
+from penstock.dialects.mem import BufferOp, CopyOp, RingOp, memref_of, scope_of, span_in_bytes
+from penstock.passes.analysis.memory.aliases import bits
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness
-from penstock.passes.analysis.memory.off_chip_alignment import OffChipAlignment
 from penstock.passes.analysis.memory.program_time import ProgramTime
 from penstock.passes.planning.problem import Buffer, Interval, Problem
 
@@ -244,3 +247,67 @@ def _wanted_alignment(op: Allocation) -> int:
     if isinstance(op, BufferOp | RingOp) or op.alignment is None:
         return 1
     return max(op.alignment.value.data, 1)
+
+
+class OffChipAlignment:
+    """
+    For the buffers off chip of a module: the least common multiple, in bytes, of the `align` of all engines that may
+    move their bytes, in the function that makes them and in those that it calls.
+    """
+
+    def __init__(self, target: TargetOp | None, time: ProgramTime):
+        self._target = target
+        self._time = time
+        self._wanted: dict[str, dict[SSAValue, int]] = {}
+        self._is_needed = target is not None and any(engine.alignment > 1 for engine in target.parts(EngineOp))
+
+    def of(self, function: func.FuncOp, buffer: SSAValue) -> int:
+        """What the place of a buffer that `function` makes must be a multiple of."""
+        return self._of(function).get(buffer, 1) if self._is_needed else 1
+
+    def _of(self, function: func.FuncOp) -> dict[SSAValue, int]:
+        """By the allocations and the arguments of a function."""
+        name = function.sym_name.data
+        if name not in self._wanted:
+            found: dict[SSAValue, int] = {}
+            aliases = self._time.of(function).aliases
+            for op in function.walk():
+                for value, alignment in self._by_op(op):
+                    for number in bits(aliases.of(value)):
+                        root = aliases.roots[number]
+                        found[root] = lcm(found.get(root, 1), alignment)
+            self._wanted[name] = found
+        return self._wanted[name]
+
+    def _by_op(self, op: Operation) -> Iterator[tuple[SSAValue, int]]:
+        """The operands off chip of an op, each with what its engines want."""
+        if isinstance(op, func.CallOp):
+            callee = self._time.callee(op)
+            wanted = {} if callee is None else self._of(callee)
+            entry = () if callee is None else callee.body.blocks[0].args
+            yield from ((value, wanted.get(to, 1)) for value, to in zip(op.arguments, entry, strict=False))
+            return
+        engines = list(self._engines(op))
+        for value in op.operands if engines else ():
+            if isinstance(value.type, MemRefType) and scope_of(memref_of(value)) is None:
+                yield value, lcm(*(engine.alignment for engine in engines))
+
+    def _engines(self, op: Operation) -> Iterator[EngineOp]:
+        """The engines that may run an op: of a copy, all that go the way."""
+        assert self._target is not None
+        engines, intrinsics = self._target.dmas(), self._target.intrinsics()
+        match op:
+            case CopyOp():
+                ends = [scope_of(memref_of(value)) or DRAM for value in (op.source, op.dest)]
+                for engine in engines.values():
+                    if ends[0] in engine.sources and ends[1] in engine.destinations:
+                        yield engine
+            case DmaOp():
+                yield engines[op.engine.data]
+            case ExecOp() | GenericOp():
+                called = op.intrinsic_name if isinstance(op, ExecOp) else op.library_call and op.library_call.data
+                intrinsic = intrinsics.get(called or "")
+                if intrinsic is not None and intrinsic.dma_name is not None:
+                    yield engines[intrinsic.dma_name]
+            case _:
+                return

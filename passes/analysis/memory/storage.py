@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from xdsl.dialects import memref
-from xdsl.dialects.builtin import MemRefType, StridedLayoutAttr, StringAttr
+from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, StridedLayoutAttr, StringAttr
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects.utils import get_dynamic_index_list
+from xdsl.ir import Attribute, Operation, SSAValue, Use
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import CopyOp, SlotOp, element_bytes
+
+VIEWS = (memref.SubviewOp, memref.ExpandShapeOp, memref.CollapseShapeOp, memref.CastOp)
+"""Ops whose result is another view of their first operand."""
+
+
+def uses_through(value: SSAValue, views: tuple[type[Operation], ...] = VIEWS) -> Iterator[Use]:
+    """The uses of a memref, itself and through `views`, that are none of these."""
+    for use in list(value.uses):
+        if isinstance(use.operation, views):
+            yield from uses_through(use.operation.results[0], views)
+        else:
+            yield use
+
+
+def reads_and_writes(use: Use) -> tuple[bool, bool]:
+    """Whether the user of a memref may read it, and whether it may write it."""
+    op = use.operation
+    if isinstance(op, CopyOp):
+        return op.operands[use.index] is op.source, op.operands[use.index] is op.dest
+    if isinstance(op, GenericOp):
+        is_output = use.index >= len(op.inputs)
+        return not is_output or bool(op.body.block.args[use.index].uses), is_output
+    return True, True
 
 
 def storage_of(value: SSAValue) -> SSAValue:
@@ -65,3 +90,10 @@ def overwrites(op: Operation, value: SSAValue) -> bool:
     written = list(op.indexing_maps)[number].data
     covered = written.is_projected_permutation() and len(written.results) == value.type.get_num_dims()
     return covered and not op.body.block.args[number].uses
+
+
+def subview_type(view: memref.SubviewOp, source: MemRefType[Attribute]) -> MemRefType[Attribute]:
+    """The type that a view has if its source has the type `source`, none of its dims dropped."""
+    offsets = get_dynamic_index_list(view.static_offsets.get_values(), view.offsets, DYNAMIC_INDEX)
+    sizes, strides = list(view.static_sizes.get_values()), list(view.static_strides.get_values())
+    return memref.SubviewOp.infer_result_type(source, offsets, sizes, strides)

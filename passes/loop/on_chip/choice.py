@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
 from xdsl.dialects import func
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr, i64
 from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Operation
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.commands.loop_domain import iteration_domain, sum_over_loops
 from penstock.passes.analysis.intrinsics import Match, match_intrinsic
-from penstock.passes.analysis.memory.memory_problems import function_problems
+from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.analysis.memory.memory_problems import function_problems, memory_problems
+from penstock.passes.loop.mem_plan import find_plan
 from penstock.passes.loop.on_chip.places import Place, Specializer, best_place, target_has_no_way
 from penstock.passes.loop.on_chip.program import ProgramUse, Site
 from penstock.passes.loop.on_chip.specialize import CannotReside, Resident
@@ -29,7 +35,7 @@ from penstock.passes.planning.on_chip.problem import (
 from penstock.passes.planning.on_chip.registry import Options, decide
 from penstock.passes.planning.on_chip.selection import cheapest
 from penstock.passes.planning.problem import Limits, height
-from penstock.passes.planning.registry import solve
+from penstock.passes.planning.registry import DEFAULT_PLANNER, solve
 
 QUICK = Limits(steps=2_000)
 """How far the plan of a kernel is improved to see how much room it leaves."""
@@ -313,3 +319,73 @@ class Chooser:
             if dma.bus_name is not None and "dram" in (*dma.sources, *dma.destinations)
         ]
         return min((size / cycles for size, cycles in rates), default=1.0)
+
+
+def ensure_plan(module: ModuleOp, decision: Decision, steps: Sequence[Operation]) -> bool:
+    """
+    Leave the buffers of kernels to the planner if it finds room for them around what stays in the scope.
+
+    Otherwise each kernel gets its places in the block that the strategy has found for it at each of its calls; one
+    for which these differ is copied: a kernel that is called around different residents may have no place that is
+    free at all of its calls. Returns whether that was needed.
+    """
+    for memory in memory_problems(module):
+        if memory.scope == decision.scope:
+            outcome = find_plan(memory, DEFAULT_PLANNER, Limits())
+            capacity = memory.problem.capacity
+            if outcome.plan is not None and (capacity is None or height(memory.problem, outcome.plan) <= capacity):
+                continue
+            if _all_fit_alone(module, decision.scope):
+                _pin(module, decision, steps)
+                return True
+    return False
+
+
+def _all_fit_alone(module: ModuleOp, scope: str) -> bool:
+    """Whether each kernel has a plan by itself; where one has none, the planner will say so."""
+    target, kernels = machine_kernels(module)
+    assert target is not None
+    for kernel in kernels:
+        for memory in function_problems(kernel, target):
+            plan = solve(memory.problem, limits=QUICK).plan if memory.scope == scope else None
+            if plan is not None and height(memory.problem, plan) > target.scope(scope).size_bytes:
+                return False
+    return True
+
+
+def _pin(module: ModuleOp, decision: Decision, steps: Sequence[Operation]) -> None:
+    target, found = machine_kernels(module)
+    assert target is not None
+    kernels = {kernel.sym_name.data: kernel for kernel in found}
+    bases: dict[str, dict[int, func.FuncOp]] = {}
+    for step, op in enumerate(steps):
+        base = decision.allocation.workspace.get(step, 0)
+        for call in [inner for inner in op.walk() if isinstance(inner, func.CallOp)]:
+            name = call.callee.string_value()
+            if (kernel := kernels.get(name)) is None:
+                continue
+            at = bases.setdefault(name, {})
+            if base not in at:
+                at[base] = kernel if not at else _copy_of(kernel, f"{name}_at_{base}")
+            call.callee = SymbolRefAttr(at[base].sym_name.data)
+    for at in bases.values():
+        for base, kernel in at.items():
+            _place(kernel, target, decision.scope, base)
+
+
+def _copy_of(kernel: func.FuncOp, name: str) -> func.FuncOp:
+    copy = kernel.clone()
+    copy.sym_name = StringAttr(name)
+    Rewriter.insert_op(copy, InsertPoint.after(kernel))
+    return copy
+
+
+def _place(kernel: func.FuncOp, target: TargetOp, scope: str, base: int) -> None:
+    """Give the buffers of a kernel the places of its own plan, from `base` on."""
+    for memory in function_problems(kernel, target):
+        plan = solve(memory.problem, limits=QUICK).plan if memory.scope == scope else None
+        if plan is None:
+            continue
+        for id, op in memory.ops.items():
+            assert isinstance(op, BufferOp | RingOp)
+            op.offset = IntegerAttr(base + plan.offsets[id], i64)

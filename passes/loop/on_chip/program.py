@@ -20,10 +20,14 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp, element_bytes, memref_of, scope_of
-from penstock.passes.analysis.commands.loop_domain import iteration_domain, sum_over_loops
+from penstock.passes.analysis.access import steps_of
+from penstock.passes.analysis.commands.command_loops import commands
+from penstock.passes.analysis.commands.loop_domain import Span, iteration_domain, sum_over_loops
+from penstock.passes.analysis.commands.traffic import executions, touched_elements
 from penstock.passes.analysis.kernels import ENTRY, machine_kernels
-from penstock.passes.loop.on_chip.traffic import crossings
-from penstock.passes.loop.on_chip.views import VIEWS
+from penstock.passes.analysis.memory.storage import VIEWS, reads_and_writes, storage_of, uses_through
+from penstock.passes.loop.tensorize import prove
+from penstock.runtime.interpreter.domain import Access
 
 OUTPUT = "graph.output"
 """The attribute of the arguments of `@main` that are its results."""
@@ -221,7 +225,8 @@ class _Reader:
         callee = self.functions.get(op.callee.string_value()) if isinstance(op, func.CallOp) else None
         if callee is None or len(callee.body.blocks) != 1 or op.results:
             return Site(at, op, number, views, None, True, True, 0, 0)
-        reads, writes = _accesses(callee.body.block.args[number])
+        found = [reads_and_writes(use) for use in uses_through(callee.body.block.args[number])]
+        reads, writes = any(each for each, _ in found), any(each for _, each in found)
         name = callee.sym_name.data
         kernel = self.on_machine.get(name)
         if kernel is None:
@@ -244,24 +249,83 @@ class _Reader:
         return self.moved[name]
 
 
-def _accesses(value: SSAValue) -> tuple[bool, bool]:
-    """Whether a function reads, and whether it writes, what an argument is, itself or through views."""
-    reads = writes = False
-    for use in value.uses:
-        op = use.operation
-        if isinstance(op, VIEWS):
-            more = _accesses(op.results[0])
-        elif isinstance(op, CopyOp):
-            more = op.operands[use.index] is op.source, op.operands[use.index] is op.dest
-        elif isinstance(op, GenericOp):
-            output = use.index >= len(op.inputs)
-            more = not output or bool(op.body.block.args[use.index].uses), output
-        else:
-            more = True, True
-        reads, writes = reads or more[0], writes or more[1]
-    return reads, writes
+@dataclass(frozen=True)
+class Crossing:
+    """What one op moves over the edge in one call of its kernel."""
+
+    storage: SSAValue
+    """What lives off chip: an argument of the kernel, or an allocation in it."""
+    into: int
+    """Bytes from off chip."""
+    out: int
+    """Bytes to off chip."""
+
+    @property
+    def argument(self) -> int | None:
+        """The number of the argument; None for an allocation."""
+        return self.storage.index if isinstance(self.storage, BlockArgument) else None
 
 
-def is_off_chip(value: SSAValue) -> bool:
-    """Whether a value is a memref off chip."""
+def crossings(kernel: func.FuncOp, target: TargetOp) -> Iterator[Crossing]:
+    """
+    All that one call of a kernel moves over the edge, op by op.
+
+    Raises UserError, located, where loops and constants do not decide how much that is.
+    """
+    for op in kernel.walk():
+        if isinstance(op, CopyOp):
+            yield from _of_copy(op)
+        elif isinstance(op, GenericOp) and op.library_call is not None:
+            intrinsic = target.intrinsics().get(op.library_call.data)
+            if intrinsic is not None and intrinsic.dma_name is not None:
+                yield from _of_generic(op, target)
+
+
+def _is_off_chip(value: SSAValue) -> bool:
     return isa(value.type, MemRefType) and scope_of(value.type) is None
+
+
+def _of_copy(op: CopyOp) -> Iterator[Crossing]:
+    source, dest = _is_off_chip(op.source), _is_off_chip(op.dest)
+    if source == dest:
+        return
+    if op.window_side == "dest":
+        at, bounds = op.mixed_dest_offsets(), op.dest_type.get_shape()
+    else:
+        at, bounds = op.mixed_source_offsets(), op.source_type.get_shape()
+    spans = [Span(offset, size, bound) for offset, size, bound in zip(at, op.box, bounds, strict=True)]
+    moved = sum_over_loops(iteration_domain(op), spans) * element_bytes(op.source_type)
+    if source:
+        yield Crossing(storage_of(op.source), moved, 0)
+    else:
+        yield Crossing(storage_of(op.dest), 0, moved)
+
+
+def _of_generic(op: GenericOp, target: TargetOp) -> Iterator[Crossing]:
+    """An intrinsic on the way reads its inputs, and writes its output: each of the commands that it takes anew."""
+    times = sum_over_loops(iteration_domain(op))
+    match = prove(op, target)
+    steps = [steps_of(op.indexing_maps.data[number].data, op.operands[number]) for number in match.buffers]
+    pieces = list(commands(match, op.get_static_loop_ranges(), target, steps))
+    for number, value in enumerate(op.operands):
+        if not isa(value.type, MemRefType) or not _is_off_chip(value):
+            continue
+        access = Access.of(op.indexing_maps.data[number].data)
+        touched = sum(count * touched_elements(access, extents, value.type.get_shape()) for count, extents in pieces)
+        size = times * touched * element_bytes(value.type)
+        written = number >= len(op.inputs)
+        yield Crossing(storage_of(value), 0 if written else size, size if written else 0)
+
+
+def edge_traffic(module: ModuleOp) -> tuple[int, int]:
+    """The bytes from and to off chip in one run of `@main`, at the loop level."""
+    target, functions = machine_kernels(module)
+    if target is None:
+        return 0, 0
+    times = {function.sym_name.data: count for function, count in executions(module)}
+    into = out = 0
+    for function in functions:
+        for crossing in crossings(function, target):
+            into += times[function.sym_name.data] * crossing.into
+            out += times[function.sym_name.data] * crossing.out
+    return into, out

@@ -24,11 +24,11 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.passes.analysis.kernels import DEVICE
+from penstock.passes.analysis.memory.storage import VIEWS
 from penstock.passes.loop.on_chip.choice import Decision
-from penstock.passes.loop.on_chip.places import Border, Place, Specializer
+from penstock.passes.loop.on_chip.places import Border, Place, Specializer, as_argument, rebuild
 from penstock.passes.loop.on_chip.program import ProgramUse, Site
 from penstock.passes.loop.on_chip.specialize import Resident
-from penstock.passes.loop.on_chip.views import VIEWS, as_argument, rebuild
 from penstock.passes.loop.tensorize import prove
 from penstock.passes.planning.on_chip.problem import Run
 

@@ -19,19 +19,22 @@ from math import gcd
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, memref
-from xdsl.dialects.builtin import DYNAMIC_INDEX, FunctionType, MemRefType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, FloatAttr, FunctionType, IntegerAttr, MemRefType
+from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+from xdsl.ir.affine import AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import DmaOp, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, memref_of, scope_of, static_strides
+from penstock.passes.analysis.access import Access, Node, Operand
 from penstock.passes.analysis.index import AffineIndex
-from penstock.passes.analysis.memory.storage import storage_of
+from penstock.passes.analysis.intrinsics import candidates
+from penstock.passes.analysis.memory.storage import reads_and_writes, storage_of, subview_type, uses_through
 from penstock.passes.index_builder import Index, add
-from penstock.passes.loop.on_chip.fills import Number, can_fill
 from penstock.passes.loop.tensorize import prove
 
 Halo = tuple[tuple[int, int], ...]
@@ -161,15 +164,11 @@ class _Argument:
     def _check_uses(self) -> None:
         """Every use can be followed, and what the kernel reads of it it does not write."""
         reads = writes = False
-        for op, number in _uses(self.argument):
-            if isinstance(op, CopyOp):
-                reads |= op.operands[number] is op.source
-                writes |= op.operands[number] is op.dest
-            elif isinstance(op, GenericOp):
-                reads |= number < len(op.inputs)
-                writes |= number >= len(op.inputs)
-            else:
-                raise CannotReside(f"the kernel accesses it by {op.name}")
+        for use in uses_through(self.argument, (memref.SubviewOp,)):
+            if not isinstance(use.operation, CopyOp | GenericOp):
+                raise CannotReside(f"the kernel accesses it by {use.operation.name}")
+            is_write = reads_and_writes(use)[1]
+            reads, writes = reads or not is_write, writes or is_write
         if reads and writes:
             raise CannotReside("the kernel reads and writes it")
 
@@ -195,7 +194,9 @@ class _Argument:
         for use in list(value.uses):
             op = use.operation
             if isinstance(op, memref.SubviewOp):
-                self._follow(Rewriter.replace_value_with_new_type(op.result, _view_type(op)))
+                if memref_of(op.result).get_num_dims() != memref_of(value).get_num_dims():
+                    raise CannotReside("the kernel sees it with fewer dims")
+                self._follow(Rewriter.replace_value_with_new_type(op.result, subview_type(op, memref_of(value))))
             elif isinstance(op, GenericOp):
                 self.moved[op] = None
 
@@ -232,12 +233,12 @@ class _Argument:
         assert block is not None
         if op.window_side == "dest" or not isinstance(tile.owner, BufferOp):
             raise CannotReside("it fills a part of a tile")
-        for user, number in _uses(tile):
-            if user is op:
+        for use in uses_through(tile, (memref.SubviewOp,)):
+            if use.operation is op:
                 continue
-            if _writes(user, number):
+            if reads_and_writes(use)[1]:
                 raise CannotReside("what is read of it is changed on chip")
-            ancestor = block.find_ancestor_op_in_block(user)
+            ancestor = block.find_ancestor_op_in_block(use.operation)
             if ancestor is None or not op.is_before_in_block(ancestor):
                 raise CannotReside("a tile of it is read again after the next one is there")
         offsets = op.mixed_source_offsets()
@@ -258,9 +259,9 @@ class _Argument:
         if any(low or high for low, high in _reach(op)):
             raise CannotReside("what is written hangs over its edge")
         first: Operation = op
-        for user, _ in _uses(tile):
-            ancestor = block.find_ancestor_op_in_block(user)
-            if ancestor is None or (user is not op and not ancestor.is_before_in_block(op)):
+        for use in uses_through(tile, (memref.SubviewOp,)):
+            ancestor = block.find_ancestor_op_in_block(use.operation)
+            if ancestor is None or (use.operation is not op and not ancestor.is_before_in_block(op)):
                 raise CannotReside("the tile is used after it is copied out")
             if ancestor.is_before_in_block(first):
                 first = ancestor
@@ -292,35 +293,10 @@ class _Argument:
                 value = value.owner.source
 
 
-def _uses(value: SSAValue) -> Iterator[tuple[Operation, int]]:
-    """Every op that uses a memref, itself or through subviews, and the number of the operand."""
-    for use in list(value.uses):
-        if isinstance(use.operation, memref.SubviewOp):
-            yield from _uses(use.operation.result)
-        else:
-            yield use.operation, use.index
-
-
-def _writes(op: Operation, number: int) -> bool:
-    if isinstance(op, CopyOp):
-        return op.operands[number] is op.dest
-    return not isinstance(op, GenericOp) or number >= len(op.inputs)
-
-
 def _is_known_before(value: SSAValue, op: Operation) -> bool:
     """Whether a value that is known at the end of the block of `op` is known before `op`."""
     owner = value.owner
     return isinstance(owner, Block) or owner.parent is not op.parent or owner.is_before_in_block(op)
-
-
-def _view_type(op: memref.SubviewOp) -> MemRefType[Attribute]:
-    """The type of a view, by that of its source."""
-    source = memref_of(op.source)
-    if memref_of(op.result).get_num_dims() != source.get_num_dims():
-        raise CannotReside("the kernel sees it with fewer dims")
-    offsets = get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX)
-    sizes, strides = list(op.static_sizes.get_values()), list(op.static_strides.get_values())
-    return memref.SubviewOp.infer_result_type(source, offsets, sizes, strides)
 
 
 def _subview(builder: Builder, source: SSAValue, offsets: Sequence[Index], sizes: Sequence[int]) -> SSAValue:
@@ -342,3 +318,18 @@ def _is_aligned(op: memref.SubviewOp, granule: int) -> bool:
         AffineIndex.of(offset).is_multiple_of(granule // gcd(granule, stride * element_bytes(source)))
         for offset, stride in zip(offsets, strides, strict=True)
     )
+
+
+Number = IntegerAttr | FloatAttr
+"""The value of an `arith.constant`."""
+
+
+def can_fill(type: MemRefType[Attribute], value: Attribute, target: TargetOp) -> bool:
+    """Whether some intrinsic of the machine fills a buffer of this type with `value`."""
+    shape = type.get_shape()
+    dest = Operand(
+        None, scope_of(type), type.element_type, static_strides(type), AffineMap.identity(len(shape)), tuple(shape)
+    )
+    constant = Node("arith.constant", (("value", value),), type.element_type, ())
+    access = Access(tuple(shape), (IteratorType.PARALLEL,) * len(shape), (dest,), constant)
+    return bool(candidates(access, target)[0])
