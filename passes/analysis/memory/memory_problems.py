@@ -20,13 +20,13 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
-from penstock.dialects.machine import DRAM, TargetOp, find_target
+from penstock.dialects.machine import DRAM, ScopeOp, TargetOp, find_target
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.memory.aliases import bits
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness
-from penstock.passes.analysis.memory.program_time import ProgramTime
-from penstock.passes.planning.problem import Buffer, Interval, Problem
+from penstock.passes.analysis.memory.program_time import ProgramTime, function_around
+from penstock.passes.planning.problem import Buffer, Problem
 
 ARENA = "arena"
 """What the place of the off-chip buffers of a whole program is called."""
@@ -117,46 +117,31 @@ def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
     shape, a buffer that a function returns, and a function that calls itself.
     """
     time = ProgramTime(module)
-    found = {function: list(_allocations(function)) for function in time.functions()}
+    found = [(function, op) for function in time.functions() for op in _allocations(function)]
     target = find_target(module)
-    scopes = _scopes(target, [op for ops in found.values() for op in ops])
-    joined = {
-        scope
-        for function, ops in found.items()
-        if time.calls_others(function)
-        for op in ops
-        if (scope := scope_of_allocation(op)) is not None
-    }
+    scopes = _scopes(target, [op for _, op in found])
+    joined = {scope_of_allocation(op) for function, op in found if time.calls_others(function)}
+    own = {name: scope for name, scope in scopes.items() if name not in joined}
     problems: list[MemoryProblem] = []
-    for function, ops in found.items():
-        own = {name: scope for name, scope in scopes.items() if name not in joined}
-        problems += _of_function(function, time.of(function), ops, own)
-    everywhere: dict[str | None, list[tuple[func.FuncOp, Allocation]]] = {
-        **{name: [] for name in scopes if name in joined},
-        None: [],
-    }
-    for function, ops in found.items():
-        for op in ops:
-            scope = scope_of_allocation(op)
-            if scope in everywhere:
-                everywhere[scope].append((function, op))
-    for scope, owned in everywhere.items():
-        if owned:
-            limits = None if scope is None else scopes[scope]
-            problems.append(_of_program(scope, owned, time, limits, OffChipAlignment(target, time)))
+    for function in time.functions():
+        problems += _of_function(function, time.of(function), own)
+    shared: list[str | None] = [name for name in scopes if name in joined]
+    for name in (*shared, None):
+        ops: dict[str, Allocation] = {}
+        for function in time.functions():
+            inside = [op for owner, op in found if owner is function and scope_of_allocation(op) == name]
+            ops.update(zip((f"{short} of @{function.sym_name.data}" for short in _names(inside)), inside, strict=True))
+        if ops and name is not None:
+            problems.append(_in_scope("", name, scopes[name], ops, time))
+        elif ops:
+            problems.append(_off_chip(ops, time, OffChipAlignment(target, time)))
     return problems
 
 
 def function_problems(function: func.FuncOp, target: TargetOp) -> list[MemoryProblem]:
     """The problems of one kernel by itself, its scopes in the order of the machine."""
-    ops = list(_allocations(function))
-    return _of_function(function, Liveness(function), ops, _scopes(target, ops))
-
-
-@dataclass(frozen=True)
-class _Scope:
-    granule: int
-    capacity: int
+    scopes = _scopes(target, list(_allocations(function)))
+    return list(_of_function(function, Liveness(function), scopes))
 
 
 def _allocations(function: func.FuncOp) -> Iterator[Allocation]:
@@ -165,8 +150,8 @@ def _allocations(function: func.FuncOp) -> Iterator[Allocation]:
             yield op
 
 
-def _scopes(target: TargetOp | None, ops: Sequence[Allocation]) -> dict[str, _Scope]:
-    """The scopes of the machine. Raises UserError for an op that wants another one."""
+def _scopes(target: TargetOp | None, ops: Sequence[Allocation]) -> Mapping[str, ScopeOp]:
+    """The scopes of the machine. Raises UserError for an op in another one."""
     scopes = {} if target is None else target.scopes()
     for op in ops:
         scope = scope_of_allocation(op)
@@ -174,47 +159,37 @@ def _scopes(target: TargetOp | None, ops: Sequence[Allocation]) -> dict[str, _Sc
             near = did_you_mean(scope, scopes)
             notes = ["the module has no machine.target"] if target is None else [near] if near else []
             raise UserError(f'there is no scope "{scope}"', loc=location_of(op), notes=notes)
-    return {name: _Scope(scope.granule_bytes, scope.size_bytes) for name, scope in scopes.items()}
+    return scopes
 
 
-def _of_function(
-    function: func.FuncOp, time: Liveness, ops: Sequence[Allocation], scopes: Mapping[str, _Scope]
-) -> list[MemoryProblem]:
-    problems: list[MemoryProblem] = []
+def _of_function(function: func.FuncOp, time: Liveness, scopes: Mapping[str, ScopeOp]) -> Iterator[MemoryProblem]:
     for name, scope in scopes.items():
-        inside = [op for op in ops if scope_of_allocation(op) == name]
-        if not inside:
-            continue
-        by_id = dict(zip(_names(inside), inside, strict=True))
-        buffers = tuple(_in_scope(id, op, time.lifetime(storage(op)), scope.granule) for id, op in by_id.items())
-        problem = Problem(buffers, scope.capacity)
-        problems.append(MemoryProblem(function.sym_name.data, name, scope.granule, problem, by_id, time))
-    return problems
+        inside = [op for op in _allocations(function) if scope_of_allocation(op) == name]
+        if inside:
+            yield _in_scope(function.sym_name.data, name, scope, dict(zip(_names(inside), inside, strict=True)), time)
 
 
-def _of_program(
-    name: str | None,
-    owned: Sequence[tuple[func.FuncOp, Allocation]],
-    time: ProgramTime,
-    scope: _Scope | None,
-    off_chip: OffChipAlignment,
+def _in_scope(
+    function: str, name: str, scope: ScopeOp, ops: Mapping[str, Allocation], time: Liveness | ProgramTime
 ) -> MemoryProblem:
-    ops: dict[str, Allocation] = {}
+    granule = scope.granule_bytes
+    buffers: list[Buffer] = []
+    for id, op in ops.items():
+        size = -(-size_in_bytes(op) // granule) * granule
+        alignment = lcm(granule, _own_alignment(op))
+        buffers.append(Buffer(id, time.lifetime(storage(op)), size, alignment, offset_of(op)))
+    return MemoryProblem(function, name, granule, Problem(tuple(buffers), scope.size_bytes), ops, time)
+
+
+def _off_chip(ops: Mapping[str, Allocation], time: ProgramTime, off_chip: OffChipAlignment) -> MemoryProblem:
     alignments: dict[str, int] = {}
     buffers: list[Buffer] = []
-    for function in time.functions():
-        own = [op for owner, op in owned if owner is function]
-        for short, op in zip(_names(own), own, strict=True):
-            id = f"{short} of @{function.sym_name.data}"
-            lifetime = time.lifetime(storage(op))
-            if scope is None:
-                alignments[id] = lcm(ALIGNMENT, _wanted_alignment(op), off_chip.of(function, storage(op)))
-                buffers.append(_off_chip(id, op, lifetime, alignments[id]))
-            else:
-                buffers.append(_in_scope(id, op, lifetime, scope.granule))
-            ops[id] = op
-    problem = Problem(tuple(buffers), None if scope is None else scope.capacity)
-    return MemoryProblem("", name, 1 if scope is None else scope.granule, problem, ops, time, alignments)
+    for id, op in ops.items():
+        offset, lifetime = offset_of(op), time.lifetime(storage(op))
+        alignments[id] = lcm(ALIGNMENT, _own_alignment(op), off_chip.of(function_around(op), storage(op)))
+        # An offset that is written by hand may be any; what an engine cannot reach `accel-check-hazards` says.
+        buffers.append(Buffer(id, lifetime, size_in_bytes(op), 1 if offset is not None else alignments[id], offset))
+    return MemoryProblem("", None, 1, Problem(tuple(buffers)), ops, time, alignments)
 
 
 def _names(ops: Sequence[Allocation]) -> list[str]:
@@ -232,18 +207,7 @@ def _names(ops: Sequence[Allocation]) -> list[str]:
     return names
 
 
-def _in_scope(id: str, op: Allocation, lifetime: tuple[Interval, ...], granule: int) -> Buffer:
-    size = -(-size_in_bytes(op) // granule) * granule
-    return Buffer(id, lifetime, size, lcm(granule, _wanted_alignment(op)), offset_of(op))
-
-
-def _off_chip(id: str, op: Allocation, lifetime: tuple[Interval, ...], alignment: int) -> Buffer:
-    offset = offset_of(op)
-    # A place that is written by hand may be any; what an engine cannot reach is for `accel-check-hazards` to say.
-    return Buffer(id, lifetime, size_in_bytes(op), 1 if offset is not None else alignment, offset)
-
-
-def _wanted_alignment(op: Allocation) -> int:
+def _own_alignment(op: Allocation) -> int:
     if isinstance(op, BufferOp | RingOp) or op.alignment is None:
         return 1
     return max(op.alignment.value.data, 1)
