@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Run, Tensor, traffic
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Run, Tensor, counted
 from penstock.passes.planning.on_chip.registry import Options
-from penstock.passes.planning.on_chip.selection import cost, forced, including, stretches, unconstrained_bytes
+from penstock.passes.planning.on_chip.selection import forced, saved, stretches, unconstrained_bytes
 from penstock.passes.planning.problem import PlanError
 
 Key = tuple[str, tuple[str, ...]]
@@ -76,7 +76,7 @@ class _Execution:
             for number, index in accesses:
                 tensor = problem.tensors[number]
                 if index == len(tensor.accesses) - 1:
-                    # Nobody refers to it any more.
+                    # It is not used any more.
                     self._discard(number)
                     if number in keys:
                         self.table[keys[number]] = _experience(tensor)
@@ -84,9 +84,7 @@ class _Execution:
                     if number not in keys or held.reads >= held.expected.reads:
                         self._discard(number)
         runs = tuple(run for _, run in sorted(self.runs, key=lambda each: (each[0], each[1].first)))
-        found = OnChipAllocation(runs, self.blocks, bound=unconstrained_bytes(problem))
-        counts = traffic(problem, found)
-        return replace(found, off_chip_bytes=sum(counts.values()), by_tensor=counts)
+        return counted(problem, OnChipAllocation(runs, self.blocks, bound=unconstrained_bytes(problem)))
 
     def _discard(self, number: int) -> None:
         if (held := self.held.pop(number, None)) is not None:
@@ -112,12 +110,10 @@ class _Execution:
                 if expected.reads and expected.worth > 0 and len(tensor.accesses) > 1:
                     wanted.add(number)
         optional = {number for number in found if problem.tensors[number].accesses[accesses[number]].may_stream}
-        choices = [(found, needed | wanted), (found, needed), (found - optional, needed)]
-        for stay, come in choices:
-            least = min((self._expected(number, keys).worth for number in come - needed), default=None)
-            if self._settle(step, accesses, keys, stay, come, least):
+        for stay, hoped in ((found, wanted), (found, set[int]()), (found - optional, set[int]())):
+            if self._settle(step, accesses, keys, stay, needed, hoped):
                 return
-        raise PlanError(f"step {step} finds no place on chip for what has to be there")
+        raise PlanError(f"step {step} finds no room on chip for what has to be there")
 
     def _settle(
         self,
@@ -125,11 +121,11 @@ class _Execution:
         accesses: Mapping[int, int],
         keys: Mapping[int, Key],
         stay: AbstractSet[int],
-        come: AbstractSet[int],
-        worth: int | None,
+        needed: AbstractSet[int],
+        hoped: AbstractSet[int],
     ) -> bool:
-        """Let these tensors stay and come, if there are places; others make way, the least promising first."""
-        problem = self.problem
+        """Let these tensors stay or come, if there is room; others make way, the least promising first."""
+        problem, come = self.problem, needed | hoped
         block = problem.workspace[step] if step < len(problem.workspace) else 0
         for number, index in accesses.items():
             if number not in stay and number not in come:
@@ -137,10 +133,10 @@ class _Execution:
         gone = {number for number in accesses if number in self.held and number not in stay}
         promises = {number: self._promise(number, step) for number in self.held if number not in accesses}
         rivals = sorted(promises, key=lambda number: (promises[number], number))
-        if worth is not None:
+        if hoped - needed:
             # For something that is only hoped for, nothing makes way that promises more.
-            hoped = max((_rate(self._expected(number, keys), problem.tensors[number]) for number in come), default=0.0)
-            rivals = [number for number in rivals if promises[number] < hoped]
+            most = max(_rate(self._expected(number, keys), problem.tensors[number]) for number in come)
+            rivals = [number for number in rivals if promises[number] < most]
         while (places := self._places(come, block, gone)) is None:
             if not rivals:
                 return False
@@ -162,16 +158,14 @@ class _Execution:
 
     def _promise(self, number: int, step: int) -> float:
         """Bytes that a tensor is still expected to save, a byte and step that it still takes."""
-        held = self.held[number]
+        held, tensor = self.held[number], self.problem.tensors[number]
         expected = held.expected
         left = max(held.made + expected.distance - step, 1)
         share = (expected.reads - held.reads) / expected.reads if expected.reads else 0.0
-        return (
-            share * _worth(expected, self.problem.tensors[number]) / (max(self.problem.tensors[number].size, 1) * left)
-        )
+        return share * _worth(expected, tensor) / (max(tensor.size, 1) * left)
 
     def _places(self, come: AbstractSet[int], block: int, gone: AbstractSet[int]) -> list[int] | None:
-        """Places of the new tensors, in the order of their numbers, and of the block, if there is one; or None."""
+        """Offsets of the new tensors, in the order of their numbers, and of the block, if there is one; or None."""
         problem = self.problem
         taken = [
             (held.offset, held.offset + problem.tensors[number].size)
@@ -183,29 +177,28 @@ class _Execution:
             sizes.append((block, problem.workspace_alignment))
         places: list[int] = []
         for size, alignment in sizes:
-            offset = next((each for each in _holes(taken, size, alignment) if each + size <= problem.capacity), None)
-            if offset is None:
+            offset = _first_fit(taken, size, alignment)
+            if offset + size > problem.capacity:
                 return None
             places.append(offset)
             taken.append((offset, offset + size))
         return places
 
 
-def _holes(taken: list[tuple[int, int]], size: int, alignment: int) -> Iterator[int]:
-    """Where a size fits between what is taken, from the bottom up."""
+def _first_fit(taken: list[tuple[int, int]], size: int, alignment: int) -> int:
+    """The lowest offset at which a size fits between or after what is taken."""
     offset = 0
     for start, end in sorted(taken):
         if offset + size <= start:
-            yield offset
+            break
         offset = max(offset, -(-end // alignment) * alignment)
-    yield offset
+    return offset
 
 
 def _experience(tensor: Tensor) -> Experience:
-    """What became of an output that nobody refers to any more."""
-    spans = forced(tensor)
+    """What became of an output after its last use."""
     longest = next((span for span in stretches(tensor) if span[0] == 0), None)
-    worth = 0 if longest is None else cost(tensor, spans) - cost(tensor, including(spans, longest))
+    worth = 0 if longest is None else saved(tensor, forced(tensor), longest)
     return Experience(len(tensor.accesses) - 1, tensor.accesses[-1].step - tensor.accesses[0].step, worth)
 
 
@@ -225,11 +218,11 @@ def onsram_eager(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     which less promising ones make way; else it goes off chip. The table knows outputs by what made them, their shape,
     and what was made before, and says how often and how long after those like it were read. What is the first of its
     kind is held for the next operator. What is discarded too early is written back and read from off chip; it is
-    discarded after as many reads as expected, or when nobody refers to it. Inputs and weights are not held.
+    discarded after as many reads as expected, or after its last use. Inputs and weights are not held.
 
     The answer is that of run number `iterations` of the program. Ours in detail; see Pal et al., "OnSRAM", ACM TECS
-    2022. The places are those of first fit as the program runs: no planner is asked. Raises PlanError where what has
-    to be on chip finds no place.
+    2022. The offsets are those of first fit as the program runs: no planner is asked. Raises PlanError where what has
+    to be on chip finds no room.
     """
     table: dict[Key, Experience] = {}
     found = _Execution(problem, table).run()

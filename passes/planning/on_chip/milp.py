@@ -54,8 +54,7 @@ class Model:
         model = Model(problem)
         start = Selection(problem)  # also the check
         space: list[dict[int, int]] = [{} for _ in range(problem.steps)]
-        fixed = [start.rounded(size) for size in problem.workspace]
-        fixed += [0] * (problem.steps - len(fixed))
+        fixed = [start.capacity - left for left in start.space]
         for tensor in problem.tensors:
             model._add(tensor, start.rounded(tensor.size), space, fixed)
         for terms, taken in zip(space, fixed, strict=True):

@@ -33,7 +33,7 @@ block of bytes, and what is on chip at the same step does not overlap.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -246,6 +246,12 @@ def traffic(problem: OnChipProblem, allocation: OnChipAllocation) -> dict[str, i
     for movement in movements(problem, allocation):
         found[movement.tensor] += movement.bytes
     return found
+
+
+def counted(problem: OnChipProblem, allocation: OnChipAllocation) -> OnChipAllocation:
+    """The answer with the bytes that it moves."""
+    counts = traffic(problem, allocation)
+    return replace(allocation, off_chip_bytes=sum(counts.values()), by_tensor=counts)
 
 
 def workspace_of(problem: OnChipProblem, allocation: OnChipAllocation) -> dict[int, int]:

@@ -16,9 +16,9 @@ from penstock.passes.planning.on_chip.problem import (
     Span,
     Spans,
     Tensor,
+    counted,
     memory,
     movements_of,
-    traffic,
 )
 from penstock.passes.planning.problem import Limits, PlanError, height
 
@@ -124,8 +124,7 @@ class Selection:
         self.grain = gcd(problem.workspace_alignment, *(tensor.alignment for tensor in problem.tensors))
         self.capacity = self.rounded(problem.capacity)
         self.spans: list[Spans] = [() for _ in problem.tensors]
-        self.taken = [self.rounded(size) for size in problem.workspace]
-        self.taken += [0] * (problem.steps - len(self.taken))
+        self.taken = [self.capacity - space for space in self.space]
         for tensor in problem.tensors:
             for access in tensor.accesses:
                 self.taken[access.step] += access.staging
@@ -138,6 +137,12 @@ class Selection:
     def rounded(self, size: int) -> int:
         """A size as the multiple of the common alignment that it takes."""
         return -(-size // self.grain) * self.grain
+
+    @property
+    def space(self) -> list[int]:
+        """The bytes that each step leaves beside its workspace."""
+        workspace = (*self.problem.workspace, *[0] * (self.problem.steps - len(self.problem.workspace)))
+        return [self.capacity - self.rounded(size) for size in workspace]
 
     def changes(self, index: int, spans: Spans) -> Iterator[tuple[int, int]]:
         """What one tensor with these runs adds at which step, as (step, bytes)."""
@@ -170,16 +175,14 @@ class Selection:
         """Bytes over the edge of the chip, all tensors together."""
         return sum(cost(tensor, spans) for tensor, spans in zip(self.problem.tensors, self.spans, strict=True))
 
-    def allocation(self, bound: int = 0) -> OnChipAllocation:
-        """The runs as a `OnChipAllocation` in which everything lies at 0."""
+    def allocation(self) -> OnChipAllocation:
+        """The runs as an `OnChipAllocation` in which everything lies at 0."""
         runs = tuple(
             Run(tensor.id, first, last, 0)
             for tensor, spans in zip(self.problem.tensors, self.spans, strict=True)
             for first, last in spans
         )
-        found = OnChipAllocation(runs)
-        counts = traffic(self.problem, found)
-        return replace(found, off_chip_bytes=sum(counts.values()), by_tensor=counts, bound=bound)
+        return counted(self.problem, OnChipAllocation(runs))
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,18 @@ from penstock.passes.planning.problem import PlanError
 GONE, SAME, NEWER = range(3)
 """After an access and until the next, a tensor is not kept, kept, or kept and newer than what lies off chip."""
 
-FEW = 500
+MAX_STATES_UNPRICED = 500
 """States after an access from which on it pays to find prices first."""
-MANY = 5_000
+MAX_STATES = 5_000
 """States after an access that are followed at most; of more, those of the least bounds."""
-WORK = 500_000
+MAX_STATES_IN_ALL = 500_000
 """States that are followed in all."""
-FEW_WHEN_LATE = 50
+MAX_STATES_LATE = 50
 """The same when time is up."""
-ROUNDS = 60
+PRICE_ITERATIONS = 60
 """Of adjusting the prices."""
 PATIENCE = 3
-"""Rounds without a better bound before the adjustments get smaller."""
+"""Iterations without a better bound before the adjustments get smaller."""
 TOLERANCE = 1e-6
 
 
@@ -122,9 +122,7 @@ class _Sweep:
         until = list(accumulate(prices, initial=0.0))
         self._sizes = [rounding.rounded(tensor.size) for tensor in problem.tensors]
         self._lines = [_Line(*each, until) for each in zip(problem.tensors, self._sizes, strict=True)]
-        self._space = [rounding.capacity] * problem.steps
-        for step, size in enumerate(problem.workspace):
-            self._space[step] -= rounding.rounded(size)
+        self._space = rounding.space
         self._at: list[list[tuple[int, int]]] = [[] for _ in range(problem.steps)]
         for number, tensor in enumerate(problem.tensors):
             for index, access in enumerate(tensor.accesses):
@@ -161,7 +159,7 @@ class _Sweep:
                     if give_up:
                         return None
                     ranked = sorted(layer.items(), key=lambda each: each[1].bound)
-                    few = FEW_WHEN_LATE if late else most
+                    few = MAX_STATES_LATE if late else most
                     self._dropped = min([self._dropped, *(way.bound for _, way in ranked[few : few + 1])])
                     layer = dict(ranked[:few])
                 layers.append(layer)
@@ -258,13 +256,11 @@ def prices(problem: OnChipProblem, limit: float) -> list[float]:
     """
     rounding = Selection(problem)
     tensors = [replace(tensor, size=rounding.rounded(tensor.size)) for tensor in problem.tensors]
-    space = [rounding.capacity] * problem.steps
-    for step, size in enumerate(problem.workspace):
-        space[step] -= rounding.rounded(size)
+    space = rounding.space
     now = [0.0] * problem.steps
     towards = [0.0] * problem.steps
     best, bound, scale, waited = now, -inf, 1.5, 0
-    for _ in range(ROUNDS):
+    for _ in range(PRICE_ITERATIONS):
         excess = [-each for each in space]
         value = -sum(price * each for price, each in zip(now, space, strict=True))
         for tensor in tensors:
@@ -292,15 +288,13 @@ def prices(problem: OnChipProblem, limit: float) -> list[float]:
 
 
 def _without_the_impossible(problem: OnChipProblem) -> OnChipProblem:
-    """The problem without the choice to have a tensor on chip at a step that has not the room for it alone."""
+    """The problem without the choice to have a tensor on chip at a step that has no room even for it alone."""
     rounding = Selection(problem)
-
-    def possible(tensor: Tensor, access: Access) -> bool:
-        workspace = problem.workspace[access.step] if access.step < len(problem.workspace) else 0
-        return rounding.rounded(tensor.size) <= rounding.capacity - rounding.rounded(workspace)
+    space = rounding.space
 
     def changed(tensor: Tensor, access: Access) -> Access:
-        return access if possible(tensor, access) or not access.may_stream else replace(access, may_reside=False)
+        possible = rounding.rounded(tensor.size) <= space[access.step]
+        return access if possible or not access.may_stream else replace(access, may_reside=False)
 
     tensors = (
         replace(each, accesses=tuple(changed(each, access) for access in each.accesses)) for each in problem.tensors
@@ -331,12 +325,14 @@ class Sweep:
         deadline = inf if seconds is None else monotonic() + seconds
         free = [0.0] * self._problem.steps
         limit = inf if self._forbidden else float(pinned(self._problem, saved_a_step)[0].bytes_moved())
-        found = _Sweep(self._problem, free, limit + TOLERANCE, self._forbidden).run(FEW, deadline, give_up=True)
+        found = _Sweep(self._problem, free, limit + TOLERANCE, self._forbidden).run(
+            MAX_STATES_UNPRICED, deadline, give_up=True
+        )
         if found is None:
             high = limit if isfinite(limit) else float(sum(cost(each, forced(each)) for each in self._problem.tensors))
             priced = prices(self._problem, high)
             accesses = sum(len(tensor.accesses) for tensor in self._problem.tensors)
-            most = max(min(MANY, WORK // accesses), FEW_WHEN_LATE)
+            most = max(min(MAX_STATES, MAX_STATES_IN_ALL // accesses), MAX_STATES_LATE)
             found = _Sweep(self._problem, priced, limit * (1 + TOLERANCE) + 1, self._forbidden).run(most, deadline)
             assert found is not None
         value, spans = found

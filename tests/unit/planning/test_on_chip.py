@@ -302,11 +302,11 @@ def test_too_many_states_leave_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = decide(problem, "sweep")
     assert exact.is_optimal
     for many in (1, 3, 30):
-        monkeypatch.setattr(sweep, "FEW", 0)
-        monkeypatch.setattr(sweep, "MANY", many)
+        monkeypatch.setattr(sweep, "MAX_STATES_UNPRICED", 0)
+        monkeypatch.setattr(sweep, "MAX_STATES", many)
         found = decide(problem, "sweep")
         assert found.bound <= exact.off_chip_bytes <= found.off_chip_bytes
-    monkeypatch.setattr(sweep, "MANY", 5_000)
+    monkeypatch.setattr(sweep, "MAX_STATES", 5_000)
     assert decide(problem, "sweep").off_chip_bytes == exact.off_chip_bytes
 
 
