@@ -16,8 +16,8 @@ from penstock.dialects.mem import RingOp
 from penstock.passes.analysis.kernels import AUTO, depths_of, kernels, machine_kernels
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, function_problems, memory_problems
 from penstock.passes.loop.rings import make_rings, restore
-from penstock.passes.planning.problem import Limits, height
-from penstock.passes.planning.registry import solve
+from penstock.passes.planning.problem import Limits
+from penstock.passes.planning.registry import DEFAULT_PLANNER
 
 STEPS = 2_000
 """Steps that a planner may take to find out whether a ring fits."""
@@ -125,5 +125,5 @@ def _fits(memory: MemoryProblem) -> bool:
     capacity = memory.problem.capacity
     if capacity is None:
         return True
-    plan = solve(memory.problem, limits=Limits(steps=STEPS, good_enough=capacity)).plan
-    return plan is not None and height(memory.problem, plan) <= capacity
+    taken = memory.height_by(DEFAULT_PLANNER, Limits(steps=STEPS, good_enough=capacity))
+    return taken is not None and taken <= capacity

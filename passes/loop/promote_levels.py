@@ -2,17 +2,187 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
 
+from xdsl.builder import Builder
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects import func, scf
+from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
-from xdsl.rewriter import Rewriter
+from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.transforms.dead_code_elimination import region_dce
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, scope_of, span_in_bytes
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.passes.loop.hoisting import route
+from penstock.passes.analysis.loops import nest_around, trip_count
+from penstock.passes.analysis.memory.footprint import Footprint, footprint, source_of
+from penstock.passes.analysis.memory.memory_problems import function_problems
+from penstock.passes.analysis.memory.storage import in_scope, is_written, storage_of
+from penstock.passes.analysis.scope_paths import no_path, scope_path
+from penstock.passes.planning.problem import Limits
+
+AT_ONCE = "first-fit-by-size"
+"""The planner that is asked whether a choice fits: one pass over the buffers, and close to the best."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One place for the buffer of a copy: before `loop`, or where the copy stands."""
+
+    depth: int
+    """How many loops stand around it."""
+    size: int
+    """Bytes of the buffer."""
+    traffic: int
+    """Bytes that are moved into it altogether."""
+
+
+@dataclass(frozen=True)
+class Detour:
+    """A copy between scopes that no engine joins, and the scope that comes next on its path."""
+
+    copy: CopyOp
+    through: str
+
+
+def detours(function: func.FuncOp, target: TargetOp) -> list[Detour]:
+    """The copies of a kernel that no engine makes, in order. Raises UserError where not even a path leads."""
+    found: list[Detour] = []
+    for copy in [op for op in function.walk() if isinstance(op, CopyOp)]:
+        start, end = scope_of(copy.source_type) or DRAM, scope_of(copy.dest_type) or DRAM
+        if target.dma_between(start, end) is not None:
+            continue
+        path = scope_path(target, start, end)
+        if path is None:
+            raise no_path(target, start, end, copy)
+        found.append(Detour(copy, path[1]))
+    return found
+
+
+def _loops(copy: CopyOp) -> tuple[scf.ForOp, ...]:
+    """The loops around a copy, outermost first; none if there are other ops in between."""
+    loops = nest_around(copy)
+    return loops if isinstance((loops[0] if loops else copy).parent_op(), func.FuncOp) else ()
+
+
+def levels_of(detour: Detour, target: TargetOp, *, hoist: bool = True) -> list[Level]:
+    """The levels worth trying, by falling size: each moves less than all that are smaller. The last if not `hoist`."""
+    copy = detour.copy
+    source, loops = source_of(copy), _loops(copy)
+    levels: list[Level] = []
+    times = 1
+    for depth, loop in enumerate([*loops, None]):
+        held = footprint(source, loop)
+        if held is not None and (loop is None or _may_be_read_before(loop, copy)):
+            moved = times * prod(held.extents) * element_bytes(copy.source_type)
+            levels.append(Level(depth, span_in_bytes(_buffer_type(held, copy, target, detour.through)), moved))
+        trips = trip_count(loop) if loop is not None else 1
+        if trips is None:
+            # How often this loop runs is not known: only what stands inside it can be compared.
+            levels.clear()
+        times *= trips or 1
+    if not hoist:
+        return levels[-1:]
+    kept: list[Level] = []
+    for level in sorted(levels, key=lambda level: (level.traffic, level.size)):
+        if not kept or level.size < kept[-1].size:
+            kept.append(level)
+    return kept
+
+
+def _may_be_read_before(loop: scf.ForOp, copy: CopyOp) -> bool:
+    """Whether what `copy` reads in the loop is there before it, and may come in another box than its own."""
+    storage = storage_of(copy.source)
+    written = any(is_written(op, storage) for op in loop.walk() if isinstance(op, CopyOp | GenericOp))
+    return not written and copy.window_side != "dest"
+
+
+def _buffer_type(held: Footprint, copy: CopyOp, target: TargetOp, scope: str) -> MemRefType[Attribute]:
+    return in_scope(MemRefType(copy.source_type.element_type, held.extents), target, scope)
+
+
+def route(function: func.FuncOp, target: TargetOp, *, hoist: bool = True, reserve: float = 0.0) -> func.FuncOp | None:
+    """
+    A kernel that computes what `function` does, and in which an engine makes every copy; None if `function` is one.
+
+    Without `hoist` every copy goes through the scopes between where it stands, a tile at a time. The share `reserve` of
+    these scopes is left free as far as fetching later can do that.
+    Raises UserError for a copy between scopes that no path of engines joins.
+    """
+    routed = None
+    while found := detours(function, target):
+        levels = [levels_of(detour, target, hoist=hoist) for detour in found]
+        chosen = [0] * len(found)
+        while True:
+            routed = function.clone()
+            for detour, options, number in zip(detours(routed, target), levels, chosen, strict=True):
+                _split(detour, target, options[number].depth)
+            full = _full_scopes(routed, target, {detour.through for detour in found}, reserve)
+            inwards = _least_profitable(found, levels, chosen, full)
+            if inwards is None:
+                break
+            chosen[inwards] += 1
+        function = routed
+    return routed
+
+
+def _least_profitable(
+    found: Sequence[Detour], levels: Sequence[Sequence[Level]], chosen: Sequence[int], full: set[str]
+) -> int | None:
+    """The buffer in a full scope that is to be moved inwards; None if there is no need, or no choice is left."""
+    prices: dict[int, Fraction] = {}
+    for number, (detour, options, level) in enumerate(zip(found, levels, chosen, strict=True)):
+        if detour.through in full and level + 1 < len(options):
+            here, inner = options[level], options[level + 1]
+            prices[number] = Fraction(inner.traffic - here.traffic, here.size - inner.size)
+    return min(prices, key=lambda number: (prices[number], number), default=None)
+
+
+def _full_scopes(function: func.FuncOp, target: TargetOp, scopes: set[str], reserve: float) -> set[str]:
+    """Those of `scopes` in which a plan that is made at once does not fit beside what is reserved."""
+    full: set[str] = set()
+    for memory in function_problems(function, target):
+        if memory.scope in scopes:
+            taken, capacity = memory.height_by(AT_ONCE, Limits()), memory.problem.capacity or 0
+            if taken is None or taken > int(capacity * (1 - reserve)):
+                full.add(memory.scope)
+    return full
+
+
+def _split(detour: Detour, target: TargetOp, depth: int) -> None:
+    """Make the copy through a buffer that is filled inside of `depth` loops."""
+    copy, loops = detour.copy, _loops(detour.copy)
+    loop = loops[depth] if depth < len(loops) else None
+    held = footprint(source_of(copy), loop)
+    assert held is not None
+    outside = Builder(InsertPoint.before(copy if loop is None else loop))
+    buffer = outside.insert(BufferOp(_buffer_type(held, copy, target, detour.through)))
+    buffer.memref.name_hint = copy.source.name_hint or copy.dest.name_hint
+    origins = held.build_origins(outside)
+    is_all = held.extents == held.source.shape
+    fill = outside.insert(CopyOp(held.source.memref, buffer, source_offsets=() if is_all else origins))
+    inside = Builder(InsertPoint.before(copy))
+    offsets = held.build_offsets(inside, origins)
+    is_window = held.extents != copy.box or any(offset != 0 for offset in offsets)
+    rest = inside.insert(
+        CopyOp(
+            buffer,
+            copy.dest,
+            source_offsets=offsets if is_window else (),
+            dest_offsets=copy.mixed_dest_offsets() if copy.window_side == "dest" else (),
+            padding=copy.padding if is_window else None,
+        )
+    )
+    for op in (buffer, fill, rest):
+        op.location = copy.location
+    Rewriter.erase_op(copy)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.analysis.memory.memory_problems import storage
 from penstock.passes.loop.repairs.variants import TileClass, price_of_cut, tile_classes
 
 PRODUCT = """
@@ -70,7 +69,7 @@ def classes(text: str) -> list[TileClass]:
 
 
 def shapes(tile: TileClass, size: int) -> dict[str, tuple[int, ...]]:
-    return {storage(op).name_hint or "": shape for op, shape in tile.cut(size).shapes.items()}
+    return {op.results[0].name_hint or "": shape for op, shape in tile.cut(size).shapes.items()}
 
 
 def test_a_dim_goes_through_products_and_copies_as_one() -> None:

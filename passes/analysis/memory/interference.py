@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 
 from penstock.dialects.diagnostics import location_of
-from penstock.passes.analysis.memory.memory_problems import ARENA, MemoryProblem, offset_of, storage
+from penstock.passes.analysis.memory.memory_problems import ARENA, MemoryProblem, offset_of
 from penstock.passes.planning.problem import Problem
 
 
@@ -38,7 +38,7 @@ def to_json(memories: Sequence[MemoryProblem]) -> str:
             json.dumps(
                 {
                     "name": buffer.id,
-                    "type": str(storage(op).type),
+                    "type": str(op.results[0].type),
                     "bytes": buffer.size,
                     "offset": offset_of(op),
                     "place": location_of(op),

@@ -26,18 +26,14 @@ from penstock.dialects.mem import BufferOp, CopyOp, RingOp, memref_of, scope_of,
 from penstock.passes.analysis.memory.aliases import bits
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness
 from penstock.passes.analysis.memory.program_time import ProgramTime, function_around
-from penstock.passes.planning.problem import Buffer, Problem
+from penstock.passes.planning.problem import Buffer, Limits, Problem, height
+from penstock.passes.planning.registry import solve
 
 ARENA = "arena"
 """What the place of the off-chip buffers of a whole program is called."""
 
 ALIGNMENT = 64
 """The least of buffers in the arena, in bytes: a cache line, and the widest vector. Engines may want more."""
-
-
-def storage(op: Allocation) -> SSAValue:
-    """The value that stands for the bytes."""
-    return op.storage if isinstance(op, BufferOp | RingOp) else op.memref
 
 
 def offset_of(op: Allocation) -> int | None:
@@ -102,10 +98,15 @@ class MemoryProblem:
         )
         return replace(self.problem, buffers=tuple(buffers))
 
+    def height_by(self, planner: str, limits: Limits) -> int | None:
+        """The bytes that the plan of a planner takes; None where it has none."""
+        plan = solve(self.problem, planner, limits).plan
+        return None if plan is None else height(self.problem, plan)
+
     def describe(self, buffer: Buffer) -> str:
         """A buffer as a person knows it: name, type, bytes, and where it is made."""
         op = self.ops[buffer.id]
-        return f"{buffer.id} : {storage(op).type}, {buffer.size} bytes, {location_of(op)}"
+        return f"{buffer.id} : {op.results[0].type}, {buffer.size} bytes, {location_of(op)}"
 
 
 def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
@@ -177,7 +178,7 @@ def _in_scope(
     for id, op in ops.items():
         size = -(-size_in_bytes(op) // granule) * granule
         alignment = lcm(granule, _own_alignment(op))
-        buffers.append(Buffer(id, time.lifetime(storage(op)), size, alignment, offset_of(op)))
+        buffers.append(Buffer(id, time.lifetime(op.results[0]), size, alignment, offset_of(op)))
     return MemoryProblem(function, name, granule, Problem(tuple(buffers), scope.size_bytes), ops, time)
 
 
@@ -185,8 +186,8 @@ def _off_chip(ops: Mapping[str, Allocation], time: ProgramTime, off_chip: OffChi
     alignments: dict[str, int] = {}
     buffers: list[Buffer] = []
     for id, op in ops.items():
-        offset, lifetime = offset_of(op), time.lifetime(storage(op))
-        alignments[id] = lcm(ALIGNMENT, _own_alignment(op), off_chip.of(function_around(op), storage(op)))
+        offset, lifetime = offset_of(op), time.lifetime(op.results[0])
+        alignments[id] = lcm(ALIGNMENT, _own_alignment(op), off_chip.of(function_around(op), op.results[0]))
         # An offset that is written by hand may be any; what an engine cannot reach `accel-check-hazards` says.
         buffers.append(Buffer(id, lifetime, size_in_bytes(op), 1 if offset is not None else alignments[id], offset))
     return MemoryProblem("", None, 1, Problem(tuple(buffers)), ops, time, alignments)
@@ -197,7 +198,7 @@ def _names(ops: Sequence[Allocation]) -> list[str]:
     taken: set[str] = set()
     names: list[str] = []
     for op in ops:
-        hint = storage(op).name_hint or "buffer"
+        hint = op.results[0].name_hint or "buffer"
         name, number = f"%{hint}", 0
         while name in taken:
             number += 1

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.passes.analysis.memory.memory_problems import ARENA, MemoryProblem, memory_problems, offset_of, storage
+from penstock.passes.analysis.memory.memory_problems import ARENA, MemoryProblem, memory_problems, offset_of
 from penstock.passes.planning.bounds import strong_lower_bound
 from penstock.passes.planning.instance import compact
 from penstock.passes.planning.problem import (
@@ -76,7 +76,7 @@ def op_in(memory: MemoryProblem, span: Interval, ids: Sequence[str]) -> Operatio
     touching = [
         (begin, user)
         for id in ids
-        for user in memory.time.accesses(storage(memory.ops[id]))
+        for user in memory.time.accesses(memory.ops[id].results[0])
         for begin, _ in memory.time.spans(user)
         if span[0] <= begin < span[1]
     ]
@@ -141,7 +141,7 @@ def _plan(memory: MemoryProblem) -> ScopePlan:
     placed = tuple(
         PlacedBuffer(
             buffer.id,
-            str(storage(memory.ops[buffer.id]).type),
+            str(memory.ops[buffer.id].results[0].type),
             plan.offsets[buffer.id],
             buffer.size,
             buffer.intervals,

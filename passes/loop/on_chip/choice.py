@@ -37,10 +37,10 @@ from penstock.passes.planning.on_chip.selection import cheapest
 from penstock.passes.planning.problem import Limits, height
 from penstock.passes.planning.registry import DEFAULT_PLANNER, solve
 
-QUICK = Limits(steps=2_000)
+KERNEL_LIMITS = Limits(steps=2_000)
 """How far the plan of a kernel is improved to see how much room it leaves."""
 
-SUBSETS = 3
+MAX_ARGUMENTS = 3
 """Arguments of a call of which every subset is planned, to see what each of them frees."""
 
 
@@ -256,7 +256,7 @@ class Chooser:
             sites = place.tensor.by_step().get(step, [])
             if sites and all(site in place.residents for site in sites) and (name, step) not in self.banned:
                 groups[name] = {site.number: place.residents[site] for site in sites}
-        if not groups or len(groups) > SUBSETS:
+        if not groups or len(groups) > MAX_ARGUMENTS:
             return whole
         peaks: dict[frozenset[str], int] = {}
         names = list(groups)
@@ -286,10 +286,10 @@ class Chooser:
             made = kernel_with_rings(self.made.make(kernel, residents), self.target)
             peak = 0
             for memory in function_problems(made, self.target):
-                plan = solve(memory.problem, limits=QUICK).plan if memory.scope == scope else None
-                if plan is not None:
+                taken = memory.height_by(DEFAULT_PLANNER, KERNEL_LIMITS) if memory.scope == scope else None
+                if taken is not None:
                     # That a kernel does not fit by itself is for the planner to explain; nothing else stays then.
-                    peak = min(height(memory.problem, plan), self.target.scope(scope).size_bytes)
+                    peak = min(taken, self.target.scope(scope).size_bytes)
             self._peaks[key] = peak
         return self._peaks[key]
 
@@ -347,8 +347,8 @@ def _all_fit_alone(module: ModuleOp, scope: str) -> bool:
     assert target is not None
     for kernel in kernels:
         for memory in function_problems(kernel, target):
-            plan = solve(memory.problem, limits=QUICK).plan if memory.scope == scope else None
-            if plan is not None and height(memory.problem, plan) > target.scope(scope).size_bytes:
+            taken = memory.height_by(DEFAULT_PLANNER, KERNEL_LIMITS) if memory.scope == scope else None
+            if taken is not None and taken > target.scope(scope).size_bytes:
                 return False
     return True
 
@@ -383,7 +383,7 @@ def _copy_of(kernel: func.FuncOp, name: str) -> func.FuncOp:
 def _place(kernel: func.FuncOp, target: TargetOp, scope: str, base: int) -> None:
     """Give the buffers of a kernel the places of its own plan, from `base` on."""
     for memory in function_problems(kernel, target):
-        plan = solve(memory.problem, limits=QUICK).plan if memory.scope == scope else None
+        plan = solve(memory.problem, limits=KERNEL_LIMITS).plan if memory.scope == scope else None
         if plan is None:
             continue
         for id, op in memory.ops.items():

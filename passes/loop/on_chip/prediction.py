@@ -13,7 +13,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.mem import RingOp
 from penstock.passes.analysis.kernels import ENTRY
 from penstock.passes.analysis.memory.liveness import Allocation
-from penstock.passes.analysis.memory.memory_problems import scope_of_allocation, size_in_bytes, storage
+from penstock.passes.analysis.memory.memory_problems import scope_of_allocation, size_in_bytes
 from penstock.passes.loop.on_chip.choice import Decision
 from penstock.passes.loop.on_chip.places import Place
 from penstock.passes.loop.on_chip.program import ProgramUse, Site
@@ -23,6 +23,9 @@ PREDICTED = "predicted_traffic"
 
 REMARKS = "on_chip_allocation"
 """The attribute of `@main` that says, for people, which buffers stay on chip, and why each of the others does not."""
+
+
+_NUMBERS = ("bytes_in", "bytes_out", "if_streamed")
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,8 @@ def write_down(module: ModuleOp, prediction: Prediction, remarks: Sequence[str])
     """Put both into attributes of `@main`."""
     main = _main(module)
     assert main is not None
-    main.attributes[PREDICTED] = DictionaryAttr(
-        {
-            "strategy": StringAttr(prediction.strategy),
-            "bytes_in": IntegerAttr(prediction.bytes_in, i64),
-            "bytes_out": IntegerAttr(prediction.bytes_out, i64),
-            "if_streamed": IntegerAttr(prediction.if_streamed, i64),
-        }
-    )
+    numbers = {name: IntegerAttr(getattr(prediction, name), i64) for name in _NUMBERS}
+    main.attributes[PREDICTED] = DictionaryAttr({"strategy": StringAttr(prediction.strategy), **numbers})
     if remarks:
         main.attributes[REMARKS] = ArrayAttr([StringAttr(remark) for remark in remarks])
 
@@ -66,7 +63,7 @@ def predicted_traffic(module: ModuleOp) -> Prediction | None:
     found = None if main is None else main.attributes.get(PREDICTED)
     if not isinstance(found, DictionaryAttr):
         return None
-    numbers = [found.data.get(name) for name in ("bytes_in", "bytes_out", "if_streamed")]
+    numbers = [found.data.get(name) for name in _NUMBERS]
     values = [number.value.data for number in numbers if isinstance(number, IntegerAttr)]
     strategy = found.data.get("strategy")
     if len(values) < 3 or not isinstance(strategy, StringAttr):
@@ -100,10 +97,10 @@ def remarks(program: ProgramUse, decisions: Sequence[Decision], offered: Mapping
         yield line
     for function in program.functions.values():
         for op in function.walk():
-            if not isinstance(op, Allocation) or scope_of_allocation(op) is not None or storage(op) in said:
+            if not isinstance(op, Allocation) or scope_of_allocation(op) is not None or op.results[0] in said:
                 continue
             where = "" if function is program.main else f" of @{function.sym_name.data}"
-            name = storage(op).name_hint or "buffer"
+            name = op.results[0].name_hint or "buffer"
             yield f"%{name}{where} stays off chip, {_bytes(op)}: {_why_not_considered(program, function, op)}"
 
 
@@ -122,7 +119,7 @@ def _why_not_considered(program: ProgramUse, function: func.FuncOp, op: Allocati
     around = op.parent_op()
     if around is not None and around is not program.main:
         return f"it is made inside {around.name}"
-    tensor = next((each for each in program.tensors if each.root is storage(op)), None)
+    tensor = next((each for each in program.tensors if each.root is op.results[0]), None)
     if tensor is None:
         return "nothing accesses it"
     if not sum(site.into + site.out for site in tensor.sites):

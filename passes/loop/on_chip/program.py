@@ -7,7 +7,7 @@ A step is an op of `@main` that computes: the call of a kernel, as a rule. A ten
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 
@@ -146,6 +146,8 @@ class ProgramUse:
     """The kernels of the machine."""
     functions: dict[str, func.FuncOp]
     """All functions."""
+    _number: dict[Operation, int]
+    _moved_by: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict[str, dict[int, tuple[int, int]]])
 
     def calls(self, step: int) -> Iterator[func.FuncOp]:
         """The kernels of the machine that run at a step."""
@@ -161,52 +163,6 @@ class ProgramUse:
             elif name in self.functions and not self.functions[name].is_declaration:
                 yield from self._called_in(self.functions[name])
 
-
-def program_use(module: ModuleOp) -> ProgramUse | None:
-    """The use that `@main` makes of its memrefs; None without a machine that it calls kernels of, and without one."""
-    target, kernels = machine_kernels(module)
-    functions = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp)}
-    main = functions.get(ENTRY)
-    if target is None or main is None or len(main.body.blocks) != 1 or not kernels:
-        return None
-    on_machine = {kernel.sym_name.data: kernel for kernel in kernels if len(kernel.body.blocks) == 1}
-    block = main.body.block
-    steps = [op for op in block.ops if not isinstance(op, (*_SILENT, *VIEWS))]
-    reader = _Reader(target, main, {op: step for step, op in enumerate(steps)}, functions, on_machine)
-    roots = [arg for arg in block.args if isa(arg.type, MemRefType)]
-    roots += [op.memref for op in block.ops if isinstance(op, memref.AllocOp)]
-    tensors: list[TensorUse] = []
-    taken: set[str] = set()
-    for root in roots:
-        name = _unique(root.name_hint or f"buffer {len(tensors)}", taken)
-        sites = sorted(reader.sites(root, ()), key=lambda site: site.step)
-        if sites and memref_of(root).has_static_shape():
-            tensors.append(TensorUse(root, name, sites))
-    return ProgramUse(target, main, steps, tensors, on_machine, functions)
-
-
-_SILENT = (memref.AllocOp, memref.DeallocOp, arith.ConstantOp, func.ReturnOp)
-"""Ops of `@main` that access no elements."""
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    found, number = name, 0
-    while found in taken:
-        number += 1
-        found = f"{name}_{number}"
-    taken.add(found)
-    return found
-
-
-@dataclass
-class _Reader:
-    target: TargetOp
-    main: func.FuncOp
-    numbers: Mapping[Operation, int]
-    functions: Mapping[str, func.FuncOp]
-    on_machine: Mapping[str, func.FuncOp]
-    moved: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict[str, dict[int, tuple[int, int]]])
-
     def sites(self, value: SSAValue, views: tuple[Operation, ...]) -> Iterator[Site]:
         """All accesses of a memref, itself or through views."""
         for use in value.uses:
@@ -221,14 +177,14 @@ class _Reader:
     def _site(self, op: Operation, number: int, views: tuple[Operation, ...]) -> Site:
         step = self.main.body.block.find_ancestor_op_in_block(op)
         assert step is not None
-        at = self.numbers.get(step, 0)
+        at = self._number.get(step, 0)
         callee = self.functions.get(op.callee.string_value()) if isinstance(op, func.CallOp) else None
         if callee is None or len(callee.body.blocks) != 1 or op.results:
             return Site(at, op, number, views, None, True, True, 0, 0)
         found = [reads_and_writes(use) for use in uses_through(callee.body.block.args[number])]
         reads, writes = any(each for each, _ in found), any(each for _, each in found)
         name = callee.sym_name.data
-        kernel = self.on_machine.get(name)
+        kernel = self.kernels.get(name)
         if kernel is None:
             return Site(at, op, number, views, None, reads, writes, 0, 0)
         times = sum_over_loops(iteration_domain(op))
@@ -239,14 +195,50 @@ class _Reader:
     def _moved(self, kernel: func.FuncOp) -> dict[int, tuple[int, int]]:
         """The bytes that one call moves from and to each of its arguments off chip."""
         name = kernel.sym_name.data
-        if name not in self.moved:
+        if name not in self._moved_by:
             found: dict[int, tuple[int, int]] = {}
             for crossing in crossings(kernel, self.target):
                 if crossing.argument is not None:
                     into, out = found.get(crossing.argument, (0, 0))
                     found[crossing.argument] = into + crossing.into, out + crossing.out
-            self.moved[name] = found
-        return self.moved[name]
+            self._moved_by[name] = found
+        return self._moved_by[name]
+
+
+def program_use(module: ModuleOp) -> ProgramUse | None:
+    """The use that `@main` makes of its memrefs; None without a machine that it calls kernels of, and without one."""
+    target, kernels = machine_kernels(module)
+    functions = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp)}
+    main = functions.get(ENTRY)
+    if target is None or main is None or len(main.body.blocks) != 1 or not kernels:
+        return None
+    on_machine = {kernel.sym_name.data: kernel for kernel in kernels if len(kernel.body.blocks) == 1}
+    block = main.body.block
+    steps = [op for op in block.ops if not isinstance(op, (*_SILENT, *VIEWS))]
+    program = ProgramUse(target, main, steps, [], on_machine, functions, {op: step for step, op in enumerate(steps)})
+    roots = [arg for arg in block.args if isa(arg.type, MemRefType)]
+    roots += [op.memref for op in block.ops if isinstance(op, memref.AllocOp)]
+    tensors = program.tensors
+    taken: set[str] = set()
+    for root in roots:
+        name = _unique(root.name_hint or f"buffer {len(tensors)}", taken)
+        sites = sorted(program.sites(root, ()), key=lambda site: site.step)
+        if sites and memref_of(root).has_static_shape():
+            tensors.append(TensorUse(root, name, sites))
+    return program
+
+
+_SILENT = (memref.AllocOp, memref.DeallocOp, arith.ConstantOp, func.ReturnOp)
+"""Ops of `@main` that access no elements."""
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    found, number = name, 0
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    taken.add(found)
+    return found
 
 
 @dataclass(frozen=True)

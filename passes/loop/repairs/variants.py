@@ -19,7 +19,7 @@ from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_byte
 from penstock.passes.analysis.kernels import machine_around
 from penstock.passes.analysis.loops import iterations, loops_around
 from penstock.passes.analysis.memory.liveness import Allocation
-from penstock.passes.analysis.memory.memory_problems import MemoryProblem, element_memref, storage
+from penstock.passes.analysis.memory.memory_problems import MemoryProblem, element_memref
 from penstock.passes.analysis.memory.program_time import function_around
 from penstock.passes.analysis.memory.storage import in_scope, storage_of
 from penstock.passes.planning.problem import Buffer, Problem, lower_bound
@@ -116,7 +116,7 @@ def _shape(op: Allocation) -> str:
 
 def _off_chip(memory: MemoryProblem) -> Iterator[Variant]:
     for id, op in memory.ops.items():
-        users = memory.time.accesses(storage(op))
+        users = memory.time.accesses(op.results[0])
         rest = tuple(buffer for buffer in memory.problem.buffers if buffer.id != id)
         if any(isinstance(user, func.CallOp) for user in users):
             # Each use then brings it on chip for as long as it runs.
@@ -166,7 +166,7 @@ def scope_name(value: SSAValue) -> str:
 
 def is_part_of(value: SSAValue, op: Allocation) -> bool:
     """Whether a memref is the buffer or a view of it."""
-    return storage_of(value) is storage(op)
+    return storage_of(value) is op.results[0]
 
 
 def copies_of(op: Allocation) -> list[CopyOp]:
