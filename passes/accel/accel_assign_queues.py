@@ -15,11 +15,11 @@ from penstock.dialects.accel import DmaOp, ExecOp, PopOp, PushOp, WaitOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.passes.accel.ordering.tokens import strip
-from penstock.passes.accel.queue_form import pattern_of, place, prime_and_drain
-from penstock.passes.accel.queues import assign_queues
+from penstock.passes.accel.queue_form import insert_pattern, place, prime_and_drain
+from penstock.passes.accel.queues import assign_queues, keeps_order, least_time
 from penstock.passes.accel.unrolling import unroll
+from penstock.passes.analysis.commands.happens_before import waited_for
 from penstock.passes.analysis.commands.hazards import check
-from penstock.passes.analysis.commands.token_flow import is_stuck, keeps_order, least_time, ordered_after
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels
 
@@ -33,8 +33,8 @@ class AccelAssignQueuesPass(ModulePass):
     Order the units of a machine by pushes and pops of its queues, in place of tokens: decoupled access-execute.
 
     Required: the accel level, buffers placed. Guaranteed: every two commands that were ordered are, no queue holds more
-    than its capacity, and each holds at the end what it did at the beginning. Loops stay where each round can push
-    and pop alike: queues are primed before them and drained behind them, as TVM does. Where that cannot be, or would
+    than its capacity, and each holds at the end what it did at the beginning. Loops stay where each iteration can
+    push and pop the same: queues are primed before and drained after them, as TVM does. Where that cannot be, or would
     take longer, a kernel of at most `unroll` commands is unrolled; there the queues order what the tokens did and no
     more. Units without a queue between them meet through carriers: a pop and a push of a unit in between. Tokens stay
     between transfers in flight on one unit. Raises UserError, located, where no queue leads, and where a kernel has
@@ -158,15 +158,13 @@ def _with_loops(function: func.FuncOp, target: TargetOp, *, within: float) -> fu
             copy = function.clone()
             program = trace(copy, target)
             assigned = assign_queues(program)
-            pattern = pattern_of(assigned, pushes_outside=pushes_outside, pops_outside=pops_outside)
-            if pattern is None:
+            if not insert_pattern(assigned, pushes_outside=pushes_outside, pops_outside=pops_outside):
                 return None
-            pattern.insert()
             strip(copy)
             if not prime_and_drain(copy, target, assigned):
                 continue
             result = trace(copy, target)
-            if is_stuck(result) or not keeps_order(result, ordered_after(program)) or check(result, most=1):
+            if not keeps_order(result, waited_for(program)) or check(result, most=1):
                 continue
             time = least_time(result)
             if time <= min(within, _SLOWER * least_time(assigned)):

@@ -11,8 +11,7 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
-from penstock.passes.analysis.commands.hazards.calls import Arguments, ways
-from penstock.passes.analysis.commands.hazards.kernels import check_kernel
+from penstock.passes.analysis.commands.hazards import Arguments, check_kernel, distinct_calls
 from penstock.passes.analysis.commands.limits import limit_faults
 from penstock.passes.analysis.kernels import machine_of
 
@@ -81,7 +80,7 @@ def check_hazards(module: ModuleOp) -> None:
     target = machine_of(module)
     if target is None:
         return
-    for kernel, arguments in ways(module):
+    for kernel, arguments in distinct_calls(module):
         _check(kernel, target, arguments)
 
 

@@ -1,20 +1,21 @@
 """
 Pushes and pops as ops: put into a kernel beside its commands, with its loops or without them.
 
-With loops, the pattern is read off the queues that the list of commands gets. Where a command pushes, it does so in
-every round of as few of the loops around it as hold all its pushes: after a loop, if only in its last rounds. Pops
-stand before commands and loops in the same way; or both only beside commands, as what stands behind a loop is issued
-later than what stands in it. These are more than are needed: the first rounds pop what nobody has
-pushed. So each queue is primed before everything with as many pushes as let every pop receive no earlier push than it
-needs, and drained at the end of what is left over. As a push tells of all before it, more is ordered then, never less.
+With loops:
+
+1. `assign_queues` decides on the list of commands. Where one of them pushes, its op pushes in every iteration, or after
+   the outermost loop in whose last iteration all its pushes fall (`_site`). Pops stand before ops and loops likewise.
+2. These are more than are needed: the first iterations pop what is not pushed yet. So each queue is primed with as many
+   pushes as let every pop receive no earlier push than it needs (`_pushes_ahead`), and drained of the rest at the end.
+
+As a push implies all commands before it, more is ordered then, never less.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from xdsl.dialects import func, scf
 from xdsl.ir import Operation, SSAValue
@@ -23,13 +24,13 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, PopOp, PushOp
 from penstock.dialects.machine import TargetOp
 from penstock.passes.accel.ordering.tokens import set_dependencies, strip
-from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program, QueueName
-from penstock.passes.analysis.commands.trace import trace
-from penstock.passes.analysis.commands.tracing.recorder import Recorder
+from penstock.passes.analysis.commands.happens_before import pushers
+from penstock.passes.analysis.commands.program import Kind, MachineModel, Program, QueueName
+from penstock.passes.analysis.commands.trace import Recorder, trace
 from penstock.passes.analysis.loops import loops_around
 
 _Site = tuple[QueueName, Operation]
-"""A queue, and the command or loop that a push stands behind, or a pop before."""
+"""A queue, and the command or loop that a push stands after, or a pop before."""
 
 
 def place(function: func.FuncOp, assigned: Program) -> None:
@@ -65,33 +66,14 @@ def place(function: func.FuncOp, assigned: Program) -> None:
         last = pushes[-1] if pushes else op
 
 
-@dataclass
-class Pattern:
-    """Where pushes and pops stand in a kernel with loops."""
-
-    pushes: list[_Site]
-    pops: list[_Site]
-
-    def insert(self) -> None:
-        """Put them there."""
-        for (source, dest), op in self.pushes:
-            push = PushOp(source, dest)
-            push.location = op.location
-            Rewriter.insert_op(push, InsertPoint.after(op))
-        for (source, dest), op in self.pops:
-            pop = PopOp(dest, source)
-            pop.location = op.location
-            Rewriter.insert_op(pop, InsertPoint.before(op))
-
-
-def pattern_of(assigned: Program, *, pushes_outside: bool, pops_outside: bool) -> Pattern | None:
+def insert_pattern(assigned: Program, *, pushes_outside: bool, pops_outside: bool) -> bool:
     """
-    Where pushes and pops can stand so that all of `assigned` are among them; None where carriers are needed.
+    Insert pushes and pops so that all of `assigned` are among them; False, with nothing changed, if it has carriers.
 
-    They stand behind and before loops where they can, if they may.
+    Pushes stand after loops and pops before them where they can, if they may.
     """
     if any(command.kind is Kind.CARRIER or command.after for command in assigned.commands):
-        return None
+        return False
     counters: dict[Operation, list[tuple[int, ...]]] = defaultdict(list)
     pushing: dict[_Site, list[int]] = defaultdict(list)
     popping: dict[_Site, list[int]] = defaultdict(list)
@@ -104,30 +86,36 @@ def pattern_of(assigned: Program, *, pushes_outside: bool, pops_outside: bool) -
             pushing[name, op].append(number)
         for name in command.pops:
             popping[name, op].append(number)
-    pushes = [
-        (name, _site(op, counters[op], numbers, last=True) if pushes_outside else op)
-        for (name, op), numbers in pushing.items()
-    ]
-    pops = [
-        (name, _site(op, counters[op], numbers, last=False) if pops_outside else op)
-        for (name, op), numbers in popping.items()
-    ]
-    return Pattern(list(dict.fromkeys(pushes)), list(dict.fromkeys(pops)))
+
+    def sites(used: dict[_Site, list[int]], *, outside: bool, last: bool) -> Iterable[_Site]:
+        return dict.fromkeys(
+            (name, _site(op, counters[op], numbers, last=last) if outside else op)
+            for (name, op), numbers in used.items()
+        )
+
+    for (source, dest), op in sites(pushing, outside=pushes_outside, last=True):
+        push = PushOp(source, dest)
+        push.location = op.location
+        Rewriter.insert_op(push, InsertPoint.after(op))
+    for (source, dest), op in sites(popping, outside=pops_outside, last=False):
+        pop = PopOp(dest, source)
+        pop.location = op.location
+        Rewriter.insert_op(pop, InsertPoint.before(op))
+    return True
 
 
-def _site(op: Operation, rounds: Sequence[tuple[int, ...]], numbers: Sequence[int], *, last: bool) -> Operation:
-    """The outermost loop around `op`, or itself, in whose last or first round all of `numbers` fall."""
-    loops = loops_around(op)
+def _site(op: Operation, counters: Sequence[tuple[int, ...]], numbers: Sequence[int], *, last: bool) -> Operation:
+    """The outermost loop around `op`, or itself, in whose last or first iteration all of `numbers` fall."""
     step = 1 if last else -1
-    for level, loop in enumerate(loops):
-        if all(_leaves(rounds, number, number + step, level) for number in numbers):
+    for level, loop in enumerate(loops_around(op)):
+        if all(_leaves(counters, number, number + step, level) for number in numbers):
             return loop
     return op
 
 
-def _leaves(rounds: Sequence[tuple[int, ...]], number: int, other: int, level: int) -> bool:
-    """Whether from one execution to another a round of the loops outside `level` ends."""
-    return not 0 <= other < len(rounds) or rounds[number][:level] != rounds[other][:level]
+def _leaves(counters: Sequence[tuple[int, ...]], number: int, other: int, level: int) -> bool:
+    """Whether from one execution to another an iteration of the loops outside `level` ends."""
+    return not 0 <= other < len(counters) or counters[number][:level] != counters[other][:level]
 
 
 class _Listener(Recorder):
@@ -163,16 +151,25 @@ def prime_and_drain(function: func.FuncOp, target: TargetOp, assigned: Program) 
     traced = trace(function, target, record=record)
     events = listeners[-1].events
     real = [number for number, command in enumerate(traced.commands) if command.kind is not Kind.CARRIER]
-    needs = {(name, real[pop]): real[push] for (name, pop), push in _needs(assigned).items()}
+    needs: dict[tuple[QueueName, int], int] = {}
+    for number, received in enumerate(pushers(assigned)):
+        for name, push in zip(assigned.commands[number].pops, received, strict=True):
+            assert push is not None
+            needs[name, real[number]] = real[push]
+    pushes: dict[QueueName, list[int]] = defaultdict(list)
+    pops: dict[QueueName, list[int]] = defaultdict(list)
+    for number, command in enumerate(traced.commands):
+        for name in command.pushes:
+            pushes[name].append(number)
+        for name in command.pops:
+            pops[name].append(number)
     primes: list[Operation] = []
     drains: list[Operation] = []
     for queue in traced.machine.queues:
         name = queue.name
-        sequence = _Sequence.of(traced.commands, name)
-        if not sequence.pushes and not sequence.pops:
-            continue
-        ahead = sequence.ahead([needs.get((name, pop)) for pop in sequence.pops], events[name])
-        left = len(sequence.pushes) + (ahead or 0) - len(sequence.pops)
+        needed = [needs.get((name, pop)) for pop in pops[name]]
+        ahead = _pushes_ahead(pushes[name], needed, events[name])
+        left = len(pushes[name]) + (ahead or 0) - len(pops[name])
         if ahead is None or left < 0:
             return False
         primes += [PushOp(*name) for _ in range(ahead)]
@@ -190,45 +187,18 @@ def prime_and_drain(function: func.FuncOp, target: TargetOp, assigned: Program) 
     return True
 
 
-def _needs(assigned: Program) -> dict[tuple[QueueName, int], int]:
-    """For a queue and the command that pops it, the command whose push it receives."""
-    pushed: dict[QueueName, list[int]] = defaultdict(list)
-    for number, command in enumerate(assigned.commands):
-        for name in command.pushes:
-            pushed[name].append(number)
-    taken: dict[QueueName, int] = defaultdict(int)
-    needs: dict[tuple[QueueName, int], int] = {}
-    for number, command in enumerate(assigned.commands):
-        for name in command.pops:
-            needs[name, number] = pushed[name][taken[name]]
-            taken[name] += 1
-    return needs
+def _pushes_ahead(pushes: Sequence[int], needs: Sequence[int | None], events: Sequence[bool]) -> int | None:
+    """
+    The most pushes before all others with which each pop receives the push it needs, or a later one.
 
-
-@dataclass
-class _Sequence:
-    """The commands that push to a queue, and those that pop it, in order; one may do so several times."""
-
-    pushes: list[int]
-    pops: list[int]
-
-    @staticmethod
-    def of(commands: Sequence[Command], name: QueueName) -> _Sequence:
-        pushes = [number for number, command in enumerate(commands) for each in command.pushes if each == name]
-        pops = [number for number, command in enumerate(commands) for each in command.pops if each == name]
-        return _Sequence(pushes, pops)
-
-    def ahead(self, needs: Sequence[int | None], events: Sequence[bool]) -> int | None:
-        """
-        The most pushes before all others with which each pop receives the push it needs, or a later one.
-
-        `needs` has the command that each pop must hear of. None if with so many a pop would be issued before its push.
-        """
-        most, least, held = len(self.pops), 0, 0
-        for number, need in enumerate(needs):
-            if need is not None:
-                most = min(most, number - bisect_left(self.pushes, need))
-        for is_push in events:
-            held += 1 if is_push else -1
-            least = max(least, -held)
-        return most if most >= least else None
+    `needs` has, for each pop, the command whose push it must receive. None if with so many a pop would be issued before
+    its push.
+    """
+    most, least, held = len(needs), 0, 0
+    for number, need in enumerate(needs):
+        if need is not None:
+            most = min(most, number - bisect_left(pushes, need))
+    for is_push in events:
+        held += 1 if is_push else -1
+        least = max(least, -held)
+    return most if most >= least else None

@@ -26,12 +26,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.passes.analysis.commands.clocks import Clocks, is_alone, reduced
+from penstock.passes.analysis.commands.happens_before import HappensBefore, happens_before, waited_for
+from penstock.passes.analysis.commands.hazards.network import deadlocks
 from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program, Queue, QueueName
-from penstock.passes.analysis.commands.token_flow import is_stuck, ordered_after
 
-_ROUNDS = 64
-"""How often tokens are added or merged for the sake of capacities before giving up."""
+_MAX_ITERATIONS = 64
+"""How many times tokens are added or merged for the sake of capacities before giving up."""
 
 _Edges = dict[QueueName, list[tuple[int, int]]]
 """For each queue its tokens in order: the command that pushes it, and the one that pops it."""
@@ -58,20 +58,20 @@ def assign_queues(program: Program) -> Program:
     """
     draft = _Draft(
         [replace(command, after=(), pops=(), pushes=()) for command in program.commands],
-        [set(needs) for needs in ordered_after(program)],
+        [set(needs) for needs in waited_for(program)],
         program.barriers,
     )
     model = program.machine
     queues = {queue.name: queue for queue in model.queues}
     narrow = False
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ITERATIONS):
         _route(draft, model)
-        needs, clocks = reduced(model, draft.commands, draft.after, draft.barriers)
+        needs, relation = _reduced(draft, model)
         edges = _edges(draft, needs)
-        if _merge(draft, edges, queues, narrow) or _make_room(draft, clocks, edges, queues):
+        if _merge(draft, edges, queues, narrow) or _make_room(draft, relation, edges, queues):
             continue
         result = _with_tokens(program, draft, edges, queues)
-        if narrow or not is_stuck(result):
+        if narrow or not deadlocks(result):
             return result
         narrow = True
     first = next((command.op for command in program.commands if command.op is not None), None)
@@ -81,12 +81,29 @@ def assign_queues(program: Program) -> Program:
     )
 
 
+def _reduced(draft: _Draft, model: MachineModel) -> tuple[list[list[int]], HappensBefore]:
+    """What each command must wait for, as nothing else implies it: the transitive reduction of `after`."""
+    relation = HappensBefore(model.units)
+    needs: list[list[int]] = []
+    barriers = iter([*draft.barriers, -1])
+    barrier = next(barriers)
+    for index, command in enumerate(draft.commands):
+        while index == barrier:
+            relation.barrier()
+            barrier = next(barriers)
+        clock = relation.before(command.unit, alone=model.starts_alone(command))
+        found, clock = relation.essential(clock, draft.after[index], pushed_to=command.unit)
+        relation.start(index, command.unit, clock, executes=command.kind is not Kind.TRANSFER)
+        needs.append(found)
+    return needs, relation
+
+
 def _route(draft: _Draft, model: MachineModel) -> None:
     """Insert the carriers without which some order has no queue, or pushes would overtake each other."""
-    needs, clocks = reduced(model, draft.commands, draft.after, draft.barriers)
+    needs, relation = _reduced(draft, model)
     draft.after = [set(each) for each in needs]
     ways = _Ways(model)
-    behind: dict[int, list[Command]] = defaultdict(list)
+    following: dict[int, list[Command]] = defaultdict(list)
     links: list[tuple[Command, Command]] = []
     carriers: dict[tuple[int, str], Command] = {}
     positions: dict[str, list[int]] = defaultdict(list)
@@ -97,7 +114,7 @@ def _route(draft: _Draft, model: MachineModel) -> None:
         found = carriers.get((id(source), unit))
         if found is None:
             found = carriers[id(source), unit] = Command(unit, Kind.CARRIER, op=op.op, counters=op.counters)
-            behind[position].append(found)
+            following[position].append(found)
             if source.unit != unit:
                 links.append((source, found))
         return found
@@ -111,30 +128,30 @@ def _route(draft: _Draft, model: MachineModel) -> None:
             if way is None:
                 raise _no_queue(model, source, command)
             position = need
-            if ways.may_overtake(source.unit) and not is_alone(source, model):
+            if ways.may_overtake(source.unit) and not model.starts_alone(source):
                 source = carrier(source, source.unit, position, source)
             for unit in way:
                 # As late as it can stand without anything before it that the waiting command need not wait for.
-                done = clocks.starts[index].done[model.units.index(unit)][0]
+                done = relation.complete_prefix(index, unit)
                 position = max(position, positions[unit][done - 1] if done else 0)
                 source = carrier(source, unit, position, command)
             if source is not draft.commands[need]:
                 draft.after[index].discard(need)
                 links.append((source, command))
-    if behind:
-        _insert(draft, behind, links)
+    if following:
+        _insert(draft, following, links)
 
 
 def _insert(
     draft: _Draft,
-    behind: dict[int, list[Command]],
+    following: dict[int, list[Command]],
     links: Sequence[tuple[Command, Command]],
 ) -> None:
     commands: list[Command] = []
     first: list[int] = []
     for index, command in enumerate(draft.commands):
         first.append(len(commands))
-        commands += [command, *behind.get(index, ())]
+        commands += [command, *following.get(index, ())]
     numbers = {id(command): number for number, command in enumerate(commands)}
     after: list[set[int]] = [set() for _ in commands]
     for command, needs in zip(draft.commands, draft.after, strict=True):
@@ -219,7 +236,7 @@ def _merge(draft: _Draft, edges: _Edges, queues: dict[QueueName, Queue], narrow:
     return changed
 
 
-def _make_room(draft: _Draft, clocks: Clocks, edges: _Edges, queues: dict[QueueName, Queue]) -> bool:
+def _make_room(draft: _Draft, relation: HappensBefore, edges: _Edges, queues: dict[QueueName, Queue]) -> bool:
     """Let a push into a queue that must not overflow come after the pop that makes room; whether any was changed."""
     changed = False
     for name, found in edges.items():
@@ -227,7 +244,7 @@ def _make_room(draft: _Draft, clocks: Clocks, edges: _Edges, queues: dict[QueueN
         if queue.blocks:
             continue
         for (_, pop), (push, _) in zip(found, found[queue.capacity :], strict=False):
-            if not clocks.has_started(pop, clocks.starts[push]):
+            if not relation.has_started(pop, push):
                 draft.after[push].add(pop)
                 changed = True
     return changed
@@ -268,3 +285,48 @@ def _no_queue(model: MachineModel, source: Command, command: Command) -> UserErr
         loc=_place(command),
         notes=[f"it comes after the command at {_place(source)}"] if source.op is not None else [],
     )
+
+
+def keeps_order(program: Program, after: Sequence[Sequence[int]]) -> bool:
+    """Whether every command of a program, carriers left out, is sure to come after those that `after` names."""
+    commands: list[int] = []
+    for number, relation, clock, _ in happens_before(program):
+        if program.commands[number].kind is Kind.CARRIER:
+            continue
+        at = len(commands)
+        if at == len(after) or not all(relation.is_complete(commands[need], clock) for need in after[at]):
+            return False
+        commands.append(number)
+    return len(commands) == len(after)
+
+
+def least_time(program: Program) -> int:
+    """The cycles that a program takes if every transfer has a bus to itself, and queues have room."""
+    model = program.machine
+    ends: list[int] = []
+    floor = 0
+    # When a unit can take its next command, and when its last one has ended.
+    free = dict.fromkeys(model.units, 0)
+    quiet = dict.fromkeys(model.units, 0)
+    flying: dict[str, list[int]] = {unit: [] for unit in model.units}
+    barriers = deque(program.barriers)
+    for number, (command, needs) in enumerate(zip(program.commands, waited_for(program), strict=True)):
+        while barriers and barriers[0] <= number:
+            floor = max(ends[: barriers.popleft()], default=0)
+        unit = command.unit
+        engine = model.engines.get(command.engine or "")
+        start = max([floor, free[unit], *(ends[need] for need in needs)])
+        if engine is None or command.kind is not Kind.TRANSFER:
+            end = start = max(start, quiet[unit])
+            end += command.cycles
+            free[unit] = end
+        else:
+            waiting = flying[unit]
+            if len(waiting) >= engine.outstanding:
+                start = max(start, waiting[-engine.outstanding])
+            end = max(start + engine.latency, quiet[unit]) + command.cycles
+            free[unit] = start
+            waiting.append(end)
+        quiet[unit] = max(quiet[unit], end)
+        ends.append(end)
+    return max(ends, default=0)

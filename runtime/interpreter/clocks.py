@@ -1,5 +1,5 @@
 """
-Vector clocks: which commands are certain to be complete, unit by unit.
+Vector clocks of the race detector, independent of the compiler's on purpose: what is certainly complete, by unit.
 
 Commands of a unit are numbered from 0 as they are issued. As transfers in flight complete in any order, what is
 complete of a unit is a number, below which all are, and a mask of those from there on.

@@ -1,5 +1,7 @@
 """
-Races: two commands that touch the same bytes, one of them writing, and that nothing orders.
+Data races, found as a kernel runs: a second opinion, kept independent of the compiler's happens-before on purpose.
+
+A race is two commands that access the same bytes, one of them writing, without happens-before between them.
 
 What is certain about the order of commands since the last barrier is kept in vector clocks: a command happens after
 the commands of the tokens it comes after and after all that these happened after; after everything that was
@@ -134,9 +136,10 @@ class Races:
     def _race(self, access: _Access, number: int, *, writes: bool, wrote: bool) -> UserError:
         command, other = access.command, self._accesses[number]
         return UserError(
-            f"{command.op.name} on {command.unit} {'writes' if writes else 'reads'} {describe(access.touch.value)}, "
-            f"which {other.command.op.name} on {other.command.unit} {'writes' if wrote else 'reads'} through "
-            f"{describe(other.touch.value)}, and nothing orders the two",
+            f"data race: {command.op.name} on {command.unit} {'writes' if writes else 'reads'} "
+            f"{describe(access.touch.value)}, which {other.command.op.name} on {other.command.unit} "
+            f"{'writes' if wrote else 'reads'} through {describe(other.touch.value)}, "
+            "with no happens-before between the two",
             loc=location_of(command.op),
             notes=[f"let it come after the token of the {other.command.op.name} at {location_of(other.command.op)}"],
         )

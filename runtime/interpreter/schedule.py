@@ -182,7 +182,7 @@ class Schedule:
         ]
         commands = [command for command in stuck if command is not None]
         return UserError(
-            "the units wait for each other for ever",
+            "deadlock: the units wait for each other",
             loc=location_of(commands[0].op),
             notes=[f"{command.unit} is at {command.op.name}, {location_of(command.op)}" for command in commands],
         )

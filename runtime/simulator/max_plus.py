@@ -1,9 +1,9 @@
 """
-The same cycles as the longest path in a graph: every time is the largest of others, each plus a constant.
+A second opinion on the cycles, independent on purpose: the longest path in a graph (max-plus algebra).
 
-Nothing here plays anything, and nothing is shared with what does: the rules are equations, solved in the order of
-their dependences. They can be written down where no choice depends on time: no bus serves two units, and what is
-given in program order happens in it (the ends of a unit's transfers, and the pushes into a queue). Whether the
+Every time is the largest of others, each plus a constant. Nothing is simulated: the rules are equations, solved in the
+order of their dependences. They can be written down where no choice depends on time: no bus serves two units, and what
+is given in program order happens in it (the ends of a unit's transfers, and the pushes into a queue). Whether the
 second holds is seen in the solution.
 """
 
@@ -17,7 +17,7 @@ from penstock.passes.analysis.commands.program import Command, Engine, Kind, Pro
 
 @dataclass(frozen=True)
 class Times:
-    """The solution; None for what never happens."""
+    """The solution; a time that is never reached is None."""
 
     starts: tuple[int | None, ...]
     ends: tuple[int | None, ...]
@@ -162,7 +162,7 @@ class _Equations:
         return Times(starts, ends, pushes, pops, in_order)
 
     def _solve(self) -> list[int | None]:
-        """Each variable once all that it depends on are known; what depends on itself never comes."""
+        """Each variable once all that it depends on are known; what depends on itself has none."""
         users: list[list[int]] = [[] for _ in self.terms]
         unknown = [len(terms) for terms in self.terms]
         for variable, terms in enumerate(self.terms):

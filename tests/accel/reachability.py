@@ -1,7 +1,7 @@
 """
-Order and hazards the long way: a graph of starts and ends, searched from every node.
+A second opinion on order and hazards, independent on purpose: a graph of starts and ends, searched from every node.
 
-Slow, and of one piece with nothing else; what the compiler decides is compared with it.
+Slow; what the compiler decides is compared with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pushes_and_pops(program: Program) -> tuple[dict[QueueName, list[int]], dict[
 
 
 def events(program: Program, after: Sequence[Sequence[int]] | None = None, *, room: bool = False) -> Graph | None:
-    """The order of events; None if a token never comes. With `room`, pushes wait for room in queues that block."""
+    """The order of events; None if a token is never signalled. With `room`, pushes wait until there is room."""
     commands = program.commands
     graph: Graph = [set() for _ in range(2 * len(commands))]
     for number, command in enumerate(commands):

@@ -55,9 +55,9 @@ UNSAFE = {
         "16:3",
         "8192",
     ),
-    "missing token": (PUSH + POP, "", "18:3", "nothing orders the two"),
+    "missing token": (PUSH + POP, "", "18:3", "no happens-before between the two"),
     "token too many": (PUSH, PUSH + PUSH, "21:3", "may push into the queue"),
-    "deadlock": (PUSH, "", "19:3", "a token that is waited for never comes"),
+    "deadlock": (PUSH, "", "19:3", "deadlock: token is never signalled"),
 }
 """What is replaced in the text, by what, where that is an error, and a part of the message."""
 

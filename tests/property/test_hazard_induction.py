@@ -9,8 +9,7 @@ from loop_nests import Nest, kernel_of
 
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.analysis.commands.hazards import check
-from penstock.passes.analysis.commands.hazards.far import UndecidedError
-from penstock.passes.analysis.commands.hazards.induction import decide
+from penstock.passes.analysis.commands.hazards.induction import UndecidedError, decide
 from penstock.passes.analysis.commands.trace import trace
 
 SEEDS = 40

@@ -8,7 +8,6 @@ from reachability import events, has_cycle, overflows, pushes_and_pops, races
 from sampling import examples
 
 from penstock.passes.analysis.commands.hazards import Fault, check
-from penstock.passes.analysis.commands.hazards import order as orders
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue
 from penstock.passes.analysis.commands.region import Region
 
@@ -75,14 +74,3 @@ def test_hazards_are_those_of_the_graph_of_events(program: Program) -> None:
     named = {(min(hazard.commands), max(hazard.commands)) for hazard in found if hazard.fault is Fault.RACE}
     assert named <= wrong
     assert bool(named) == bool(wrong)
-
-
-@examples(100)
-@given(programs(), st.integers(1, 3))
-def test_taking_out_bits_changes_nothing(program: Program, least: int) -> None:
-    before = check(program)
-    usual, orders._LEAST = orders._LEAST, least  # pyright: ignore[reportPrivateUsage]
-    try:
-        assert check(program) == before
-    finally:
-        orders._LEAST = usual  # pyright: ignore[reportPrivateUsage]

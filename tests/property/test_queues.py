@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from sampling import examples
 
 from penstock.passes.accel.queues import assign_queues
+from penstock.passes.analysis.commands.happens_before import waited_for
+from penstock.passes.analysis.commands.hazards.network import deadlocks
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
-from penstock.passes.analysis.commands.token_flow import is_stuck, ordered_after
 
 UNITS = ("load", "compute", "store")
 VTA = (("load", "compute"), ("compute", "load"), ("compute", "store"), ("store", "compute"))
@@ -59,7 +60,7 @@ def order_of(program: Program) -> Order:
                 follows[i, j] = True
                 follows[count + i, j] |= one_by_one or commands[i].kind is not Kind.TRANSFER
     queued = any(command.pops for command in commands)
-    for j, needs in enumerate(ordered_after(program)):
+    for j, needs in enumerate(waited_for(program)):
         command = commands[j]
         for i in needs:
             follows[count + i, j] = True
@@ -127,7 +128,7 @@ def check_runs(program: Program, assigned: Program, seed: int) -> None:
     for attempt in range(3):
         events = run(assigned, Random(seed + attempt))
         when = {event: position for position, event in enumerate(events)}
-        for j, needs in enumerate(ordered_after(program)):
+        for j, needs in enumerate(waited_for(program)):
             for i in needs:
                 assert when["end", numbers[i]] < when["start", numbers[j]]
 
@@ -185,5 +186,5 @@ def test_any_machine_keeps_the_order_within_its_capacities(program: Program, see
     assert [assigned.commands[number].name for number in numbers] == [each.name for each in program.commands]
     kept = order_of(assigned)[np.ix_(numbers, numbers)]
     assert not (order_of(program) & ~kept).any()
-    assert not is_stuck(assigned)
+    assert not deadlocks(assigned)
     check_runs(program, assigned, seed)

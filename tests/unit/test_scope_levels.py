@@ -24,7 +24,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_machine_toml import read_machine
-from penstock.passes.analysis.commands.hazards.redundancy import redundancy
+from penstock.passes.analysis.commands.hazards.redundancy import redundant_operands
 from penstock.passes.analysis.kernels import machine_kernels, partition, share_on_machine
 from penstock.passes.analysis.scope_paths import scope_path
 from penstock.runtime.compiler import compile_module, pipeline
@@ -557,7 +557,7 @@ def test_every_token_between_the_scopes_is_needed(sram: int) -> None:
     reference = lower(text, machine(two_levels(sram)), tile="tile{sizes=8,8,8}")
     target, (kernel,) = machine_kernels(reference)
     assert target is not None
-    assert redundancy(kernel, target).redundant == ()
+    assert redundant_operands(kernel, target) == []
     assert len(waiting(reference)) > 6
     for number, command in enumerate(waiting(reference)):
         mutant = reference.clone()

@@ -117,5 +117,5 @@ def _turns_inside(storage: SSAValue, loop: scf.ForOp) -> bool:
 
 def _costs(function: func.FuncOp, target: TargetOp) -> dict[Operation, Command]:
     """A command of each op: that of the middle round of all loops, as the first has its padding."""
-    program = trace(function, target, rounds=lambda loop, trips, counters: [trips // 2] if trips else [])
+    program = trace(function, target, iterations=lambda loop, trips: [trips // 2] if trips else [])
     return {command.op: command for command in program.commands if command.op is not None}

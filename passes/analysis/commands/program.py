@@ -40,7 +40,7 @@ class Queue:
     destination: str
     capacity: int
     blocks: bool
-    """Whether a push into the full queue waits for room; otherwise it is an error."""
+    """Whether a push into the full queue waits until one is popped; otherwise it is an error."""
     initial: int = 0
 
     @property
@@ -75,16 +75,25 @@ class MachineModel:
         rates = {name: bus.bytes_per_cycle for name, bus in target.buses().items()}
         return MachineModel(target.machine_name, tuple(target.units()), rates, engines, tuple(queues))
 
+    def outstanding(self, command: Command) -> int:
+        """How many commands of its unit may be incomplete when a command has started, itself included."""
+        engine = self.engines.get(command.engine or "") if command.kind is Kind.TRANSFER else None
+        return 1 if engine is None else engine.outstanding
+
+    def starts_alone(self, command: Command) -> bool:
+        """Whether a command starts only when all earlier ones of its unit are complete."""
+        return self.outstanding(command) <= 1
+
 
 class Kind(Enum):
-    """How a command goes through its unit."""
+    """How a unit performs a command."""
 
     TRANSFER = "transfer"
     """A DMA, or an intrinsic that an engine performs on the way; several may be in flight."""
     EXEC = "exec"
     """Alone on the unit."""
     CARRIER = "carrier"
-    """Only pops and pushes, where no command of its unit can: it takes no time, and is alone on the unit."""
+    """Only pops and pushes, where no command of its unit can: it takes no time, alone on the unit."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +140,11 @@ class Command:
     op: Operation | None = None
     """Where it comes from."""
     counters: tuple[int, ...] = ()
-    """How often each loop around it has gone round before, outermost first."""
+    """The iteration of each loop around it, counted from 0, outermost first."""
     operands: tuple[View, ...] = ()
     """Of an exec its buffers; of a transfer the window inside the source, and where that goes: what really moves."""
     padding: tuple[tuple[int, int], ...] = ()
-    """Of a transfer: the elements of padding before and behind, in each dim of its box; empty if there is none."""
+    """Of a transfer: the elements of padding before and after, in each dim of its box; empty if there is none."""
 
 
 @dataclass(eq=False)

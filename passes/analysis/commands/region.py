@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class Region:
 
     @property
     def end(self) -> int:
-        """The first byte behind all of them."""
+        """The first byte after all of them."""
         return self.start + sum((count - 1) * stride for count, stride in self.dims) + self.length
 
     @property
@@ -67,7 +67,18 @@ class Region:
             return False
         if not self.dims and not other.dims:
             return True
-        few, many = sorted((self, other), key=lambda region: region.size // region.length)
-        at = np.searchsorted(many.starts, few.starts + few.length, side="left") - 1
-        # The last run of the one that begins before a run of the other ends: does it reach into it?
-        return bool(np.any((at >= 0) & (many.starts[at] + many.length > few.starts)))
+        return _overlap((self.length, self.dims), (other.length, other.dims), other.start - self.start)
+
+
+_Shape = tuple[int, tuple[tuple[int, int], ...]]
+
+
+@lru_cache(maxsize=1 << 16)
+def _overlap(one: _Shape, other: _Shape, distance: int) -> bool:
+    """Whether two regions have a byte in common, by their lengths and dims, and how far the second starts after."""
+    few, many = sorted(
+        (Region("", 0, 0, *one), Region("", 0, distance, *other)), key=lambda region: region.size // region.length
+    )
+    at = np.searchsorted(many.starts, few.starts + few.length, side="left") - 1
+    # The last run of the one that begins before a run of the other ends: does it reach into it?
+    return bool(np.any((at >= 0) & (many.starts[at] + many.length > few.starts)))

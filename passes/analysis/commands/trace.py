@@ -1,8 +1,12 @@
 """
 A kernel of the accelerator level as the list of its commands.
 
-The loops are gone through and the indices computed, but nothing is moved and nothing multiplied. A function becomes one
-of Python first, as in the interpreter: arithmetic in line, each command a call.
+Loops are run and indices computed, but nothing is moved and nothing multiplied. A function becomes one of Python first,
+as in the interpreter: arithmetic in line, each command a call. What an op says is worked out once; what changes from
+iteration to iteration is where its memrefs begin.
+
+A memref is an address at run time: the number of its storage, shifted, plus the bytes from the start of that. A token
+is the number of a command, or a `Join` of tokens.
 """
 
 from __future__ import annotations
@@ -11,37 +15,409 @@ import gc
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from xdsl.dialects import func, memref, scf
 from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType, IntegerType, MemRefType, ModuleOp
 from xdsl.dialects.utils import get_dynamic_index_list
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects import accel, mem
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.dialects.mem import element_bytes, memref_of, scope_of
+from penstock.dialects.mem import element_bytes, memref_of, scope_of, static_strides
 from penstock.dialects.verification import require_dominance
-from penstock.passes.analysis.commands.program import MachineModel, Program, View
-from penstock.passes.analysis.commands.tracing.commands import (
-    OFFSET_MASK,
-    STORAGE_SHIFT,
-    execution,
-    strides_of,
-    transfer,
-)
-from penstock.passes.analysis.commands.tracing.recorder import NOTHING, Recorder, join
+from penstock.passes.analysis.commands.descriptor import describe, entry_elements
+from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program, QueueName, View
+from penstock.passes.analysis.commands.region import Region
+from penstock.passes.analysis.commands.traffic import touched_elements
 from penstock.passes.analysis.kernels import ENTRY, device_of, machine_of
+from penstock.runtime.interpreter import Evaluator, issues_of
+from penstock.runtime.interpreter.counters import moved_bytes
 from penstock.runtime.interpreter.ownership import Ownership
 from penstock.runtime.interpreter.source import Writer
 
-Rounds = Callable[[scf.ForOp, int, tuple[int, ...]], Iterable[int]]
-"""From a loop, its number of rounds and the counters of those around it to the rounds that are gone through."""
+Iterations = Callable[[scf.ForOp, int], Iterable[int]]
+"""From a loop and its trip count to the iterations that are run."""
 
-ARENA = 0
-"""The storage off chip of buffers that have a place there."""
+STORAGE_SHIFT = 48
+OFFSET_MASK = (1 << STORAGE_SHIFT) - 1
+
+
+# tokens
+
+
+class Join:
+    """A token that is complete when all of its parts are."""
+
+    __slots__ = ("numbers", "parts")
+
+    def __init__(self, parts: Sequence[Token]):
+        self.parts = parts
+        self.numbers: tuple[int, ...] | None = None
+        """The commands that it stands for, ascending; None before they are first needed."""
+
+
+Token = int | Join
+
+NOTHING = Join(())
+
+
+def join(*tokens: Token) -> Token:
+    """The token of all of `tokens`."""
+    parts = [token for token in tokens if token is not NOTHING]
+    return parts[0] if len(parts) == 1 else Join(parts) if parts else NOTHING
+
+
+class Recorder:
+    """
+    Commands in program order. Every `issue` is one more; what it returns is the token.
+
+    `after` of a command is left without what the order of its unit and barriers imply: an earlier one of the unit, if
+    the command starts alone, or a later one did or executes.
+    """
+
+    def __init__(self, machine: MachineModel, limit: int):
+        self.commands: list[Command] = []
+        self._machine = machine
+        self._limit = limit
+        self._latest: dict[str, int] = {}
+        """The last command of each unit, and the last one that starts alone."""
+        self._latest_alone: dict[str, int] = {}
+        self._barriers: list[int] = []
+        self._start = 0
+        """The first command after the last barrier."""
+        self._waits: dict[str, Token] = {}
+        """What the next command of a unit comes after because the host has waited for it."""
+        self._pops: dict[str, list[QueueName]] = {}
+        """What the next command of a unit pops."""
+
+    def program(self, storages: Sequence[str]) -> Program:
+        """All of them."""
+        for unit in list(self._pops):
+            self._carrier(unit, None, ())
+        barriers = [number for number in self._barriers if number < len(self.commands)]
+        return Program(self._machine, self.commands, tuple(dict.fromkeys(barriers)), tuple(storages))
+
+    def issue(self, command: Command, tokens: Sequence[Token]) -> int:
+        """Give a command to its unit; raises UserError if there are too many."""
+        number = len(self.commands)
+        unit = command.unit
+        if number >= self._limit:
+            raise UserError(
+                f"more than {self._limit:,} commands: this one is too many to look at one by one",
+                loc=location_of(command.op) if command.op is not None else None,
+            )
+        if unit in self._waits:
+            tokens = (*tokens, self._waits.pop(unit))
+        if tokens:
+            command.after = self._after(tokens, command)
+        if unit in self._pops:
+            command.pops = tuple(self._pops.pop(unit))
+        self.commands.append(command)
+        self._latest[unit] = number
+        if self._machine.starts_alone(command):
+            self._latest_alone[unit] = number
+        return number
+
+    def wait(self, tokens: Sequence[Token]) -> None:
+        """The host waits: every later command comes after them."""
+        for unit in self._machine.units:
+            self._waits[unit] = join(*tokens, self._waits.get(unit, NOTHING))
+
+    def barrier(self) -> None:
+        """Later commands come after all that there are, and after pops that no command has made yet."""
+        for unit in list(self._pops):
+            self._carrier(unit, None, ())
+        self._start = len(self.commands)
+        self._barriers.append(self._start)
+        self._waits.clear()
+
+    def pop(self, op: Operation, unit: str, peer: str, counters: tuple[int, ...]) -> None:
+        """The next command of the unit pops a token."""
+        if unit in self._pops and (peer, unit) in self._pops[unit]:
+            self._carrier(unit, op, counters)
+        self._pops.setdefault(unit, []).append((peer, unit))
+
+    def push(self, op: Operation, unit: str, peer: str, counters: tuple[int, ...]) -> None:
+        """The last command of the unit pushes a token, or a carrier if it was issued before a barrier, wait or pop."""
+        latest = self._latest.get(unit, -1)
+        if latest < self._start or unit in self._pops or unit in self._waits:
+            self._carrier(unit, op, counters)
+            latest = self._latest[unit]
+        self.commands[latest].pushes += ((unit, peer),)
+
+    def _carrier(self, unit: str, op: Operation | None, counters: tuple[int, ...]) -> None:
+        self.issue(Command(unit, Kind.CARRIER, op=op, counters=counters), ())
+
+    def _after(self, tokens: Sequence[Token], command: Command) -> tuple[int, ...]:
+        """What a command comes after that neither its unit nor a barrier implies."""
+        commands, unit, first = self.commands, command.unit, tokens[0]
+        numbers = (first,) if len(tokens) == 1 and isinstance(first, int) else self._numbers(Join(tokens))
+        own = [number for number in numbers if commands[number].unit == unit]
+        if not own and (not numbers or numbers[0] >= self._start):
+            return numbers
+        implied = len(commands) if self._machine.starts_alone(command) else self._latest_alone.get(unit, -1)
+        if 0 <= implied < len(commands) and commands[implied].kind is not Kind.TRANSFER:
+            implied += 1
+        return tuple(n for n in numbers if n >= self._start and (n >= implied or n not in own))
+
+    def _numbers(self, token: Join) -> tuple[int, ...]:
+        """The commands that a token stands for, without those that later ones of their unit imply."""
+        if token.numbers is None:
+            found: set[int] = set()
+            seen: set[int] = set()
+            pending: list[Token] = [token]
+            while pending:
+                part = pending.pop()
+                if isinstance(part, int):
+                    found.add(part)
+                elif part.numbers is not None:
+                    found.update(part.numbers)
+                elif id(part) not in seen:
+                    seen.add(id(part))
+                    pending.extend(part.parts)
+            kept: list[int] = []
+            closed: set[str] = set()
+            for number in sorted(found, reverse=True):
+                command = self.commands[number]
+                if command.unit not in closed:
+                    kept.append(number)
+                    if self._machine.starts_alone(command):
+                        closed.add(command.unit)
+            token.numbers = tuple(reversed(kept))
+            token.parts = ()
+        return token.numbers
+
+
+# commands
+
+
+def strides_of(value: SSAValue, op: Operation) -> tuple[int, ...]:
+    """The strides of a memref in bytes; raises UserError if they are not static."""
+    type = memref_of(value)
+    try:
+        strides = static_strides(type)
+    except ValueError as error:
+        raise UserError(f"{op.name} cannot be followed: {error}", loc=location_of(op)) from None
+    return tuple(stride * element_bytes(type) for stride in strides)
+
+
+def _shape(type: MemRefType[Attribute], op: Operation) -> tuple[int, ...]:
+    if not type.has_static_shape():
+        raise UserError(f"{op.name} cannot be followed: {type} has no static shape", loc=location_of(op))
+    return type.get_shape()
+
+
+class _Area:
+    """Elements at a distance from an address: the view and the region of them, made once for each address."""
+
+    def __init__(self, space: str, relative: int, shape: Sequence[int], strides: Sequence[int], size: int):
+        self.space, self.relative, self.size = space, relative, size
+        self.shape, self.strides = tuple(shape), tuple(strides)
+        self._template = Region.of(space, 0, relative, size, list(zip(self.shape, self.strides, strict=True)))
+        self._views: dict[int, View] = {}
+        self._regions: dict[int, tuple[Region, ...]] = {}
+
+    def view(self, address: int) -> View:
+        """The elements of the memref at an address."""
+        found = self._views.get(address)
+        if found is None:
+            # A window may begin before its memref, what moves of it does not: only their sum lies in the storage.
+            storage, start = divmod(address + self.relative, 1 << STORAGE_SHIFT)
+            found = self._views[address] = View(self.space, storage, start, self.shape, self.strides, self.size)
+        return found
+
+    def regions(self, address: int) -> tuple[Region, ...]:
+        """Their bytes: one region, or none."""
+        found = self._regions.get(address)
+        if found is None:
+            storage, start = divmod(address + self._template.start, 1 << STORAGE_SHIFT)
+            region = Region(self.space, storage, start, self._template.length, self._template.dims)
+            found = self._regions[address] = () if 0 in self.shape else (region,)
+        return found
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What moves of a window that is clipped in one way."""
+
+    source: _Area
+    dest: _Area
+    written: _Area
+    padding: tuple[tuple[int, int], ...]
+    cycles: int
+
+
+class _Transfer:
+    """Issues an `accel.dma`, and knows the ways in which its window has been clipped so far."""
+
+    def __init__(self, op: accel.DmaOp, target: TargetOp, recorder: Recorder):
+        self.op = op
+        self.recorder = recorder
+        self.engine = target.dmas()[op.engine.data]
+        self.window = op.window_side
+        side = 0 if self.window == "source" else 1
+        self.box = op.box
+        self.shape = tuple(_shape(type, op) for type in (op.source_type, op.dest_type))[side]
+        """Of the side that the window is in."""
+        self.may_exceed = self.window != "source" or op.padding is not None or op.clipped is not None
+        self.inside = tuple((0, 0) for _ in self.box)
+        self.strides = strides_of(op.source, op), strides_of(op.dest, op)
+        self.steps = self.strides[side]
+        self.spaces = scope_of(op.source_type) or DRAM, scope_of(op.dest_type) or DRAM
+        self.size = element_bytes(op.source_type)
+        bus = target.buses().get(self.engine.bus_name or "")
+        self.rate = None if bus is None else bus.bytes_per_cycle
+        self.entry = entry_elements(target, self.spaces, (self.size, self.size))
+        self._pieces: dict[tuple[tuple[int, int], ...], _Piece] = {}
+
+    def issue(
+        self, source: int, dest: int, offsets: Sequence[int], tokens: Sequence[Token], counters: tuple[int, ...]
+    ) -> int:
+        """From two addresses, the offsets of the window (or none), tokens and counters to the command's number."""
+        clipped = self.inside
+        if self.window is not None:
+            clipped = self._clipped(offsets)
+            moved = sum([at * step for at, step in zip(offsets, self.steps, strict=True)])
+            if self.window == "source":
+                source += moved
+            else:
+                dest += moved
+        piece = self._pieces.get(clipped)
+        if piece is None:
+            piece = self._pieces[clipped] = self._piece(clipped)
+        name = self.engine.sym_name.data
+        command = Command(
+            self.engine.unit_name,
+            Kind.TRANSFER,
+            name,
+            name,
+            piece.cycles,
+            reads=piece.source.regions(source),
+            writes=piece.written.regions(dest),
+            moved=((*self.spaces, prod(piece.source.shape) * self.size),),
+            op=self.op,
+            counters=counters,
+            operands=(piece.source.view(source), piece.dest.view(dest)),
+            padding=piece.padding,
+        )
+        return self.recorder.issue(command, tokens)
+
+    def _piece(self, clipped: tuple[tuple[int, int], ...]) -> _Piece:
+        """By dim the elements that are cut off before and after."""
+        shape = tuple(max(0, size - before - after) for size, (before, after) in zip(self.box, clipped, strict=True))
+        source, dest = (
+            _Area(
+                space,
+                sum(before * stride for (before, _), stride in zip(clipped, strides, strict=True)),
+                shape,
+                strides,
+                self.size,
+            )
+            for space, strides in zip(self.spaces, self.strides, strict=True)
+        )
+        padding, written = (), dest
+        if self.op.padding is not None:
+            written = _Area(self.spaces[1], 0, self.box, self.strides[1], self.size)
+            padding = clipped if clipped != self.inside else ()
+        descriptor = describe([source.view(0), dest.view(0)], padding, engine=self.engine, entry=self.entry)
+        return _Piece(source, dest, written, padding, descriptor.cycles(self.rate, self.engine.row_overhead_cycles))
+
+    def _clipped(self, offsets: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """By dim how many elements of a window at these offsets are out of bounds, before and after."""
+        for at, size, bound in zip(offsets, self.box, self.shape, strict=True):
+            if not 0 <= at <= bound - size:
+                break
+        else:
+            return self.inside
+        clipped: list[tuple[int, int]] = []
+        for dim, (at, size, bound) in enumerate(zip(offsets, self.box, self.shape, strict=True)):
+            before = min(max(-at, 0), size)
+            after = min(max(at + size - bound, 0), size - before)
+            clipped.append((before, after))
+            if (before or after) and not self.may_exceed:
+                raise UserError(
+                    f"accel.dma reads elements {at} to {at + size} in dim {dim} of its source, which has {bound}",
+                    loc=location_of(self.op),
+                    notes=["`else` names what is read outside"],
+                )
+        return tuple(clipped)
+
+
+def _access(op: accel.ExecOp, evaluator: Evaluator, number: int, extents: Sequence[int]) -> _Area:
+    """The elements of an operand that an exec accesses: a view with the dims of the domain."""
+    value, access = op.buffers[number], evaluator.accesses[number]
+    if access.forms is None:
+        raise UserError("an index of accel.exec is no sum of multiples of its dims", loc=location_of(op))
+    type = memref_of(value)
+    strides = strides_of(value, op)
+    relative = sum(form.constant * stride for form, stride in zip(access.forms, strides, strict=True))
+    return _Area(scope_of(type) or DRAM, relative, extents, access.strides(strides, extents), element_bytes(type))
+
+
+def _execution(op: accel.ExecOp, target: TargetOp, recorder: Recorder) -> Callable[..., int]:
+    """What issues an `accel.exec`: from the addresses of its buffers, tokens and counters."""
+    intrinsic = target.intrinsics()[op.intrinsic_name]
+    body = intrinsic.body_with(op.immediate_values)
+    evaluator = Evaluator(op, body.block, [attr.data for attr in op.maps], len(intrinsic.generic.outputs))
+    extents = op.extents.get_values()
+    accessed = [_access(op, evaluator, number, extents) for number in range(len(op.buffers))]
+    iterations = issues_of(op, intrinsic)
+    macs = prod(extents) if evaluator.is_contraction else 0
+    reading = [number for number, read in enumerate(evaluator.reads) if read]
+    last = len(accessed) - 1
+    if intrinsic.dma_name is not None:
+        engine = target.dmas()[intrinsic.dma_name]
+        unit, kind = engine.unit_name, Kind.TRANSFER
+        scopes, sizes = [area.space for area in accessed], [area.size for area in accessed]
+        entry = entry_elements(target, scopes, sizes)
+        descriptor = describe([area.view(0) for area in accessed], engine=engine, entry=entry)
+        bus = target.buses().get(engine.bus_name or "")
+        cycles = descriptor.cycles(None if bus is None else bus.bytes_per_cycle, engine.row_overhead_cycles)
+        touched = [
+            touched_elements(access, extents, memref_of(value).get_shape()) * area.size
+            for access, value, area in zip(evaluator.accesses, op.buffers, accessed, strict=True)
+        ]
+        moved = tuple((start, end, size) for (start, end), size in moved_bytes(scopes, touched).items())
+        views = accessed
+    else:
+        assert intrinsic.unit_name is not None
+        unit, kind, moved = intrinsic.unit_name, Kind.EXEC, ()
+        cycles = intrinsic.depth + intrinsic.initiation_interval * iterations
+        views = [
+            _Area(area.space, 0, memref_of(value).get_shape(), strides_of(value, op), area.size)
+            for area, value in zip(accessed, op.buffers, strict=True)
+        ]
+    engine_name, name = intrinsic.dma_name, op.intrinsic_name
+
+    def issue(addresses: Sequence[int], tokens: Sequence[Token], counters: tuple[int, ...]) -> int:
+        reads: tuple[Region, ...] = ()
+        for number in reading:
+            reads += accessed[number].regions(addresses[number])
+        command = Command(
+            unit,
+            kind,
+            name,
+            engine_name,
+            cycles,
+            iterations,
+            macs,
+            reads=reads,
+            writes=accessed[last].regions(addresses[last]),
+            moved=moved,
+            op=op,
+            counters=counters,
+            operands=tuple([area.view(address) for area, address in zip(views, addresses, strict=True)]),
+        )
+        return recorder.issue(command, tokens)
+
+    return issue
+
+
+# kernels
 
 
 def trace(
@@ -49,7 +425,7 @@ def trace(
     target: TargetOp,
     *,
     limit: int = 1_000_000,
-    rounds: Rounds | None = None,
+    iterations: Iterations | None = None,
     arguments: Sequence[View | None] | None = None,
     storages: Sequence[str] | None = None,
     record: Callable[[MachineModel, int], Recorder] = Recorder,
@@ -58,15 +434,15 @@ def trace(
     The commands of one kernel at the accelerator level, in program order.
 
     Off chip each argument is a storage of its own, the first of them number 1, and 0 is what buffers with a place
-    share; so are arguments in a scope, as nobody knows where in it they lie. With `arguments`, each memref begins where
-    its view does instead, and `storages` names the storages off chip. `rounds` says which rounds of a loop to go
-    through, in place of all; `record` makes the recorder, for who wants to know more of the commands.
+    share; so are arguments in a scope, as their offsets in it are not known. With `arguments`, each memref begins where
+    its view does instead, and `storages` names the storages off chip. `iterations` says which iterations of a loop to
+    run, in place of all; `record` makes the recorder: a subclass may keep more of the commands.
 
     Raises UserError, located, for more commands than `limit`, for anything but loops, views, index arithmetic and
-    commands, for what has no static shape or no place, and where a window or view leaves its memref.
+    commands, for what has no static shape or no offset, and where a window or view leaves its memref.
     """
     recorder = record(MachineModel.of(target), limit)
-    writer = _Tracer(recorder, target, function, rounds)
+    writer = _Tracer(recorder, target, function, iterations)
     addresses: list[int] = []
     for number, address in enumerate(writer.own_storages()):
         view = arguments[number] if arguments is not None else None
@@ -80,7 +456,7 @@ def trace(
 
 @contextmanager
 def _without_collection() -> Generator[None]:
-    """Commands refer to nothing that refers to them: looking for cycles among a million only takes time."""
+    """Without garbage collection: no command is part of a cycle, and a million of them take long to search."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -99,12 +475,12 @@ class Call:
     arguments: tuple[View | None, ...]
     """Where each memref lies; None for anything else."""
     program: Program | None
-    """Its commands; None for a kernel of the host, and where they were not asked for."""
+    """Its commands; None for a kernel of the host, and without `commands`."""
 
 
 def trace_calls(module: ModuleOp, *, limit: int = 1_000_000, commands: bool = True) -> Iterator[Call]:
     """
-    The kernels in the order in which one run of `@main` calls them, each with its commands, traced as it is asked for.
+    The kernels in the order in which one run of `@main` calls them, each with its commands, traced lazily.
 
     Memrefs lie where they do in the run: in their scope, if something stays there between kernels, or in a storage off
     chip that has the same number in all of them. Without `commands` only the calls are found. Raises UserError as
@@ -150,18 +526,18 @@ def _view(value: SSAValue, address: int, op: Operation) -> View | None:
 class _Tracer(Writer):
     """Writes the Python function that issues the commands of a kernel."""
 
-    def __init__(self, recorder: Recorder, target: TargetOp, function: func.FuncOp, rounds: Rounds | None):
+    def __init__(self, recorder: Recorder, target: TargetOp, function: func.FuncOp, iterations: Iterations | None):
         super().__init__(None, Ownership(function), None)
         self.recorder = recorder
         self.target = target
-        self.rounds = rounds
+        self.iterations = iterations
         self.loops: list[str] = []
         """The counters of the loops around what is being written."""
         self.storages = [""]
         """The names of the storages off chip by their number."""
         self.called: Callable[..., None] | None = None
-        """What is told of a call, and of the addresses of its arguments, where calls are allowed; what the host
-        itself does to memory between them is left out."""
+        """Receives each call and the addresses of its arguments, where calls are allowed; what the host itself does
+        to memory between them is left out."""
         self.block = body_block(function, "followed command by command")
         require_dominance(function)
         self._unknown: set[SSAValue] = {
@@ -185,9 +561,6 @@ class _Tracer(Writer):
     def counters(self) -> str:
         return f"({''.join(f'{counter}, ' for counter in self.loops)})"
 
-    def offsets(self, offsets: Sequence[int | SSAValue]) -> list[str]:
-        return [str(each) if isinstance(each, int) else self.name(each) for each in offsets]
-
     def name(self, value: SSAValue) -> str:
         """The Python variable of a value; raises UserError, at the op being written, for one that only a run knows."""
         if value in self._unknown and self._current is not None:
@@ -202,7 +575,7 @@ class _Tracer(Writer):
         on_host = self.called is not None and not _calls(op)
         if op.name.startswith("arith.") and not self._unknown.isdisjoint(op.operands):
             self._unknown.update(op.results)
-        elif on_host and isinstance(op, scf.ForOp | scf.IfOp) and not (_gives_places(op) and self._knows(op)):
+        elif on_host and isinstance(op, scf.ForOp | scf.IfOp) and not (_may_determine_bytes(op) and self._knows(op)):
             self._unknown.update(op.results)
         elif (emit := _EMITTERS.get(type(op))) is not None:
             emit(self, op)
@@ -230,7 +603,7 @@ class _Tracer(Writer):
         self._unknown.update(op.results)
 
 
-def _gives_places(op: Operation) -> bool:
+def _may_determine_bytes(op: Operation) -> bool:
     """Whether bytes that the machine gets may depend on a result: on an index, a condition or a memref."""
     return any(isinstance(result.type, IndexType | IntegerType | MemRefType) for result in op.results)
 
@@ -249,15 +622,15 @@ def _for(writer: _Tracer, op: scf.ForOp) -> None:
     for value, argument in zip(op.iter_args, block.args[1:], strict=True):
         writer.assign(argument, writer.name(value))
     bounds = ", ".join(writer.name(value) for value in (op.lb, op.ub, op.step))
-    if writer.rounds is None:
+    if writer.iterations is None:
         writer.line(f"for {counter}, {writer.name(block.args[0])} in enumerate(range({bounds})):")
     else:
-        rounds, loop = writer.bind(writer.rounds, "rounds"), writer.bind(op, "loop")
-        writer.line(f"for {counter} in {rounds}({loop}, len(range({bounds})), {writer.counters}):")
+        iterations, loop = writer.bind(writer.iterations, "iterations"), writer.bind(op, "loop")
+        writer.line(f"for {counter} in {iterations}({loop}, len(range({bounds}))):")
     terminator = block.last_op
     assert isinstance(terminator, scf.YieldOp)
     with writer.indented():
-        if writer.rounds is not None:
+        if writer.iterations is not None:
             writer.assign(block.args[0], f"{writer.name(op.lb)} + {counter} * {writer.name(op.step)}")
         writer.loops.append(counter)
         writer.ops([inner for inner in block.ops if inner is not terminator])
@@ -286,8 +659,8 @@ def _subview(writer: _Tracer, op: memref.SubviewOp) -> None:
     sizes = get_dynamic_index_list(op.static_sizes.get_values(), op.sizes, DYNAMIC_INDEX)
     steps = get_dynamic_index_list(op.static_strides.get_values(), op.strides, DYNAMIC_INDEX)
     terms = [writer.name(op.source)]
-    places = zip(offsets, sizes, steps, strides_of(op.source, op), source.get_shape(), strict=True)
-    for dim, (offset, size, step, stride, bound) in enumerate(places):
+    dims = zip(offsets, sizes, steps, strides_of(op.source, op), source.get_shape(), strict=True)
+    for dim, (offset, size, step, stride, bound) in enumerate(dims):
         if not isinstance(size, int) or not isinstance(step, int):
             raise UserError("the shape of this view is not static", loc=location_of(op), status=UNSUPPORTED)
         reach = (size - 1) * step + 1
@@ -357,11 +730,11 @@ def _ready(writer: _Tracer, op: accel.ReadyOp) -> None:
 
 
 def _dma(writer: _Tracer, op: accel.DmaOp) -> None:
-    issue = writer.bind(transfer(op, writer.target, writer.recorder), "issue")
+    issue = writer.bind(_Transfer(op, writer.target, writer.recorder).issue, "issue")
     offsets: list[int | SSAValue] = []
     if op.window_side is not None:
         offsets = op.mixed_source_offsets() if op.window_side == "source" else op.mixed_dest_offsets()
-    window = "".join(f"{each}, " for each in writer.offsets(offsets))
+    window = "".join(f"{each if isinstance(each, int) else writer.name(each)}, " for each in offsets)
     writer.assign(
         op.token,
         f"{issue}({writer.name(op.source)}, {writer.name(op.dest)}, ({window}),"
@@ -370,7 +743,7 @@ def _dma(writer: _Tracer, op: accel.DmaOp) -> None:
 
 
 def _exec(writer: _Tracer, op: accel.ExecOp) -> None:
-    issue = writer.bind(execution(op, writer.target, writer.recorder), "issue")
+    issue = writer.bind(_execution(op, writer.target, writer.recorder), "issue")
     buffers, tokens = _tokens(writer, op.buffers), _tokens(writer, op.dependencies)
     writer.assign(op.token, f"{issue}({buffers}, {tokens}, {writer.counters})")
 

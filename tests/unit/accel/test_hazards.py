@@ -8,10 +8,8 @@ import pytest
 from loop_nests import TILE, kernel_of
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.analysis.commands.hazards import Fault, Hazard, check
-from penstock.passes.analysis.commands.hazards.far import UndecidedError
-from penstock.passes.analysis.commands.hazards.induction import decide
-from penstock.passes.analysis.commands.hazards.kernels import check_kernel
+from penstock.passes.analysis.commands.hazards import Fault, Hazard, check, check_kernel
+from penstock.passes.analysis.commands.hazards.induction import UndecidedError, decide
 from penstock.passes.analysis.commands.hazards.redundancy import redundant_operands
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue
 from penstock.passes.analysis.commands.region import Region
@@ -47,7 +45,7 @@ def test_a_deadlock_names_what_each_unit_waits_for() -> None:
     program = Program(machine, [load(pops=(BA,), pushes=(AB,)), execute(pops=(AB,), pushes=(BA,))])
     found = only(check(program))
     assert found.fault is Fault.DEADLOCK
-    assert found.message == "the units wait for each other for ever"
+    assert found.message == "deadlock: the units wait for each other"
     assert found.notes == (
         'load is at transfer "load" on load, which waits for a token of the queue from "execute" to "load"',
         'execute is at exec "gemm" on execute, which waits for a token of the queue from "load" to "execute"',
@@ -64,13 +62,13 @@ def test_a_token_that_nobody_pushes_is_named() -> None:
     machine = model(Queue(*AB, 2, True))
     found = only(check(Program(machine, [load(pushes=(AB,)), execute(pops=(AB,)), execute(pops=(AB,))])))
     assert found.fault is Fault.DEADLOCK
-    assert found.message == "a token that is waited for never comes"
+    assert found.message == "deadlock: token is never signalled"
     assert found.notes[0].endswith('the queue from "load" to "execute", which is popped 2 times and pushed 1')
 
 
 def test_a_token_of_a_command_that_there_is_not_never_comes() -> None:
     found = only(check(Program(model(), [execute(after=(7,))])))
-    assert found.message == "a token that is waited for never comes"
+    assert found.message == "deadlock: token is never signalled"
 
 
 def test_a_token_that_is_left_over_is_a_leak() -> None:
@@ -226,7 +224,7 @@ def test_what_is_stored_and_loaded_again_rounds_later_must_be_ordered() -> None:
     found = only(decided(back=2, reload=RELOAD.replace("AFTER", "%p")))
     assert "reads" in found.message
     assert "of %y" in found.message
-    assert "nothing orders the two" in found.message
+    assert "no happens-before between the two" in found.message
 
 
 def test_a_reload_far_from_its_store_must_be_ordered_too() -> None:

@@ -14,10 +14,11 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.accel.accel_assign_queues import AccelAssignQueuesPass
-from penstock.passes.accel.queues import assign_queues
+from penstock.passes.accel.queues import assign_queues, keeps_order, least_time
+from penstock.passes.analysis.commands.happens_before import waited_for
 from penstock.passes.analysis.commands.hazards import check
+from penstock.passes.analysis.commands.hazards.network import deadlocks
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
-from penstock.passes.analysis.commands.token_flow import is_stuck, keeps_order, least_time, ordered_after
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.runtime.compiler import attach_machine
@@ -140,7 +141,7 @@ def test_tokens_become_one_where_room_is_made_too_late_in_the_program() -> None:
     given = program(model(capacity=2), *[("l", list[int]())] * 4, ("c", [0]), ("c", [1]), ("c", [2]), ("c", [3]))
     assigned = assign_queues(given)
     assert tokens(assigned)[2:] == ["l >compute", "l >compute", "c <load", "c", "c", "c <load"]
-    assert keeps_order(assigned, ordered_after(given))
+    assert keeps_order(assigned, waited_for(given))
 
 
 def test_a_queue_that_blocks_is_left_alone_where_nobody_waits_for_ever() -> None:
@@ -149,7 +150,7 @@ def test_a_queue_that_blocks_is_left_alone_where_nobody_waits_for_ever() -> None
     )
     assigned = assign_queues(given)
     assert sum(len(command.pops) for command in assigned.commands) == 4
-    assert not is_stuck(assigned)
+    assert not deadlocks(assigned)
 
 
 def test_tokens_become_fewer_where_a_blocking_queue_would_stop_the_machine() -> None:
@@ -167,10 +168,10 @@ def test_tokens_become_fewer_where_a_blocking_queue_would_stop_the_machine() -> 
             Command("compute", Kind.EXEC, "c", pops=(("load", "compute"),)),
         ],
     )
-    assert is_stuck(stuck)
+    assert deadlocks(stuck)
     assigned = assign_queues(given)
-    assert not is_stuck(assigned)
-    assert keeps_order(assigned, ordered_after(given))
+    assert not deadlocks(assigned)
+    assert keeps_order(assigned, waited_for(given))
 
 
 def test_a_queue_that_holds_tokens_at_the_beginning_is_refused() -> None:
@@ -197,10 +198,10 @@ def test_programs_in_queue_form_are_assigned_anew() -> None:
 def test_order_is_kept_only_with_every_token() -> None:
     given = program(model(), ("l", []), ("c", [0]), ("s", [1]))
     assigned = assign_queues(given)
-    assert keeps_order(assigned, ordered_after(given))
+    assert keeps_order(assigned, waited_for(given))
     assigned.commands[0].pushes = ()
     assigned.commands[1].pops = ()
-    assert not keeps_order(assigned, ordered_after(given))
+    assert not keeps_order(assigned, waited_for(given))
 
 
 def test_the_least_time_overlaps_what_no_token_orders() -> None:
@@ -308,7 +309,7 @@ def test_what_the_pass_orders_is_what_the_tokens_ordered() -> None:
     before = traced(module)
     assign(module)
     after = traced(module)
-    assert keeps_order(after, ordered_after(before))
+    assert keeps_order(after, waited_for(before))
     assert least_time(after) == least_time(before)
     assert check(after) == []
 

@@ -80,7 +80,7 @@ def test_a_missing_token_is_an_error_that_names_both_ops(schedule: Order, missin
 def test_bytes_and_not_buffers_decide(schedule: Order) -> None:
     run(module_of(CHAIN, B="16", AFTER_L1=""), schedule)
     # One byte of the second buffer lies in the first. The granule is 16, so only a scope without one has this.
-    with pytest.raises(UserError, match="nothing orders the two"):
+    with pytest.raises(UserError, match="no happens-before between the two"):
         run(module_of(CHAIN, B="15", AFTER_L1=""), schedule)
 
 

@@ -21,7 +21,7 @@ from penstock.lowering.to_vta.isa import FLAGS, Gemm, Instruction, Load, Loops, 
 from penstock.lowering.to_vta.micro_ops import MicroOpCache, MicroOpStore
 from penstock.lowering.to_vta.module import encode_module
 from penstock.lowering.to_vta.words import encode, micro_op_indices
-from penstock.passes.analysis.commands.hazards.check import check
+from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels, machine_of

@@ -1,53 +1,64 @@
 """
-Hazards of loops with many rounds, decided on a few of them.
+Hazards of loops with many iterations, decided on a few of them by induction.
 
-What orders two commands is a chain of commands between them, in program order. In a steady loop (see `steady`) the
-rounds after the first few are made of the same commands, with the same tokens at the same distances, so such a chain
-may be moved by whole rounds. Therefore
+Happens-before between two commands is a chain of commands between them, in program order. In a steady loop (see
+`steady`) the iterations after the first few issue the same commands, with tokens over the same distances, so such a
+chain may be shifted by whole iterations. Therefore
 
-- whether a command of one round comes after one of another depends, after the first few rounds, on their distance only;
-- being ordered is kept by what comes later: at larger distances the answer can only change from no to yes, and once
-  it has been the same for as many rounds as a token is carried, it never does.
+- whether a command of one iteration happens before one of another depends, after the first few, on their distance only;
+- it is kept by what comes later: with the distance the answer can only change from no to yes, and once it has been the
+  same for as many iterations as a token is carried, it never does.
 
-So the loop is gone through with its first rounds only, enough for the answer to have settled, and with its last ones,
-where addresses need not be alike. Each pair of commands in these stands for all those pairs of the whole loop that lie
-alike. Accesses that are at the same bytes again after a period are compared as they are. Those that have moved on are
-compared by arithmetic: whether the bytes of any of the pairs that two unordered commands stand for ever meet.
+1. Unroll each steady loop to its first iterations, enough for the answer to settle, and its last ones, where addresses
+   may differ (`Cut`).
+2. Check that it has settled (`_has_settled`); if not, keep more iterations.
+3. Each pair of unrolled commands stands for all pairs of the whole loop at the same distance. Accesses that are to the
+   same bytes again after a period are checked as they are (`check`).
+4. The others move by a constant from period to period: whether the bytes of any of the pairs that two unordered
+   commands stand for overlap is a bounded integer search (`_Moving`, `_overlap_ever`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from xdsl.dialects import func, scf
 from xdsl.ir import Operation
 
 from penstock.dialects.machine import TargetOp
-from penstock.passes.analysis.commands.hazards.check import MOST, check
-from penstock.passes.analysis.commands.hazards.cuts import Cut, Passage, commands_of, passages, rounds_of
-from penstock.passes.analysis.commands.hazards.far import UndecidedError
-from penstock.passes.analysis.commands.hazards.hazard import Hazard
-from penstock.passes.analysis.commands.hazards.moving import Moving
-from penstock.passes.analysis.commands.hazards.network import run
-from penstock.passes.analysis.commands.hazards.order import Order
+from penstock.passes.analysis.commands.happens_before import happens_before
+from penstock.passes.analysis.commands.hazards.network import Hazard, run
+from penstock.passes.analysis.commands.hazards.races import MAX_HAZARDS, check, race
 from penstock.passes.analysis.commands.hazards.steady import Steady, steady
-from penstock.passes.analysis.commands.program import Program, View
-from penstock.passes.analysis.commands.trace import trace
+from penstock.passes.analysis.commands.program import Command, Program, View
+from penstock.passes.analysis.commands.region import Region
+from penstock.passes.analysis.commands.trace import Iterations, trace
+from penstock.passes.analysis.loops import loops_around, trip_count
+
+_MAX_COMMANDS = 10_000
+"""The most commands that loops are unrolled to."""
+_MAX_PAIRS = 200_000
+_MAX_STEPS = 20_000
+"""The most steps of one search for an overlap."""
+
+
+class UndecidedError(Exception):
+    """Induction does not apply, or would take too long."""
 
 
 def decide(
     function: func.FuncOp,
     target: TargetOp,
     *,
-    most: int = MOST,
-    limit: int = 10_000,
+    most: int = MAX_HAZARDS,
+    limit: int = _MAX_COMMANDS,
     arguments: Sequence[View | None] | None = None,
 ) -> tuple[list[Hazard], Program]:
     """
-    The hazards of a kernel, as `check` names them, without going through all rounds of its long loops.
+    The hazards of a kernel, as `check` names them, without unrolling its long loops.
 
-    With them comes the part of the kernel that was gone through. Raises UndecidedError if that does not settle within
+    With them comes the part of the kernel that was unrolled. Raises UndecidedError if that does not settle within
     `limit` commands, and UserError as `trace` does.
     """
     known: dict[Operation, Steady] = {
@@ -55,40 +66,145 @@ def decide(
     }
     more = 0
     while True:
-        cuts: dict[Operation, Cut] = {
-            loop: cut for loop, each in known.items() if (cut := Cut.of(each, more)) is not None
+        cuts: dict[Operation, _Cut] = {
+            loop: cut for loop, each in known.items() if (cut := _Cut.of(each, more)) is not None
         }
         if not cuts or commands_of(function, cuts) > limit:
             raise UndecidedError
-        program = trace(function, target, limit=2 * limit, rounds=rounds_of(cuts), arguments=arguments)
-        before = _closure(program)
-        if all(_has_settled(passage, before) for passage in passages(program, cuts)):
+        program = trace(function, target, limit=2 * limit, iterations=_iterations(cuts), arguments=arguments)
+        before = _completed(program)
+        if all(_has_settled(execution, before) for execution in _executions(program, cuts)):
             break
         more = 2 * more + 4
-    moving = Moving(program, before, cuts)
+    moving = _Moving(program, before, cuts)
     return (check(_without(program, moving), most=most) + list(moving.hazards()))[:most], program
 
 
-def _closure(program: Program) -> list[int]:
+@dataclass(frozen=True)
+class _Cut:
+    """A loop of which the first `head` and the last `tail` iterations are unrolled, the others in the gap left out."""
+
+    steady: Steady
+    head: int
+    tail: int
+
+    @staticmethod
+    def of(steady: Steady, more: int) -> _Cut | None:
+        """With `more` iterations than are needed at least; None if none can be left out."""
+        period, tail = steady.period, max(steady.last, steady.period)
+        regular = max(steady.first, steady.depth + 1)
+        head = regular + 2 * period + max(steady.depth + 2, period) + more
+        head += (steady.trips - head - tail) % period
+        return _Cut(steady, head, tail) if steady.trips - head - tail >= period else None
+
+    @property
+    def regular(self) -> int:
+        """The first iteration from which on all have the same addresses, but for a shift, and tokens."""
+        return max(self.steady.first, self.steady.depth + 1)
+
+    @property
+    def settled(self) -> int:
+        """The iterations from `regular` to before this one stand for all later ones, but for those near the end."""
+        return self.regular + self.steady.period
+
+    @property
+    def far(self) -> int:
+        """The iterations from this one to before `head` stand for all later ones, seen from long before."""
+        return self.head - self.steady.period
+
+    @property
+    def periods(self) -> int:
+        """How many periods are left out."""
+        return (self.steady.trips - self.head - self.tail) // self.steady.period
+
+    def position(self, iteration: int) -> int:
+        """Which of the unrolled iterations it is."""
+        return iteration if iteration < self.head else iteration - (self.steady.trips - self.head - self.tail)
+
+
+_Cuts = Mapping[Operation, _Cut]
+
+
+def commands_of(function: func.FuncOp, cuts: _Cuts | None = None) -> int:
+    """How many accel ops a kernel executes, if loops are cut; a loop that is not static counts once."""
+    total = 0
+    for op in function.walk():
+        if op.name.startswith("accel."):
+            count = 1
+            for loop in loops_around(op):
+                cut = None if cuts is None else cuts.get(loop)
+                count *= (trip_count(loop) or 1) if cut is None else cut.head + cut.tail
+            total += count
+    return total
+
+
+def _iterations(cuts: _Cuts) -> Iterations:
+    """What `trace` unrolls."""
+
+    def iterations(loop: scf.ForOp, count: int) -> Iterator[int]:
+        cut = cuts.get(loop)
+        if cut is None:
+            yield from range(count)
+        else:
+            yield from range(cut.head)
+            yield from range(count - cut.tail, count)
+
+    return iterations
+
+
+@dataclass
+class _Execution:
+    """One execution of a cut loop: the first command of each iteration, and the first one after the loop."""
+
+    cut: _Cut
+    starts: dict[int, int] = field(default_factory=dict[int, int])
+    end: int = 0
+
+
+def _executions(program: Program, cuts: _Cuts) -> Iterable[_Execution]:
+    """Each execution of a cut loop."""
+    loops: dict[Operation, tuple[scf.ForOp, ...]] = {}
+    found: dict[tuple[Operation, tuple[int, ...]], _Execution] = {}
+    for number, command in enumerate(program.commands):
+        if command.op is None:
+            raise UndecidedError
+        if command.op not in loops:
+            loops[command.op] = loops_around(command.op)
+        for depth, loop in enumerate(loops[command.op]):
+            if loop in cuts:
+                execution = found.setdefault((loop, command.counters[:depth]), _Execution(cuts[loop]))
+                execution.starts.setdefault(command.counters[depth], number)
+                execution.end = number + 1
+    return found.values()
+
+
+def _completed(program: Program) -> list[int]:
     """Of each command the mask of those that are complete when it starts."""
-    flow = run(program)
-    if flow.order != list(range(len(program.commands))):
+    order, _ = run(program)
+    if order != list(range(len(program.commands))):
         raise UndecidedError
-    order = Order(program, flow)
+    units = {unit: index for index, unit in enumerate(program.machine.units)}
+    members: list[list[int]] = [[] for _ in units]
+    prefixes = [[0] for _ in units]
+    for number, command in enumerate(program.commands):
+        unit = units[command.unit]
+        members[unit].append(number)
+        prefixes[unit].append(prefixes[unit][-1] | 1 << number)
     found: list[int] = []
-    barriers = iter([*program.barriers, -1])
-    barrier, floor = next(barriers), 0
-    for number in range(len(program.commands)):
-        while number == barrier:
-            order.barrier()
-            floor, barrier = number, next(barriers)
-        found.append(order.start(number) << floor | (1 << floor) - 1)
+    for _, _, clock, _ in happens_before(program):
+        mask = 0
+        for (base, later), prefix, numbers in zip(clock, prefixes, members, strict=True):
+            mask |= prefix[base]
+            while later:
+                mask |= 1 << numbers[base + later.bit_length() - 1]
+                later ^= 1 << (later.bit_length() - 1)
+        found.append(mask)
     return found
 
 
-def _has_settled(passage: Passage, before: Sequence[int]) -> bool:
-    """Whether what the rounds in front of a cut know of the first ones is the same in all of them."""
-    cut, starts = passage.cut, [*passage.starts, passage.end]
+def _has_settled(execution: _Execution, before: Sequence[int]) -> bool:
+    """Whether what the iterations before the gap know of the first ones is the same in all of them."""
+    cut, starts = execution.cut, [*execution.starts.values(), execution.end]
     old = (1 << starts[cut.settled]) - 1
     last = cut.head - 1
     length = starts[last + 1] - starts[last]
@@ -98,16 +214,16 @@ def _has_settled(passage: Passage, before: Sequence[int]) -> bool:
         for at in range(length):
             if (before[starts[last] + at] ^ before[starts[last - back] + at]) & old:
                 return False
-    # What comes after the loop knows as much of one of the first alike rounds as of the next.
-    one, two, three = starts[cut.alike : cut.alike + 3]
+    # What comes after the loop knows as much of the first regular iteration as of the next.
+    one, two, three = starts[cut.regular : cut.regular + 3]
     if two - one != three - two:
         return False
     mask = (1 << two - one) - 1
-    return all((mine >> one ^ mine >> two) & mask == 0 for mine in before[passage.end :])
+    return all((mine >> one ^ mine >> two) & mask == 0 for mine in before[execution.end :])
 
 
-def _without(program: Program, moving: Moving) -> Program:
-    """The program with the accesses only that are at the same bytes after each period."""
+def _without(program: Program, moving: _Moving) -> Program:
+    """The program with only the accesses that are to the same bytes after each period."""
     commands = [
         replace(
             command,
@@ -118,3 +234,279 @@ def _without(program: Program, moving: Moving) -> Program:
         for command in program.commands
     ]
     return replace(program, commands=commands)
+
+
+_Key = tuple[Operation, bool, int]
+"""An op, whether it writes, and which of its accesses is meant."""
+
+
+@dataclass(eq=False)
+class _MovingAccess:
+    """One access of an op, in all the iterations that are unrolled."""
+
+    op: Operation
+    writes: bool
+    loops: tuple[scf.ForOp, ...]
+    regions: dict[int, Region]
+    """By the number of the command."""
+    steps: list[int]
+    """By loop: how many bytes further it is after a period; 0 for a loop that is not cut."""
+    mask: int = 0
+    """The commands that make it."""
+
+    @property
+    def is_moving(self) -> bool:
+        return any(self.steps)
+
+
+class _Moving:
+    """The accesses of a program without some iterations; `before` is, by command, the mask of what happens before."""
+
+    def __init__(self, program: Program, before: Sequence[int], cuts: _Cuts):
+        self._program, self._before, self._cuts = program, before, cuts
+        self._accesses: dict[_Key, _MovingAccess] = {}
+        for number, command in enumerate(program.commands):
+            for writes, regions in ((False, command.reads), (True, command.writes)):
+                for at, region in enumerate(regions):
+                    self._access(command, writes, at).regions[number] = region
+        for access in self._accesses.values():
+            access.steps = [self._step(access, depth) for depth in range(len(access.loops))]
+            for number in access.regions:
+                access.mask |= 1 << number
+        self._pairs = 0
+
+    def _access(self, command: Command, writes: bool, at: int) -> _MovingAccess:
+        assert command.op is not None
+        key = command.op, writes, at
+        if key not in self._accesses:
+            self._accesses[key] = _MovingAccess(command.op, writes, loops_around(command.op), {}, [])
+        return self._accesses[key]
+
+    def _step(self, access: _MovingAccess, depth: int) -> int:
+        """How far the access moves in a period of the loop at a depth, which must be the same everywhere."""
+        cut = self._cuts.get(access.loops[depth])
+        if cut is None:
+            return 0
+        period = cut.steady.period
+        by_counters = {self._program.commands[number].counters: region for number, region in access.regions.items()}
+        found: set[int] = set()
+        for counters, region in by_counters.items():
+            if cut.regular <= counters[depth] < cut.far:
+                later = (*counters[:depth], counters[depth] + period, *counters[depth + 1 :])
+                other = by_counters.get(later)
+                if other is None or (other.length, other.dims) != (region.length, region.dims):
+                    raise UndecidedError
+                found.add(other.start - region.start)
+        if len(found) > 1:
+            raise UndecidedError
+        return next(iter(found), 0)
+
+    def is_moving(self, command: Command, writes: bool, at: int) -> bool:
+        """Whether an access of a command is to other bytes after a period."""
+        return self._access(command, writes, at).is_moving
+
+    def named_counters(self, command: Command) -> tuple[int, ...]:
+        """The iterations that issued a command; none if it stands for those of others as well."""
+        assert command.op is not None
+        return () if any(loop in self._cuts for loop in loops_around(command.op)) else command.counters
+
+    def hazards(self) -> Iterator[Hazard]:
+        """Races of two accesses of which one is moving, for each two ops once; raises UndecidedError."""
+        accesses = list(self._accesses.values())
+        named: set[tuple[Operation, Operation]] = set()
+        for number, one in enumerate(accesses):
+            for two in accesses[number:]:
+                if not (one.writes or two.writes) or not (one.is_moving or two.is_moving):
+                    continue
+                if (one.op, two.op) in named or self._are_apart(one, two):
+                    continue
+                if (found := self._race(one, two)) is not None:
+                    named |= {(one.op, two.op), (two.op, one.op)}
+                    yield found
+
+    # all pairs at once
+
+    def _are_apart(self, one: _MovingAccess, two: _MovingAccess) -> bool:
+        """Whether it is quickly shown that these accesses of no two different commands overlap."""
+        first, second = next(iter(one.regions.values())), next(iter(two.regions.values()))
+        if (first.space, first.storage) != (second.space, second.storage):
+            return True
+        if one is not two:
+            (low, high), (least, most) = self._hull(one), self._hull(two)
+            if high <= least or most <= low:
+                return True
+        line, second_line = self._line(one), self._line(two)
+        if line is None or second_line is None:
+            return False
+        (region, mine), (other, theirs) = line, second_line
+        trips = [[(trip_count(loop) or 1) - 1 for loop in each.loops] for each in (one, two)]
+        try:
+            if one is not two:
+                terms = [(-step, most) for step, most in zip(mine, trips[0], strict=True)]
+                return not _overlap_ever(region, other, terms + list(zip(theirs, trips[1], strict=True)))
+            for depth, (step, most) in enumerate(zip(mine, trips[0], strict=True)):
+                terms = [(step, most - 1)]
+                for inner, times in zip(mine[depth + 1 :], trips[0][depth + 1 :], strict=True):
+                    terms += [(inner, times), (-inner, times)]
+                if most and _overlap_ever(region, replace(region, start=region.start + step), terms):
+                    return False
+        except UndecidedError:
+            return False
+        return True
+
+    def _hull(self, access: _MovingAccess) -> tuple[int, int]:
+        low = min(region.start for region in access.regions.values())
+        high = max(region.end for region in access.regions.values())
+        for loop, step in zip(access.loops, access.steps, strict=True):
+            if step:
+                distance = step * self._cuts[loop].periods
+                low, high = low + min(0, distance), high + max(0, distance)
+        return low, high
+
+    def _line(self, access: _MovingAccess) -> tuple[Region, list[int]] | None:
+        """The access in the first iterations and how far it moves in one of each loop, if it is affine."""
+        commands = self._program.commands
+        by_counters = {commands[number].counters: region for number, region in access.regions.items()}
+        zero = (0,) * len(access.loops)
+        origin = by_counters.get(zero)
+        if origin is None:
+            return None
+        steps: list[int] = []
+        for depth in range(len(zero)):
+            next_one = by_counters.get((*zero[:depth], 1, *zero[depth + 1 :]))
+            steps.append(0 if next_one is None else next_one.start - origin.start)
+        for counters, region in by_counters.items():
+            start = origin.start + sum(step * count for step, count in zip(steps, counters, strict=True))
+            if (region.start, region.length, region.dims) != (start, origin.length, origin.dims):
+                return None
+        return origin, steps
+
+    # pair by pair
+
+    def _race(self, one: _MovingAccess, two: _MovingAccess) -> Hazard | None:
+        """The first pair of unordered commands that stands for one that overlaps."""
+        pairs = [(one, two)] if one is two else [(one, two), (two, one)]
+        for early, late in pairs:
+            for later, region in late.regions.items():
+                open_ = early.mask & ~self._before[later] & ((1 << later) - 1)
+                while open_:
+                    earlier = (open_ & -open_).bit_length() - 1
+                    open_ &= open_ - 1
+                    if self._overlap(early, earlier, late, later):
+                        mine, theirs = (later, region, late.writes), (earlier, early.regions[earlier], early.writes)
+                        return race(self._named(), mine, theirs)
+        return None
+
+    def _named(self) -> Program:
+        commands = [replace(command, counters=self.named_counters(command)) for command in self._program.commands]
+        return replace(self._program, commands=commands)
+
+    def _overlap(self, early: _MovingAccess, earlier: int, late: _MovingAccess, later: int) -> bool:
+        self._pairs += 1
+        if self._pairs > _MAX_PAIRS:
+            raise UndecidedError
+        family = self._family(early, earlier, late, later)
+        if family is None:
+            return False
+        distance, terms, is_exact = family
+        other = late.regions[later]
+        if not _overlap_ever(early.regions[earlier], replace(other, start=other.start + distance), terms):
+            return False
+        if not is_exact:
+            raise UndecidedError
+        return True
+
+    def _family(
+        self, early: _MovingAccess, earlier: int, late: _MovingAccess, later: int
+    ) -> tuple[int, list[_Term], bool] | None:
+        """
+        The pairs that two commands stand for: how much further the second is from the first, with what is added.
+
+        None if another pair stands for all of them; the last says whether the set is exact, or larger.
+        """
+        mine, theirs = (self._program.commands[number].counters for number in (earlier, later))
+        distance, terms, is_exact = 0, list[_Term](), True
+        depth = 0
+        while depth < min(len(mine), len(theirs)) and early.loops[depth] is late.loops[depth]:
+            cut = self._cuts.get(early.loops[depth])
+            first, second = mine[depth], theirs[depth]
+            depth += 1
+            if cut is not None:
+                at, to = cut.position(first), cut.position(second)
+                step, other = early.steps[depth - 1], late.steps[depth - 1]
+                if at < cut.regular:
+                    if at != to and cut.far <= to < cut.head:
+                        terms.append((other, cut.periods))
+                elif at < cut.settled:
+                    if to < cut.far:
+                        terms.append((other - step, cut.periods))
+                    elif to < cut.head:
+                        # The second may be later than the first, but not earlier.
+                        terms.append((other, cut.periods))
+                        if step != other:
+                            terms.append((-step, cut.periods))
+                            is_exact = False
+                    else:
+                        terms.append((-step, cut.periods))
+                elif at < cut.head:
+                    if to < cut.head and step == other:
+                        return None
+                    distance += ((other if to < cut.head else 0) - step) * cut.periods
+            if first != second:
+                break
+        for loop, step, iteration in zip(early.loops[depth:], early.steps[depth:], mine[depth:], strict=True):
+            cut = self._cuts.get(loop)
+            if cut is not None and cut.regular <= cut.position(iteration) < cut.settled:
+                terms.append((-step, cut.periods))
+            elif cut is not None and cut.settled <= cut.position(iteration) < cut.head:
+                distance -= step * cut.periods
+        for loop, step, iteration in zip(late.loops[depth:], late.steps[depth:], theirs[depth:], strict=True):
+            cut = self._cuts.get(loop)
+            if cut is not None and cut.far <= cut.position(iteration) < cut.head:
+                terms.append((step, cut.periods))
+        return distance, terms, is_exact
+
+
+_Term = tuple[int, int]
+"""A step in bytes, and how many times it is taken at most; at least 0 times."""
+
+
+def _overlap_ever(one: Region, other: Region, terms: Iterable[_Term]) -> bool:
+    """
+    Whether `other` overlaps `one` for some multiples, as it moves by `terms` against it.
+
+    Exact. Raises UndecidedError if more than some thousands of combinations would have to be looked at.
+    """
+    steps: dict[int, int] = {}
+    distance = other.start - one.start
+    moves = [*terms]
+    moves += [(stride, count - 1) for count, stride in other.dims]
+    moves += [(-stride, count - 1) for count, stride in one.dims]
+    for step, most in moves:
+        if step < 0:
+            distance += step * most
+        if step and most:
+            steps[abs(step)] = steps.get(abs(step), 0) + most
+    ordered = sorted(steps.items(), reverse=True)
+    rest = [0] * (len(ordered) + 1)
+    for at in range(len(ordered) - 1, -1, -1):
+        rest[at] = rest[at + 1] + ordered[at][0] * ordered[at][1]
+    least, most = 1 - other.length, one.length - 1
+    looked = 0
+    pending = [(0, distance)]
+    while pending:
+        at, reached = pending.pop()
+        looked += 1
+        if looked > _MAX_STEPS:
+            raise UndecidedError
+        if at == len(ordered):
+            if least <= reached <= most:
+                return True
+            continue
+        step, times = ordered[at]
+        low = max(0, -((reached + rest[at + 1] - least) // step))
+        high = min(times, (most - reached) // step)
+        if high - low > _MAX_STEPS:
+            raise UndecidedError
+        pending.extend((at + 1, reached + step * taken) for taken in range(low, high + 1))
+    return False

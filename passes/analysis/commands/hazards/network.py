@@ -1,9 +1,9 @@
 """
-The units as a Kahn network: in which order commands can start, and what the queues hold.
+Deadlocks, leaks and overflows: the units of a program as a Kahn network.
 
-Units take their commands in order and meet only in tokens, so whether all of them get through does not depend on how
-long anything takes: one run decides it. What a queue holds at most does, and is bounded by what is certain to have
-been taken out of it when a token is put in.
+Units take their commands in order and meet only in tokens, so whether all of them complete does not depend on how long
+anything takes (Kahn 1974): one run decides it. How many tokens a queue holds at most does depend on it, and is bounded
+by the pops that happen before a push.
 """
 
 from __future__ import annotations
@@ -11,49 +11,95 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
-from penstock.passes.analysis.commands.hazards.hazard import Fault, Hazard, ops_of, place, queue_title, title
-from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program, Queue, QueueName
+from xdsl.ir import Operation
 
-
-def outstanding(model: MachineModel, command: Command) -> int:
-    """How many transfers of its unit may be incomplete when a transfer has started, itself included."""
-    engine = model.engines.get(command.engine or "")
-    return 1 if engine is None else engine.outstanding
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.passes.analysis.commands.happens_before import happens_before
+from penstock.passes.analysis.commands.program import Command, Kind, Program, QueueName
 
 
-def is_alone(model: MachineModel, command: Command) -> bool:
-    """Whether a command starts only when all earlier ones of its unit are complete."""
-    return command.kind is not Kind.TRANSFER or outstanding(model, command) <= 1
+class Fault(Enum):
+    """What can be wrong with the order of a program."""
+
+    DEADLOCK = "deadlock"
+    """The units wait for each other, or for a token that is never signalled."""
+    LEAK = "leak"
+    """A queue does not end with the tokens that it had at the beginning."""
+    OVERFLOW = "overflow"
+    """A push can find its queue full, where that is an error."""
+    WRONG_UNIT = "wrong-unit"
+    """A queue is used that the machine lacks, or by a unit that it does not belong to."""
+    RACE = "race"
+    """Two accesses to the same bytes, one of which writes, have no happens-before between them."""
 
 
-@dataclass
-class Flow:
-    """How the commands of a program can get through."""
+@dataclass(frozen=True)
+class Hazard:
+    """One thing that is wrong, with the commands that it is about."""
 
-    order: list[int]
-    """The commands in an order in which they can start; all of them, if there are no hazards."""
-    sources: dict[int, list[int]]
-    """For a command that pops, the commands whose pushes it receives."""
-    hazards: list[Hazard] = field(default_factory=list[Hazard])
+    fault: Fault
+    message: str
+    commands: tuple[int, ...] = ()
+    """By their numbers; the first is where the message belongs."""
+    ops: tuple[Operation, ...] = field(default=(), compare=False)
+    """Where these come from, as far as that is known."""
+    notes: tuple[str, ...] = ()
+
+    def error(self) -> UserError:
+        """The hazard as an error of the user."""
+        return UserError(self.message, loc=location_of(self.ops[0]) if self.ops else None, notes=self.notes)
 
 
-def run(program: Program) -> Flow:
-    """Let the units of a program run; hazards are wrong queues, deadlocks, leaks and overflows."""
-    wrong = _wrong_units(program)
-    if wrong:
-        return Flow([], {}, wrong)
-    matched = _in_program_order(program)
-    if matched is None:
-        order, matched, stuck = _Network(program).run()
-        if stuck:
-            return Flow(order, matched, stuck)
-    else:
-        order = list(range(len(program.commands)))
-    flow = Flow(order, matched)
-    flow.hazards.extend(_leaks(program))
-    flow.hazards.extend(_overflows(program, flow))
-    return flow
+def title(command: Command) -> str:
+    """What a command is: its op and what performs it."""
+    name = command.op.name if command.op is not None else command.kind.value
+    if command.kind is Kind.CARRIER or not command.name:
+        return f"{name} on {command.unit}"
+    return f'{name} "{command.name}" on {command.unit}'
+
+
+def iteration(command: Command) -> str:
+    """The iterations of the loops around a command, after a blank; empty outside loops."""
+    return f" in iteration {', '.join(map(str, command.counters))}" if command.counters else ""
+
+
+def origin(command: Command) -> str:
+    """Where a command comes from, with its iteration, after a blank."""
+    return (f" at {location_of(command.op)}" if command.op is not None else "") + iteration(command)
+
+
+def queue_title(name: QueueName) -> str:
+    """A queue in a message."""
+    return f'the queue from "{name[0]}" to "{name[1]}"'
+
+
+def ops_of(commands: Sequence[Command], numbers: Sequence[int]) -> tuple[Operation, ...]:
+    """The ops of the commands of these numbers, where they are known."""
+    return tuple(op for number in numbers if (op := commands[number].op) is not None)
+
+
+def run(program: Program) -> tuple[list[int], list[Hazard]]:
+    """
+    The commands in an order in which they can start, program order if that is one, and hazards other than races.
+
+    There is no order if the program deadlocks, or uses queues that it may not.
+    """
+    if wrong := _wrong_units(program):
+        return [], wrong
+    order = list(range(len(program.commands)))
+    if not _runs_in_program_order(program):
+        network = _Network(program)
+        if not network.completes():
+            return [], [network.deadlock()]
+        order = network.order
+    return order, _leaks(program) + _overflows(program, order)
+
+
+def deadlocks(program: Program) -> bool:
+    """Whether the units of a program come to wait for each other."""
+    return not _runs_in_program_order(program) and not _Network(program).completes()
 
 
 def _wrong_units(program: Program) -> list[Hazard]:
@@ -73,157 +119,149 @@ def _wrong_units(program: Program) -> list[Hazard]:
     return found
 
 
-def _in_program_order(program: Program) -> dict[int, list[int]] | None:
-    """The sources of all pops if the commands can simply run one after the other; None if they cannot."""
-    holds: dict[QueueName, deque[int]] = {}
-    room: dict[QueueName, int | None] = {}
-    for queue in program.machine.queues:
-        holds[queue.name] = deque([-1] * queue.initial)
-        room[queue.name] = queue.capacity if queue.blocks else None
-    sources: dict[int, list[int]] = {}
+def _runs_in_program_order(program: Program) -> bool:
+    """Whether each command can complete before the next one starts."""
+    held = {queue.name: queue.initial for queue in program.machine.queues}
+    room = {queue.name: queue.capacity for queue in program.machine.queues if queue.blocks}
     for number, command in enumerate(program.commands):
-        if command.after and (command.after[-1] >= number or max(command.after) >= number):
-            return None
+        if command.after and max(command.after) >= number:
+            return False
         for name in command.pops:
-            if not holds[name]:
-                return None
-            if (source := holds[name].popleft()) >= 0:
-                sources.setdefault(number, []).append(source)
+            held[name] -= 1
+            if held[name] < 0:
+                return False
         for name in command.pushes:
-            holds[name].append(number)
-            limit = room[name]
-            if limit is not None and len(holds[name]) > limit:
-                return None
-    return sources
+            held[name] += 1
+            if name in room and held[name] > room[name]:
+                return False
+    return True
 
 
 class _Network:
-    """A run in any order: whoever can get on does."""
+    """A run in any order: every unit that can proceed does."""
 
     def __init__(self, program: Program):
         self.program = program
         self.streams: dict[str, deque[int]] = {unit: deque() for unit in program.machine.units}
         for number, command in enumerate(program.commands):
             self.streams[command.unit].append(number)
-        self.flying: dict[str, list[int]] = {unit: [] for unit in program.machine.units}
-        self.left: dict[int, deque[QueueName]] = {}
+        self.in_flight: dict[str, list[int]] = {unit: [] for unit in program.machine.units}
+        self.unpushed: dict[int, deque[QueueName]] = {}
         """The pushes that are still to be made, by a command in flight."""
-        self.queues: dict[QueueName, Queue] = {queue.name: queue for queue in program.machine.queues}
-        self.holds = {name: deque([-1] * queue.initial) for name, queue in self.queues.items()}
+        self.queues = {queue.name: queue for queue in program.machine.queues}
+        self.held = Counter({name: queue.initial for name, queue in self.queues.items()})
         self.done: set[int] = set()
         self.order: list[int] = []
-        self.sources: dict[int, list[int]] = {}
         self.barriers = deque(program.barriers)
 
-    def run(self) -> tuple[list[int], dict[int, list[int]], list[Hazard]]:
-        commands = self.program.commands
-        while len(self.done) < len(commands):
-            moving = False
+    def completes(self) -> bool:
+        """Let the units run until none can proceed: whether all commands are complete."""
+        progress = True
+        while progress:
+            progress = False
             for unit in self.streams:
                 while self._end(unit) or self._start(unit):
-                    moving = True
+                    progress = True
             while self.barriers and len(self.done) >= self.barriers[0]:
                 self.barriers.popleft()
-                moving = True
-            if not moving:
-                return self.order, self.sources, [self._deadlock()]
-        return self.order, self.sources, []
+                progress = True
+        return len(self.done) == len(self.program.commands)
 
     def _start(self, unit: str) -> bool:
-        stream, flying = self.streams[unit], self.flying[unit]
+        stream, in_flight = self.streams[unit], self.in_flight[unit]
         if not stream:
             return False
         number = stream[0]
         command = self.program.commands[number]
-        if flying and (
-            is_alone(self.program.machine, command)
-            or any(self.program.commands[other].kind is not Kind.TRANSFER for other in flying)
-            or len(flying) >= outstanding(self.program.machine, command)
+        if in_flight and (
+            len(in_flight) >= self.program.machine.outstanding(command)
+            or self.program.commands[in_flight[-1]].kind is not Kind.TRANSFER
         ):
             return False
-        if self._lacks(number):
+        if self._waits_for(number):
             return False
-        for name in command.pops:
-            if (source := self.holds[name].popleft()) >= 0:
-                self.sources.setdefault(number, []).append(source)
-        stream.popleft()
-        flying.append(number)
-        self.left[number] = deque(command.pushes)
+        self.held.subtract(command.pops)
+        in_flight.append(stream.popleft())
+        self.unpushed[number] = deque(command.pushes)
         self.order.append(number)
         return True
 
-    def _lacks(self, number: int) -> list[str]:
-        """What a command waits for before it can start, apart from its unit."""
+    def _waits_for(self, number: int) -> list[int | QueueName | None]:
+        """Tokens and queues that a command waits for before it can start, None for a barrier."""
         command = self.program.commands[number]
-        found: list[str] = []
+        found: list[int | QueueName | None] = []
         if self.barriers and number >= self.barriers[0]:
-            found.append("the barrier before it")
-        for other in command.after:
-            if other not in self.done:
-                known = 0 <= other < len(self.program.commands)
-                source = self.program.commands[other] if known else None
-                found.append(
-                    f"{title(source)}{place(source)}"
-                    if source is not None
-                    else f"a token that nobody signals ({other})"
-                )
-        for name, wanted in Counter(command.pops).items():
-            if len(self.holds[name]) < wanted:
-                found.append(f"a token of {queue_title(name)}" + self._why_empty(name))
+            found.append(None)
+        found += [other for other in command.after if other not in self.done]
+        found += [name for name, count in Counter(command.pops).items() if self.held[name] < count]
         return found
 
-    def _why_empty(self, name: QueueName) -> str:
-        unit = name[0]
-        coming = any(name in self.program.commands[other].pushes for other in self.streams[unit])
-        coming = coming or any(name in self.left[other] for other in self.flying[unit])
-        if coming:
-            return ""
-        pops = sum(command.pops.count(name) for command in self.program.commands)
-        pushes = sum(command.pushes.count(name) for command in self.program.commands)
-        initial = self.queues[name].initial
-        held = f" and holds {initial} at the beginning" if initial else ""
-        return f", which is popped {pops} times and pushed {pushes}{held}"
-
     def _end(self, unit: str) -> bool:
-        flying = self.flying[unit]
-        for at, number in enumerate(flying):
-            left = self.left[number]
+        in_flight = self.in_flight[unit]
+        for at, number in enumerate(in_flight):
+            unpushed = self.unpushed[number]
             # Tokens go into a queue in the order of the commands.
-            if left and at > 0:
+            if unpushed and at > 0:
                 continue
-            while left and not self._is_full(left[0]):
-                self.holds[left.popleft()].append(number)
-            if not left:
-                del flying[at]
-                del self.left[number]
+            while unpushed and not self._is_full(unpushed[0]):
+                self.held[unpushed.popleft()] += 1
+            if not unpushed:
+                del in_flight[at]
+                del self.unpushed[number]
                 self.done.add(number)
                 return True
         return False
 
     def _is_full(self, name: QueueName) -> bool:
         queue = self.queues[name]
-        return queue.blocks and len(self.holds[name]) >= queue.capacity
+        return queue.blocks and self.held[name] >= queue.capacity
 
-    def _deadlock(self) -> Hazard:
+    def deadlock(self) -> Hazard:
+        """What each unit waits for when none can proceed."""
         commands = self.program.commands
         notes: list[str] = []
         numbers: list[int] = []
-        never = False
+        is_signalled = True
         for unit, stream in self.streams.items():
-            flying = [number for number in self.flying[unit] if self.left[number]]
-            if flying:
-                number, what = flying[0], f"room in {queue_title(self.left[flying[0]][0])}"
+            pushing = [number for number in self.in_flight[unit] if self.unpushed[number]]
+            if pushing:
+                number, what = pushing[0], f"room in {queue_title(self.unpushed[pushing[0]][0])}"
             elif stream:
                 number = stream[0]
-                lacks = self._lacks(number)
-                never = never or any("which is popped" in each or "nobody" in each for each in lacks)
-                what = " and ".join(lacks) or "the commands before it"
+                waits = self._waits_for(number)
+                is_signalled = is_signalled and all(each is None or self._is_signalled(each) for each in waits)
+                what = " and ".join(map(self._title, waits)) or "the commands before it"
             else:
                 continue
             numbers.append(number)
-            notes.append(f"{unit} is at {title(commands[number])}{place(commands[number])}, which waits for {what}")
-        message = "a token that is waited for never comes" if never else "the units wait for each other for ever"
-        return Hazard(Fault.DEADLOCK, message, tuple(numbers), ops_of(commands, numbers), tuple(notes))
+            notes.append(f"{unit} is at {title(commands[number])}{origin(commands[number])}, which waits for {what}")
+        why = "the units wait for each other" if is_signalled else "token is never signalled"
+        return Hazard(Fault.DEADLOCK, f"deadlock: {why}", tuple(numbers), ops_of(commands, numbers), tuple(notes))
+
+    def _is_signalled(self, token: int | QueueName) -> bool:
+        """Whether a command is left that signals a token."""
+        if isinstance(token, int):
+            return 0 <= token < len(self.program.commands)
+        unit = token[0]
+        return any(token in self.program.commands[other].pushes for other in self.streams[unit]) or any(
+            token in self.unpushed[other] for other in self.in_flight[unit]
+        )
+
+    def _title(self, token: int | QueueName | None) -> str:
+        commands = self.program.commands
+        if token is None:
+            return "the barrier before it"
+        if isinstance(token, int):
+            if not self._is_signalled(token):
+                return f"a token that is never signalled ({token})"
+            return f"{title(commands[token])}{origin(commands[token])}"
+        if self._is_signalled(token):
+            return f"a token of {queue_title(token)}"
+        pops = sum(command.pops.count(token) for command in commands)
+        pushes = sum(command.pushes.count(token) for command in commands)
+        initial = self.queues[token].initial
+        holds = f" and holds {initial} at the beginning" if initial else ""
+        return f"a token of {queue_title(token)}, which is popped {pops} times and pushed {pushes}{holds}"
 
 
 def _leaks(program: Program) -> list[Hazard]:
@@ -232,12 +270,9 @@ def _leaks(program: Program) -> list[Hazard]:
     pops: Counter[QueueName] = Counter()
     last: dict[QueueName, int] = {}
     for number, command in enumerate(program.commands):
-        for name in command.pushes:
-            pushes[name] += 1
-            last[name] = number
-        for name in command.pops:
-            pops[name] += 1
-            last[name] = number
+        pushes.update(command.pushes)
+        pops.update(command.pops)
+        last.update(dict.fromkeys((*command.pushes, *command.pops), number))
     for queue in program.machine.queues:
         name = queue.name
         if pushes[name] != pops[name]:
@@ -249,76 +284,36 @@ def _leaks(program: Program) -> list[Hazard]:
     return found
 
 
-def _overflows(program: Program, flow: Flow) -> list[Hazard]:
-    """Pushes into queues where a full one is an error, and that may come before room has certainly been made."""
-    watched = {queue.name: queue for queue in program.machine.queues if not queue.blocks}
-    if not any(name in watched for command in program.commands for name in command.pushes):
+def _overflows(program: Program, order: Sequence[int]) -> list[Hazard]:
+    """Pushes into a queue where a full one is an error, without happens-before from the pop that makes room."""
+    checked = {queue.name: queue for queue in program.machine.queues if not queue.blocks}
+    commands = program.commands
+    if not any(name in checked for command in commands for name in command.pushes):
         return []
     poppers: dict[QueueName, list[int]] = defaultdict(list)
-    for number, command in enumerate(program.commands):
+    for number, command in enumerate(commands):
         for name in command.pops:
             poppers[name].append(number)
     pushed: Counter[QueueName] = Counter()
     found: dict[QueueName, Hazard] = {}
-    for number, started in _started(program, flow):
-        command = program.commands[number]
-        for name in command.pushes:
-            if name not in watched:
+    for number, relation, _, _ in happens_before(program, order):
+        for name in commands[number].pushes:
+            if name not in checked:
                 continue
-            queue = watched[name]
+            queue = checked[name]
             pop = queue.initial + pushed[name] - queue.capacity
             pushed[name] += 1
             if pop < 0 or name in found:
                 continue
-            taker = poppers[name][pop] if pop < len(poppers[name]) else None
-            if taker is None or not started(taker):
+            popper = poppers[name][pop] if pop < len(poppers[name]) else None
+            if popper is None or not relation.has_started(popper, number):
                 message = (
-                    f"{title(command)}{place(command)} may push into {queue_title(name)} when that holds "
-                    f"{queue.capacity} tokens, which is all it can hold"
+                    f"{title(commands[number])}{origin(commands[number])} may push into {queue_title(name)} when that "
+                    f"holds {queue.capacity} tokens, which is all it can hold"
                 )
                 notes: tuple[str, ...] = ()
-                if taker is not None:
-                    other = program.commands[taker]
-                    notes = (f"nothing says that {title(other)}{place(other)} has taken one before",)
-                found[name] = Hazard(Fault.OVERFLOW, message, (number,), ops_of(program.commands, (number,)), notes)
+                if popper is not None:
+                    other = commands[popper]
+                    notes = (f"no happens-before from the pop by {title(other)}{origin(other)}",)
+                found[name] = Hazard(Fault.OVERFLOW, message, (number,), ops_of(commands, (number,)), notes)
     return list(found.values())
-
-
-class _Started:
-    """Which commands have certainly started when a command ends: those of every unit below a number."""
-
-    def __init__(self, unit: Sequence[int], position: Sequence[int], clock: Sequence[int]):
-        self.unit, self.position, self.clock = unit, position, clock
-
-    def __call__(self, command: int) -> bool:
-        return self.position[command] < self.clock[self.unit[command]]
-
-
-def _started(program: Program, flow: Flow):
-    """The commands in the order of `flow`, each with what has started when it ends."""
-    units = {name: number for number, name in enumerate(program.machine.units)}
-    unit = [units[command.unit] for command in program.commands]
-    position = [0] * len(unit)
-    counts = [0] * len(units)
-    for number, where in enumerate(unit):
-        position[number] = counts[where]
-        counts[where] += 1
-    last: list[list[int]] = [[0] * len(units) for _ in units]
-    ends: dict[int, list[int]] = {}
-    barriers = deque(program.barriers)
-    seen = 0
-    for number in flow.order:
-        if barriers and seen >= barriers[0]:
-            barriers.popleft()
-            floor = [0] * len(units)
-            for clock in last:
-                floor = [max(a, b) for a, b in zip(floor, clock, strict=True)]
-            last = [list(floor) for _ in units]
-        seen += 1
-        clock = last[unit[number]]
-        for source in (*program.commands[number].after, *flow.sources.get(number, ())):
-            clock = [max(a, b) for a, b in zip(clock, ends[source], strict=True)]
-        clock = list(clock)
-        clock[unit[number]] = position[number] + 1
-        last[unit[number]] = ends[number] = clock
-        yield number, _Started(unit, position, clock)

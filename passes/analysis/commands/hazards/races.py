@@ -1,158 +1,134 @@
-"""Accesses to the same bytes in no order: the last ones to every range of bytes, against what each command knows."""
+"""Data races: the last accesses to every range of bytes, against what is complete when a command starts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from penstock.passes.analysis.commands.hazards.hazard import Fault, Hazard, ops_of, place, title
-from penstock.passes.analysis.commands.hazards.network import Flow
-from penstock.passes.analysis.commands.hazards.order import Order
-from penstock.passes.analysis.commands.hazards.overlap import named_bytes, neighbours
-from penstock.passes.analysis.commands.program import Command, Program
+from xdsl.ir import Operation
+
+from penstock.passes.analysis.commands.happens_before import Clock, HappensBefore, happens_before
+from penstock.passes.analysis.commands.hazards.network import Fault, Hazard, iteration, ops_of, origin, run, title
+from penstock.passes.analysis.commands.program import Program
 from penstock.passes.analysis.commands.region import Region
 
-_Storage = tuple[str, int]
+MAX_HAZARDS = 100
+"""The most hazards that are named, unless a caller says otherwise."""
+
+
+def check(program: Program, *, most: int = MAX_HAZARDS) -> list[Hazard]:
+    """
+    The hazards of a program: none means that every timing of it computes the same.
+
+    Exact: units are in order and meet in tokens, a Kahn network. Deadlocks and the final counts of queues do not depend
+    on timing and are found by one run; a queue of the kind "error" must have room for a push in every timing; and of
+    two accesses to a common byte, one of them a write, one must happen before the other.
+    A transfer touches its bytes from its start to its end. Off-chip storages count as scopes do.
+
+    Raises nothing. Named are at most `most` hazards, and each pair of ops once; after a deadlock nothing else is.
+    """
+    order, hazards = run(program)
+    if len(order) == len(program.commands):
+        hazards += races(program, order, most)
+    return hazards[:most]
 
 
 @dataclass(slots=True)
 class _Range:
-    """The accesses to one range of bytes that a later one could be in no order with."""
+    """The accesses to one range of bytes that may race with a later one."""
 
     region: Region
     near: list[_Range] = field(default_factory=list["_Range"], repr=False)
     """The ranges that overlap it, itself first."""
-    written: bool = False
     writes: list[int] = field(default_factory=list[int])
     reads: list[int] = field(default_factory=list[int])
 
 
-def ranges_of(program: Program) -> dict[Region, _Range]:
+def _ranges(program: Program) -> dict[Region, _Range]:
     """The ranges of all storages that are written, with what overlaps them."""
-    places: dict[_Storage, dict[Region, bool]] = {}
+    storages: dict[tuple[str, int], dict[Region, bool]] = {}
     for command in program.commands:
         for region in command.reads:
-            places.setdefault((region.space, region.storage), {}).setdefault(region, False)
+            storages.setdefault((region.space, region.storage), {}).setdefault(region, False)
         for region in command.writes:
-            places.setdefault((region.space, region.storage), {})[region] = True
+            storages.setdefault((region.space, region.storage), {})[region] = True
     found: dict[Region, _Range] = {}
-    for written in places.values():
-        if not any(written.values()):
-            continue
-        regions = list(written)
-        ranges = [_Range(region, written=written[region]) for region in regions]
-        for each, near in zip(ranges, neighbours(regions, list(written.values())), strict=True):
-            each.near = [ranges[number] for number in near]
-        found.update(zip(regions, ranges, strict=True))
+    for written in storages.values():
+        if any(written.values()):
+            regions = list(written)
+            ranges = [_Range(region) for region in regions]
+            for each, near in zip(ranges, _neighbours(regions, list(written.values())), strict=True):
+                each.near = [ranges[number] for number in near]
+            found.update(zip(regions, ranges, strict=True))
     return found
 
 
-class Races:
-    """Commands in the order of a flow; whatever races with an earlier one becomes a hazard."""
-
-    def __init__(self, program: Program, flow: Flow, most: int):
-        self._program = program
-        self._order = Order(program, flow)
-        self._flow = flow
-        self._most = most
-        self._ranges = ranges_of(program)
-        # Ranges are looked up by what they are only once: hashing them costs more than all the rest.
-        self._by_identity: dict[int, _Range | None] = {}
-        self._entries = [0] * len(program.commands)
-        """How many ranges know each command."""
-        self.hazards: list[Hazard] = []
-        self._told: set[tuple[int, int]] = set()
-
-    def run(self) -> list[Hazard]:
-        """All races, up to `most`, of which each names two accesses; two ops are named once."""
-        barriers = iter([*self._program.barriers, -1])
-        barrier = next(barriers)
-        for at, number in enumerate(self._flow.order):
-            while at == barrier:
-                self._barrier()
-                barrier = next(barriers)
-            self._visit(number)
-            if len(self.hazards) >= self._most:
-                break
-            if not at & 255:
-                self._order.tidy(lambda number: self._entries[number] > 0)
-        return self.hazards
-
-    def _barrier(self) -> None:
-        self._order.barrier()
-        for each in self._ranges.values():
-            each.writes.clear()
-            each.reads.clear()
-
-    def _range(self, region: Region) -> _Range | None:
-        key = id(region)
-        if key not in self._by_identity:
-            self._by_identity[key] = self._ranges.get(region)
-        return self._by_identity[key]
-
-    def _visit(self, number: int) -> None:
-        before = self._order.start(number)
-        command = self._program.commands[number]
-        bit, entries = self._order.bit, self._entries
-        for region in command.reads:
-            mine = self._range(region)
-            if mine is None:
-                continue
-            for near in mine.near:
-                for other in near.writes:
-                    at = bit.get(other)
-                    if at is not None and not before >> at & 1:
-                        self._race(number, region, False, other, near.region, True)
-            # Who comes after this read comes after all those before it.
-            mine.reads = self._left(mine.reads, before)
-            mine.reads.append(number)
-            entries[number] += 1
-        for region in command.writes:
-            mine = self._range(region)
-            if mine is None:
-                continue
-            for near in mine.near:
-                for other in near.writes:
-                    at = bit.get(other)
-                    if at is not None and not before >> at & 1 and other != number:
-                        self._race(number, region, True, other, near.region, True)
-                for other in near.reads:
-                    at = bit.get(other)
-                    if at is not None and not before >> at & 1 and other != number:
-                        self._race(number, region, True, other, near.region, False)
-            mine.writes = self._left(mine.writes, before)
-            # What this write comes after need not be known any more: who races with that races with this.
-            mine.reads = self._left(mine.reads, before)
-            mine.writes.append(number)
-            entries[number] += 1
-
-    def _left(self, numbers: list[int], before: int) -> list[int]:
-        """Those of `numbers` that are not complete; the others are forgotten."""
-        kept: list[int] = []
-        for other in numbers:
-            at = self._order.bit.get(other)
-            if at is not None and not before >> at & 1:
-                kept.append(other)
-            else:
-                self._entries[other] -= 1
-        return kept
-
-    def _race(self, number: int, region: Region, writes: bool, other: int, theirs: Region, wrote: bool) -> None:
-        hazard = race(self._program, (number, region, writes), (other, theirs, wrote))
-        key = (
-            id(self._program.commands[number].op) if hazard.ops else number,
-            other if not hazard.ops else id(hazard.ops[-1]),
-        )
-        if key not in self._told and len(self.hazards) < self._most:
-            self._told.add(key)
-            self.hazards.append(hazard)
+def _neighbours(regions: Sequence[Region], written: Sequence[bool]) -> list[list[int]]:
+    """For each of the different ranges of a storage, itself first, those it overlaps, if one of the two is written."""
+    found: list[list[int]] = [[number] for number in range(len(regions))]
+    ends = [region.end for region in regions]
+    active: list[int] = []
+    for number in sorted(range(len(regions)), key=lambda number: regions[number].start):
+        region = regions[number]
+        start = region.start
+        active = [other for other in active if ends[other] > start]
+        for other in active:
+            if (written[number] or written[other]) and regions[other].overlaps(region):
+                found[number].append(other)
+                found[other].append(number)
+        active.append(number)
+    return found
 
 
-Access = tuple[int, Region, bool]
+def races(program: Program, order: Iterable[int], most: int) -> list[Hazard]:
+    """
+    Up to `most` pairs of accesses to a common byte, one a write, without happens-before; two ops are named once.
+
+    For each range the accesses are kept that do not happen before a later one to the same range: what races with an
+    access that is left out races with the one that it happens before.
+    """
+    ranges = _ranges(program)
+    # Ranges are looked up by what they are only once: hashing them costs more than all the rest.
+    by_identity: dict[int, _Range | None] = {}
+    found: dict[tuple[Operation | int, Operation | int], Hazard] = {}
+    for number, relation, clock, _ in happens_before(program, order):
+        command = program.commands[number]
+        for writes, regions in ((False, command.reads), (True, command.writes)):
+            for region in regions:
+                key = id(region)
+                if key not in by_identity:
+                    by_identity[key] = ranges.get(region)
+                mine = by_identity[key]
+                if mine is None:
+                    continue
+                for near in mine.near:
+                    for wrote, others in ((True, near.writes), (False, near.reads if writes else ())):
+                        for other in others:
+                            if other != number and not relation.is_complete(other, clock):
+                                one, two = (program.commands[each].op or each for each in (number, other))
+                                if (one, two) not in found:
+                                    accesses = (number, region, writes), (other, near.region, wrote)
+                                    found[one, two] = race(program, *accesses)
+                mine.reads = _incomplete(mine.reads, relation, clock)
+                if writes:
+                    mine.writes = [*_incomplete(mine.writes, relation, clock), number]
+                else:
+                    mine.reads.append(number)
+        if len(found) >= most:
+            break
+    return list(found.values())[:most]
+
+
+def _incomplete(numbers: Sequence[int], relation: HappensBefore, clock: Clock) -> list[int]:
+    return [number for number in numbers if not relation.is_complete(number, clock)]
+
+
+_Touched = tuple[int, Region, bool]
 """The number of a command, what it touches, and whether it writes that."""
 
 
-def race(program: Program, later: Access, earlier: Access) -> Hazard:
-    """Two accesses in no order; the later one in the program comes first."""
+def race(program: Program, later: _Touched, earlier: _Touched) -> Hazard:
+    """Two accesses without happens-before; the later one in the program comes first."""
     (number, region, writes), (other, theirs, wrote) = later, earlier
     if number < other:
         number, region, writes, other, theirs, wrote = other, theirs, wrote, number, region, writes
@@ -160,14 +136,14 @@ def race(program: Program, later: Access, earlier: Access) -> Hazard:
     one, two = commands[number], commands[other]
     verbs = {True: "writes", False: "reads"}
     is_itself = one.op is not None and one.op is two.op
-    who = "it" if is_itself else f"{title(two)}{place(two)}"
-    when = "" if not is_itself else rounds(two) or " in an earlier round"
+    who = "it" if is_itself else f"{title(two)}{origin(two)}"
+    when = "" if not is_itself else iteration(two) or " in an earlier iteration"
     also = " also" if is_itself and writes == wrote else ""
-    what = named_storage(program, region)
+    what = _named_bytes(program, region)
     message = (
-        f"{title(one)}{rounds(one)} {verbs[writes]} {what}, which {who}{also} {verbs[wrote]}{when}"
-        + (f" ({named_storage(program, theirs)})" if theirs != region else "")
-        + ", and nothing orders the two"
+        f"data race: {title(one)}{iteration(one)} {verbs[writes]} {what}, which {who}{also} {verbs[wrote]}{when}"
+        + (f" ({_named_bytes(program, theirs)})" if theirs != region else "")
+        + ", with no happens-before between the two"
     )
     token = f"its own token{when.replace(' in ', ' of ', 1)}" if is_itself else f"the token of {who}"
     return Hazard(
@@ -175,13 +151,12 @@ def race(program: Program, later: Access, earlier: Access) -> Hazard:
     )
 
 
-def rounds(command: Command) -> str:
-    """The rounds alone: where the message stands says the rest."""
-    return f" in round {', '.join(map(str, command.counters))}" if command.counters else ""
-
-
-def named_storage(program: Program, region: Region) -> str:
+def _named_bytes(program: Program, region: Region) -> str:
     """The bytes of a region in a message, by the name of its storage."""
     if region.storage and region.storage < len(program.storages):
-        return f"bytes {region.start}..{region.end - 1} of {program.storages[region.storage]}"
-    return named_bytes(region)
+        where = program.storages[region.storage]
+    elif region.storage:
+        where = f"argument {region.storage} in {region.space}"
+    else:
+        where = f'"{region.space}"'
+    return f"bytes {region.start}..{region.end - 1} of {where}"
