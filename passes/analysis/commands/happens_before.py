@@ -100,6 +100,23 @@ class HappensBefore:
             return clock
         return (*clock[:unit], own, *clock[unit + 1 :])
 
+    def and_ends(self, clock: Clock, numbers: Iterable[int]) -> Clock:
+        """
+        `clock`, and what is complete when all of these commands are.
+
+        Start clocks of a unit ascend, so of each unit the latest start implies those of the others.
+        """
+        latest = {self._at[number][0]: number for number in sorted(numbers)}
+        for number in latest.values():
+            clock = join(clock, self._starts[number])
+        own = dict.fromkeys(latest, 0)
+        for number in numbers:
+            unit, position = self._at[number]
+            if position >= clock[unit][0]:
+                own[unit] |= 1 << (position - clock[unit][0])
+        ends = [_union(each, (each[0], own[unit])) if own.get(unit) else each for unit, each in enumerate(clock)]
+        return tuple(ends)
+
     def pushed(self, number: int) -> Clock:
         """What is complete when a command has pushed its tokens."""
         unit, position = self._at[number]
@@ -212,8 +229,6 @@ def happens_before(
         for other in received[number]:
             if other is not None:
                 implied = join(implied, relation.pushed(other))
-        clock = implied
-        for other in command.after:
-            clock = join(clock, relation.end(other))
+        clock = relation.and_ends(implied, command.after) if command.after else implied
         relation.start(number, command.unit, clock, executes=command.kind is not Kind.TRANSFER)
         yield number, relation, clock, implied

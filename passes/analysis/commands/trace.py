@@ -83,6 +83,9 @@ class Recorder:
         self.commands: list[Command] = []
         self._machine = machine
         self._limit = limit
+        self._units: list[str] = []
+        self._alone: list[bool] = []
+        """By command: its unit, and whether it starts alone."""
         self._latest: dict[str, int] = {}
         """The last command of each unit, and the last one that starts alone."""
         self._latest_alone: dict[str, int] = {}
@@ -117,8 +120,11 @@ class Recorder:
         if unit in self._pops:
             command.pops = tuple(self._pops.pop(unit))
         self.commands.append(command)
+        alone = self._machine.starts_alone(command)
+        self._units.append(unit)
+        self._alone.append(alone)
         self._latest[unit] = number
-        if self._machine.starts_alone(command):
+        if alone:
             self._latest_alone[unit] = number
         return number
 
@@ -154,13 +160,13 @@ class Recorder:
 
     def _after(self, tokens: Sequence[Token], command: Command) -> tuple[int, ...]:
         """What a command comes after that neither its unit nor a barrier implies."""
-        commands, unit, first = self.commands, command.unit, tokens[0]
+        units, unit, first = self._units, command.unit, tokens[0]
         numbers = (first,) if len(tokens) == 1 and isinstance(first, int) else self._numbers(Join(tokens))
-        own = [number for number in numbers if commands[number].unit == unit]
+        own = [number for number in numbers if units[number] == unit]
         if not own and (not numbers or numbers[0] >= self._start):
             return numbers
-        implied = len(commands) if self._machine.starts_alone(command) else self._latest_alone.get(unit, -1)
-        if 0 <= implied < len(commands) and commands[implied].kind is not Kind.TRANSFER:
+        implied = len(units) if self._machine.starts_alone(command) else self._latest_alone.get(unit, -1)
+        if 0 <= implied < len(units) and self.commands[implied].kind is not Kind.TRANSFER:
             implied += 1
         return tuple(n for n in numbers if n >= self._start and (n >= implied or n not in own))
 
@@ -182,11 +188,11 @@ class Recorder:
             kept: list[int] = []
             closed: set[str] = set()
             for number in sorted(found, reverse=True):
-                command = self.commands[number]
-                if command.unit not in closed:
+                unit = self._units[number]
+                if unit not in closed:
                     kept.append(number)
-                    if self._machine.starts_alone(command):
-                        closed.add(command.unit)
+                    if self._alone[number]:
+                        closed.add(unit)
             token.numbers = tuple(reversed(kept))
             token.parts = ()
         return token.numbers

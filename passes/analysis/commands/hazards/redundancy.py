@@ -14,7 +14,7 @@ from xdsl.ir import Operation
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.machine import TargetOp
-from penstock.passes.analysis.commands.happens_before import happens_before, join
+from penstock.passes.analysis.commands.happens_before import happens_before
 from penstock.passes.analysis.commands.hazards.network import run
 from penstock.passes.analysis.commands.program import Command, MachineModel
 from penstock.passes.analysis.commands.trace import NOTHING, Recorder, Token, trace
@@ -46,12 +46,8 @@ def redundant_operands(
         operands, op = recorder.operands[number], program.commands[number].op
         if not operands or op is None:
             continue
-        for other in recorder.waited[number]:
-            implied = join(implied, relation.end(other))
-        known = [relation.nothing] * len(operands)
-        for operand, members in enumerate(operands):
-            for other in members:
-                known[operand] = join(known[operand], relation.end(other))
+        implied = relation.and_ends(implied, recorder.waited[number])
+        known = [relation.and_ends(relation.nothing, members) for members in operands]
         covers = coverage.setdefault(op, {})
         for operand, members in enumerate(operands):
             for other in members:
