@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from penstock.dialects.machine import DRAM, Fault, IntrinsicOp, MachinePart, OperandSpec, ScopeOp, TargetOp
 
-_Step = tuple[frozenset[str], str]
+_Filling = tuple[frozenset[str], str]
 """The scopes that must be filled for another one to be, and that other one."""
 
 
@@ -28,13 +28,13 @@ def reach_faults(target: TargetOp) -> Iterator[tuple[MachinePart, Fault]]:
     if not scopes or not (target.dmas() or intrinsics):
         return
     moves = [(source, end) for dma in target.dmas().values() for source in dma.sources for end in dma.destinations]
-    steps: list[_Step] = [(frozenset([source]), end) for source, end in moves]
+    steps: list[_Filling] = [(frozenset([source]), end) for source, end in moves]
     for op in intrinsics:
         reads = frozenset(spec.scope for spec in _operands(op) if spec.role == "in")
         steps += [(reads, _output(op).scope)] if reads else []
     if not any(source == DRAM for source, _ in moves):
         what = f'nothing gets onto the chip: no DMA reads "{DRAM}"'
-        yield scopes[0], Fault("name", what, (_remedy(DRAM, scopes[0].sym_name.data),))
+        yield scopes[0], Fault("name", what, (_repair(DRAM, scopes[0].sym_name.data),))
         return
     reached = _closure({DRAM}, steps)
     for scope in scopes:
@@ -51,7 +51,7 @@ def reach_faults(target: TargetOp) -> Iterator[tuple[MachinePart, Fault]]:
         parent = target.scopes()[output.scope].parent_name
         place = _operands(op).index(output)
         what = f'"{output.name}" is written in "{output.scope}", from where nothing leads off chip'
-        yield op, Fault("operands", what, (_remedy(output.scope, parent),), (place, "scope"))
+        yield op, Fault("operands", what, (_repair(output.scope, parent),), (place, "scope"))
 
 
 def _operands(intrinsic: IntrinsicOp) -> list[OperandSpec]:
@@ -63,7 +63,7 @@ def _output(intrinsic: IntrinsicOp) -> OperandSpec:
     return _operands(intrinsic)[-1]
 
 
-def _closure(start: set[str], steps: list[_Step]) -> set[str]:
+def _closure(start: set[str], steps: list[_Filling]) -> set[str]:
     """What can be filled if `start` is."""
     filled = set(start)
     while more := {end for needed, end in steps if needed <= filled} - filled:
@@ -73,7 +73,7 @@ def _closure(start: set[str], steps: list[_Step]) -> set[str]:
 
 def _emptied(moves: list[tuple[str, str]], intrinsics: list[IntrinsicOp]) -> set[str]:
     """The scopes from which elements get off chip as they are."""
-    back: list[_Step] = [(frozenset([end]), source) for source, end in moves]
+    back: list[_Filling] = [(frozenset([end]), source) for source, end in moves]
     back += [(frozenset([_output(op).scope]), _operands(op)[0].scope) for op in intrinsics if _is_move(op)]
     return _closure({DRAM}, back)
 
@@ -93,8 +93,8 @@ def _unreached(scope: ScopeOp, intrinsics: list[IntrinsicOp]) -> Fault:
         if spec.scope == name and spec.role != "out"
     ]
     what = f'nothing gets from off chip to the scope "{name}"'
-    return Fault("name", what, (*wanted[:1], _remedy(scope.parent_name, name)))
+    return Fault("name", what, (*wanted[:1], _repair(scope.parent_name, name)))
 
 
-def _remedy(start: str, end: str) -> str:
+def _repair(start: str, end: str) -> str:
     return f'add a [[dma]] with from = ["{start}"] and to = ["{end}"]'

@@ -1,5 +1,5 @@
 """
-Where the tables, keys and values of a TOML text stand, which the standard library's reader does not say.
+Where the tables, keys and values of a TOML text are, which the standard library's reader does not say.
 
 The text must have been read by `tomllib` before: nothing is checked again here, and a text that this scanner does
 not follow to its end gives the positions found so far.
@@ -8,13 +8,13 @@ not follow to its end gives the positions found so far.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 Path = tuple[str | int, ...]
-"""The way to a value: keys of tables and places in arrays, as one would index the parsed document."""
-
-Position = tuple[int, int]
-"""Line and column, both counted from 1."""
+"""The way to a value: keys of tables and indices of arrays, as one would index the parsed document."""
 
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -22,31 +22,40 @@ _STRING = re.compile(r'"""(?:\\.|[^\\])*?"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?:\\.
 _SCALAR = re.compile(r"[^,\]}#\n]+")
 
 
-class _LostError(Exception):
-    """The scanner does not follow the text any further."""
+class Position(NamedTuple):
+    """A place in a text. Those of one machine are sorted by `order`: 0 in its file, 1 in the file it extends, ..."""
+
+    order: int
+    file: str
+    line: int
+    """Counted from 1, as columns are."""
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
 
 
 @dataclass
 class Positions:
-    """The position of each table header or key, and of each value."""
+    """The position of each table header or key, and of each value; that of the empty path is the beginning."""
 
-    keys: dict[Path, Position] = field(default_factory=dict[Path, Position])
+    keys: dict[Path, Position]
     values: dict[Path, Position] = field(default_factory=dict[Path, Position])
 
     def key(self, path: Path) -> Position:
-        """The place of the key at `path`, else of the nearest table or array around it, else the beginning."""
-        while path and path not in self.keys:
+        """The place of the key at `path`, else of the nearest table or array around it."""
+        while path not in self.keys:
             path = path[:-1]
-        return self.keys.get(path, (1, 1))
+        return self.keys[path]
 
     def value(self, path: Path) -> Position:
         """The place of the value at `path`, else of the key."""
         return self.values.get(path) or self.key(path)
 
 
-def locate(text: str) -> Positions:
+def locate(text: str, file: str = "", order: int = 0) -> Positions:
     """The positions in a TOML `text`."""
-    scanner = _Scanner(text)
+    scanner = _Scanner(text, Position(order, file, 1, 1))
     try:
         scanner.document()
     except _LostError:
@@ -54,11 +63,16 @@ def locate(text: str) -> Positions:
     return scanner.found
 
 
+class _LostError(Exception):
+    """The scanner does not follow the text any further."""
+
+
 class _Scanner:
-    def __init__(self, text: str):
+    def __init__(self, text: str, start: Position):
         self.text = text
         self.at = 0
-        self.found = Positions()
+        self.start = start
+        self.found = Positions({(): start})
         self.counts: dict[Path, int] = {}
         self.line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
@@ -66,45 +80,42 @@ class _Scanner:
         table: Path = ()
         self._match(_BLANK)
         while self.at < len(self.text):
-            if self._peek("[["):
-                table = self._header("[[", "]]")
-            elif self._peek("["):
-                table = self._header("[", "]")
+            start = self._position()
+            if self._accept("[["):
+                table = self._header(start, "]]")
+            elif self._accept("["):
+                table = self._header(start, "]")
             else:
                 self._pair(table)
             self._match(_BLANK)
 
-    def _position(self, at: int) -> Position:
-        low, high = 0, len(self.line_starts)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.line_starts[middle] <= at else (low, middle)
-        return low + 1, at - self.line_starts[low] + 1
+    def _position(self) -> Position:
+        line = bisect_right(self.line_starts, self.at)
+        return self.start._replace(line=line, column=self.at - self.line_starts[line - 1] + 1)
 
-    def _peek(self, word: str) -> bool:
-        return self.text.startswith(word, self.at)
+    def _accept(self, word: str) -> bool:
+        found = self.text.startswith(word, self.at)
+        self.at += len(word) if found else 0
+        return found
 
     def _expect(self, word: str) -> None:
-        if not self._peek(word):
+        if not self._accept(word):
             raise _LostError
-        self.at += len(word)
 
-    def _match(self, pattern: re.Pattern[str]) -> str:
-        match = pattern.match(self.text, self.at)
-        if match is None:
-            raise _LostError
-        self.at = match.end()
-        return match.group()
+    def _match(self, *patterns: re.Pattern[str]) -> str:
+        """What the first of the patterns that matches here matches."""
+        for pattern in patterns:
+            if (match := pattern.match(self.text, self.at)) is not None:
+                self.at = match.end()
+                return match.group()
+        raise _LostError
 
-    def _header(self, opening: str, closing: str) -> Path:
-        start = self._position(self.at)
-        self._expect(opening)
+    def _header(self, start: Position, closing: str) -> Path:
         path: Path = ()
         names = self._key()
         for place, name in enumerate(names):
             path = (*path, name)
-            is_last = place == len(names) - 1
-            if is_last and opening == "[[":
+            if place == len(names) - 1 and closing == "]]":
                 self.counts[path] = self.counts.get(path, -1) + 1
             if path in self.counts:
                 self.found.keys.setdefault(path, start)
@@ -117,18 +128,15 @@ class _Scanner:
         names: list[str] = []
         while True:
             self._match(_BLANK)
-            if self._peek('"') or self._peek("'"):
-                names.append(self._match(_STRING)[1:-1])
-            else:
-                names.append(self._match(_BARE_KEY))
+            name = self._match(_STRING, _BARE_KEY)
+            names.append(name[1:-1] if name[0] in "\"'" else name)
             self._match(_BLANK)
-            if not self._peek("."):
+            if not self._accept("."):
                 return names
-            self._expect(".")
 
     def _pair(self, table: Path) -> None:
         self._match(_BLANK)
-        start = self._position(self.at)
+        start = self._position()
         path = table
         for name in self._key():
             path = (*path, name)
@@ -138,37 +146,28 @@ class _Scanner:
 
     def _value(self, path: Path) -> None:
         self._match(_BLANK)
-        self.found.values[path] = self._position(self.at)
-        if self._peek("["):
-            self._array(path)
-        elif self._peek("{"):
-            self._inline_table(path)
-        elif self._peek('"') or self._peek("'"):
-            self._match(_STRING)
+        self.found.values[path] = self._position()
+        if self._accept("["):
+            self._items("]", lambda place: self._element((*path, place)))
+        elif self._accept("{"):
+            self._items("}", lambda _: self._pair(path))
         else:
-            self._match(_SCALAR)
+            self._match(_STRING, _SCALAR)
 
-    def _array(self, path: Path) -> None:
-        self._expect("[")
+    def _element(self, path: Path) -> None:
+        self.found.keys[path] = self._position()
+        self._value(path)
+
+    def _items(self, closing: str, read: Callable[[int], None]) -> None:
+        """The items of an array or an inline table, separated by commas."""
         self._match(_BLANK)
         place = 0
-        while not self._peek("]"):
-            self.found.keys[(*path, place)] = self._position(self.at)
-            self._value((*path, place))
+        while not self._accept(closing):
+            if place:
+                self._expect(",")
+                self._match(_BLANK)
+                if self._accept(closing):
+                    return
+            read(place)
             place += 1
             self._match(_BLANK)
-            if not self._peek("]"):
-                self._expect(",")
-                self._match(_BLANK)
-        self._expect("]")
-
-    def _inline_table(self, path: Path) -> None:
-        self._expect("{")
-        self._match(_BLANK)
-        while not self._peek("}"):
-            self._pair(path)
-            self._match(_BLANK)
-            if not self._peek("}"):
-                self._expect(",")
-                self._match(_BLANK)
-        self._expect("}")

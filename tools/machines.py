@@ -24,7 +24,7 @@ from penstock.lowering.from_machine_toml import (
     read_machine,
     shipped_machines,
 )
-from penstock.lowering.machine_table import ASSUMED
+from penstock.lowering.machine_file import ASSUMED
 from penstock.tools.errors import render
 
 _NAMING = ("sym_name", "origin")

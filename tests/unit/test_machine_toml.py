@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import FileLineColLoc, f16, f32, i8, i32
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, render_location
 from penstock.dialects.machine import MachinePart, TargetOp, numbers_of
 from penstock.lowering.from_machine_toml import (
     MachineFileError,
@@ -274,6 +274,66 @@ def test_loading_a_faulty_file_raises_all_of_its_faults(tmp_path: Path) -> None:
     assert validate(str(path))[1].message == 'unknown key "cores" in [machine]'
 
 
+def test_a_machine_that_extends_another_is_the_other_but_for_what_it_says(tmp_path: Path) -> None:
+    middle = tmp_path / "middle.toml"
+    middle.write_text(
+        '[machine]\nname = "middle"\nextends = "vta-pynq"\n[sources]\nmine = "a guess"\n'
+        '[[scope]]\nname = "uop"\nsize = { value = 4096, source = "mine" }\n'
+        '[[intrinsic]]\nname = "alu_mul"\nremove = true\n'
+        '[[queue]]\nfrom = "load"\nto = "compute"\ncapacity = 3\n'
+        '[[processor]]\nname = "arm"\nsource = "mine"\n[[bus]]\nname = "spare"\nrate = [1, 1]\nassumed = true\n'
+    )
+    (tmp_path / "below").mkdir()
+    path = tmp_path / "below" / "top.toml"
+    path.write_text(
+        '[machine]\nname = "top"\nextends = "../middle.toml"\nfreq_mhz = 7\n[[bus]]\nname = "spare"\nrate = [2, 1]\n'
+    )
+    base, target = load_machine("vta-pynq"), load_machine(str(path))
+    assert (target.machine_name, target.frequency_mhz) == ("top", 7)
+    assert target.scope("uop").size_bytes == 4096
+    assert list(target.scopes()) == list(base.scopes())
+    assert [*target.intrinsics()] == [name for name in base.intrinsics() if name != "alu_mul"]
+    assert [queue.capacity_tokens for queue in target.queues()] == [3, 255, 255, 255]
+    processor = target.processor()
+    assert processor is not None
+    assert str(processor.origin) == '{all = "mine"}'
+    assert target.buses()["spare"].bytes_per_cycle == (2, 1)
+    locations = [render_location(part.location) for part in (*target.scopes().values(), target.buses()["spare"])]
+    assert [location.split(":")[0] for location in locations] == [
+        *["vta-pynq.toml"] * 3,
+        str(tmp_path / "below" / ".." / "middle.toml"),
+        str(path),
+    ]
+
+
+def test_a_fault_of_the_base_is_told_at_its_place_in_the_base(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(
+        '[machine]\nname = "base"\nfreq_mhz = 1.5\nassumed = true\n[[unit]]\nname = "u"\n'
+    )
+    path = tmp_path / "own.toml"
+    path.write_text('[machine]\nname = "own"\nextends = "base.toml"\nfrequency = 3\n')
+    assert [fault.loc for fault in validate(str(path))] == [f"{path}:4:1", f"{tmp_path / 'base.toml'}:3:12"]
+
+
+@pytest.mark.parametrize(
+    ("extends", "message"),
+    [
+        ('"vta"', 'extends: unknown machine "vta"'),
+        ('"none.toml"', "extends: cannot read the file: No such file or directory"),
+        ("3", "extends must be the name or the path of a machine"),
+        ('"broken.toml"', "not TOML: Expected '=' after a key in a key/value pair"),
+    ],
+)
+def test_a_base_that_cannot_be_read_is_told(extends: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text("[machine]\nname\n")
+    path = tmp_path / "own.toml"
+    path.write_text(f'[machine]\nname = "own"\nextends = {extends}\n')
+    [fault] = validate(str(path))
+    assert fault.message == message
+    place = f"{path}:3:11" if fault.message.startswith("extends") else f"{tmp_path / 'broken.toml'}:2:5"
+    assert fault.loc == place
+
+
 def test_an_unknown_machine_lists_those_that_ship() -> None:
     with pytest.raises(UserError, match='unknown machine "vta"') as caught:
         load_machine("vta")
@@ -300,7 +360,7 @@ def test_every_key_of_a_machine_file_is_found_in_its_text(name: str) -> None:
     paths = list(paths_of(tomllib.loads(text)))
     assert paths
     for path in paths:
-        line, column = positions.keys[path]
+        _, _, line, column = positions.keys[path]
         rest = lines[line - 1][column - 1 :]
         if isinstance(path[-1], str):
             assert rest.startswith((f"{path[-1]} =", f"[{path[-1]}]", f"[[{path[-1]}]]")), path
@@ -315,14 +375,14 @@ def test_positions_survive_every_kind_of_toml_value() -> None:
         "d.e = [ # ]\n  1979-05-27 07:32:00, { f = 'g]', h = [] },\n]\n"
         "[[t]]\n[t.u]\nv = true\n[[t]]\n v = 1_000\n"
     )
-    positions = locate(text)
+    positions = locate(text, "t.toml")
     assert set(paths_of(tomllib.loads(text))) <= set(positions.keys)
-    assert positions.value(("b c",)) == (4, 9)
-    assert positions.value(("d", "e", 1, "f")) == (6, 30)
-    assert positions.key(("t", 0, "u", "v")) == (10, 1)
-    assert positions.key(("t", 1, "v")) == (12, 2)
-    assert positions.key(("t", 1, "missing")) == (11, 1)
-    assert positions.key(("elsewhere",)) == (1, 1)
+    assert str(positions.value(("b c",))) == "t.toml:4:9"
+    assert str(positions.value(("d", "e", 1, "f"))) == "t.toml:6:30"
+    assert str(positions.key(("t", 0, "u", "v"))) == "t.toml:10:1"
+    assert str(positions.key(("t", 1, "v"))) == "t.toml:12:2"
+    assert str(positions.key(("t", 1, "missing"))) == "t.toml:11:1"
+    assert str(positions.key(("elsewhere",))) == "t.toml:1:1"
 
 
 def test_the_machine_files_are_part_of_the_package() -> None:
