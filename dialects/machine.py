@@ -33,7 +33,6 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface, Symb
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.diagnostics import UserError, nearest_or_all
-from penstock.dialects.machine_base import DRAM, TARGET_NAME, Fault, MachinePart, int_of, numbers_of
 from penstock.dialects.machine_intrinsic import (
     IMMEDIATE,
     STRIDES,
@@ -42,20 +41,22 @@ from penstock.dialects.machine_intrinsic import (
     layout_of,
 )
 from penstock.dialects.machine_parts import (
-    CONVERT_RULES,
-    FULL_POLICIES,
+    DRAM,
+    TARGET_NAME,
     BusOp,
     DmaOp,
+    Fault,
+    MachinePart,
     ProcessorOp,
     QueueOp,
     ScopeOp,
     UnitOp,
+    int_of,
+    numbers_of,
 )
 
 __all__ = [
-    "CONVERT_RULES",
     "DRAM",
-    "FULL_POLICIES",
     "HOST",
     "IMMEDIATE",
     "STRIDES",

@@ -1,12 +1,14 @@
 """
 Latency hiding as arithmetic: how long a nest of loops takes on units that run beside each other. Plain data in and out.
 
-A round of a loop loads, computes and stores; each unit takes its commands in order, and a buffer with B slots lets B
-rounds be under way. Then n rounds take fill + (n - 1) x II + drain, and the initiation interval II is the larger of
-two bounds. ResMII: what one round asks of the busiest unit or bus. RecMII: the largest ratio of delay to distance
-over the cycles of dependences. The slots make such cycles: a load may refill the slot that the computation of B rounds
-before has released, hence (latency + transfer + compute) / B <= II, and likewise (compute + epilogue + latency +
-store) / B for accumulators (Rau, MICRO 1994; the max-plus view is that of marked graphs).
+An iteration loads, computes and stores; each unit takes its commands in order, and a buffer with B slots lets B
+iterations be under way. Then n iterations take fill + (n - 1) x II + drain, and the initiation interval II is the
+larger of two bounds (Rau, MICRO 1994; the max-plus view is that of marked graphs):
+
+- ResMII: what one iteration asks of the busiest unit or bus.
+- RecMII: the largest ratio of delay to distance over the cycles of dependences. The slots make such cycles: a load may
+  refill the slot that the computation of B iterations before has released, so (latency + transfer + compute) / B <= II,
+  and likewise (compute + epilogue + latency + store) / B for accumulators.
 
 `time_of` evaluates the max-plus recurrence itself, nested loops and short ones included, and goes on in steps of II
 when a loop has reached its steady state. Times are cycles.
@@ -14,94 +16,16 @@ when a loop has reached its steady state. Times are cycles.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-STEADY_ROUNDS = 48
-"""After so many rounds of a loop at most its rate is taken for settled."""
-# Bounds of the initiation interval
-
-
-def resource_bound(uses: Iterable[Mapping[str, int]], units: Mapping[str, int] | None = None) -> int:
-    """ResMII: the commands of one round as cycles on resources; `units` says of which there are several."""
-    total: dict[str, int] = defaultdict(int)
-    for use in uses:
-        for resource, cycles in use.items():
-            total[resource] += cycles
-    return max((-(-cycles // (units or {}).get(resource, 1)) for resource, cycles in total.items()), default=0)
-
-
-@dataclass(frozen=True)
-class Edge:
-    """`target` of the round `distance` later starts `delay` cycles after `source` at the earliest."""
-
-    source: str
-    target: str
-    delay: int
-    distance: int = 0
-
-
-def recurrence_bound(edges: Sequence[Edge]) -> int:
-    """
-    RecMII: the largest ceil(delay / distance) over all cycles of dependences.
-
-    Raises ValueError for a cycle within one round, which nothing can run.
-    """
-    if not any(edge.distance for edge in edges):
-        if _gains(edges, 0):
-            raise ValueError("a cycle of dependences within one round")
-        return 0
-    low, high = 0, max(1, sum(edge.delay for edge in edges))
-    if _gains(edges, high):
-        raise ValueError("a cycle of dependences within one round")
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if _gains(edges, middle) else (low, middle)
-    return low
-
-
-def _gains(edges: Sequence[Edge], interval: int) -> bool:
-    """Whether some cycle takes longer than its distance in rounds of that interval (Bellman and Ford)."""
-    nodes = {node for edge in edges for node in (edge.source, edge.target)}
-    start = dict.fromkeys(sorted(nodes), 0)
-    for _ in range(len(nodes) + 1):
-        changed = False
-        for edge in edges:
-            earliest = start[edge.source] + edge.delay - interval * edge.distance
-            if earliest > start[edge.target]:
-                start[edge.target], changed = earliest, True
-        if not changed:
-            return False
-    return True
-
-
-def slots_needed(delay: int, interval: int) -> int:
-    """The slots of a ring of which one is taken for `delay` cycles (filling, using, freeing) every `interval`."""
-    return max(1, -(-delay // interval)) if interval > 0 else 1
-
-
-def slots_bound(delay: int, slots: int) -> int:
-    """The initiation interval below which a ring of so many slots does not let a loop go."""
-    return -(-delay // slots)
-
-
-def outstanding_needed(latency: int, transfer: int, interval: int) -> int:
-    """Little's law: the transfers that must be in flight so that one ends every `interval`."""
-    return slots_needed(latency + transfer, interval)
-
-
-def pipelined(rounds: int, fill: int, interval: int, drain: int) -> int:
-    """The time of a loop of which a round begins every `interval`; `fill` + `drain` is one round alone."""
-    return fill + (rounds - 1) * interval + drain if rounds > 0 else 0
-
-
-# Nests
+STEADY_ITERATIONS = 48
+"""After so many iterations of a loop at most its rate is taken for settled."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command, or `count` equal ones in a row, of a round."""
+    """A command, or `count` equal ones in a row, of an iteration."""
 
     unit: str
     cycles: int
@@ -130,7 +54,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Loop:
-    """Rounds of a body, in program order."""
+    """Iterations of a body, in program order."""
 
     trips: int
     body: tuple[Step | Loop, ...]
@@ -259,7 +183,7 @@ class _State:
     shared: frozenset[str | None] = frozenset()
     """The buses that several streams use."""
     computing: frozenset[str] = frozenset()
-    """The units that compute: they do not run ahead, and their own transfers hold up nobody."""
+    """The units that compute: they do not run ahead, and their own transfers hold up none."""
     end: int = 0
     clock: dict[str, int] = field(default_factory=dict[str, int])
     flight: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
@@ -356,7 +280,7 @@ class _State:
             left = loop.trips - number - 1
             if left and len(after) == len(before):
                 moved = {new - old for new, old in zip(after, before, strict=True)} - {0}
-                if (len(moved) <= 1 and number) or number >= STEADY_ROUNDS:
+                if (len(moved) <= 1 and number) or number >= STEADY_ITERATIONS:
                     self._advance([(new - old) * left for new, old in zip(after, before, strict=True)])
                     return
             before = after

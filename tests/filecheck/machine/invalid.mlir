@@ -487,5 +487,5 @@ machine.target @m frequency 1 {
 
 // -----
 
-// expected-error @below {{unit "u" must stand directly in a machine.target}}
+// expected-error @below {{unit "u" must be directly in a machine.target}}
 machine.unit @u
