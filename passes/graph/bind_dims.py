@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, TensorTyp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
@@ -103,8 +104,7 @@ class _Binding:
                 op.rebind(self.sizes)
                 if op.is_identity():
                     op.result.replace_all_uses_with(op.operands[0])
-                    op.detach()
-                    op.erase()
+                    Rewriter.erase_op(op)
             case FusedOp():
                 for argument, operand in zip(list(op.body.block.args), op.operands, strict=True):
                     set_type(argument, operand.type)

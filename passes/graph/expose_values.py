@@ -11,10 +11,12 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, Modul
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
+from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.functions import body_block
-from penstock.dialects.graph import NCHW, CastOp, ConstantOp, FusedOp, GraphOp, LayoutTransformOp
+from penstock.dialects.graph import NCHW, GraphOp
 from penstock.passes.graph.values import LAYOUT_ATTRIBUTE
 
 NAME_ATTRIBUTE = "graph.name"
@@ -24,13 +26,13 @@ NAME_ATTRIBUTE = "graph.name"
 def layout_of(value: SSAValue) -> StringAttr | None:
     """The layout in which `value` holds an image, where the op that computes it, or its group, says so."""
     op = value.owner
-    if isinstance(op, FusedOp):
+    if isinstance(op, graph.FusedOp):
         return layout_of(op.terminator.values[op.outputs.index(value)])
     if not isinstance(op, Operation):
         return None
-    if isinstance(op, CastOp) and LAYOUT_ATTRIBUTE not in op.attributes:
+    if isinstance(op, graph.CastOp) and LAYOUT_ATTRIBUTE not in op.attributes:
         return layout_of(op.x)
-    if isinstance(op, LayoutTransformOp):
+    if isinstance(op, graph.LayoutTransformOp):
         return op.target if {"N", "C"} < set(op.target.data) else None
     found = op.properties.get("layout", op.attributes.get(LAYOUT_ATTRIBUTE))
     return found if isinstance(found, StringAttr) else None
@@ -44,9 +46,9 @@ def name_of(op: Operation) -> str:
 def _exposed(func: FuncOp, what: str) -> Iterator[tuple[SSAValue, dict[str, Attribute]]]:
     """The values to return, and the attributes of the results."""
     for index, op in enumerate(func.body.block.ops):
-        if not isinstance(op, FusedOp) and (what == "groups" or not isinstance(op, GraphOp)):
+        if not isinstance(op, graph.FusedOp) and (what == "groups" or not isinstance(op, GraphOp)):
             continue
-        if isinstance(op, ConstantOp):
+        if isinstance(op, graph.ConstantOp):
             continue
         for value in op.results:
             name = name_of(op) or f"{op.name}#{index}"
@@ -72,8 +74,7 @@ def _expose(func: FuncOp, what: str) -> None:
     new = ReturnOp(*values)
     new.location = last.location
     block.insert_op_before(new, last)
-    last.detach()
-    last.erase()
+    Rewriter.erase_op(last)
     func.function_type = FunctionType.from_lists(list(func.function_type.inputs), [value.type for value in values])
     func.res_attrs = ArrayAttr([attributes for _, attributes in results])
 

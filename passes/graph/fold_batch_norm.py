@@ -1,8 +1,7 @@
-"""Fold batch normalisation into the convolution or matrix product in front of it."""
+"""Fold batch normalisation into the convolution or matrix product before it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,133 +9,77 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
-from xdsl.pattern_rewriter import (
-    GreedyRewritePatternApplier,
-    PatternRewriter,
-    PatternRewriteWalker,
-    RewritePattern,
-    op_type_rewrite_pattern,
-)
+from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWalker
 
+from penstock.dialects import graph
 from penstock.dialects.context import store_of
-from penstock.dialects.graph import (
-    NCHW,
-    AddOp,
-    BatchNormalizationOp,
-    ConvOp,
-    DivOp,
-    GemmOp,
-    MulOp,
-    ReshapeOp,
-    SqrtOp,
-    SubOp,
-    channel_axis,
-    tensor_of,
-)
-from penstock.dialects.weights import WeightStore
-from penstock.passes.graph.values import NodeBuilder, is_constant, only_user
+from penstock.dialects.graph import tensor_of
+from penstock.passes.graph.simplification.contractions import scaled_weights
+from penstock.passes.graph.simplification.rules import ApplyRules, Rules
+from penstock.passes.graph.values import NodeBuilder, is_constant, only_user, rebuilt
 
 
-def _affine(op: BatchNormalizationOp, build: NodeBuilder) -> tuple[SSAValue, SSAValue]:
+def _affine(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> tuple[SSAValue, SSAValue]:
     """The vectors (factor, shift) for which the normalisation is x * factor + shift: of constants, a constant."""
-    epsilon = build.number(op.epsilon.value.data, op.var, "epsilon")
-    deviation = build.emit(SqrtOp(build.emit(AddOp(op.var, epsilon), "variance")), "deviation")
-    factor = build.emit(DivOp(op.scale, deviation), "factor")
-    shift = build.emit(SubOp(op.bias, build.emit(MulOp(op.mean, factor), "mean")), "shift")
+    epsilon = nodes.number(op.epsilon.value.data, op.var, "epsilon")
+    deviation = nodes.add(graph.SqrtOp(nodes.add(graph.AddOp(op.var, epsilon), "variance")), "deviation")
+    factor = nodes.add(graph.DivOp(op.scale, deviation), "factor")
+    shift = nodes.add(graph.SubOp(op.bias, nodes.add(graph.MulOp(op.mean, factor), "mean")), "shift")
     return factor, shift
 
 
-def _along(vector: SSAValue, axis: int, rank: int, build: NodeBuilder, part: str) -> SSAValue:
-    """`vector` in a shape that broadcasts along dimension `axis` of a tensor of `rank`."""
-    if axis == rank - 1:
-        return vector
-    return build.emit(ReshapeOp(vector, [-1, *[1] * (rank - 1 - axis)]), part)
+def _can_fold(op: graph.BatchNormalizationOp, weights: SSAValue, addend: SSAValue | None) -> bool:
+    """Whether only `op` uses the product, of constants that keep their type: narrow ones would be rounded again."""
+    constants = [weights, *op.operands[1:], *([] if addend is None else [addend])]
+    keeps_type = tensor_of(weights).element_type == tensor_of(op.result).element_type
+    return only_user(op.x) is op and keeps_type and all(map(is_constant, constants))
 
 
-def _are_constant(values: Sequence[SSAValue | None]) -> bool:
-    return all(value is None or is_constant(value) for value in values)
+def _into_conv(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> SSAValue | None:
+    """A convolution, then batch normalisation of its channels: the filters scaled, the bias scaled and shifted."""
+    conv = op.x.owner
+    if not isinstance(conv, graph.ConvOp) or conv.filters is not None or not _can_fold(op, conv.w, conv.b):
+        return None
+    rank, layout = op.result_type.get_num_dims(), conv.layout.data
+    if op.axis.value.data != graph.channel_axis(layout, rank):
+        return None
+    factor, shift = _affine(op, nodes)
+    w = scaled_weights(conv.w, factor, 0 if layout == graph.NCHW else rank - 1, nodes, "filters")
+    b = shift
+    if conv.b is not None:
+        b = nodes.add(graph.AddOp(nodes.add(graph.MulOp(conv.b, factor), "scaled"), shift), "bias")
+    return nodes.add(rebuilt(conv, [conv.x, w, b]))
 
 
-def _can_scale(weights: SSAValue, product: SSAValue, op: BatchNormalizationOp) -> bool:
-    """Whether only `op` uses the product, and weights keep their type: narrow ones would be rounded again."""
-    return only_user(product) is op and tensor_of(weights).element_type == tensor_of(op.result).element_type
+def _into_gemm(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> SSAValue | None:
+    """A gemm, then batch normalisation of its columns: the matrix scaled, the addend scaled and shifted."""
+    gemm = op.x.owner
+    if not isinstance(gemm, graph.GemmOp) or op.axis.value.data != 1 or not _can_fold(op, gemm.b, gemm.c):
+        return None
+    factor, shift = _affine(op, nodes)
+    b, c = scaled_weights(gemm.b, factor, 0 if gemm.trans_b else 1, nodes, "matrix"), shift
+    if (addend := gemm.c) is not None:
+        if (beta := gemm.beta.value.data) != 1:
+            addend = nodes.add(graph.MulOp(addend, nodes.number(beta, addend, "beta")), "addend")
+        c = nodes.add(graph.AddOp(nodes.add(graph.MulOp(addend, factor), "scaled"), shift), "bias")
+    alpha, trans_a, trans_b = gemm.alpha.value.data, bool(gemm.trans_a), bool(gemm.trans_b)
+    accumulator = gemm.accumulator
+    return nodes.add(graph.GemmOp(gemm.a, b, c, alpha=alpha, trans_a=trans_a, trans_b=trans_b, accumulator=accumulator))
 
 
-@dataclass
-class FoldIntoConv(RewritePattern):
-    """conv, then batch normalisation of its channels: the filters scaled, the bias scaled and shifted."""
-
-    store: WeightStore
-
-    @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: BatchNormalizationOp, rewriter: PatternRewriter) -> None:
-        conv = op.x.owner
-        if not isinstance(conv, ConvOp) or conv.filters is not None or not _can_scale(conv.w, conv.result, op):
-            return
-        rank, layout = op.result_type.get_num_dims(), conv.layout.data
-        if op.axis.value.data != channel_axis(layout, rank) or not _are_constant((conv.w, conv.b, *op.operands[1:])):
-            return
-        build = NodeBuilder(op.location, self.store)
-        factor, shift = _affine(op, build)
-        outputs = 0 if layout == NCHW else rank - 1
-        w = build.emit(MulOp(conv.w, _along(factor, outputs, rank, build, "factors")), "filters")
-        b = shift
-        if conv.b is not None:
-            b = build.emit(AddOp(build.emit(MulOp(conv.b, factor), "scaled"), shift), "bias")
-        properties = conv.properties.copy()
-        build.finish(ConvOp.create(operands=[conv.x, w, b], result_types=[op.result_type], properties=properties))
-        rewriter.replace(op, build.ops)
-        rewriter.erase(conv)
+def _into_scale_and_shift(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> SSAValue | None:
+    """A batch normalisation with nothing before it to fold into: one product and one sum with constants."""
+    if not all(map(is_constant, op.operands[1:])):
+        return None
+    factor, shift = _affine(op, nodes)
+    inner = op.result_type.get_num_dims() - 1 - op.axis.value.data
+    scaled = scaled_weights(op.x, factor, op.axis.value.data, nodes, "scaled")
+    if inner:
+        shift = nodes.add(graph.ReshapeOp(shift, [-1, *[1] * inner]), "shifts")
+    return nodes.add(graph.AddOp(scaled, shift))
 
 
-@dataclass
-class FoldIntoGemm(RewritePattern):
-    """gemm, then batch normalisation of its columns: the matrix scaled, the addend scaled and shifted."""
-
-    store: WeightStore
-
-    @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: BatchNormalizationOp, rewriter: PatternRewriter) -> None:
-        gemm = op.x.owner
-        if not isinstance(gemm, GemmOp) or not _can_scale(gemm.b, gemm.result, op):
-            return
-        if op.axis.value.data != 1 or not _are_constant((gemm.b, gemm.c, *op.operands[1:])):
-            return
-        build = NodeBuilder(op.location, self.store)
-        factor, shift = _affine(op, build)
-        columns = 0 if gemm.trans_b else 1
-        b = build.emit(MulOp(gemm.b, _along(factor, columns, 2, build, "factors")), "matrix")
-        c = shift
-        if gemm.c is not None:
-            addend = gemm.c
-            if gemm.beta.value.data != 1:
-                beta = build.number(gemm.beta.value.data, addend, "beta")
-                addend = build.emit(MulOp(addend, beta), "addend")
-            c = build.emit(AddOp(build.emit(MulOp(addend, factor), "scaled"), shift), "bias")
-        alpha, trans_a, trans_b = gemm.alpha.value.data, bool(gemm.trans_a), bool(gemm.trans_b)
-        build.finish(GemmOp(gemm.a, b, c, alpha=alpha, trans_a=trans_a, trans_b=trans_b, accumulator=gemm.accumulator))
-        rewriter.replace(op, build.ops)
-        rewriter.erase(gemm)
-
-
-@dataclass
-class SplitIntoScaleAndShift(RewritePattern):
-    """A batch normalisation with nothing in front to fold into: one product and one sum with constants."""
-
-    store: WeightStore
-
-    @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: BatchNormalizationOp, rewriter: PatternRewriter) -> None:
-        if not _are_constant(op.operands[1:]):
-            return
-        build = NodeBuilder(op.location, self.store)
-        axis, rank = op.axis.value.data, op.result_type.get_num_dims()
-        factor, shift = _affine(op, build)
-        scaled = build.emit(MulOp(op.x, _along(factor, axis, rank, build, "factors")), "scaled")
-        shifted = AddOp(scaled, _along(shift, axis, rank, build, "shifts"))
-        shifted.attributes = op.attributes.copy()
-        build.finish(shifted)
-        rewriter.replace(op, build.ops)
+RULES: Rules = {graph.BatchNormalizationOp: (_into_conv, _into_gemm, _into_scale_and_shift)}
 
 
 @dataclass(frozen=True)
@@ -195,6 +138,4 @@ class FoldBatchNormPass(ModulePass):
     reassociates: ClassVar[bool] = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        store = store_of(ctx)
-        patterns: list[RewritePattern] = [FoldIntoConv(store), FoldIntoGemm(store), SplitIntoScaleAndShift(store)]
-        PatternRewriteWalker(GreedyRewritePatternApplier(patterns)).rewrite_module(op)
+        PatternRewriteWalker(GreedyRewritePatternApplier([ApplyRules(RULES, store_of(ctx))])).rewrite_module(op)

@@ -13,7 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import ConstantOp, FusedOp, GraphOp, IdentityOp
 from penstock.dialects.weights import Array, WeightStore
-from penstock.passes.graph.values import constant_of, graph_blocks, remove_dead_constants
+from penstock.passes.graph.values import constant_of, erase_dead, graph_blocks
 from penstock.runtime.interpreter.graph import evaluate_op, implementation_of
 
 GROWTH_LIMIT = 1 << 20
@@ -37,9 +37,8 @@ class _Folding:
             if any(use.operation not in inside for use in op.results[0].uses):
                 self._materialise(op)
         for op in reversed(folded):
-            op.detach()
-            op.erase()
-        remove_dead_constants(self.block)
+            Rewriter.erase_op(op)
+        erase_dead(self.block)
 
     def _evaluate(self, op: Operation) -> bool:
         """Evaluate `op` if its operands are known; whether it is to be replaced by its value."""

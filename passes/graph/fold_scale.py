@@ -15,16 +15,15 @@ from penstock.dialects import graph
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import NCHW, NHWC, channel_axis, tensor_of
 from penstock.passes.graph.simplification.arithmetic import join_constants
-from penstock.passes.graph.simplification.contractions import channel_vector
+from penstock.passes.graph.simplification.contractions import channel_vector, scaled_weights
 from penstock.passes.graph.simplification.rules import (
     ApplyRules,
-    Nodes,
     Rules,
     has_type_of,
     is_integral,
     is_short_constant,
 )
-from penstock.passes.graph.values import graph_blocks, only_user
+from penstock.passes.graph.values import NodeBuilder, graph_blocks, only_user, rebuilt
 
 
 def _with_constant(op: graph.AddOp | graph.MulOp) -> tuple[SSAValue, SSAValue] | None:
@@ -40,20 +39,12 @@ def _with_constant(op: graph.AddOp | graph.MulOp) -> tuple[SSAValue, SSAValue] |
     return None
 
 
-def _scaled(weights: SSAValue, factor: SSAValue, axis: int, nodes: Nodes, part: str) -> SSAValue:
-    """`weights` times a vector along dimension `axis`."""
-    behind = tensor_of(weights).get_num_dims() - 1 - axis
-    if behind:
-        factor = nodes.add(graph.ReshapeOp(factor, [-1, *[1] * behind]), "factors")
-    return nodes.add(graph.MulOp(weights, factor), part)
-
-
 def _are_plain(weights: SSAValue, op: graph.GraphOp) -> bool:
     """Whether weights are constants of the type of the result: narrow ones would be rounded again."""
     return is_short_constant(weights) and tensor_of(weights).element_type == tensor_of(op.result).element_type
 
 
-def _into_conv(op: graph.AddOp | graph.MulOp, nodes: Nodes) -> SSAValue | None:
+def _into_conv(op: graph.AddOp | graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
     found = _with_constant(op)
     if found is None or not isinstance(conv := found[0].owner, graph.ConvOp) or only_user(conv.result) is not op:
         return None
@@ -68,14 +59,12 @@ def _into_conv(op: graph.AddOp | graph.MulOp, nodes: Nodes) -> SSAValue | None:
     if isinstance(op, graph.AddOp):
         w, b = conv.w, vector if conv.b is None else nodes.add(graph.AddOp(conv.b, vector), "bias")
     else:
-        w = _scaled(conv.w, vector, 0 if layout == NCHW else rank - 1, nodes, "filters")
+        w = scaled_weights(conv.w, vector, 0 if layout == NCHW else rank - 1, nodes, "filters")
         b = None if conv.b is None else nodes.add(graph.MulOp(conv.b, vector), "bias")
-    operands = [conv.x, w] if b is None else [conv.x, w, b]
-    properties = conv.properties.copy()
-    return nodes.add(graph.ConvOp.create(operands=operands, result_types=[op.result.type], properties=properties))
+    return nodes.add(rebuilt(conv, [conv.x, w] if b is None else [conv.x, w, b]))
 
 
-def _into_product(op: graph.MulOp, nodes: Nodes) -> SSAValue | None:
+def _into_product(op: graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
     found = _with_constant(op)
     if found is None or not isinstance(product := found[0].owner, graph.MatmulOp | graph.GemmOp):
         return None
@@ -90,14 +79,13 @@ def _into_product(op: graph.MulOp, nodes: Nodes) -> SSAValue | None:
     if vector is None:
         return None
     columns = 0 if gemm and bool(product.trans_b) else 1
-    operands = [product.a, _scaled(product.b, vector, columns, nodes, "matrix")]
+    operands = [product.a, scaled_weights(product.b, vector, columns, nodes, "matrix")]
     if addend is not None:
         operands.append(nodes.add(graph.MulOp(addend, vector), "addend"))
-    properties = product.properties.copy()
-    return nodes.add(type(product).create(operands=operands, result_types=[op.result.type], properties=properties))
+    return nodes.add(rebuilt(product, operands))
 
 
-def _distribute(op: graph.MulOp, nodes: Nodes) -> SSAValue | None:
+def _distribute(op: graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
     """(x + c) * d -> x * d + c * d, where x is a product with a constant that takes the factor."""
     found = _with_constant(op)
     if found is None or not isinstance(total := found[0].owner, graph.AddOp) or only_user(total.result) is not op:

@@ -19,7 +19,7 @@ from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, is_gro
 from penstock.passes.graph.fusion.remarks import Remarks, called
 from penstock.passes.graph.fusion.spm_model import SpmModel, cheaper
 from penstock.passes.graph.storage_type import multiplies_halves_only
-from penstock.passes.graph.values import graph_blocks, remove_dead_constants
+from penstock.passes.graph.values import erase_dead, graph_blocks
 
 __all__ = ["GraphFusePass", "is_groupable"]
 
@@ -73,8 +73,7 @@ def _outline(group: PlannedGroup, remark: str | None) -> None:
     Rewriter.insert_op(fused, InsertPoint.before(last))
     last.results[0].replace_all_uses_with(fused.results[0])
     for op in reversed(group.members):
-        op.detach()
-        op.erase()
+        Rewriter.erase_op(op)
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ class GraphFusePass(ModulePass):
             remarks = Remarks(graph, groups)
             for group, remark in [(group, remarks.of(group) if self.remarks else None) for group in groups]:
                 _outline(group, remark)
-            remove_dead_constants(block)
+            erase_dead(block)
 
     def explain(self, module: ModuleOp) -> list[str]:
         """What each group would be made of and why it would not be larger, a line a group; changes nothing."""

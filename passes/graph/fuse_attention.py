@@ -11,8 +11,9 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from penstock.dialects import graph
 from penstock.dialects.context import store_of
-from penstock.dialects.graph import AttentionOp, GraphOp, TransposeOp
+from penstock.dialects.graph import GraphOp
 from penstock.passes.analysis.kernels import machine_of
 from penstock.passes.graph.attention.on_machine import arranged, blocks_on, has_query_in_mask, why_not
 from penstock.passes.graph.attention.pattern import Attention, match_attention
@@ -23,14 +24,14 @@ def _form(found: Attention, blocks: tuple[int, int] | None, build: NodeBuilder |
     """Replace what was found by one op, with `build` on operands that it arranges for a machine."""
     last, result_perm = found.product, tuple(range(len(found.q.perm)))
     user = only_user(last.results[0])
-    if isinstance(user, TransposeOp):
+    if isinstance(user, graph.TransposeOp):
         last, result_perm = user, tuple(user.perm.get_values())
     identity = tuple(range(len(result_perm)))
     swapped = (*identity[:-2], identity[-1], identity[-2])
     parts = found if build is None else arranged(found, build)
     stored = result_perm if build is None else swapped
     perms = [None if perm == identity else perm for perm in (parts.q.perm, parts.k.perm, parts.v.perm, stored)]
-    new = AttentionOp(
+    new = graph.AttentionOp(
         parts.q.value,
         parts.k.value,
         parts.v.value,
@@ -47,8 +48,8 @@ def _form(found: Attention, blocks: tuple[int, int] | None, build: NodeBuilder |
     ops: list[Operation] = [new]
     if build is not None:
         build.location = last.location
-        build.emit(new, "attention")
-        build.finish(TransposeOp(new, perm=[swapped[dim] for dim in result_perm]))
+        build.add(new, "attention")
+        build.add(graph.TransposeOp(new, perm=[swapped[dim] for dim in result_perm]))
         ops = build.ops
     Rewriter.insert_op(ops, InsertPoint.before(last))
     ops[-1].results[0].name_hint = last.results[0].name_hint
@@ -63,8 +64,7 @@ def _erase_unused(op: Operation) -> None:
         owner = pending.pop().owner
         if isinstance(owner, GraphOp) and owner.parent is not None and not owner.result.uses:
             pending += owner.operands
-            owner.detach()
-            owner.erase()
+            Rewriter.erase_op(owner)
 
 
 @dataclass(frozen=True)

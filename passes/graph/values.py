@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
+from types import MappingProxyType, UnionType
 
 import numpy as np
 from xdsl.dialects.builtin import LocationAttr, MemRefType, ModuleOp, NameLoc, StringAttr
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.rewriter import Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.element_types import element_type, numpy_dtype
 from penstock.dialects.graph import (
     ConstantOp,
+    ConvOp,
     GraphOp,
     LayoutTransformOp,
     ReshapeOp,
@@ -26,6 +29,7 @@ from penstock.dialects.graph import (
 )
 from penstock.dialects.graph.base import is_static
 from penstock.dialects.weights import Array, WeightStore
+from penstock.runtime.interpreter.graph import evaluate_op
 
 INLINE_LIMIT = 16
 """Constants of more elements go to the weight store; smaller ones stay in the text unless they are different floats."""
@@ -76,8 +80,12 @@ def constant_of(array: Array, name: str, store: WeightStore, location: LocationA
     return op
 
 
-def is_constant(value: SSAValue) -> bool:
-    """Whether a value depends on constants only, and can therefore be computed before the program runs."""
+def is_constant(value: SSAValue, most: int | None = None) -> bool:
+    """
+    Whether a value depends on constants only, and can therefore be computed before the program runs.
+
+    With `most` the answer is no where that takes more than so many values to find out.
+    """
     seen: set[SSAValue] = set()
     pending = [value]
     while pending:
@@ -85,11 +93,35 @@ def is_constant(value: SSAValue) -> bool:
         if current in seen:
             continue
         seen.add(current)
-        owner = current.owner
-        if not isinstance(owner, GraphOp):
+        if not isinstance(current.owner, GraphOp) or (most is not None and len(seen) > most):
             return False
-        pending.extend(owner.operands)
+        pending.extend(current.owner.operands)
     return True
+
+
+def constant_array(value: SSAValue | None, store: WeightStore) -> Array | None:
+    """The value of what depends on constants only, None of anything else."""
+    if value is None or not isinstance(op := value.owner, GraphOp) or not is_constant(value):
+        return None
+    operands = [constant_array(operand, store) for operand in op.operands]
+    return evaluate_op(op, [array for array in operands if array is not None], store)[0]
+
+
+def number_of(value: SSAValue, store: WeightStore | None = None) -> np.generic | None:
+    """
+    The number that every element of a constant is, in its element type.
+
+    Of weights only those in `store` with few elements are read.
+    """
+    owner = value.owner
+    if not isinstance(owner, ConstantOp):
+        return None
+    if owner.weight is not None and (store is None or tensor_of(value).element_count() > INLINE_LIMIT):
+        return None
+    (array,) = evaluate_op(owner, [], store)
+    if not array.size or array.tobytes() != array.ravel()[:1].tobytes() * array.size:
+        return None
+    return array.ravel()[0]
 
 
 def is_view(op: Operation) -> bool:
@@ -129,35 +161,63 @@ def derived(location: LocationAttr, part: str) -> LocationAttr:
     return location
 
 
-def remove_dead_constants(block: Block) -> None:
-    """Erase the constants of `block` that nothing uses."""
-    for op in list(block.ops):
-        if isinstance(op, ConstantOp) and not op.result.uses:
-            op.detach()
-            op.erase()
+def erase_dead(block: Block, kinds: type[Operation] | UnionType = ConstantOp) -> None:
+    """Erase the ops of `block` of these kinds whose results nothing uses, users before what they use."""
+    for op in reversed(list(block.ops)):
+        if isinstance(op, kinds) and not any(result.uses for result in op.results):
+            Rewriter.erase_op(op)
+
+
+def rebuilt(
+    op: GraphOp, operands: Sequence[SSAValue], type: Attribute | None = None, **properties: Attribute
+) -> GraphOp:
+    """`op` on other operands, with other properties and another type of its result where they are given."""
+    return op.create(
+        operands=operands, result_types=[type or op.result.type], properties={**op.properties, **properties}
+    )
 
 
 class NodeBuilder:
-    """Collects the ops that take the place of one at `location`."""
+    """
+    Makes the ops that take the place of the op at `location`: collects them in `ops`, or hands them to `insert`.
 
-    def __init__(self, location: LocationAttr, store: WeightStore):
+    The op whose result is that of the replaced one gets `attributes`: what passes noted about the value still holds.
+    """
+
+    def __init__(
+        self,
+        location: LocationAttr,
+        store: WeightStore,
+        attributes: Mapping[str, Attribute] = MappingProxyType({}),
+        insert: Callable[[Operation], object] | None = None,
+    ):
         self.location = location
         self.store = store
         self.ops: list[Operation] = []
+        self._attributes = attributes
+        self._insert = insert or self.ops.append
 
-    def emit(self, op: GraphOp, part: str) -> SSAValue:
-        """Append an op on the way, which computes the `part` of the node."""
-        op.result.name_hint = part
-        op.location = derived(self.location, part)
-        self.ops.append(op)
+    def add(self, op: GraphOp, part: str = "") -> SSAValue:
+        """Append the op that computes the `part` of the node; without one, the op whose result is that of the node."""
+        op.location = derived(self.location, part) if part else self.location
+        if part:
+            op.result.name_hint = part
+        elif not isinstance(op, ConvOp):  # which has a layout of its own
+            op.attributes.update(self._attributes)
+        self._insert(op)
         return op.result
+
+    def constant(self, array: Array, part: str) -> SSAValue:
+        """Append a constant; as a weight it is called after the node."""
+        return self.add(self.constant_op(array, part), part)
+
+    def constant_op(self, array: Array, part: str) -> ConstantOp:
+        """As `constant`, but not appended."""
+        name = f"{self.location.desc.data}/{part}" if isinstance(self.location, NameLoc) else part
+        op = constant_of(array, name, self.store, self.location)
+        op.result.name_hint = part
+        return op
 
     def number(self, number: float, like: SSAValue, part: str) -> SSAValue:
         """Append a constant scalar with the element type of a value."""
-        array = np.asarray(number, numpy_dtype(tensor_of(like).element_type))
-        return self.emit(constant_of(array, part, self.store, self.location), part)
-
-    def finish(self, op: GraphOp) -> None:
-        """Append the op whose result is that of the node."""
-        op.location = self.location
-        self.ops.append(op)
+        return self.constant(np.asarray(number, numpy_dtype(tensor_of(like).element_type)), part)

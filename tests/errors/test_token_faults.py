@@ -79,8 +79,8 @@ def test_an_order_that_is_right_passes(penstock_opt: Command) -> None:
         ),
         pytest.param(
             [load("a"), store("a")],
-            'in.mlir:13:3: error: data race: accel.dma "mvout" on store reads bytes 0..63 of "spad", which accel.dma "mvin" '
-            "on load at in.mlir:12:3 writes, with no happens-before between the two",
+            'in.mlir:13:3: error: data race: accel.dma "mvout" on store reads bytes 0..63 of "spad", which accel.dma '
+            '"mvin" on load at in.mlir:12:3 writes, with no happens-before between the two',
             'note: let it come after the token of accel.dma "mvin" on load at in.mlir:12:3',
             id="race",
         ),

@@ -19,7 +19,7 @@ from penstock.dialects import graph
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.graph import WeightAttr, tensor_of
 from penstock.dialects.weights import Array
-from penstock.passes.graph.matmuls.chains import best_splits
+from penstock.passes.graph.reorder_matmuls import best_splits
 from penstock.passes.graph.values import is_constant
 from penstock.runtime.interpreter.graph import run_graph, tensor_type_of
 from penstock.runtime.pass_manager import read_pipeline, run_passes

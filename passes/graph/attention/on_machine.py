@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from xdsl.ir import SSAValue
 
+from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.graph import ConcatOp, ExpandOp, ReshapeOp, TransposeOp, tensor_of
+from penstock.dialects.graph import tensor_of
 from penstock.dialects.machine import DRAM, IntrinsicOp, TargetOp
 from penstock.passes.analysis.kernels import has_reduction, is_contraction
 from penstock.passes.analysis.scope_paths import scope_path
@@ -103,7 +104,7 @@ def _transposed(factor: Factor, order: tuple[int, ...], build: NodeBuilder, part
     perm = [factor.perm[dim] for dim in order]
     if perm == list(range(len(perm))):
         return factor.value
-    return build.emit(TransposeOp(factor.value, perm=perm), f"{part}_transposed")
+    return build.add(graph.TransposeOp(factor.value, perm=perm), f"{part}_transposed")
 
 
 def _with_mask(found: Attention, q: Factor, k: Factor, build: NodeBuilder) -> tuple[Factor, Factor]:
@@ -111,17 +112,17 @@ def _with_mask(found: Attention, q: Factor, k: Factor, build: NodeBuilder) -> tu
     assert found.mask is not None
     *batch, _, queries = tensor_of(q.value).get_shape()
     scale = build.number(1 / found.scale, q.value, "one")
-    ones = build.emit(ExpandOp(scale, [*batch, 1, queries]), "ones")
-    longer = build.emit(ConcatOp([q.value, ones], axis=len(batch)), "queries")
+    ones = build.add(graph.ExpandOp(scale, [*batch, 1, queries]), "ones")
+    longer = build.add(graph.ConcatOp([q.value, ones], axis=len(batch)), "queries")
     shape = tensor_of(found.mask).get_shape()
     leading = [1] * (len(batch) + 2 - len(shape)) + list(shape[:-2])
-    column = build.emit(ReshapeOp(found.mask, [*leading[: len(batch)], shape[-1], 1]), "mask_column")
+    column = build.add(graph.ReshapeOp(found.mask, [*leading[: len(batch)], shape[-1], 1]), "mask_column")
     stored = [0] * len(k.perm)
     for dim, at in enumerate(k.perm):
         stored[at] = dim
     keys = _sizes(k)[0]
-    column = build.emit(ExpandOp(column, [*batch, keys, 1]), "mask_expanded")
+    column = build.add(graph.ExpandOp(column, [*batch, keys, 1]), "mask_expanded")
     if stored != list(range(len(stored))):
-        column = build.emit(TransposeOp(column, perm=stored), "mask_transposed")
-    wider = build.emit(ConcatOp([k.value, column], axis=len(stored) - 1), "keys")
+        column = build.add(graph.TransposeOp(column, perm=stored), "mask_transposed")
+    wider = build.add(graph.ConcatOp([k.value, column], axis=len(stored) - 1), "keys")
     return Factor(longer, q.perm, 1), Factor(wider, k.perm, 1)

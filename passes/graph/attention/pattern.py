@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import islice
-from math import prod
 
 from xdsl.ir import Operation, SSAValue
 
-from penstock.dialects.graph import (
-    AddOp,
-    CastOp,
-    ConstantOp,
-    DivOp,
-    EqualOp,
-    ExpandOp,
-    IdentityOp,
-    MatmulOp,
-    MulOp,
-    ReduceMaxOp,
-    ReshapeOp,
-    SoftmaxOp,
-    TransposeOp,
-    WhereOp,
-    tensor_of,
-)
+from penstock.dialects import graph
+from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import is_float
 from penstock.dialects.weights import WeightStore
-from penstock.passes.graph.values import INLINE_LIMIT, only_user
+from penstock.passes.graph.values import number_of, only_user
 
 
 @dataclass(frozen=True)
@@ -57,19 +40,19 @@ class Attention:
 class _Scores:
     """What stands between the first product and the softmax."""
 
-    product: MatmulOp
+    product: graph.MatmulOp
     scale: float = 1.0
     mask: SSAValue | None = None
 
 
 def match_attention(op: Operation, store: WeightStore) -> Attention | None:
     """The attention that `op`, its last product, computes; None if it is none."""
-    if not isinstance(op, MatmulOp) or op.accumulator is not None:
+    if not isinstance(op, graph.MatmulOp) or op.accumulator is not None:
         return None
     weights = _plain(op.a)
     masked = _zero_where_masked(weights, store)
     softmax = _plain(masked[0] if masked is not None else weights).owner
-    if not isinstance(softmax, SoftmaxOp) or not _used_once(op.a, softmax.result):
+    if not isinstance(softmax, graph.SoftmaxOp) or not _used_once(op.a, softmax.result):
         return None
     rank = tensor_of(softmax.x).get_num_dims()
     scores = _scores(softmax.x, store)
@@ -101,12 +84,12 @@ def _scores(value: SSAValue, store: WeightStore) -> _Scores | None:
         op = value.owner
         if not isinstance(op, Operation) or only_user(value) is None:
             return None
-        if isinstance(op, MatmulOp):
+        if isinstance(op, graph.MatmulOp):
             return _Scores(op, scale, mask) if op.accumulator is None else None
         if (scaled := _scaled(op, store)) is not None:
             value, number = scaled
             scale *= number
-        elif isinstance(op, AddOp) and mask is None and scale == 1:
+        elif isinstance(op, graph.AddOp) and mask is None and scale == 1:
             # The mask is added to what has been scaled.
             found = [side for side in (0, 1) if _leads_to_product(op.operands[side], store)]
             shape = tensor_of(value).get_shape()
@@ -121,7 +104,7 @@ def _leads_to_product(value: SSAValue, store: WeightStore) -> bool:
     """Whether a product, scaled perhaps, and used nowhere else, is behind a value."""
     while only_user(value) is not None:
         op = _plain(value).owner
-        if isinstance(op, MatmulOp):
+        if isinstance(op, graph.MatmulOp):
             return True
         if not isinstance(op, Operation) or (scaled := _scaled(op, store)) is None:
             return False
@@ -135,7 +118,7 @@ def factor_of(value: SSAValue, store: WeightStore) -> Factor:
     while True:
         value = _plain(value)
         op = value.owner
-        if isinstance(op, TransposeOp):
+        if isinstance(op, graph.TransposeOp):
             stored = op.perm.get_values()
             value, perm = op.x, tuple(stored[dim] for dim in perm)
         elif isinstance(op, Operation) and (scaled := _scaled(op, store)) is not None:
@@ -146,12 +129,12 @@ def factor_of(value: SSAValue, store: WeightStore) -> Factor:
 
 def _scaled(op: Operation, store: WeightStore) -> tuple[SSAValue, float] | None:
     """What a multiplication with a number, or a division by one, multiplies, and with what."""
-    if isinstance(op, MulOp):
+    if isinstance(op, graph.MulOp):
         for x, other in ((op.a, op.b), (op.b, op.a)):
             number = _number(other, store)
             if number is not None and math.isfinite(number) and tensor_of(x).get_shape() == op.result_type.get_shape():
                 return x, number
-    elif isinstance(op, DivOp) and (number := _number(op.b, store)):
+    elif isinstance(op, graph.DivOp) and (number := _number(op.b, store)):
         if math.isfinite(number) and tensor_of(op.a).get_shape() == op.result_type.get_shape():
             return op.a, 1 / number
     return None
@@ -159,27 +142,17 @@ def _scaled(op: Operation, store: WeightStore) -> tuple[SSAValue, float] | None:
 
 def _number(value: SSAValue, store: WeightStore) -> float | None:
     """The float that a constant repeats, for one in the text, or of few elements."""
-    owner = _plain(value).owner
-    if not isinstance(owner, ConstantOp) or not is_float(tensor_of(value).element_type):
-        return None
-    if owner.weight is not None:
-        few = prod(tensor_of(owner.result).get_shape()) <= INLINE_LIMIT
-        found: list[float] = [float(each) for each in store[owner.weight].reshape(-1)] if few else []
-    else:
-        # A large constant in the text is a splat: one number says it all.
-        dense = owner.dense
-        values = dense.iter_values() if len(dense) <= INLINE_LIMIT or dense.is_splat() else ()
-        found = [float(each) for each in islice(values, INLINE_LIMIT) if isinstance(each, int | float)]
-    return found[0] if found and all(each == found[0] for each in found) else None
+    found = number_of(_plain(value), store) if is_float(tensor_of(value).element_type) else None
+    return None if found is None else float(found)  # pyright: ignore[reportArgumentType]
 
 
 def _plain(value: SSAValue) -> SSAValue:
     """A value before ops that leave it as it is, and before reshapes that take each other back."""
-    while isinstance(value.owner, IdentityOp | CastOp | ExpandOp | ReshapeOp):
+    while isinstance(value.owner, graph.IdentityOp | graph.CastOp | graph.ExpandOp | graph.ReshapeOp):
         source = value.owner.x
-        if source.type != value.type and isinstance(value.owner, ReshapeOp):
+        if source.type != value.type and isinstance(value.owner, graph.ReshapeOp):
             inner = _plain(source).owner
-            source = inner.x if isinstance(inner, ReshapeOp) else source
+            source = inner.x if isinstance(inner, graph.ReshapeOp) else source
         if source.type != value.type:
             break
         value = source
@@ -192,21 +165,21 @@ def _used_once(value: SSAValue, source: SSAValue) -> bool:
         op = value.owner
         if only_user(value) is None or not isinstance(op, Operation):
             return False
-        value = op.operands[2] if isinstance(op, WhereOp) else op.operands[0]
+        value = op.operands[2] if isinstance(op, graph.WhereOp) else op.operands[0]
     return only_user(source) is not None
 
 
 def _zero_where_masked(value: SSAValue, store: WeightStore) -> tuple[SSAValue, SSAValue] | None:
     """The weights and the mask of `where(max(mask) == -inf, 0, weights)`, as ONNX's Attention keeps rows from NaN."""
     op = value.owner
-    if not isinstance(op, WhereOp) or _number(op.a, store) != 0:
+    if not isinstance(op, graph.WhereOp) or _number(op.a, store) != 0:
         return None
     test = _plain(op.cond).owner
-    if not isinstance(test, EqualOp):
+    if not isinstance(test, graph.EqualOp):
         return None
     for side, other in ((test.a, test.b), (test.b, test.a)):
         reduced = _plain(side).owner
-        if not isinstance(reduced, ReduceMaxOp) or _number(other, store) != -math.inf:
+        if not isinstance(reduced, graph.ReduceMaxOp) or _number(other, store) != -math.inf:
             continue
         rank = tensor_of(reduced.x).get_num_dims()
         if list(reduced.axes.get_values()) == [rank - 1] and bool(reduced.keepdims):

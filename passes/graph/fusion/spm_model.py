@@ -21,14 +21,14 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
-from penstock.dialects.graph import ConcatOp, LogSoftmaxOp, ReshapeOp, SliceOp, SoftmaxOp, tensor_of
+from penstock.dialects.graph import ConcatOp, ReshapeOp, SliceOp, tensor_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.kernels import kernels, machine_kernels
 from penstock.passes.graph.fusion.groups import Stop, Veto
 from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, is_groupable
 from penstock.passes.graph.fusion.spm_sketch import NoSketch, Sketch
-from penstock.passes.graph.storage.groups import CONTRACTIONS
+from penstock.passes.graph.storage_type import CONTRACTIONS, fixed_values
 from penstock.passes.graph.values import is_view
 from penstock.passes.tensor.assign_devices import AssignDevicesPass
 from penstock.passes.tensor.tile_plan import plan_on_machine
@@ -112,26 +112,8 @@ class SpmModel:
     @cached_property
     def _fixed(self) -> set[SSAValue]:
         """What `storage-type` leaves in the type that it has, were each op a kernel."""
-        fixed: set[SSAValue] = set()
         block = self.graph.ops[0].parent_block() if self.graph.ops else None
-        if block is None:
-            return fixed
-        ops = list(block.ops)
-        fixed.update(block.args)
-        for op in ops:
-            if isinstance(op, SoftmaxOp | LogSoftmaxOp):
-                fixed.update(op.operands)
-            elif not _is_between(op) and not is_groupable(op):
-                fixed.update(op.operands, op.results)
-        size = -1
-        while size != len(fixed):
-            size = len(fixed)
-            for op in reversed([op for op in ops if _is_between(op)]):
-                if op.results[0] in fixed:
-                    fixed.update(op.operands)
-                elif not isinstance(op, ConcatOp) and op.operands[0] in fixed:
-                    fixed.add(op.results[0])
-        return fixed
+        return set() if block is None else fixed_values(block, is_groupable, _is_between)
 
     @cached_property
     def _computed(self) -> set[str]:

@@ -20,64 +20,37 @@ from xdsl.dialects.linalg.ops import GenericOp, YieldOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from penstock.dialects.graph import (
-    AbsOp,
-    AddOp,
-    ClipOp,
-    ConvOp,
-    DivOp,
-    EluOp,
-    ErfOp,
-    ExpOp,
-    FloorOp,
-    GemmOp,
-    LeakyReluOp,
-    LogOp,
-    MatmulOp,
-    MaxOp,
-    MinOp,
-    MulOp,
-    NegOp,
-    PowOp,
-    PreluOp,
-    ReluOp,
-    SeluOp,
-    SigmoidOp,
-    SoftplusOp,
-    SqrtOp,
-    SubOp,
-    TanhOp,
-    tensor_of,
-)
+from penstock.dialects import graph
+from penstock.dialects.graph import tensor_of
 from penstock.passes.graph.fusion.nodes import splat
 
 Exprs = Sequence[AffineExpr]
 Element = Callable[..., Operation]
 FLOAT_BODIES: Mapping[type[Operation], Element] = {
-    AbsOp: math.AbsFOp,
-    AddOp: arith.AddfOp,
-    DivOp: arith.DivfOp,
-    ErfOp: math.ErfOp,
-    ExpOp: math.ExpOp,
-    FloorOp: math.FloorOp,
-    LogOp: math.LogOp,
-    MaxOp: arith.MaximumfOp,
-    MinOp: arith.MinimumfOp,
-    MulOp: arith.MulfOp,
-    NegOp: arith.NegfOp,
-    PowOp: math.PowFOp,
-    SqrtOp: math.SqrtOp,
-    SubOp: arith.SubfOp,
-    TanhOp: math.TanhOp,
+    graph.AbsOp: math.AbsFOp,
+    graph.AddOp: arith.AddfOp,
+    graph.DivOp: arith.DivfOp,
+    graph.ErfOp: math.ErfOp,
+    graph.ExpOp: math.ExpOp,
+    graph.FloorOp: math.FloorOp,
+    graph.LogOp: math.LogOp,
+    graph.MaxOp: arith.MaximumfOp,
+    graph.MinOp: arith.MinimumfOp,
+    graph.MulOp: arith.MulfOp,
+    graph.NegOp: arith.NegfOp,
+    graph.PowOp: math.PowFOp,
+    graph.SqrtOp: math.SqrtOp,
+    graph.SubOp: arith.SubfOp,
+    graph.TanhOp: math.TanhOp,
 }
 """The ops that are one scalar op."""
 STAND_INS: Mapping[type[Operation], type[Operation]] = {
-    EluOp: math.ExpM1Op,
-    LeakyReluOp: arith.CmpfOp,
-    PreluOp: arith.CmpfOp,
-    SeluOp: math.ExpM1Op,
-    SigmoidOp: arith.NegfOp,
-    SoftplusOp: math.Log1pOp,
+    graph.EluOp: math.ExpM1Op,
+    graph.LeakyReluOp: arith.CmpfOp,
+    graph.PreluOp: arith.CmpfOp,
+    graph.SeluOp: math.ExpM1Op,
+    graph.SigmoidOp: arith.NegfOp,
+    graph.SoftplusOp: math.Log1pOp,
 }
 """A scalar op in the formula of each op: a machine without it computes no more than pieces, and so none of it."""
 
@@ -123,27 +96,27 @@ class Sketch:
 
     def _draw(self, op: Operation) -> SSAValue:
         match op:
-            case ConvOp() if op.layout.data == "NHWC" and op.group.value.data == 1:
+            case graph.ConvOp() if op.layout.data == "NHWC" and op.group.value.data == 1:
                 return self._conv(op)
-            case GemmOp():
+            case graph.GemmOp():
                 m, n, k = _dims(3)
                 a, b = [k, m] if op.trans_a else [m, k], [n, k] if op.trans_b else [k, n]
                 if op.alpha.value.data != 1 or (op.c is not None and op.beta.value.data != 1):
                     raise NoSketch
                 product = self._contract(op, (op.a, a), (op.b, b), 1)
                 return product if op.c is None else self._pointwise([product, op.c], op.result, arith.AddfOp)
-            case MatmulOp() if tensor_of(op.a).get_num_dims() > 1 and tensor_of(op.b).get_num_dims() > 1:
+            case graph.MatmulOp() if tensor_of(op.a).get_num_dims() > 1 and tensor_of(op.b).get_num_dims() > 1:
                 *parallel, k = _dims(tensor_of(op.result).get_num_dims() + 1)
                 a = [*self._repeated(op.a, op.result, parallel, 2), parallel[-2], k]
                 b = [*self._repeated(op.b, op.result, parallel, 2), k, parallel[-1]]
                 return self._contract(op, (op.a, a), (op.b, b), 1)
-            case ClipOp() if self._is_f32(op.result):
+            case graph.ClipOp() if self._is_f32(op.result):
                 value: SSAValue = op.x
                 for bound, body in ((op.min, arith.MaximumfOp), (op.max, arith.MinimumfOp)):
                     if bound is not None:
                         value = self._pointwise([value, bound.value.data], op.result, body)
                 return value
-            case ReluOp() if self._is_f32(op.result):
+            case graph.ReluOp() if self._is_f32(op.result):
                 return self._pointwise([op.x, 0.0], op.result, arith.MaximumfOp)
             case _ if type(op) in FLOAT_BODIES and self._is_f32(op.results[0]):
                 return self._pointwise(
@@ -160,7 +133,7 @@ class Sketch:
             case _:
                 raise NoSketch
 
-    def _conv(self, op: ConvOp) -> SSAValue:
+    def _conv(self, op: graph.ConvOp) -> SSAValue:
         rank = len(op.kernel_shape)
         loops = _dims(3 + 2 * rank)
         n, places, channel = loops[:1], loops[1 : 1 + rank], loops[1 + rank]
@@ -174,7 +147,7 @@ class Sketch:
 
     def _contract(
         self,
-        op: ConvOp | GemmOp | MatmulOp,
+        op: graph.ConvOp | graph.GemmOp | graph.MatmulOp,
         a: tuple[SSAValue, Exprs],
         b: tuple[SSAValue, Exprs],
         reductions: int,

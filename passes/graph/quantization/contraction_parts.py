@@ -10,24 +10,12 @@ import numpy as np
 from xdsl.dialects.builtin import i32
 from xdsl.ir import Operation, SSAValue
 
-from penstock.dialects.graph import (
-    NCHW,
-    AddOp,
-    ClipOp,
-    ConstantOp,
-    ConvOp,
-    GemmOp,
-    GraphOp,
-    MatmulOp,
-    ReluOp,
-    channel_axis,
-    tensor_of,
-)
+from penstock.dialects import graph
+from penstock.dialects.graph import NCHW, GraphOp, channel_axis, tensor_of
 from penstock.dialects.weights import Array, WeightStore
-from penstock.passes.graph.values import is_constant, only_user
-from penstock.runtime.interpreter.graph import evaluate_op
+from penstock.passes.graph.values import constant_array, only_user
 
-ContractionOp = ConvOp | GemmOp | MatmulOp
+ContractionOp = graph.ConvOp | graph.GemmOp | graph.MatmulOp
 
 
 @dataclass
@@ -76,9 +64,9 @@ def weight_axis(op: ContractionOp) -> int | None:
     """The dimension of the second factor that is the channels of the result; None of a vector."""
     rank = tensor_of(op.operands[1]).get_num_dims()
     match op:
-        case ConvOp():
+        case graph.ConvOp():
             return 0 if op.layout.data == NCHW else rank - 1
-        case GemmOp():
+        case graph.GemmOp():
             return 0 if op.trans_b else 1
         case _:
             return rank - 1 if rank > 1 else None
@@ -88,9 +76,9 @@ def contraction_length(op: ContractionOp) -> int:
     """How many products an element of the result sums."""
     shape = tensor_of(op.operands[1]).get_shape()
     match op:
-        case ConvOp():
+        case graph.ConvOp():
             return math.prod(shape) // (shape[0] if op.layout.data == NCHW else shape[-1])
-        case GemmOp():
+        case graph.GemmOp():
             return shape[1] if op.trans_b else shape[0]
         case _:
             return tensor_of(op.operands[0]).get_shape()[-1]
@@ -99,14 +87,14 @@ def contraction_length(op: ContractionOp) -> int:
 def channels_of(op: ContractionOp) -> int:
     """The dimension of the result of a contraction that the second factor gives it."""
     rank = tensor_of(op.results[0]).get_num_dims()
-    return channel_axis(op.layout.data, rank) if isinstance(op, ConvOp) else rank - 1
+    return channel_axis(op.layout.data, rank) if isinstance(op, graph.ConvOp) else rank - 1
 
 
 def on_integers(op: ContractionOp, x: SSAValue, w: SSAValue, pads: Sequence[int] | None = None) -> GraphOp:
     """The contraction of integers in 32 bits, without its bias; `pads` stand for those of a convolution."""
     match op:
-        case ConvOp():
-            return ConvOp(
+        case graph.ConvOp():
+            return graph.ConvOp(
                 x,
                 w,
                 strides=op.strides.get_values(),
@@ -116,22 +104,10 @@ def on_integers(op: ContractionOp, x: SSAValue, w: SSAValue, pads: Sequence[int]
                 layout=op.layout.data,
                 accumulator=i32,
             )
-        case GemmOp():
-            return GemmOp(x, w, trans_a=bool(op.trans_a), trans_b=bool(op.trans_b), accumulator=i32)
+        case graph.GemmOp():
+            return graph.GemmOp(x, w, trans_a=bool(op.trans_a), trans_b=bool(op.trans_b), accumulator=i32)
         case _:
-            return MatmulOp(x, w, accumulator=i32)
-
-
-def constant_array(value: SSAValue | None, store: WeightStore) -> Array | None:
-    """The value of what depends on constants only, None of anything else."""
-    if value is None or not isinstance(op := value.owner, GraphOp):
-        return None
-    if isinstance(op, ConstantOp):
-        return evaluate_op(op, [], store)[0]
-    if not is_constant(value):
-        return None
-    operands = [constant_array(operand, store) for operand in op.operands]
-    return evaluate_op(op, [array for array in operands if array is not None], store)[0]
+            return graph.MatmulOp(x, w, accumulator=i32)
 
 
 def along_channels(array: Array, shape: tuple[int, ...], axis: int) -> Array | None:
@@ -152,9 +128,9 @@ def contraction_at(op: ContractionOp, store: WeightStore, *, alone: bool = False
         return "it multiplies by a vector"
     w, bias = constant_array(op.operands[1], store), None
     scale, addend = 1.0, None
-    if isinstance(op, ConvOp):
+    if isinstance(op, graph.ConvOp):
         addend = op.b
-    elif isinstance(op, GemmOp):
+    elif isinstance(op, graph.GemmOp):
         addend, scale = op.c, op.alpha.value.data
     if scale != 1.0:
         if w is None:
@@ -163,10 +139,10 @@ def contraction_at(op: ContractionOp, store: WeightStore, *, alone: bool = False
     if addend is not None:
         array = constant_array(addend, store)
         if array is not None:
-            bias = array if isinstance(op, ConvOp) else along_channels(array, shape, axis)
+            bias = array if isinstance(op, graph.ConvOp) else along_channels(array, shape, axis)
         if bias is None:
             return "its addend is no vector of constants"
-        if isinstance(op, GemmOp):
+        if isinstance(op, graph.GemmOp):
             bias = bias * bias.dtype.type(op.beta.value.data)
     found = Contraction(op, op.result, w, bias)
     if not alone:
@@ -179,9 +155,11 @@ def _absorb(found: Contraction, store: WeightStore) -> None:
     bounded = False
     while (user := only_user(found.result)) is not None:
         match user:
-            case AddOp() if not bounded and (vector := _addend(user, found.result, shape, axis, store)) is not None:
+            case graph.AddOp() if (
+                not bounded and (vector := _addend(user, found.result, shape, axis, store)) is not None
+            ):
                 found.bias = vector if found.bias is None else found.bias + vector
-            case ReluOp() | ClipOp():
+            case graph.ReluOp() | graph.ClipOp():
                 bounded = True
                 low, high = bounds_of(user)
                 found.low = min(max(found.low, low), high)
@@ -192,14 +170,14 @@ def _absorb(found: Contraction, store: WeightStore) -> None:
         found.result = user.result
 
 
-def _addend(op: AddOp, value: SSAValue, shape: tuple[int, ...], axis: int, store: WeightStore) -> Array | None:
+def _addend(op: graph.AddOp, value: SSAValue, shape: tuple[int, ...], axis: int, store: WeightStore) -> Array | None:
     array = constant_array(op.b if op.a is value else op.a, store)
     return None if array is None else along_channels(array, shape, axis)
 
 
-def bounds_of(op: ReluOp | ClipOp) -> tuple[float, float]:
+def bounds_of(op: graph.ReluOp | graph.ClipOp) -> tuple[float, float]:
     """What the result of a relu or a clip lies between."""
-    if isinstance(op, ReluOp):
+    if isinstance(op, graph.ReluOp):
         return 0.0, math.inf
     low = -math.inf if op.min is None else op.min.value.data
     high = math.inf if op.max is None else op.max.value.data

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from xdsl.dialects.builtin import LocationAttr, NameLoc, UnknownLoc, i8, i32
+from xdsl.dialects.builtin import UnknownLoc, i8, i32
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -24,13 +24,12 @@ from penstock.dialects.weights import Array, WeightStore
 from penstock.passes.graph.quantization.contraction_parts import (
     ContractionOp,
     channels_of,
-    constant_array,
     contraction_length,
     on_integers,
     weight_axis,
 )
 from penstock.passes.graph.quantization.quantizer import MOVES
-from penstock.passes.graph.values import constant_of, derived
+from penstock.passes.graph.values import NodeBuilder, constant_array, derived, rebuilt
 
 BYTE = range(-128, 128)
 SIGN = 128
@@ -88,40 +87,23 @@ def centred_factor(value: SSAValue, store: WeightStore) -> Stored | None:
     return Stored(wide.x, vector, np.asarray(1, np.float32), varying[0] if varying else 0)
 
 
-@dataclass
-class IntegerProducts:
-    """Rewrites contractions of a block; what is emitted stands in front of `before`."""
+class IntegerProducts(NodeBuilder):
+    """Rewrites contractions of a block; what is added is inserted before the op `before`."""
 
-    store: WeightStore
-    before: Operation
-    location: LocationAttr = field(default_factory=UnknownLoc)
-    signed_values: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    def __init__(self, store: WeightStore, before: Operation):
+        super().__init__(before.location, store, insert=self._insert_before)
+        self.before = before
+        self._signed: dict[SSAValue, SSAValue] = {}
 
-    def emit(self, op: GraphOp, part: str) -> SSAValue:
-        """Insert an op on the way."""
-        op.location = derived(self.location, part)
-        op.result.name_hint = part
+    def _insert_before(self, op: Operation) -> None:
         Rewriter.insert_op(op, InsertPoint.before(self.before))
-        return op.result
-
-    def constant(self, array: Array, name: str) -> SSAValue:
-        """Insert a constant."""
-        op = self._constant(array, name)
-        Rewriter.insert_op(op, InsertPoint.before(self.before))
-        return op.result
-
-    def _constant(self, array: Array, name: str) -> graph.ConstantOp:
-        located = f"{self.location.desc.data}/{name}" if isinstance(self.location, NameLoc) else name
-        op = constant_of(array, located, self.store, self.location)
-        op.result.name_hint = name
-        return op
 
     def signed(self, value: SSAValue) -> SSAValue:
         """8-bit integers as signed ones, 128 less if they have no sign."""
         if not is_unsigned(tensor_of(value).element_type):
             return value
-        if (known := self.signed_values.get(value)) is None:
-            known = self.signed_values[value] = self._shifted(value)
+        if (known := self._signed.get(value)) is None:
+            known = self._signed[value] = self._shifted(value)
         return known
 
     def _shifted(self, value: SSAValue) -> SSAValue:
@@ -129,14 +111,16 @@ class IntegerProducts:
         op = value.owner
         array = constant_array(value, self.store)
         if array is not None:
-            return self._behind(value, [self._constant((array.astype(np.int16) - SIGN).astype(np.int8), "signed")])
+            return self._after_definition(
+                value, [self.constant_op((array.astype(np.int16) - SIGN).astype(np.int8), "signed")]
+            )
         if isinstance(op, graph.QuantizeLinearOp):
             zero = constant_array(op.zero_point, self.store)
             if zero is not None or op.zero_point is None:
                 whole = np.zeros((), np.int16) if zero is None else zero.astype(np.int16)
                 if zero is None and tensor_of(op.scale).get_num_dims():
                     whole = np.zeros(tensor_of(op.scale).get_shape(), np.int16)
-                new, axis = self._constant((whole - SIGN).astype(np.int8), "zero"), op.axis.value.data
+                new, axis = self.constant_op((whole - SIGN).astype(np.int8), "zero"), op.axis.value.data
                 Rewriter.insert_op(new, InsertPoint.before(op))
                 return self._after(op, graph.QuantizeLinearOp(op.x, op.scale, new, element_type=i8, axis=axis))
         if isinstance(op, graph.ClipOp):
@@ -150,15 +134,13 @@ class IntegerProducts:
         if isinstance(op, MOVES):
             operands = [self.signed(op.operands[0]), *op.operands[1:]]
             result = graph.Tensor(i8, tensor_of(value).get_shape())
-            new_op = type(op).create(operands=operands, result_types=[result], properties=op.properties.copy())
-            assert isinstance(new_op, GraphOp)
-            return self._after(op, new_op)
-        wide, sign = graph.CastOp(value, i32), self._constant(np.asarray(SIGN, np.int32), "sign")
+            return self._after(op, rebuilt(op, operands, result))
+        wide, sign = graph.CastOp(value, i32), self.constant_op(np.asarray(SIGN, np.int32), "sign")
         below = graph.SubOp(wide, sign)
-        return self._behind(value, [wide, sign, below, graph.CastOp(below, i8)])
+        return self._after_definition(value, [wide, sign, below, graph.CastOp(below, i8)])
 
-    def _behind(self, value: SSAValue, ops: Sequence[GraphOp]) -> SSAValue:
-        """Insert ops right behind the definition of a value, where whatever is derived from it can use them."""
+    def _after_definition(self, value: SSAValue, ops: Sequence[GraphOp]) -> SSAValue:
+        """Insert ops right after the definition of a value, where whatever is derived from it can use them."""
         owner = value.owner
         point = InsertPoint.after(owner) if isinstance(owner, Operation) else InsertPoint.at_start(owner)
         location = owner.location if isinstance(owner, Operation) else UnknownLoc()
@@ -209,7 +191,7 @@ class IntegerProducts:
             or not isinstance(w.value.owner, graph.ConstantOp)
         ):
             second = self.constant(stored.astype(np.int8), "weights")
-        total = self.emit(on_integers(op, first, second, pads), "sums")
+        total = self.add(on_integers(op, first, second, pads), "sums")
         if rest is not None:
             total = self._without_zero_points(op, total, first, rest, array.shape, pads)
         if zero:
@@ -236,10 +218,10 @@ class IntegerProducts:
         # Groups of channels have sums of their own; each channel computes that of its group.
         grouped = isinstance(op, graph.ConvOp) and op.group.value.data != 1
         ones = [1 if dim == axis and not grouped else size for dim, size in enumerate(shape)]
-        lines = self.emit(on_integers(op, x, self.constant(np.ones(ones, np.int8), "ones"), pads), "lines")
+        lines = self.add(on_integers(op, x, self.constant(np.ones(ones, np.int8), "ones"), pads), "lines")
         factor = _wrapped(zeros) if not zeros.ndim else self._of_channels(op, zeros)
-        scaled = self.emit(graph.MulOp(lines, self.constant(factor, "zero")), "scaled")
-        return self.emit(graph.SubOp(total, scaled), "centred")
+        scaled = self.add(graph.MulOp(lines, self.constant(factor, "zero")), "scaled")
+        return self.add(graph.SubOp(total, scaled), "centred")
 
     def _of_channels(self, op: ContractionOp, vector: Array) -> Array:
         """A vector along the channels of the result, in a shape that broadcasts to it."""
@@ -252,7 +234,7 @@ class IntegerProducts:
     def _plus(self, total: SSAValue, addend: Array) -> SSAValue:
         if not np.any(addend):
             return total
-        return self.emit(graph.AddOp(total, self.constant(addend, "bias")), "biased")
+        return self.add(graph.AddOp(total, self.constant(addend, "bias")), "biased")
 
     def _padded(self, op: graph.ConvOp, x: SSAValue, zero: int) -> SSAValue:
         """The image with what stands for 0 around it."""
@@ -262,7 +244,7 @@ class IntegerProducts:
         around = [0] * (2 * rank)
         for dim in range(spatial):
             around[first + dim], around[rank + first + dim] = pads[dim], pads[spatial + dim]
-        return self.emit(graph.PadOp(x, pads=around, value=float(zero)), "padded")
+        return self.add(graph.PadOp(x, pads=around, value=float(zero)), "padded")
 
     def _computed_product(self, op: ContractionOp, x: Stored, w: Stored, bias: Array | None) -> SSAValue | None:
         """A matrix product of two computed factors, with the sums of rows and columns subtracted."""
@@ -271,14 +253,14 @@ class IntegerProducts:
             return None
         values = [self.signed(each.value) for each in (x, w)]
         zeros = [int(each.zero) - (SIGN if is_unsigned(tensor_of(each.value).element_type) else 0) for each in (x, w)]
-        total = self.emit(on_integers(op, values[0], values[1]), "sums")
+        total = self.add(on_integers(op, values[0], values[1]), "sums")
         for value, zero, axis in ((values[0], zeros[1], ranks[0] - 1), (values[1], zeros[0], ranks[1] - 2)):
             if not zero:
                 continue
-            wide = self.emit(graph.CastOp(value, i32), "wide")
-            sums = self.emit(graph.ReduceSumOp(wide, axes=[axis], keepdims=True), "lines")
-            scaled = self.emit(graph.MulOp(sums, self.constant(np.asarray(zero, np.int32), "zero")), "scaled")
-            total = self.emit(graph.SubOp(total, scaled), "centred")
+            wide = self.add(graph.CastOp(value, i32), "wide")
+            sums = self.add(graph.ReduceSumOp(wide, axes=[axis], keepdims=True), "lines")
+            scaled = self.add(graph.MulOp(sums, self.constant(np.asarray(zero, np.int32), "zero")), "scaled")
+            total = self.add(graph.SubOp(total, scaled), "centred")
         number = contraction_length(op) * zeros[0] * zeros[1]
         addend = np.asarray(0 if bias is None else bias.astype(np.int64)) + number
         return self._plus(total, _wrapped(addend))

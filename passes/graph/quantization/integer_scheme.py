@@ -22,7 +22,6 @@ from penstock.passes.graph.quantization.contraction_parts import (
     Contraction,
     ContractionOp,
     bounds_of,
-    contraction_at,
     on_integers,
 )
 from penstock.passes.graph.quantization.quantizer import Quantized, Quantizer, Refused
@@ -30,7 +29,6 @@ from penstock.passes.graph.quantization.ranges import Range
 from penstock.passes.graph.quantization.scales import (
     HIGHEST,
     LARGEST_BIAS,
-    LARGEST_LENGTH,
     LOWEST,
     Scale,
     power_of_two,
@@ -50,16 +48,11 @@ class IntegerQuantizer(Quantizer):
     def scale_for(self, found: Range) -> Scale:
         return power_of_two_scale(found)
 
-    def move(self, op: Operation, given: Quantized) -> SSAValue:
+    def move(self, op: graph.GraphOp, given: Quantized) -> SSAValue:
         return self.finish(self.moved(op, given.value), op.results[0])
 
     def contraction(self, op: ContractionOp) -> None:
-        found = contraction_at(op, self.store)
-        if isinstance(found, str):
-            raise Refused(found)
-        if found.length > LARGEST_LENGTH:
-            raise Refused(f"its sums of {found.length} products may not fit into 32 bits")
-        self.require(found.x, found.result)
+        found = self.contraction_at(op)
         wanted = self.scale_of(found.result).exponent
         x = self.integers(found.x)
         if found.w is None:
@@ -70,7 +63,7 @@ class IntegerQuantizer(Quantizer):
             of_weights = self._weight_exponent(found, x.scale.exponent)
             w = self.constant(quantized_weights(found.w, math.ldexp(1.0, of_weights)), "weights")
         of_sums = x.scale.exponent + of_weights
-        total = self.emit(on_integers(op, x.value, w), "sums")
+        total = self.add(on_integers(op, x.value, w), "sums")
         self._narrow(found, total, of_sums, wanted)
 
     @staticmethod
@@ -116,32 +109,32 @@ class IntegerQuantizer(Quantizer):
         half = 1 << (shift - 1) if shift else 0
         if bias is not None or half:
             addend = np.asarray((0 if bias is None else bias.astype(np.int64)) + half, np.int32)
-            total = self.emit(graph.AddOp(total, self.constant(addend, "bias")), "biased")
+            total = self.add(graph.AddOp(total, self.constant(addend, "bias")), "biased")
         if shift:
             amount = self.constant(np.asarray(shift, np.int32), "shift")
-            total = self.emit(graph.ShiftRightOp(total, amount), "shifted")
-        clipped = self.emit(graph.ClipOp(total, min=float(low), max=float(high)), "clipped")
+            total = self.add(graph.ShiftRightOp(total, amount), "shifted")
+        clipped = self.add(graph.ClipOp(total, min=float(low), max=float(high)), "clipped")
         value = self.finish(graph.CastOp(clipped, i8), old)
         self.define(old, Quantized(value, scale), op, shift)
 
     def widened(self, given: Quantized, exponent: int) -> SSAValue:
         """Integers in 32 bits at a scale that is not coarser than theirs."""
-        wide = self.emit(graph.CastOp(given.value, i32), "wide")
+        wide = self.add(graph.CastOp(given.value, i32), "wide")
         places = given.scale.exponent - exponent
         if not places:
             return wide
-        return self.emit(graph.ShiftLeftOp(wide, self.constant(np.asarray(places, np.int32), "places")), "aligned")
+        return self.add(graph.ShiftLeftOp(wide, self.constant(np.asarray(places, np.int32), "places")), "aligned")
 
     def aligned(self, given: Quantized, exponent: int) -> SSAValue:
         """8-bit integers at another scale, which is not finer than theirs."""
         shift = min(exponent - given.scale.exponent, MAX_SHIFT)
         if not shift:
             return given.value
-        wide = self.emit(graph.CastOp(given.value, i32), "wide")
+        wide = self.add(graph.CastOp(given.value, i32), "wide")
         half = self.constant(np.asarray(1 << (shift - 1), np.int32), "half")
-        rounded = self.emit(graph.AddOp(wide, half), "rounded")
+        rounded = self.add(graph.AddOp(wide, half), "rounded")
         amount = self.constant(np.asarray(shift, np.int32), "shift")
-        return self.emit(graph.CastOp(self.emit(graph.ShiftRightOp(rounded, amount), "shifted"), i8), "aligned")
+        return self.add(graph.CastOp(self.add(graph.ShiftRightOp(rounded, amount), "shifted"), i8), "aligned")
 
     forms: ClassVar[Mapping[type[Operation], Callable[[Any, Any], None]]] = {}
 
@@ -155,7 +148,7 @@ def _sum(quantizer: IntegerQuantizer, op: graph.AddOp | graph.SubOp) -> None:
     # What lies more than 16 places above the other drowns it.
     fine = max(fine, max(a.scale.exponent, b.scale.exponent) - 16)
     parts = [_at(quantizer, each, fine) for each in (a, b)]
-    total = quantizer.emit(type(op)(*parts), "total")
+    total = quantizer.add(type(op)(*parts), "total")
     exponent = max(fine, min(wanted, fine + MAX_SHIFT))
     quantizer.narrow(total, fine, power_of_two(exponent), op.result, op)
 
@@ -164,7 +157,7 @@ def _at(quantizer: IntegerQuantizer, given: Quantized, exponent: int) -> SSAValu
     if given.scale.exponent >= exponent:
         return quantizer.widened(given, exponent)
     value = quantizer.aligned(given, exponent)
-    return quantizer.emit(graph.CastOp(value, i32), "wide")
+    return quantizer.add(graph.CastOp(value, i32), "wide")
 
 
 def _product(quantizer: IntegerQuantizer, op: graph.MulOp) -> None:
@@ -172,7 +165,7 @@ def _product(quantizer: IntegerQuantizer, op: graph.MulOp) -> None:
     quantizer.require(op.a, op.b, op.result)
     a, b = quantizer.integers(op.a), quantizer.integers(op.b)
     wide = [quantizer.widened(each, each.scale.exponent) for each in (a, b)]
-    total = quantizer.emit(graph.MulOp(*wide), "product")
+    total = quantizer.add(graph.MulOp(*wide), "product")
     fine = a.scale.exponent + b.scale.exponent
     exponent = max(fine, min(quantizer.scale_of(op.result).exponent, fine + MAX_SHIFT))
     quantizer.narrow(total, fine, power_of_two(exponent), op.result, op)
@@ -222,7 +215,7 @@ def _mean(quantizer: IntegerQuantizer, op: graph.GlobalAveragePoolOp | graph.Red
     bits, factor = _reciprocal(count)
     given = quantizer.integers(op.x)
     wide = quantizer.widened(given, given.scale.exponent)
-    total = quantizer.emit(graph.ReduceSumOp(wide, axes=axes, keepdims=keep), "total")
+    total = quantizer.add(graph.ReduceSumOp(wide, axes=axes, keepdims=keep), "total")
     _divided(quantizer, op, total, given.scale.exponent, bits, factor)
 
 
@@ -246,7 +239,7 @@ def _window_mean(quantizer: IntegerQuantizer, op: graph.AveragePoolOp) -> None:
         layout=op.layout.data,
         accumulator=i32,
     )
-    _divided(quantizer, op, quantizer.emit(sums, "total"), given.scale.exponent, bits, factor)
+    _divided(quantizer, op, quantizer.add(sums, "total"), given.scale.exponent, bits, factor)
 
 
 def _divided(
@@ -254,7 +247,7 @@ def _divided(
 ) -> None:
     """The sum times 2^bits / count, rounded, shifted by so many bits more: exact where the count is a power of two."""
     if factor != 1:
-        total = quantizer.emit(graph.MulOp(total, quantizer.constant(np.asarray(factor, np.int32), "factor")), "scaled")
+        total = quantizer.add(graph.MulOp(total, quantizer.constant(np.asarray(factor, np.int32), "factor")), "scaled")
     fine = of_x - bits
     exponent = max(fine, min(quantizer.scale_of(op.result).exponent, fine + MAX_SHIFT))
     quantizer.narrow(total, fine, power_of_two(exponent), op.result, op)

@@ -10,12 +10,11 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp
-from penstock.passes.graph.quantization.contraction_parts import Contraction, ContractionOp, contraction_at
-from penstock.passes.graph.quantization.quantizer import Quantized, Quantizer, Refused
+from penstock.passes.graph.quantization.contraction_parts import Contraction, ContractionOp
+from penstock.passes.graph.quantization.quantizer import Quantized, Quantizer
 from penstock.passes.graph.quantization.ranges import Range
 from penstock.passes.graph.quantization.scales import (
     LARGEST_BIAS,
-    LARGEST_LENGTH,
     Scale,
     affine_scale,
     quantized_bias,
@@ -37,24 +36,19 @@ class QdqQuantizer(Quantizer):
         """Emit the float of new integers."""
         factor = self.constant(np.asarray(scale.factor, np.float32), "scale")
         zero = self.constant(np.asarray(scale.zero, np.int8), "zero") if scale.zero else None
-        return self.emit(graph.DequantizeLinearOp(value, factor, zero), "dq")
+        return self.add(graph.DequantizeLinearOp(value, factor, zero), "dq")
 
     def operand(self, old: SSAValue) -> SSAValue:
         """What an op reads in place of an old value: its integers, dequantised for this op."""
         given = self.integers(old)
         return self.dequantized(given.value, given.scale)
 
-    def move(self, op: Operation, given: Quantized) -> SSAValue:
-        real = self.emit(self.moved(op, self.dequantized(given.value, given.scale)), "moved", op.location)
+    def move(self, op: GraphOp, given: Quantized) -> SSAValue:
+        real = self.add_at(self.moved(op, self.dequantized(given.value, given.scale)), "moved", op.location)
         return self.quantized(real, given.scale, op.results[0])
 
     def contraction(self, op: ContractionOp) -> None:
-        found = contraction_at(op, self.store)
-        if isinstance(found, str):
-            raise Refused(found)
-        if found.length > LARGEST_LENGTH:
-            raise Refused(f"its sums of {found.length} products may not fit into 32 bits")
-        self.require(found.x, found.result)
+        found = self.contraction_at(op)
         if found.w is None:
             self.require(found.weights)
         scale = self.scale_of(found.result)
@@ -69,7 +63,7 @@ class QdqQuantizer(Quantizer):
         real = self._product(found, factors, addend)
         for bound in found.absorbed:
             if not isinstance(bound, graph.AddOp):
-                real = self.emit(_on(bound, real), "bounded", bound.location)
+                real = self.add_at(_on(bound, real), "bounded", bound.location)
         self.skip(found.absorbed)
         self.define(found.result, Quantized(self.quantized(real, scale, found.result), scale), op)
 
@@ -84,12 +78,12 @@ class QdqQuantizer(Quantizer):
         along = scales if axis is None else scales.reshape([-1 if dim == axis else 1 for dim in range(found.w.ndim)])
         factor = self.constant(scales, "weight_scale")
         stored = self.constant(quantized_weights(found.w, along), "weights")
-        w = self.emit(graph.DequantizeLinearOp(stored, factor, axis=axis or 0), "dq")
+        w = self.add(graph.DequantizeLinearOp(stored, factor, axis=axis or 0), "dq")
         if found.bias is None:
             return w, None
         products = np.asarray(np.float32(of_x.factor) * scales, np.float32)
         bias = self.constant(quantized_bias(found.bias, products), "bias")
-        return w, self.emit(graph.DequantizeLinearOp(bias, self.constant(products, "bias_scale"), axis=0), "dq")
+        return w, self.add(graph.DequantizeLinearOp(bias, self.constant(products, "bias_scale"), axis=0), "dq")
 
     def _product(self, found: Contraction, factors: list[SSAValue], addend: SSAValue | None) -> SSAValue:
         x, w = factors
@@ -98,13 +92,13 @@ class QdqQuantizer(Quantizer):
                 properties = op.properties.copy()
                 operands = [x, w] if addend is None else [x, w, addend]
                 new = graph.ConvOp.create(operands=operands, result_types=[op.result.type], properties=properties)
-                return self.emit(new, "product", op.location)
+                return self.add_at(new, "product", op.location)
             case graph.GemmOp():
                 new = graph.GemmOp(x, w, addend, trans_a=bool(op.trans_a), trans_b=bool(op.trans_b))
-                return self.emit(new, "product", op.location)
+                return self.add_at(new, "product", op.location)
             case _:
-                product = self.emit(graph.MatmulOp(x, w), "product", op.location)
-                return product if addend is None else self.emit(graph.AddOp(product, addend), "biased")
+                product = self.add_at(graph.MatmulOp(x, w), "product", op.location)
+                return product if addend is None else self.add(graph.AddOp(product, addend), "biased")
 
 
 def _on(op: Operation, x: SSAValue) -> GraphOp:
@@ -126,7 +120,7 @@ def _around(quantizer: QdqQuantizer, op: GraphOp) -> None:
     quantizer.require(*op.operands, op.result)
     scale = quantizer.scale_of(op.result)
     copy = op.clone({operand: quantizer.operand(operand) for operand in op.operands})
-    real = quantizer.emit(copy, "real", op.location)
+    real = quantizer.add_at(copy, "real", op.location)
     quantizer.define(op.result, Quantized(quantizer.quantized(real, scale, op.result), scale), op)
 
 

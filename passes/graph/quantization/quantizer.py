@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from xdsl.dialects.builtin import LocationAttr, NameLoc, StringAttr, UnknownLoc, f32, i8
+from xdsl.dialects.builtin import LocationAttr, StringAttr, UnknownLoc, f32, i8
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp, Tensor, tensor_of
-from penstock.dialects.weights import Array, WeightStore
-from penstock.passes.graph.quantization.contraction_parts import ContractionOp, constant_array
+from penstock.dialects.weights import WeightStore
+from penstock.passes.graph.quantization.contraction_parts import Contraction, ContractionOp, contraction_at
 from penstock.passes.graph.quantization.ranges import Range, value_names
-from penstock.passes.graph.quantization.scales import Scale, quantized_array
-from penstock.passes.graph.values import constant_of, derived, remove_dead_constants
+from penstock.passes.graph.quantization.scales import LARGEST_LENGTH, Scale, quantized_array
+from penstock.passes.graph.values import NodeBuilder, constant_array, derived, erase_dead, rebuilt
 
 REMARK = "quantize_remark"
 """The attribute of an op that stays in float although integers reach it: why."""
@@ -67,7 +67,7 @@ MOVES = (
 """The ops whose result is made of elements of their first operand: integers go through as they are."""
 
 
-class Quantizer(ABC):
+class Quantizer(NodeBuilder, ABC):
     """The rebuilding of one function, in place."""
 
     forms: ClassVar[Mapping[type[Operation], Callable[[Any, Any], None]]]
@@ -75,9 +75,9 @@ class Quantizer(ABC):
 
     def __init__(self, func: FuncOp, ranges: Mapping[str, Range], store: WeightStore, per_channel: bool):
         self.block: Block = func.body.block
+        super().__init__(UnknownLoc(), store, insert=self.block.add_op)
         self.names = value_names(func)
         self.ranges = ranges
-        self.store = store
         self.per_channel = per_channel
         self.layers: list[QuantizedLayer] = []
         self.remarks: list[tuple[str, str]] = []
@@ -85,7 +85,6 @@ class Quantizer(ABC):
         self._integers: dict[SSAValue, Quantized] = {}
         self._reals: dict[SSAValue, SSAValue] = {}
         self._done: set[Operation] = set()
-        self._location: LocationAttr = UnknownLoc()
 
     # what a scheme decides
 
@@ -98,7 +97,7 @@ class Quantizer(ABC):
         """Rebuild a contraction and what it absorbs; raises Refused."""
 
     @abstractmethod
-    def move(self, op: Operation, given: Quantized) -> SSAValue:
+    def move(self, op: GraphOp, given: Quantized) -> SSAValue:
         """Rebuild one of `MOVES` on integers."""
 
     # the walk
@@ -112,11 +111,11 @@ class Quantizer(ABC):
             self._reals[argument] = argument
         for op in ops:
             if op not in self._done:
-                self._location = op.location
+                self.location = op.location
                 self._rebuild(op)
         for op in reversed(ops):
             op.erase()
-        remove_dead_constants(self.block)
+        erase_dead(self.block)
 
     def _rebuild(self, op: Operation) -> None:
         reason = None
@@ -154,6 +153,16 @@ class Quantizer(ABC):
         form(self, op)
         return True
 
+    def contraction_at(self, op: ContractionOp) -> Contraction:
+        """The contraction that begins at `op`, whose data and result can be integers; raises Refused."""
+        found = contraction_at(op, self.store)
+        if isinstance(found, str):
+            raise Refused(found)
+        if found.length > LARGEST_LENGTH:
+            raise Refused(f"its sums of {found.length} products may not fit into 32 bits")
+        self.require(found.x, found.result)
+        return found
+
     # values
 
     def real(self, old: SSAValue) -> SSAValue:
@@ -166,7 +175,7 @@ class Quantizer(ABC):
             scale = self.constant(np.asarray(given.scale.factor, np.float32), "scale")
             op = graph.DequantizeLinearOp(given.value, scale, zero)
             # What is called as the old value is its integers; at the border it is this.
-            self._reals[old] = self.emit(op, "real", self._location_of(old))
+            self._reals[old] = self.add_at(op, "real", self._location_of(old))
         return self._reals[old]
 
     def is_integer(self, old: SSAValue) -> bool:
@@ -188,7 +197,7 @@ class Quantizer(ABC):
         """Emit the quantisation of a new value in float."""
         factor = self.constant(np.asarray(scale.factor, np.float32), "scale")
         zero = self.constant(np.asarray(scale.zero, np.int8), "zero") if scale.zero else None
-        return self.emit(
+        return self.add_at(
             graph.QuantizeLinearOp(real, factor, zero, element_type=i8),
             "q",
             derived(self._location_of(old), "integers"),
@@ -230,41 +239,23 @@ class Quantizer(ABC):
 
     # emission
 
-    def emit(self, op: GraphOp, part: str, location: LocationAttr | None = None) -> SSAValue:
-        """Append an op on the way to the result, or one at a `location`."""
-        op.location = derived(self._location, part) if location is None else location
-        op.result.name_hint = part
-        self.block.add_op(op)
+    def add_at(self, op: GraphOp, part: str, location: LocationAttr) -> SSAValue:
+        """Append an op on the way to the result at a `location`."""
+        self.add(op, part)
+        op.location = location
         return op.result
 
     def finish(self, op: GraphOp, old: SSAValue) -> SSAValue:
         """Append the op whose result stands for an old value."""
-        op.location = derived(self._location_of(old), "integers")
+        self.add_at(op, "integers", derived(self._location_of(old), "integers"))
         op.result.name_hint = old.name_hint
-        self.block.add_op(op)
         return op.result
-
-    def constant(self, array: Array, name: str) -> SSAValue:
-        """Append a constant."""
-        op = constant_of(array, self._weight_name(name), self.store, self._location)
-        op.result.name_hint = name
-        self.block.add_op(op)
-        return op.result
-
-    def _weight_name(self, part: str) -> str:
-        location = self._location
-        return f"{location.desc.data}/{part}" if isinstance(location, NameLoc) else part
 
     @staticmethod
     def _location_of(old: SSAValue) -> LocationAttr:
         return old.owner.location if isinstance(old.owner, Operation) else UnknownLoc()
 
-    def moved(self, op: Operation, data: SSAValue) -> GraphOp:
+    def moved(self, op: GraphOp, data: SSAValue) -> GraphOp:
         """A copy of one of `MOVES` on other data, of its element type."""
-        others = [self.real(operand) for operand in op.operands[1:]]
-        shape = tensor_of(op.results[0]).get_shape()
-        return type(op).create(  # pyright: ignore[reportReturnType]
-            operands=[data, *others],
-            result_types=[Tensor(tensor_of(data).element_type, shape)],
-            properties=op.properties.copy(),
-        )
+        operands = [data, *(self.real(operand) for operand in op.operands[1:])]
+        return rebuilt(op, operands, Tensor(tensor_of(data).element_type, tensor_of(op.result).get_shape()))

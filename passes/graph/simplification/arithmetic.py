@@ -33,7 +33,6 @@ from penstock.dialects.graph import GraphOp, tensor_of
 from penstock.dialects.graph.accumulator import holds
 from penstock.dialects.graph.base import integer_bounds
 from penstock.passes.graph.simplification.rules import (
-    Nodes,
     Rule,
     Rules,
     discard,
@@ -41,9 +40,8 @@ from penstock.passes.graph.simplification.rules import (
     is_integral,
     is_short_constant,
     keeps_type,
-    number_of,
 )
-from penstock.passes.graph.values import only_user
+from penstock.passes.graph.values import NodeBuilder, number_of, only_user
 
 _NEVER_NEGATIVE = (graph.AbsOp, graph.ExpOp, graph.SigmoidOp, graph.SoftplusOp, graph.SoftmaxOp, graph.ReluOp)
 _NEVER_MINUS_ZERO = (graph.AbsOp, graph.ExpOp, graph.SigmoidOp, graph.SoftplusOp, graph.SoftmaxOp)
@@ -68,20 +66,20 @@ def _is_never_minus_zero(value: SSAValue) -> bool:
     return isinstance(owner, _NEVER_MINUS_ZERO)
 
 
-def _zeros(op: GraphOp, nodes: Nodes) -> SSAValue:
+def _zeros(op: GraphOp, nodes: NodeBuilder) -> SSAValue:
     zero = nodes.constant(np.zeros((), numpy_dtype(tensor_of(op.result).element_type)), "zero")
     shape = tensor_of(op.result).get_shape()
     return nodes.add(graph.ExpandOp(zero, shape)) if shape else zero
 
 
-def _add_zero(op: graph.AddOp, nodes: Nodes) -> SSAValue | None:
+def _add_zero(op: graph.AddOp, nodes: NodeBuilder) -> SSAValue | None:
     for x, other in _pairs(op):
         if has_type_of(x, op) and (_is(other, -0.0) or (_is(other, 0) and (is_integral(x) or _is_never_minus_zero(x)))):
             return x
     return None
 
 
-def _sub(op: graph.SubOp, nodes: Nodes) -> SSAValue | None:
+def _sub(op: graph.SubOp, nodes: NodeBuilder) -> SSAValue | None:
     if has_type_of(op.a, op) and _is(op.b, 0):
         return op.a
     if not is_integral(op.result):
@@ -94,7 +92,7 @@ def _sub(op: graph.SubOp, nodes: Nodes) -> SSAValue | None:
     return None
 
 
-def _mul(op: graph.MulOp, nodes: Nodes) -> SSAValue | None:
+def _mul(op: graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
     for x, other in _pairs(op):
         if has_type_of(x, op) and _is(other, 1):
             return x
@@ -103,7 +101,7 @@ def _mul(op: graph.MulOp, nodes: Nodes) -> SSAValue | None:
     return None
 
 
-def _div(op: graph.DivOp, nodes: Nodes) -> SSAValue | None:
+def _div(op: graph.DivOp, nodes: NodeBuilder) -> SSAValue | None:
     if has_type_of(op.a, op) and _is(op.b, 1):
         return op.a
     divisor = number_of(op.b)
@@ -118,7 +116,7 @@ def _div(op: graph.DivOp, nodes: Nodes) -> SSAValue | None:
     return nodes.add(graph.MulOp(op.a, nodes.constant(reciprocal, "reciprocal")))
 
 
-def _pow(op: graph.PowOp, nodes: Nodes) -> SSAValue | None:
+def _pow(op: graph.PowOp, nodes: NodeBuilder) -> SSAValue | None:
     if not has_type_of(op.a, op):
         return None
     if _is(op.b, 1):
@@ -126,24 +124,24 @@ def _pow(op: graph.PowOp, nodes: Nodes) -> SSAValue | None:
     return nodes.add(graph.MulOp(op.a, op.a)) if _is(op.b, 2) else None
 
 
-def _of_itself(op: graph.BinaryOp, nodes: Nodes) -> SSAValue | None:
+def _of_itself(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
     return op.a if op.a == op.b else None
 
 
-def _and(op: graph.AndOp, nodes: Nodes) -> SSAValue | None:
+def _and(op: graph.AndOp, nodes: NodeBuilder) -> SSAValue | None:
     return next(
         (x for x, other in _pairs(op) if has_type_of(x, op) and (n := number_of(other)) is not None and n), None
     )
 
 
-def _or(op: graph.OrOp, nodes: Nodes) -> SSAValue | None:
+def _or(op: graph.OrOp, nodes: NodeBuilder) -> SSAValue | None:
     for x, other in _pairs(op):
         if has_type_of(x, op) and (number := number_of(other)) is not None and not number:
             return x
     return None
 
 
-def join_constants(op: graph.BinaryOp, nodes: Nodes) -> SSAValue | None:
+def join_constants(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
     """(x op c) op d -> x op (c op d), for an op that is associative and commutative on these elements."""
     for first, outer in _pairs(op):
         before = first.owner
@@ -164,16 +162,16 @@ def _size(value: SSAValue) -> int:
     return tensor_of(value).element_count()
 
 
-def _join_integers(op: graph.BinaryOp, nodes: Nodes) -> SSAValue | None:
+def _join_integers(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
     return join_constants(op, nodes) if is_integral(op.result) else None
 
 
-def _undone(op: graph.NegOp | graph.NotOp, nodes: Nodes) -> SSAValue | None:
+def _undone(op: graph.NegOp | graph.NotOp, nodes: NodeBuilder) -> SSAValue | None:
     before = op.x.owner
     return before.x if type(before) is type(op) and isinstance(before, graph.NegOp | graph.NotOp) else None
 
 
-def _never_negative(op: graph.AbsOp | graph.ReluOp, nodes: Nodes) -> SSAValue | None:
+def _never_negative(op: graph.AbsOp | graph.ReluOp, nodes: NodeBuilder) -> SSAValue | None:
     known = _NEVER_MINUS_ZERO if isinstance(op, graph.AbsOp) else _NEVER_NEGATIVE
     return op.x if isinstance(op.x.owner, known) else None
 
@@ -189,7 +187,7 @@ def _bounds(op: object) -> tuple[float, float] | None:
     return (low, high) if low <= high else None
 
 
-def _clip(op: graph.ClipOp | graph.ReluOp, nodes: Nodes) -> SSAValue | None:
+def _clip(op: graph.ClipOp | graph.ReluOp, nodes: NodeBuilder) -> SSAValue | None:
     before = op.x.owner
     outer, inner = _bounds(op), _bounds(before)
     if outer is None or inner is None or not isinstance(before, graph.ClipOp | graph.ReluOp):
@@ -204,11 +202,11 @@ def _finite(bound: float) -> float | None:
     return bound if math.isfinite(bound) else None
 
 
-def _unbounded(op: graph.ClipOp, nodes: Nodes) -> SSAValue | None:
+def _unbounded(op: graph.ClipOp, nodes: NodeBuilder) -> SSAValue | None:
     return op.x if _bounds(op) == (-math.inf, math.inf) else None
 
 
-def _cast(op: graph.CastOp, nodes: Nodes) -> SSAValue | None:
+def _cast(op: graph.CastOp, nodes: NodeBuilder) -> SSAValue | None:
     if has_type_of(op.x, op):
         return op.x
     before = op.x.owner
@@ -240,7 +238,7 @@ def _holds_all(wide: Attribute, narrow: Attribute) -> bool:
     return holds(wide, narrow)
 
 
-def _where(op: graph.WhereOp, nodes: Nodes) -> SSAValue | None:
+def _where(op: graph.WhereOp, nodes: NodeBuilder) -> SSAValue | None:
     chosen = op.a if op.a == op.b else None
     if chosen is None and (condition := number_of(op.cond)) is not None:
         chosen = op.a if condition else op.b
@@ -249,7 +247,7 @@ def _where(op: graph.WhereOp, nodes: Nodes) -> SSAValue | None:
     return chosen if has_type_of(chosen, op) else nodes.add(graph.ExpandOp(chosen, op.result_type.get_shape()))
 
 
-def _without_expand(op: GraphOp, nodes: Nodes) -> SSAValue | None:
+def _without_expand(op: GraphOp, nodes: NodeBuilder) -> SSAValue | None:
     """What broadcasts anyway need not be repeated first."""
     for place, operand in enumerate(op.operands):
         if isinstance(owner := operand.owner, graph.ExpandOp):
@@ -259,7 +257,7 @@ def _without_expand(op: GraphOp, nodes: Nodes) -> SSAValue | None:
     return None
 
 
-def _identity(op: graph.IdentityOp, nodes: Nodes) -> SSAValue | None:
+def _identity(op: graph.IdentityOp, nodes: NodeBuilder) -> SSAValue | None:
     return op.x
 
 

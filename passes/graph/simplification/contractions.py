@@ -16,11 +16,11 @@ from penstock.dialects import graph
 from penstock.dialects.graph import NCHW, NHWC, channel_axis, tensor_of
 from penstock.dialects.graph.accumulator import summed_in
 from penstock.dialects.graph.base import ints
-from penstock.passes.graph.simplification.rules import Nodes, Rules, has_type_of, is_integral
-from penstock.passes.graph.values import only_user
+from penstock.passes.graph.simplification.rules import Rules, has_type_of, is_integral
+from penstock.passes.graph.values import NodeBuilder, only_user, rebuilt
 
 
-def channel_vector(value: SSAValue, axis: int, rank: int, size: int, nodes: Nodes) -> SSAValue | None:
+def channel_vector(value: SSAValue, axis: int, rank: int, size: int, nodes: NodeBuilder) -> SSAValue | None:
     """A constant that differs along dimension `axis` of a tensor of `rank` at most, as a vector of that dimension."""
     shape = tensor_of(value).get_shape()
     full = [*[1] * (rank - len(shape)), *shape]
@@ -32,7 +32,15 @@ def channel_vector(value: SSAValue, axis: int, rank: int, size: int, nodes: Node
     return value if list(shape) == [size] else nodes.add(graph.ReshapeOp(value, [size]), "bias")
 
 
-def _conv_bias(op: graph.AddOp, nodes: Nodes) -> SSAValue | None:
+def scaled_weights(weights: SSAValue, factor: SSAValue, axis: int, nodes: NodeBuilder, part: str) -> SSAValue:
+    """`weights` times a vector along dimension `axis`."""
+    inner = tensor_of(weights).get_num_dims() - 1 - axis
+    if inner:
+        factor = nodes.add(graph.ReshapeOp(factor, [-1, *[1] * inner]), "factors")
+    return nodes.add(graph.MulOp(weights, factor), part)
+
+
+def _conv_bias(op: graph.AddOp, nodes: NodeBuilder) -> SSAValue | None:
     for value, constant in ((op.a, op.b), (op.b, op.a)):
         conv = value.owner
         if not isinstance(conv, graph.ConvOp) or not _is_addend(constant) or only_user(value) is not op:
@@ -48,13 +56,11 @@ def _conv_bias(op: graph.AddOp, nodes: Nodes) -> SSAValue | None:
             continue
         if conv.b is not None:
             bias = nodes.add(graph.AddOp(conv.b, bias), "bias")
-        operands = [conv.x, conv.w, bias]
-        properties = conv.properties.copy()
-        return nodes.add(graph.ConvOp.create(operands=operands, result_types=[op.result.type], properties=properties))
+        return nodes.add(rebuilt(conv, [conv.x, conv.w, bias]))
     return None
 
 
-def _product_bias(op: graph.AddOp, nodes: Nodes) -> SSAValue | None:
+def _product_bias(op: graph.AddOp, nodes: NodeBuilder) -> SSAValue | None:
     for value, constant in ((op.a, op.b), (op.b, op.a)):
         product = value.owner
         if only_user(value) is not op or not _is_addend(constant) or not has_type_of(value, op):
@@ -90,7 +96,7 @@ def _is_addend(value: SSAValue) -> bool:
     return isinstance(value.owner, graph.ConstantOp)
 
 
-def _padded_conv(op: graph.ConvOp, nodes: Nodes) -> SSAValue | None:
+def _padded_conv(op: graph.ConvOp, nodes: NodeBuilder) -> SSAValue | None:
     pad = op.x.owner
     if not isinstance(pad, graph.PadOp) or only_user(op.x) is not op or op.layout.data not in (NCHW, NHWC):
         return None
@@ -103,9 +109,7 @@ def _padded_conv(op: graph.ConvOp, nodes: Nodes) -> SSAValue | None:
         return None
     outside = [pads[side + dim] for side in (0, rank) for dim in spatial]
     both = [first + second for first, second in zip(outside, op.pads.get_values(), strict=True)]
-    operands = [pad.x, *op.operands[1:]]
-    properties = op.properties | {"pads": ints(both)}
-    return nodes.add(graph.ConvOp.create(operands=operands, result_types=[op.result.type], properties=properties))
+    return nodes.add(rebuilt(op, [pad.x, *op.operands[1:]], pads=ints(both)))
 
 
 RULES: Rules = {

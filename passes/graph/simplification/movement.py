@@ -17,15 +17,15 @@ from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph import tensor_of
-from penstock.passes.graph.simplification.rules import Nodes, Rules, has_type_of, is_integral
-from penstock.passes.graph.values import only_user
+from penstock.passes.graph.simplification.rules import Rules, has_type_of, is_integral
+from penstock.passes.graph.values import NodeBuilder, only_user
 
 
-def _identity(op: graph.ReshapeOp | graph.SliceOp, nodes: Nodes) -> SSAValue | None:
+def _identity(op: graph.ReshapeOp | graph.SliceOp, nodes: NodeBuilder) -> SSAValue | None:
     return op.x if op.is_identity() else None
 
 
-def _expand(op: graph.ExpandOp, nodes: Nodes) -> SSAValue | None:
+def _expand(op: graph.ExpandOp, nodes: NodeBuilder) -> SSAValue | None:
     if has_type_of(op.x, op):
         return op.x
     before = op.x.owner
@@ -34,7 +34,7 @@ def _expand(op: graph.ExpandOp, nodes: Nodes) -> SSAValue | None:
     )
 
 
-def _reshape(op: graph.ReshapeOp, nodes: Nodes) -> SSAValue | None:
+def _reshape(op: graph.ReshapeOp, nodes: NodeBuilder) -> SSAValue | None:
     before = op.x.owner
     return (
         nodes.add(graph.ReshapeOp(before.x, op.result_type.get_shape()))
@@ -43,7 +43,7 @@ def _reshape(op: graph.ReshapeOp, nodes: Nodes) -> SSAValue | None:
     )
 
 
-def _transpose(op: graph.TransposeOp, nodes: Nodes) -> SSAValue | None:
+def _transpose(op: graph.TransposeOp, nodes: NodeBuilder) -> SSAValue | None:
     perm = op.perm.get_values()
     if list(perm) == sorted(perm):
         return op.x
@@ -58,7 +58,7 @@ def _transpose(op: graph.TransposeOp, nodes: Nodes) -> SSAValue | None:
     return nodes.add(graph.TransposeOp(before.x, perm=[inner[dim] for dim in perm]))
 
 
-def _slice(op: graph.SliceOp, nodes: Nodes) -> SSAValue | None:
+def _slice(op: graph.SliceOp, nodes: NodeBuilder) -> SSAValue | None:
     before = op.x.owner
     if not isinstance(before, graph.SliceOp):
         return None
@@ -74,7 +74,7 @@ def _slice(op: graph.SliceOp, nodes: Nodes) -> SSAValue | None:
     )
 
 
-def _slice_of_concat(op: graph.SliceOp, nodes: Nodes) -> SSAValue | None:
+def _slice_of_concat(op: graph.SliceOp, nodes: NodeBuilder) -> SSAValue | None:
     before = op.x.owner
     if not isinstance(before, graph.ConcatOp):
         return None
@@ -93,7 +93,7 @@ def _slice_of_concat(op: graph.SliceOp, nodes: Nodes) -> SSAValue | None:
     return None
 
 
-def _pad(op: graph.PadOp, nodes: Nodes) -> SSAValue | None:
+def _pad(op: graph.PadOp, nodes: NodeBuilder) -> SSAValue | None:
     pads = op.pads.get_values()
     if not any(pads):
         return op.x
@@ -104,7 +104,7 @@ def _pad(op: graph.PadOp, nodes: Nodes) -> SSAValue | None:
     return nodes.add(graph.PadOp(before.x, pads=both, value=op.value.value.data))
 
 
-def _concat(op: graph.ConcatOp, nodes: Nodes) -> SSAValue | None:
+def _concat(op: graph.ConcatOp, nodes: NodeBuilder) -> SSAValue | None:
     if len(op.inputs) == 1:
         return op.inputs[0]
     parts: list[SSAValue] = []
@@ -117,7 +117,7 @@ def _concat(op: graph.ConcatOp, nodes: Nodes) -> SSAValue | None:
     return nodes.add(graph.ConcatOp(parts, axis=op.axis.value.data))
 
 
-def _concat_of_slices(op: graph.ConcatOp, nodes: Nodes) -> SSAValue | None:
+def _concat_of_slices(op: graph.ConcatOp, nodes: NodeBuilder) -> SSAValue | None:
     slices = [owner for value in op.inputs if isinstance(owner := value.owner, graph.SliceOp)]
     axis = op.axis.value.data
     if len(slices) != len(op.inputs) or not all(_follows(*pair, axis) for pair in pairwise(slices)):
@@ -136,13 +136,13 @@ def _follows(left: graph.SliceOp, right: graph.SliceOp, axis: int) -> bool:
     return ends == list(right.starts.get_values())
 
 
-def _reduction(op: graph.ReductionOp, nodes: Nodes) -> SSAValue | None:
+def _reduction(op: graph.ReductionOp, nodes: NodeBuilder) -> SSAValue | None:
     """Along no axis; sums of floats begin at 0.0, which takes the sign of a -0.0."""
     exact = is_integral(op.result) or not isinstance(op, graph.ReduceSumOp | graph.ReduceMeanOp)
     return op.x if exact and not op.axes.get_values() and has_type_of(op.x, op) else None
 
 
-def _selection(op: graph.ReductionOp, nodes: Nodes) -> SSAValue | None:
+def _selection(op: graph.ReductionOp, nodes: NodeBuilder) -> SSAValue | None:
     """The largest or least of one element is that element."""
     shape = tensor_of(op.x).get_shape()
     if any(shape[axis] != 1 for axis in op.axes.get_values()):
@@ -150,7 +150,7 @@ def _selection(op: graph.ReductionOp, nodes: Nodes) -> SSAValue | None:
     return nodes.add(graph.ReshapeOp(op.x, op.result_type.get_shape()))
 
 
-def _max_pool(op: graph.MaxPoolOp, nodes: Nodes) -> SSAValue | None:
+def _max_pool(op: graph.MaxPoolOp, nodes: NodeBuilder) -> SSAValue | None:
     alone = {*op.kernel_shape.get_values()} == {1} == {*op.strides.get_values()} and not any(op.pads.get_values())
     return op.x if alone else None
 

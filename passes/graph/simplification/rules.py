@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
 from xdsl.ir import Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.graph import ConstantOp, ConvOp, GraphOp, tensor_of
-from penstock.dialects.weights import Array, WeightStore
-from penstock.passes.graph.values import constant_of, derived
-from penstock.runtime.interpreter.graph import evaluate_op
+from penstock.dialects.graph import GraphOp, tensor_of
+from penstock.dialects.weights import WeightStore
+from penstock.passes.graph.values import NodeBuilder, is_constant, rebuilt
 
-
-@dataclass
-class Nodes:
-    """The ops that a rule makes out of `op`, each at the place of `op` in the source."""
-
-    op: Operation
-    store: WeightStore
-    ops: list[GraphOp] = field(default_factory=list[GraphOp])
-
-    def add(self, op: GraphOp, part: str = "") -> SSAValue:
-        """Append an op; one on the way to the result has a `part` of its own."""
-        op.location = derived(self.op.location, part) if part else self.op.location
-        if part:
-            op.result.name_hint = part
-        elif not isinstance(op, ConvOp):
-            # The value is the same one: what passes noted about it, such as its layout, still holds.
-            op.attributes = self.op.attributes.copy()
-        self.ops.append(op)
-        return op.result
-
-    def constant(self, array: Array, part: str) -> SSAValue:
-        """Append a constant."""
-        return self.add(constant_of(array, part, self.store, self.op.location), part)
-
-
-Rule: TypeAlias = Callable[[Any, Nodes], SSAValue | None]
-"""Takes an op, and gives the value that its result is equal to, made of existing ones and `Nodes`; None: not here."""
+Rule: TypeAlias = Callable[[Any, NodeBuilder], SSAValue | None]
+"""Takes an op, and gives the value that its result is equal to, made of existing ones and new nodes; None: not here."""
 
 Rules: TypeAlias = Mapping[type[Operation], Sequence[Rule]]
 
@@ -69,7 +42,7 @@ class ApplyRules(RewritePattern):
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         for rule in self.rules.get(type(op), ()):
-            nodes = Nodes(op, self.store)
+            nodes = NodeBuilder(op.location, self.store, op.attributes)
             value = rule(op, nodes)
             if value is None:
                 discard(nodes.ops)
@@ -80,33 +53,9 @@ class ApplyRules(RewritePattern):
             return
 
 
-def number_of(value: SSAValue) -> np.generic | None:
-    """The number that every element of a constant in the text is, in its element type."""
-    owner = value.owner
-    if not isinstance(owner, ConstantOp) or owner.weight is not None:
-        return None
-    (array,) = evaluate_op(owner, [], WeightStore())
-    if not array.size or array.tobytes() != array.ravel()[:1].tobytes() * array.size:
-        return None
-    return array.ravel()[0]
-
-
-_FEW = 64
-
-
 def is_short_constant(value: SSAValue) -> bool:
-    """Whether a value is computed from constants in a few ops: asked of any value, this takes no time that grows."""
-    seen: set[SSAValue] = set()
-    pending = [value]
-    while pending and len(seen) <= _FEW:
-        current = pending.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if not isinstance(current.owner, GraphOp):
-            return False
-        pending.extend(current.owner.operands)
-    return not pending
+    """Whether a value is computed from constants in at most 64 ops: asked of any value, this takes bounded time."""
+    return is_constant(value, 64)
 
 
 def has_type_of(value: SSAValue, op: GraphOp) -> bool:
@@ -116,7 +65,7 @@ def has_type_of(value: SSAValue, op: GraphOp) -> bool:
 
 def with_operands(op: GraphOp, operands: Sequence[SSAValue]) -> GraphOp:
     """`op` on other operands, with the result type that follows from them; raises VerifyException if none does."""
-    new = type(op).create(operands=operands, result_types=[op.result.type], properties=op.properties.copy())
+    new = rebuilt(op, operands)
     try:
         inferred = new.infer_type()
     except VerifyException:
@@ -125,7 +74,7 @@ def with_operands(op: GraphOp, operands: Sequence[SSAValue]) -> GraphOp:
     if inferred == op.result.type:
         return new
     discard([new])
-    return type(op).create(operands=operands, result_types=[inferred], properties=op.properties.copy())
+    return rebuilt(op, operands, inferred)
 
 
 def keeps_type(op: GraphOp, operands: Sequence[SSAValue]) -> GraphOp | None:

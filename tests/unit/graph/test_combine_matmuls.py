@@ -14,7 +14,7 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.graph import ConvOp, MatmulOp, SliceOp, tensor_of
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.commands.traffic import traffic
-from penstock.passes.graph.matmuls.siblings import REACH
+from penstock.passes.graph.combine_matmuls import REACH
 from penstock.passes.graph.values import is_view
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.engine import Engine

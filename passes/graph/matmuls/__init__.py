@@ -1,1 +1,0 @@
-"""What `combine-matmuls` and `reorder-matmuls` are made of: siblings and chains of products."""

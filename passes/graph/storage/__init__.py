@@ -1,1 +1,0 @@
-"""What `storage-type` is made of: which values and which groups are stored narrow."""
