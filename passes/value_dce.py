@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, SymbolRefAttr
 from xdsl.ir import Attribute, Operation, Region
 from xdsl.passes import ModulePass
-from xdsl.utils.hints import isa
+from xdsl.rewriter import Rewriter
 
 from penstock.passes.analysis.effects import Effects
 
@@ -24,8 +26,7 @@ def _sweep(region: Region, effects: Effects) -> None:
         while op is not None:
             before = op.prev_op
             if effects.is_pure(op) and not any(result.uses for result in op.results):
-                op.detach()
-                op.erase()
+                Rewriter.erase_op(op)
             else:
                 for inner in op.regions:
                     _sweep(inner, effects)
@@ -42,14 +43,14 @@ def _symbols(op: Operation) -> set[str]:
         held = pending.pop()
         if isinstance(held, SymbolRefAttr):
             found.add(held.root_reference.data)
-        elif isa(held, ArrayAttr[Attribute]):
-            pending += held.data
+        elif isinstance(held, ArrayAttr):
+            pending += cast(ArrayAttr[Attribute], held).data
         elif isinstance(held, DictionaryAttr):
             pending += held.data.values()
     return found
 
 
-def _remove_uncalled(module: ModuleOp) -> None:
+def _remove_uncalled(module: ModuleOp, referred: Mapping[Operation, set[str]]) -> None:
     """Erase the private functions that nothing refers to, but for such functions."""
     private = {
         op.sym_name.data: op
@@ -58,12 +59,11 @@ def _remove_uncalled(module: ModuleOp) -> None:
     }
     pending = [op for op in module.ops if op not in private.values()]
     while pending:
-        for name in _symbols(pending.pop()):
+        for name in referred[pending.pop()]:
             if (function := private.pop(name, None)) is not None:
                 pending.append(function)
     for function in private.values():
-        function.detach()
-        function.erase()
+        Rewriter.erase_op(function)
 
 
 def _remove_unused_weights(function: func.FuncOp) -> None:
@@ -120,8 +120,9 @@ class ValueDcePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         _sweep(op.body, Effects(op))
-        _remove_uncalled(op)
-        called = {name for each in op.ops for name in _symbols(each)}
+        referred = {each: _symbols(each) for each in op.ops}
+        _remove_uncalled(op, referred)
+        called = {name for each in op.ops for name in referred[each]}
         for function in op.ops:
             if isinstance(function, func.FuncOp) and function.sym_name.data not in called:
                 _remove_unused_weights(function)

@@ -7,16 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, memref, scf, tensor
 from xdsl.dialects.builtin import (
-    AffineMapAttr,
     DenseIntOrFPElementsAttr,
     IndexType,
     IntegerAttr,
     MemRefType,
 )
-from xdsl.dialects.linalg.attrs import IteratorType, IteratorTypeAttr
-from xdsl.dialects.linalg.ops import GenericOp, YieldOp
 from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineMap
 from xdsl.rewriter import InsertPoint
 from xdsl.utils.hints import isa
 
@@ -43,6 +39,7 @@ from penstock.passes.tensor.bufferization.placement import (
     window_of,
 )
 from penstock.passes.tensor.bufferization.places import OutArgument, same
+from penstock.passes.tensor.pointwise import dims, structured
 
 Calls = Callable[[str, Sequence[SSAValue], func.CallOp], None]
 """Told of every call that is built: the callee, the buffers passed (arguments, then results), and the call."""
@@ -172,19 +169,18 @@ class Rebuild:
                 self._builder.insert(memref.StoreOp.get(self._values[element], buffer, at))
 
     def _fill(self, buffer: SSAValue, scalar: SSAValue) -> None:
-        rank = memref_of(buffer).get_num_dims()
-        constant = scalar.owner if isinstance(scalar.owner, arith.ConstantOp) else None
-        inputs = [] if constant is not None else [self._values[scalar]]
-        block = Block(arg_types=[scalar.type] * (1 + len(inputs)))
-        filled: SSAValue = block.args[0]
-        if constant is not None:
-            filled = constant.clone().result
-            block.add_op(filled.owner)  # pyright: ignore[reportArgumentType]
-        block.add_op(YieldOp(filled))
-        maps = [AffineMap(rank, 0, ())] * len(inputs) + [AffineMap.identity(rank)]
-        kinds = [IteratorTypeAttr(IteratorType.PARALLEL)] * rank
-        generic = GenericOp(inputs, [buffer], Region(block), [AffineMapAttr(m) for m in maps], kinds)
-        self._builder.insert(generic)
+        loops = dims(memref_of(buffer).get_num_dims())
+        if not isinstance(scalar.owner, arith.ConstantOp):
+            source = (self._values[scalar], ())
+            self._builder.insert(structured([source], (buffer, loops), lambda block: block.args[0]))
+            return
+        constant = scalar.owner.clone()
+
+        def compute(block: Block) -> SSAValue:
+            block.add_op(constant)
+            return constant.result
+
+        self._builder.insert(structured([], (buffer, loops), compute))
 
     def _constant(self, op: arith.ConstantOp) -> None:
         if not _is_never_read(op.result):

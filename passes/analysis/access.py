@@ -5,7 +5,7 @@ What matching sees of a `linalg.generic`: its domain, its body as an expression,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 
@@ -147,7 +147,8 @@ def unify(pattern: Expression, target: Expression, binding: Binding) -> Iterator
 class Operand:
     """One operand of a generic: where it lives, its element, and how far one step of each dim moves in it."""
 
-    value: SSAValue | None
+    value: SSAValue | None = field(compare=False)
+    """What it is in the program; operands are equal where matching sees no difference."""
     scope: str | None
     """The scope's name, or DRAM; None where it is not decided yet."""
     element: Attribute

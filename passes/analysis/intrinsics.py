@@ -350,6 +350,12 @@ def _outer_fault(
     return None
 
 
+@lru_cache(maxsize=4096)
+def _outcomes(access: Access, target: TargetOp) -> list[Match | Failure]:
+    """The outcome of each intrinsic: a program asks for the same ops again and again, and machines do not change."""
+    return [match_intrinsic(access, intrinsic, target) for intrinsic in target.intrinsics().values()]
+
+
 def candidates(access: Access, target: TargetOp) -> tuple[list[Match], list[Failure]]:
     """
     All matches of `access`, and why the machine's other intrinsics are none.
@@ -357,7 +363,7 @@ def candidates(access: Access, target: TargetOp) -> tuple[list[Match], list[Fail
     What is cheapest comes first: what a DMA engine does on the way, then the least cycles of a unit; among equals
     the order is that of the machine.
     """
-    outcomes = [match_intrinsic(access, intrinsic, target) for intrinsic in target.intrinsics().values()]
+    outcomes = _outcomes(access, target)
     matches = [outcome for outcome in outcomes if isinstance(outcome, Match)]
     matches.sort(key=lambda match: match.intrinsic.initiation_interval * match.issues(access.extents))
     return matches, [outcome for outcome in outcomes if isinstance(outcome, Failure)]

@@ -10,7 +10,7 @@ dims for is more commands, each with its latency. What hangs over the edge of a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -50,7 +50,8 @@ class Channel:
 class Operand:
     """An operand of the nest: where its part is held, and how the dims index it."""
 
-    name: str
+    name: str = field(compare=False)
+    """For people: plans are the same whatever operands are called."""
     scope: str | None
     """The scope that holds the part of one tile; None if it is streamed past (a DMA that computes on the way)."""
     element_bytes: int

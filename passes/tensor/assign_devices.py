@@ -24,11 +24,19 @@ from penstock.passes.analysis.kernels import (
     multiply_accumulates,
 )
 from penstock.passes.tensor.outline import outline
-from penstock.passes.tensor.partition import count_crossings, settle
-from penstock.passes.tensor.segments import Choice, Segment, choose, is_fill, runs_on_a_unit, segments_of
+from penstock.passes.tensor.partition import (
+    Coverage,
+    Segment,
+    choose,
+    count_crossings,
+    is_fill,
+    runs_on_a_unit,
+    segments_of,
+    settle,
+)
 from penstock.passes.tensor.split_bodies import split_bodies
 from penstock.passes.tensor.tiled_kernels import cover_tiled
-from penstock.passes.tensor.trials import accumulate, faster_apart, refusal_on_trial
+from penstock.passes.tensor.trials import accumulate, faster_apart, trial
 from penstock.passes.tensor.unit_dims import drop_unit_dims
 
 
@@ -135,7 +143,7 @@ class AssignDevicesPass(ModulePass):
             generics = [] if loops else [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]
             if target is not None:
                 generics = split_bodies(generics, target)
-            choices: dict[GenericOp, Choice | str] = {
+            choices: dict[GenericOp, Coverage | str] = {
                 generic: "there is no machine but the host" if target is None else choose(generic, target)
                 for generic in generics
             }
@@ -167,10 +175,11 @@ class AssignDevicesPass(ModulePass):
         for part, segment in zip(parts, segments, strict=True):
             if segment.on_machine:
                 drop_unit_dims(part, module)
-            fault = refusal_on_trial(part, target) if segment.on_machine and target is not None else None
-            if fault is None:
-                weighed = target if self.weigh_fusion and segment.on_machine else None
-                apart = faster_apart(part, weighed) if weighed is not None else None
+            plan = trial(part, target) if segment.on_machine and target is not None else None
+            if not isinstance(plan, str):
+                apart = None
+                if plan is not None and target is not None and self.weigh_fusion:
+                    apart = faster_apart(part, plan, target)
                 if apart is not None:
                     self._place(part, [Segment(True, generics) for generics in apart], target, machine)
                     continue
@@ -181,7 +190,7 @@ class AssignDevicesPass(ModulePass):
             if alone and len(inside) > 1:
                 # Perhaps the contraction fits without what is fused to it.
                 rest = [op for op in inside if op not in alone]
-                halves = [Segment(True, alone), Segment(runs_on_a_unit(rest, target), rest, fault)]
+                halves = [Segment(True, alone), Segment(runs_on_a_unit(rest, target), rest, plan)]
                 self._place(part, halves, target, machine)
             else:
-                _mark(part, Segment(False, inside, fault), machine)
+                _mark(part, Segment(False, inside, plan), machine)

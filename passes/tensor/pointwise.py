@@ -1,15 +1,17 @@
-"""Building generics all of whose loops are parallel, and letting one start from one of its inputs."""
+"""Building generics, and letting one start from one of its inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from xdsl.dialects.builtin import AffineMapAttr, LocationAttr
+from xdsl.dialects.builtin import AffineMapAttr, LocationAttr, TensorType, UnknownLoc
 from xdsl.dialects.linalg.attrs import IteratorTypeAttr
 from xdsl.dialects.linalg.ops import GenericOp, YieldOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.rewriter import Rewriter
+from xdsl.utils.hints import isa
+from xdsl.utils.type import get_element_type_or_self
 
 Dims = Sequence[AffineExpr]
 
@@ -19,25 +21,31 @@ def dims(count: int) -> list[AffineExpr]:
     return [AffineExpr.dimension(number) for number in range(count)]
 
 
-def pointwise(
+def structured(
     inputs: Sequence[tuple[SSAValue, Dims]],
     output: tuple[SSAValue, Dims],
-    elements: Sequence[Attribute],
     compute: Callable[[Block], SSAValue],
-    location: LocationAttr,
+    location: LocationAttr | None = None,
+    *,
+    reductions: int = 0,
 ) -> GenericOp:
     """
-    A generic that writes `compute(its body)`, not inserted yet; `elements` are the types of the body's arguments, and
-    the loops are as many as the output has dims.
+    A generic that writes `compute(its body)`, not inserted yet; operands are given with how the loops index them.
+
+    There is a parallel loop for each dim of the output, and after them so many `reductions`.
     """
-    block = Block(arg_types=elements)
+    operands = [*inputs, output]
+    block = Block(arg_types=[get_element_type_or_self(value.type) for value, _ in operands])
     block.add_op(YieldOp(compute(block)))
     dest, place = output
-    maps = [AffineMapAttr(AffineMap(len(place), 0, tuple(each))) for _, each in (*inputs, output)]
-    kinds = [IteratorTypeAttr.parallel()] * len(place)
-    made = GenericOp([value for value, _ in inputs], [dest], Region(block), maps, kinds, [dest.type])
-    made.location = location
-    made.results[0].name_hint = dest.name_hint
+    count = len(place) + reductions
+    maps = [AffineMapAttr(AffineMap(count, 0, tuple(each))) for _, each in operands]
+    kinds = [IteratorTypeAttr.parallel()] * len(place) + [IteratorTypeAttr.reduction()] * reductions
+    results = [dest.type] if isa(dest.type, TensorType[Attribute]) else []
+    made = GenericOp([value for value, _ in inputs], [dest], Region(block), maps, kinds, results)
+    made.location = location or UnknownLoc()
+    for result in made.results:
+        result.name_hint = dest.name_hint
     return made
 
 

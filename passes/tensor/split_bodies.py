@@ -6,16 +6,16 @@ maximum and a minimum, with a tensor between them that a tile holds on chip.
 from __future__ import annotations
 
 from xdsl.dialects import arith, tensor
-from xdsl.dialects.builtin import AffineMapAttr, TensorType
-from xdsl.dialects.linalg.attrs import IteratorType
-from xdsl.dialects.linalg.ops import GenericOp, YieldOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
-from penstock.passes.analysis.kernels import WIDENING
-from penstock.passes.tensor.segments import Choice, choose, runs_on_a_unit
+from penstock.passes.analysis.kernels import WIDENING, has_reduction
+from penstock.passes.tensor.partition import Coverage, choose, runs_on_a_unit
+from penstock.passes.tensor.pointwise import Dims, structured
 
 
 def split_bodies(generics: list[GenericOp], target: TargetOp) -> list[GenericOp]:
@@ -27,10 +27,10 @@ def split_bodies(generics: list[GenericOp], target: TargetOp) -> list[GenericOp]
     """
     found: list[GenericOp] = []
     for generic in generics:
-        pieces = [] if isinstance(choose(generic, target), Choice) else _pieces(generic)
+        pieces = [] if isinstance(choose(generic, target), Coverage) else _pieces(generic)
         rest = [piece for piece in pieces if not _widens_an_operand(piece, generic)]
         rest = rest if _is_epilogue(generic) else pieces
-        covered = all(isinstance(choose(piece, target), Choice) for piece in rest)
+        covered = all(isinstance(choose(piece, target), Coverage) for piece in rest)
         if len(pieces) > 1 and rest and covered and runs_on_a_unit(rest, target):
             _replace(generic, pieces)
             found += pieces
@@ -59,63 +59,48 @@ def _widens_an_operand(piece: GenericOp, generic: GenericOp) -> bool:
 
 def _pieces(generic: GenericOp) -> list[GenericOp]:
     """A generic for each op of the body that is no constant, not yet inserted; none if it is not pointwise."""
-    block = generic.body.block
-    output_map = list(generic.indexing_maps)[-1]
-    pointwise = all(kind.data == IteratorType.PARALLEL for kind in generic.iterator_types)
-    covers = output_map.data.is_projected_permutation() and len(output_map.data.results) == generic.get_num_loops()
-    if len(generic.results) != 1 or not pointwise or not covers or block.args[-1].uses:
+    block, output = generic.body.block, list(generic.indexing_maps)[-1].data
+    covers = output.is_projected_permutation() and len(output.results) == generic.get_num_loops()
+    if len(generic.results) != 1 or has_reduction(generic) or not covers or block.args[-1].uses:
         return []
-    type, last = generic.results[0].type, block.last_op
-    assert isa(type, TensorType)
+    last = block.last_op
     assert last is not None
     steps = [op for op in block.ops if op is not last and not isinstance(op, arith.ConstantOp)]
     if any(len(op.results) != 1 or op.name == "linalg.index" for op in steps):
         return []
     if not steps or last.operands[0] is not steps[-1].results[0]:
         return []
-    # What stands for each scalar of the body: a tensor, and how the loops index it.
-    tensors: dict[SSAValue, tuple[SSAValue, AffineMapAttr]] = {
-        arg: (value, map_attr)
+    # What computes each scalar of the body: a tensor, and how the loops index it.
+    tensors: dict[SSAValue, tuple[SSAValue, Dims]] = {
+        arg: (value, map_attr.data.results)
         for arg, value, map_attr in zip(block.args, generic.operands, generic.indexing_maps, strict=True)
     }
     pieces: list[GenericOp] = []
     for step in steps:
-        pieces.append(_piece(generic, step, type, tensors, output_map))
-        tensors[step.results[0]] = (pieces[-1].results[0], output_map)
+        pieces.append(_piece(generic, step, tensors, output.results))
+        tensors[step.results[0]] = (pieces[-1].results[0], output.results)
     return pieces
 
 
 def _piece(
-    generic: GenericOp,
-    step: Operation,
-    type: TensorType[Attribute],
-    tensors: dict[SSAValue, tuple[SSAValue, AffineMapAttr]],
-    output_map: AffineMapAttr,
+    generic: GenericOp, step: Operation, tensors: dict[SSAValue, tuple[SSAValue, Dims]], output: Dims
 ) -> GenericOp:
     """One op of a body as a generic of its own; constants of the body come with it."""
-    result = TensorType(step.results[0].type, type.get_shape())
-    inputs = [tensors[value] for value in dict.fromkeys(step.operands) if value in tensors]
-    scalars = [value for value in dict.fromkeys(step.operands) if value in tensors]
-    block = Block(arg_types=[*(value.type for value in scalars), result.element_type])
-    mapping: dict[SSAValue, SSAValue] = dict(zip(scalars, block.args, strict=False))
-    for value in dict.fromkeys(step.operands):
-        if isinstance(value.owner, arith.ConstantOp) and value.owner.parent is generic.body.block:
-            constant = value.owner.clone()
-            block.add_op(constant)
-            mapping[value] = constant.result
-    computed = step.clone(mapping)
-    block.add_ops([computed, YieldOp(computed.results[0])])
-    empty = tensor.EmptyOp([], result)
-    piece = GenericOp(
-        [value for value, _ in inputs],
-        [empty.tensor],
-        Region(block),
-        [*(map_attr for _, map_attr in inputs), output_map],
-        generic.iterator_types,
-        [result],
-    )
-    piece.location = generic.location
-    return piece
+    read = [value for value in dict.fromkeys(step.operands) if value in tensors]
+    type = generic.results[0].type
+    assert isa(type, TensorType)
+    empty = tensor.EmptyOp([], TensorType(step.results[0].type, type.get_shape()))
+
+    def compute(block: Block) -> SSAValue:
+        mapping: dict[SSAValue, SSAValue] = dict(zip(read, block.args, strict=False))
+        for value in dict.fromkeys(step.operands):
+            if isinstance(value.owner, arith.ConstantOp) and value.owner.parent is generic.body.block:
+                block.add_op(constant := value.owner.clone())
+                mapping[value] = constant.result
+        block.add_op(computed := step.clone(mapping))
+        return computed.results[0]
+
+    return structured([tensors[value] for value in read], (empty.tensor, output), compute, generic.location)
 
 
 def _replace(generic: GenericOp, pieces: list[GenericOp]) -> None:

@@ -119,15 +119,18 @@ def plan_members(
         raise UserError(f"kernel @{kernel.sym_name.data}: {fault}", loc=location_of(anchor)) from None
 
 
-def refusal(kernel: func.FuncOp, target: TargetOp) -> str | None:
-    """Why no tile of `kernel` runs on the machine; None if one does."""
+def estimated_plan(kernel: func.FuncOp, target: TargetOp) -> TilePlan | str:
+    """
+    The best plan for `kernel` on the machine, with the cycles and the bytes that it is modelled to take; or why no tile
+    of it runs there. The generics of the kernel are in the form of their intrinsics.
+    """
     root = root_of(kernel)
     if root is None:
         return "what it yields is not the result of an operation, but of a pad around it"
     found = members(root)
     if any(0 in generic.get_static_loop_ranges() for generic in found):
         return "it has no elements"
-    if (reason := _turned(root, target) or _stranded(found, target)) is not None:
+    if (reason := _converted(root, target) or _stranded(found, target)) is not None:
         return reason
     try:
         plan = plan_on_machine(found, anchor(found), target)
@@ -139,7 +142,7 @@ def refusal(kernel: func.FuncOp, target: TargetOp) -> str | None:
         )
     except NoTile as fault:
         return str(fault)
-    return _unfilled(found, anchor(found), plan, target)
+    return _unfilled(found, anchor(found), plan, target) or plan
 
 
 def _unfilled(members: list[GenericOp], anchor: GenericOp, plan: TilePlan, target: TargetOp) -> str | None:
@@ -225,8 +228,8 @@ def _stranded(members: list[GenericOp], target: TargetOp) -> str | None:
     return None
 
 
-def _turned(root: GenericOp, target: TargetOp) -> str | None:
-    """What the engine that stores the result of `root` would turn it into, if it is not stored as it is."""
+def _converted(root: GenericOp, target: TargetOp) -> str | None:
+    """Why the engine that stores the result of `root` does not store it as it is; None if it does."""
     match = match_of(root, target)
     if match is None:
         return None

@@ -31,8 +31,7 @@ from penstock.passes.graph.fusion.spm_sketch import NoSketch, Sketch
 from penstock.passes.graph.storage_type import CONTRACTIONS, fixed_values
 from penstock.passes.graph.values import is_view
 from penstock.passes.tensor.assign_devices import AssignDevicesPass
-from penstock.passes.tensor.tile_plan import plan_on_machine
-from penstock.passes.tensor.tile_problem import anchor, members, root_of
+from penstock.passes.tensor.tile_plan import estimated_plan
 
 PARTLY = "the machine computes a part of it only"
 
@@ -141,10 +140,9 @@ class SpmModel:
         assert target is not None
         moved = 0
         for part in there:
-            root = root_of(part)
-            assert root is not None
-            found = members(root)
-            moved += plan_on_machine(found, anchor(found), target).bytes_moved
+            plan = estimated_plan(part, target)
+            assert not isinstance(plan, str)
+            moved += plan.bytes_moved
         types = [type for part in parts if part not in there for type in _boundary(part)]
         read_here = sum(prod(type.get_shape()) * element_bytes(type) for type in types)
         whole = len(there) == len(parts) == 1

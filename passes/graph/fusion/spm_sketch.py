@@ -14,17 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from xdsl.dialects import arith, func, math, tensor
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, FloatAttr, IndexType, TensorType, f16, f32, i64
-from xdsl.dialects.linalg.attrs import IteratorTypeAttr
-from xdsl.dialects.linalg.ops import GenericOp, YieldOp
+from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, IndexType, TensorType, f16, f32, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
 from penstock.dialects.graph import tensor_of
 from penstock.passes.graph.fusion.nodes import splat
+from penstock.passes.tensor.pointwise import Dims, dims, structured
 
-Exprs = Sequence[AffineExpr]
 Element = Callable[..., Operation]
 FLOAT_BODIES: Mapping[type[Operation], Element] = {
     graph.AbsOp: math.AbsFOp,
@@ -57,10 +55,6 @@ STAND_INS: Mapping[type[Operation], type[Operation]] = {
 
 class NoSketch(Exception):
     """The group holds something that is not drawn."""
-
-
-def _dims(count: int, start: int = 0) -> list[AffineExpr]:
-    return [AffineExpr.dimension(start + index) for index in range(count)]
 
 
 class Sketch:
@@ -99,14 +93,14 @@ class Sketch:
             case graph.ConvOp() if op.layout.data == "NHWC" and op.group.value.data == 1:
                 return self._conv(op)
             case graph.GemmOp():
-                m, n, k = _dims(3)
+                m, n, k = dims(3)
                 a, b = [k, m] if op.trans_a else [m, k], [n, k] if op.trans_b else [k, n]
                 if op.alpha.value.data != 1 or (op.c is not None and op.beta.value.data != 1):
                     raise NoSketch
                 product = self._contract(op, (op.a, a), (op.b, b), 1)
                 return product if op.c is None else self._pointwise([product, op.c], op.result, arith.AddfOp)
             case graph.MatmulOp() if tensor_of(op.a).get_num_dims() > 1 and tensor_of(op.b).get_num_dims() > 1:
-                *parallel, k = _dims(tensor_of(op.result).get_num_dims() + 1)
+                *parallel, k = dims(tensor_of(op.result).get_num_dims() + 1)
                 a = [*self._repeated(op.a, op.result, parallel, 2), parallel[-2], k]
                 b = [*self._repeated(op.b, op.result, parallel, 2), k, parallel[-1]]
                 return self._contract(op, (op.a, a), (op.b, b), 1)
@@ -135,7 +129,7 @@ class Sketch:
 
     def _conv(self, op: graph.ConvOp) -> SSAValue:
         rank = len(op.kernel_shape)
-        loops = _dims(3 + 2 * rank)
+        loops = dims(3 + 2 * rank)
         n, places, channel = loops[:1], loops[1 : 1 + rank], loops[1 + rank]
         window, inputs = loops[2 + rank : 2 + 2 * rank], loops[-1]
         steps = zip(places, op.strides.get_values(), window, op.dilations.get_values(), strict=True)
@@ -148,8 +142,8 @@ class Sketch:
     def _contract(
         self,
         op: graph.ConvOp | graph.GemmOp | graph.MatmulOp,
-        a: tuple[SSAValue, Exprs],
-        b: tuple[SSAValue, Exprs],
+        a: tuple[SSAValue, Dims],
+        b: tuple[SSAValue, Dims],
         reductions: int,
         border: tuple[Sequence[int], Sequence[int]] = ((), ()),
     ) -> SSAValue:
@@ -160,7 +154,7 @@ class Sketch:
         if any(map(any, border)):
             factors[0] = self._padded(factors[0], *border)
         count = result.get_num_dims()
-        zero = self._generic([], result, _dims(count), 0, lambda block: self._constant(block, 0.0))
+        zero = self._generic([], result, dims(count), 0, lambda block: self._constant(block, 0.0))
 
         def body(block: Block) -> SSAValue:
             wide: list[SSAValue] = []
@@ -173,12 +167,12 @@ class Sketch:
             block.add_op(total := arith.AddfOp(block.args[2], product))
             return total.result
 
-        return self._generic([(factors[0], a[1]), (factors[1], b[1])], result, _dims(count), reductions, body, zero)
+        return self._generic([(factors[0], a[1]), (factors[1], b[1])], result, dims(count), reductions, body, zero)
 
     def _pointwise(self, operands: Sequence[SSAValue | float], result: SSAValue, scalar: Element) -> SSAValue:
         """The generic of a scalar op, numbers in its body."""
         type = tensor_of(result)
-        loops = _dims(type.get_num_dims())
+        loops = dims(type.get_num_dims())
         values = list(dict.fromkeys(each for each in operands if isinstance(each, SSAValue)))
         if not all(self._is_f32(value) for value in values):
             raise NoSketch
@@ -195,29 +189,24 @@ class Sketch:
 
     def _generic(
         self,
-        inputs: Sequence[tuple[SSAValue, Exprs]],
+        inputs: Sequence[tuple[SSAValue, Dims]],
         type: TensorType[Attribute],
-        output: Exprs,
+        output: Dims,
         reductions: int,
         body: Callable[[Block], SSAValue],
         init: SSAValue | None = None,
     ) -> SSAValue:
-        block = Block(arg_types=[*(self._element(value) for value, _ in inputs), type.element_type])
-        block.add_op(YieldOp(body(block)))
         if init is None:
             self._block.add_op(empty := tensor.EmptyOp((), type))
             init = empty.tensor
-        count = len(output) + reductions
-        maps = [AffineMapAttr(AffineMap(count, 0, tuple(dims))) for _, dims in (*inputs, (init, output))]
-        kinds = [IteratorTypeAttr.parallel()] * len(output) + [IteratorTypeAttr.reduction()] * reductions
-        made = GenericOp([value for value, _ in inputs], [init], Region(block), maps, kinds, [type])
+        made = structured(inputs, (init, output), body, reductions=reductions)
         self._block.add_op(made)
         self._own.add(made.results[0])
         return made.results[0]
 
     def _cast(self, value: SSAValue, op_type: type[arith.ExtFOp | arith.TruncFOp], target: Attribute) -> SSAValue:
         shape = tensor_of(value).get_shape()
-        loops = _dims(len(shape))
+        loops = dims(len(shape))
 
         def body(block: Block) -> SSAValue:
             block.add_op(cast := op_type(block.args[0], target))  # pyright: ignore[reportArgumentType]
@@ -250,7 +239,7 @@ class Sketch:
         self._block.add_op(made := tensor.PadOp(value, (), (), Region(inside), widths[0], widths[1], type))
         return made.result
 
-    def _repeated(self, value: SSAValue, result: SSAValue, loops: Exprs, last: int) -> list[AffineExpr]:
+    def _repeated(self, value: SSAValue, result: SSAValue, loops: Dims, last: int) -> list[AffineExpr]:
         """How a value is indexed that broadcasts to the result, without its `last` dims."""
         sizes, whole = tensor_of(value).get_shape(), tensor_of(result).get_shape()
         offset = len(whole) - len(sizes)
