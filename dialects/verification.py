@@ -15,7 +15,7 @@ Faults are `VerifyException`s that name the op; `FaultyOp` carries the op itself
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
 
 from xdsl.dialects import func, memref, tensor
@@ -41,12 +41,16 @@ class FaultyOp(VerifyException):
         self.notes = tuple(notes)
 
 
-def verify_module(module: Operation) -> None:
-    """Check everything the docstring of this file lists; raises FaultyOp at the first fault."""
-    _verify_dominance(module)
-    for op in module.walk():
-        if (check := _CHECKS.get(type(op))) is not None:
-            check(op)
+def verify_module(module: Operation, valid: Collection[Operation] = ()) -> None:
+    """
+    Check everything the docstring of this file lists; raises FaultyOp at the first fault. What `valid` has, of the ops
+    of the module's own block, is not looked into.
+    """
+    _verify_dominance(module, valid)
+    for top in (op for region in module.regions for block in region.blocks for op in block.ops if op not in valid):
+        for op in top.walk():
+            if (check := _CHECKS.get(type(op))) is not None:
+                check(op)
 
 
 # finding what is invalid
@@ -60,18 +64,17 @@ def find_invalid(module: ModuleOp, verifier: Verifier | None = None) -> Invalid 
     """
     The first operation that does not verify by xDSL's rules or ours, innermost first; None for a valid module.
 
-    A `verifier` that has seen a module like it is quicker than a new one.
+    A `verifier` that has seen a module like it is quicker than a new one: it looks at what changed.
     """
     try:
-        (verifier or Verifier()).verify(module)
+        for valid in (verifier or Verifier()).check(module):
+            verify_module(module, valid)
+    except FaultyOp as error:
+        return error.op, str(error), error.notes
     except VerifyException as error:
         return _find_culprit(module) or (None, str(error), ())
     except ValueError as error:
         return None, str(error), ()
-    try:
-        verify_module(module)
-    except FaultyOp as error:
-        return error.op, str(error), error.notes
     return None
 
 
@@ -104,9 +107,9 @@ def _notes_on(error: VerifyException, op: Operation, module: ModuleOp) -> Sequen
 # SSA dominance
 
 
-def _verify_dominance(module: Operation) -> None:
+def _verify_dominance(module: Operation, valid: Collection[Operation] = ()) -> None:
     for region in module.regions:
-        _verify_region(region, set())
+        _verify_region(region, set(), valid)
 
 
 def require_dominance(function: func.FuncOp) -> None:
@@ -117,7 +120,7 @@ def require_dominance(function: func.FuncOp) -> None:
         raise UserError(str(error), loc=location_of(error.op)) from None
 
 
-def _verify_region(region: Region, outer: set[SSAValue]) -> None:
+def _verify_region(region: Region, outer: set[SSAValue], valid: Collection[Operation] = ()) -> None:
     blocks = list(region.blocks)
     dominance = DominanceInfo(region) if len(blocks) > 1 else None
     for block in blocks:
@@ -126,20 +129,20 @@ def _verify_region(region: Region, outer: set[SSAValue]) -> None:
             for other in blocks:
                 if other is not block and dominance.strictly_dominates(other, block):
                     visible.update(_defined_in(other))
-        _verify_block(block, visible)
+        _verify_block(block, visible, valid)
 
 
 def _defined_in(block: Block) -> list[SSAValue]:
     return [*block.args, *(result for op in block.ops for result in op.results)]
 
 
-def _verify_block(block: Block, visible: set[SSAValue]) -> None:
+def _verify_block(block: Block, visible: set[SSAValue], valid: Collection[Operation]) -> None:
     visible.update(block.args)
     for op in block.ops:
         for number, operand in enumerate(op.operands):
             if operand not in visible:
                 raise FaultyOp(op, _dominance_message(op, number, operand))
-        if op.regions:
+        if op.regions and op not in valid:
             outer = set[SSAValue]() if op.has_trait(IsolatedFromAbove) else visible
             for region in op.regions:
                 _verify_region(region, outer)

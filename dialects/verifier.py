@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from operator import is_
 from typing import TypeAlias
 
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, ErasedSSAValue, Operation
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 Key: TypeAlias = Hashable
+Contents: TypeAlias = Sequence[object]
 
 
 def _verifies_alone(op: Operation) -> bool:
@@ -29,27 +32,50 @@ class Verifier:
     What `Operation.verify` does for the module and all in it, in the same order. An op whose class has
     `VERIFIES_ALONE` is first compared with those that were found valid: one of the same class with the very same
     attributes, as objects, which never change, is valid as well. After a pass that touches few ops, or copies them,
-    verification takes the time of a look.
+    verification takes the time of a look. A function that is made of the very same objects as when it was last found
+    valid, in a module whose functions have the same attributes and that is otherwise the same, is not verified again.
     """
 
     def __init__(self) -> None:
+        self._functions: dict[Operation, Contents] = {}
+        self._surroundings: Contents = ()
         self._valid: dict[Key, tuple[Attribute, ...]] = {}
         """The attributes are kept, so that no other gets the identity of one."""
 
-    def verify(self, op: Operation) -> None:
-        """Raise what `op.verify()` raises."""
+    def check(self, module: Operation) -> Iterator[Collection[Operation]]:
+        """
+        Verify what changed since the last module that was found valid, and raise what `module.verify()` raises.
+
+        Yields the functions that did not change; resumed, it takes the module to be valid.
+        """
+        ops = [op for region in module.regions for block in region.blocks for op in block.ops]
+        functions: dict[Operation, Contents] = {op: [*_contents(op)] for op in ops if isinstance(op, FuncOp)}
+        # What a function is verified against outside it: its callees, the machine.
+        around = [each for op in ops for each in (_own(op) if op in functions else _contents(op))]
+        surroundings = [*_own(module), *around]
+        valid: set[Operation] = set()
+        if _are_same(surroundings, self._surroundings):
+            valid = {op for op, found in functions.items() if _are_same(found, self._functions.get(op, ()))}
+        self.verify(module, valid)
+        yield valid
+        self._functions, self._surroundings = functions, surroundings
+
+    def verify(self, op: Operation, valid: Collection[Operation] = ()) -> None:
+        """Raise what `op.verify()` raises; what `valid` has is not looked into."""
         for region in op.regions:
             for block in region.blocks:
-                self._verify_block(block)
+                self._verify_block(block, valid)
                 if block.parent is not region:
                     raise ValueError("Parent pointer of block does not refer to containing region")
         op.verify(verify_nested_ops=False)
 
-    def _verify_block(self, block: Block) -> None:
+    def _verify_block(self, block: Block, valid: Collection[Operation] = ()) -> None:
         last = block.last_op
         for op in block.ops:
             if op.parent is not block:
                 raise ValueError("Parent pointer of operation does not refer to containing region")
+            if op in valid:
+                continue
             if op is last or not _verifies_alone(op):
                 self.verify(op)
             else:
@@ -82,6 +108,43 @@ class Verifier:
         if key not in self._valid:
             self.verify(op)
             self._valid[key] = seen
+
+
+def _are_same(one: Contents, other: Contents) -> bool:
+    return len(one) == len(other) and all(map(is_, one, other))
+
+
+def _own(op: Operation) -> Iterator[object]:
+    """The objects, never changed in place, that an op without its regions is made of, and where it is used."""
+    yield op
+    yield op.parent
+    yield from op.operands
+    for result in op.results:
+        yield result
+        yield result.type
+        # A new use, if only by an op that is in no block, becomes the first.
+        yield result.first_use
+    yield from op.successors
+    yield from op.properties
+    yield from op.properties.values()
+    yield from op.attributes
+    yield from op.attributes.values()
+
+
+def _contents(op: Operation) -> Iterator[object]:
+    """The objects that an op and all in it is made of."""
+    yield from _own(op)
+    for region in op.regions:
+        yield region
+        for block in region.blocks:
+            yield block
+            yield block.parent
+            for arg in block.args:
+                yield arg
+                yield arg.type
+            for inner in block.ops:
+                yield from _contents(inner)
+        yield None
 
 
 def _verify_empty(block: Block) -> None:

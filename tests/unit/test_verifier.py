@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from xdsl.dialects.builtin import Float64Type, ModuleOp, StringAttr, TensorType, f32
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.builtin import Float64Type, FunctionType, ModuleOp, StringAttr, SymbolRefAttr, TensorType, f32
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Block, Region
-from xdsl.rewriter import Rewriter
+from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects import graph
 from penstock.dialects.context import make_context
 from penstock.dialects.graph.base import ints
+from penstock.dialects.verification import find_invalid
 from penstock.dialects.verifier import Verifier
+from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.from_text import SourceText, parse_text
 
 TEXT = """
@@ -100,7 +102,10 @@ def test_a_fault_in_a_module_that_was_valid_is_found(fault: Callable[[ModuleOp],
     module, verifier = parsed(), Verifier()
     verifier.verify(module)
     verifier.verify(module)
+    for _ in range(2):
+        assert find_invalid(module, verifier) is None
     fault(module)
+    assert find_invalid(module, verifier) is not None
     with pytest.raises((VerifyException, ValueError)) as expected:
         module.verify()
     with pytest.raises((VerifyException, ValueError)) as found:
@@ -108,6 +113,51 @@ def test_a_fault_in_a_module_that_was_valid_is_found(fault: Callable[[ModuleOp],
     assert type(found.value) is type(expected.value)
     if isinstance(expected.value, ValueError):
         assert str(found.value).split("Parent")[-1] == str(expected.value).split("Parent")[-1]
+
+
+def forget_user(module: ModuleOp) -> None:
+    value = next(iter(main_of(module).body.block.ops)).results[0]
+    graph.ReluOp.create(operands=[value], result_types=[value.type])
+
+
+def use_before_definition(module: ModuleOp) -> None:
+    first, second, *_ = main_of(module).body.block.ops
+    first.operands[0] = second.results[0]
+    second.operands[0] = main_of(module).body.block.args[0]
+
+
+def unknown_device(module: ModuleOp) -> None:
+    main_of(module).attributes["device"] = SymbolRefAttr("elsewhere")
+
+
+@pytest.mark.parametrize("fault", [forget_user, use_before_definition, unknown_device])
+def test_a_fault_that_only_we_find_is_found_in_a_module_that_was_valid(fault: Callable[[ModuleOp], None]) -> None:
+    module, verifier = parsed(), Verifier()
+    Rewriter.insert_op(load_machine("gemmini-fp32"), InsertPoint.after(main_of(module)))
+    assert find_invalid(module, verifier) is None
+    fault(module)
+    assert find_invalid(module, verifier) is not None
+
+
+def test_a_change_of_a_callee_is_found_in_its_caller() -> None:
+    module, verifier = parsed(), Verifier()
+    main, f = main_of(module), TensorType(f32, [2, 3])
+    Rewriter.insert_op(callee := FuncOp.external("callee", [f], [f]), InsertPoint.before(main))
+    Rewriter.insert_op(CallOp("callee", [main.body.block.args[0]], [f]), InsertPoint.at_start(main.body.block))
+    assert find_invalid(module, verifier) is None
+    callee.function_type = FunctionType.from_lists([f], [])
+    assert find_invalid(module, verifier) is not None
+
+
+def test_a_function_that_did_not_change_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, verifier = parsed(), Verifier()
+    assert find_invalid(module, verifier) is None
+    seen: list[str] = []
+    monkeypatch.setattr(FuncOp, "verify_", lambda op: seen.append(op.name))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType, reportUnknownMemberType]
+    assert find_invalid(module, verifier) is None
+    assert seen == []
+    change_property(module)
+    assert find_invalid(module, verifier) is not None
 
 
 def test_an_invalid_op_stays_invalid_when_it_is_seen_again() -> None:
