@@ -119,7 +119,8 @@ class TargetOp(IRDLOperation):
 
     def parts(self, kind: type[_PartT]) -> tuple[_PartT, ...]:
         """The parts of one kind, in the order of their declaration."""
-        return tuple(op for op in self.body.block.ops if isinstance(op, kind))
+        # Quicker than `isinstance`, which is Python code for the classes of ops, and this is called with every op.
+        return tuple(op for op in self.body.block.ops if kind in type(op).__mro__)  # pyright: ignore[reportReturnType]
 
     def scopes(self) -> dict[str, ScopeOp]:
         """The scopes by name, in the order of their declaration."""

@@ -244,7 +244,7 @@ class IntrinsicOp(MachinePart):
         specs: list[OperandSpec] = []
         for index, (arg, scalar) in enumerate(zip(args, scalars, strict=True)):
             name, strides = self.operand_names.data[index].data, self.strides.data[index].data
-            if not isa(arg.type, MemRefType[Attribute]):
+            if not isa(arg.type, MemRefType):
                 specs.append(OperandSpec(name, "", arg.type, IMMEDIATE, strides))
                 continue
             role = "in"
@@ -358,7 +358,7 @@ class IntrinsicOp(MachinePart):
         if strides not in STRIDES:
             yield f"must have strides of {', '.join(STRIDES)}, but has {strides}"
             return
-        if not isa(arg.type, MemRefType[Attribute]):
+        if not isa(arg.type, MemRefType):
             if not isinstance(arg.type, IntegerType | AnyFloat):
                 yield f"must be a memref or a scalar, but is {arg.type}"
             elif strides != DENSE:
@@ -418,7 +418,7 @@ def _extent_fault(extents: tuple[int, ...], *, bounded: bool) -> str | None:
 
 def scope_of(value: SSAValue) -> str | None:
     """The scope of a memref, "dram" where it has none; None if its memory space is no string."""
-    assert isa(value.type, MemRefType[Attribute])
+    assert isa(value.type, MemRefType)
     match value.type.memory_space:
         case NoneAttr():
             return DRAM

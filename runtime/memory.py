@@ -118,7 +118,7 @@ def _weights(module: ModuleOp) -> int:
 
 def _bytes(type: Attribute) -> int:
     """The bytes of a tensor or a memref; 0 for anything else, and where a size is not known."""
-    if not isa(type, TensorType[Attribute] | MemRefType[Attribute]) or not type.has_static_shape():
+    if not isa(type, TensorType | MemRefType[Attribute]) or not type.has_static_shape():
         return 0
     try:
         return prod(type.get_shape()) * element_bytes(type)

@@ -80,7 +80,7 @@ def _narrowed_to(op: Operation) -> AnyFloat | None:
 
 
 def _element(type: Attribute) -> Attribute:
-    return type.element_type if isa(type, TensorType[Attribute]) else type
+    return type.element_type if isa(type, TensorType) else type
 
 
 def exact_in(array: Array, dtype: np.dtype[Any]) -> bool:

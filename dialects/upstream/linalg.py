@@ -57,7 +57,7 @@ def _parse(cls: type[GenericOp], parser: Parser) -> GenericOp:
     doc, library_call = traits.pop("doc", None), traits.pop("library_call", None)
     if not isa(maps, ArrayAttr[AffineMapAttr]):
         parser.raise_error("expected indexing_maps, a list of affine maps", start, parser.pos)
-    if not isa(iterators, ArrayAttr[Attribute]):
+    if not isa(iterators, ArrayAttr):
         parser.raise_error("expected iterator_types, a list of strings", start, parser.pos)
     if not isinstance(doc, StringAttr | None) or not isinstance(library_call, StringAttr | None):
         parser.raise_error("doc and library_call are strings", start, parser.pos)

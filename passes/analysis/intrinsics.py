@@ -23,7 +23,7 @@ same question, so that they cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -350,12 +350,6 @@ def _outer_fault(
     return None
 
 
-@lru_cache(maxsize=4096)
-def _outcomes(access: Access, target: TargetOp) -> list[Match | Failure]:
-    """The outcome of each intrinsic: a program asks for the same ops again and again, and machines do not change."""
-    return [match_intrinsic(access, intrinsic, target) for intrinsic in target.intrinsics().values()]
-
-
 def candidates(access: Access, target: TargetOp) -> tuple[list[Match], list[Failure]]:
     """
     All matches of `access`, and why the machine's other intrinsics are none.
@@ -363,10 +357,21 @@ def candidates(access: Access, target: TargetOp) -> tuple[list[Match], list[Fail
     What is cheapest comes first: what a DMA engine does on the way, then the least cycles of a unit; among equals
     the order is that of the machine.
     """
-    outcomes = _outcomes(access, target)
+    operands = tuple(replace(operand, value=None) for operand in access.operands)
+    intrinsics = tuple(target.intrinsics().values())
+    matches, failures = _candidates(replace(access, operands=operands), target, intrinsics)
+    return [*matches], [*failures]
+
+
+@lru_cache(maxsize=4096)
+def _candidates(
+    access: Access, target: TargetOp, intrinsics: tuple[IntrinsicOp, ...]
+) -> tuple[tuple[Match, ...], tuple[Failure, ...]]:
+    """`candidates` of an access without values, of which a network has few that differ."""
+    outcomes = [match_intrinsic(access, intrinsic, target) for intrinsic in intrinsics]
     matches = [outcome for outcome in outcomes if isinstance(outcome, Match)]
     matches.sort(key=lambda match: match.intrinsic.initiation_interval * match.issues(access.extents))
-    return matches, [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    return tuple(matches), tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
 
 
 def runs_on_unit(match: Match) -> bool:

@@ -32,12 +32,12 @@ Width = Float16Type | Float32Type
 
 def is_single(value: SSAValue) -> bool:
     """Whether the elements of a tensor are f32."""
-    return isa(value.type, TensorType[Attribute]) and value.type.element_type == SINGLE
+    return isa(value.type, TensorType) and value.type.element_type == SINGLE
 
 
 def with_elements(value: SSAValue, element: Attribute) -> TensorType[Attribute]:
     """The type of a tensor with other elements."""
-    assert isa(value.type, TensorType[Attribute])
+    assert isa(value.type, TensorType)
     return TensorType(element, value.type.shape)
 
 

@@ -21,7 +21,7 @@ from math import prod
 from xdsl.dialects import arith, func, tensor
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, NameLoc, TensorType, i64
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import render_location
@@ -317,7 +317,7 @@ def _costs_nothing(value: SSAValue) -> bool:
 def _bytes(value: SSAValue) -> int:
     source = value.owner.source if isinstance(value.owner, tensor.PadOp) else value
     type = source.type
-    return prod(type.get_shape()) * element_bytes(type) if isa(type, TensorType[Attribute]) else 0
+    return prod(type.get_shape()) * element_bytes(type) if isa(type, TensorType) else 0
 
 
 def _operations(generic: GenericOp) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from xdsl.dialects.builtin import AffineMapAttr, LocationAttr, TensorType, UnknownLoc
 from xdsl.dialects.linalg.attrs import IteratorTypeAttr
 from xdsl.dialects.linalg.ops import GenericOp, YieldOp
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Block, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.rewriter import Rewriter
 from xdsl.utils.hints import isa
@@ -41,7 +41,7 @@ def structured(
     count = len(place) + reductions
     maps = [AffineMapAttr(AffineMap(count, 0, tuple(each))) for _, each in operands]
     kinds = [IteratorTypeAttr.parallel()] * len(place) + [IteratorTypeAttr.reduction()] * reductions
-    results = [dest.type] if isa(dest.type, TensorType[Attribute]) else []
+    results = [dest.type] if isa(dest.type, TensorType) else []
     made = GenericOp([value for value, _ in inputs], [dest], Region(block), maps, kinds, results)
     made.location = location or UnknownLoc()
     for result in made.results:

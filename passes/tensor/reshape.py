@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import (
     TensorType,
     i64,
 )
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.passes.analysis.strides import reassociation
@@ -29,7 +29,7 @@ Emit = Callable[[Operation], SSAValue]
 
 def emit_reshape(emit: Emit, value: SSAValue, target: Sequence[int]) -> SSAValue:
     """`value`, a static tensor, in the shape `target` of as many elements: at most two views."""
-    assert isa(value.type, TensorType[Attribute])
+    assert isa(value.type, TensorType)
     source, element = value.type.get_shape(), value.type.element_type
     target = tuple(target)
     if source == target:

@@ -36,7 +36,7 @@ def drop_unit_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
         return
     constants = [op for op in kernel.body.block.ops if isinstance(op, arith.ConstantOp)]
     computed = [result for op in kernel.body.block.ops for result in op.results]
-    types = {value: t for value in (*kernel.body.block.args, *computed) if isa(t := value.type, TensorType[Attribute])}
+    types = {value: t for value in (*kernel.body.block.args, *computed) if isa(t := value.type, TensorType)}
     if any(not type.has_static_shape() or {*type.get_shape()} <= {0, 1} for type in types.values()):
         return
     for call in [op for op in module.walk() if isinstance(op, func.CallOp)]:
@@ -55,7 +55,7 @@ def drop_unit_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
 
 
 def _ends_in_one(type: Attribute) -> bool:
-    return isa(type, TensorType[Attribute]) and bool(type.get_num_dims()) and type.get_shape()[-1] == 1
+    return isa(type, TensorType) and bool(type.get_num_dims()) and type.get_shape()[-1] == 1
 
 
 def _reduces(op: Operation) -> bool:
@@ -73,7 +73,7 @@ def _index_without(generic: GenericOp) -> None:
     loops = [AffineExpr.dimension(kept.index(n)) if n in kept else AffineExpr.constant(0) for n in range(len(extents))]
     maps: list[AffineMapAttr] = []
     for value, map_attr in zip(generic.operands, generic.indexing_maps, strict=True):
-        shape = value.type.get_shape() if isa(value.type, TensorType[Attribute]) else ()
+        shape = value.type.get_shape() if isa(value.type, TensorType) else ()
         results = [expr for expr, size in zip(map_attr.data.results, shape, strict=True) if size != 1]
         moved = AffineMap(len(extents), 0, tuple(results)).replace_dims_and_symbols(loops, [], len(kept), 0)
         maps.append(AffineMapAttr(moved))
@@ -90,12 +90,10 @@ def _call_without(call: func.CallOp) -> None:
         return op.results[0]
 
     arguments = [
-        emit_reshape(before, value, _without_units(value.type).get_shape())
-        if isa(value.type, TensorType[Attribute])
-        else value
+        emit_reshape(before, value, _without_units(value.type).get_shape()) if isa(value.type, TensorType) else value
         for value in call.arguments
     ]
-    types = [_without_units(t) if isa(t, TensorType[Attribute]) else t for t in call.result_types]
+    types = [_without_units(t) if isa(t, TensorType) else t for t in call.result_types]
     made = func.CallOp(call.callee, arguments, types)
     made.location = call.location
     Rewriter.insert_op(made, InsertPoint.before(call))
@@ -103,5 +101,5 @@ def _call_without(call: func.CallOp) -> None:
     for old, new in zip(call.results, made.results, strict=True):
         new.name_hint = old.name_hint
         type = old.type
-        results.append(emit_reshape(before, new, type.get_shape()) if isa(type, TensorType[Attribute]) else new)
+        results.append(emit_reshape(before, new, type.get_shape()) if isa(type, TensorType) else new)
     Rewriter.replace_op(call, [], results)

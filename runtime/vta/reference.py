@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from xdsl.dialects import memref
 from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
@@ -100,7 +100,7 @@ def _arguments(module: ModuleOp, inputs: Sequence[Array], weights: WeightStore) 
     outputs: list[Array] = []
     given = list(inputs)
     for argument in main.body.block.args:
-        assert isa(argument.type, MemRefType[Attribute])
+        assert isa(argument.type, MemRefType)
         dtype, shape = numpy_dtype(argument.type.element_type), argument.type.get_shape()
         if (name := _attribute(argument, WEIGHT_ARGUMENT)) is not None:
             array = weights[name]

@@ -55,9 +55,12 @@ class Region:
     def starts(self) -> NDArray[np.int64]:
         """Where the runs begin, ascending."""
         found = np.full(1, self.start, np.int64)
-        for count, stride in self.dims:
-            found = (found[:, None] + np.arange(count, dtype=np.int64) * stride).ravel()
-        return np.unique(found)
+        inside, is_ascending = 0, True
+        for count, stride in reversed(self.dims):
+            found = (np.arange(count, dtype=np.int64)[:, None] * stride + found).ravel()
+            is_ascending &= stride > inside
+            inside += (count - 1) * stride
+        return found if is_ascending else np.unique(found)
 
     def overlaps(self, other: Region) -> bool:
         """Whether they have a byte in common."""

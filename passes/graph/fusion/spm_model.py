@@ -151,7 +151,7 @@ class SpmModel:
 
 def _boundary(kernel: FuncOp) -> list[TensorType[Attribute]]:
     types = [*kernel.function_type.inputs, *kernel.function_type.outputs]
-    return [type for type in types if isa(type, TensorType[Attribute])]
+    return [type for type in types if isa(type, TensorType)]
 
 
 def _is_between(op: Operation) -> bool:

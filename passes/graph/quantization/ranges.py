@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, ModuleOp, NameLoc, StringAttr
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError
@@ -104,9 +104,7 @@ def ranges_of(module: ModuleOp) -> dict[str, Range] | None:
     if not isinstance(attribute, DictionaryAttr):
         raise UserError(f"{RANGES_ATTRIBUTE} is not a dictionary", loc=module.location)
     table = {
-        name: [each.value.data for each in pair if isinstance(each, FloatAttr)]
-        if isa(pair, ArrayAttr[Attribute])
-        else []
+        name: [each.value.data for each in pair if isinstance(each, FloatAttr)] if isa(pair, ArrayAttr) else []
         for name, pair in attribute.data.items()
     }
     return checked_ranges(table, RANGES_ATTRIBUTE)
