@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from xdsl.dialects.builtin import ArrayAttr, FileLineColLoc, FusedLoc, NameLoc, UnknownLoc
-from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
-from xdsl.utils.hints import isa
+
+if TYPE_CHECKING:
+    from xdsl.ir import Attribute, Operation
 
 USER_FAULT = 1
 """Exit status: the user's fault."""
@@ -45,7 +46,7 @@ class UserError(Exception):
     ):
         super().__init__(message)
         self.message = message
-        self.loc = render_location(loc) if isinstance(loc, Attribute) else loc
+        self.loc = loc if loc is None or isinstance(loc, str) else render_location(loc)
         self.notes = tuple(notes)
         self.status = status
 
@@ -91,6 +92,10 @@ def warn_of(messages: Sequence[str], place: str | None = None) -> None:
 
 def render_location(loc: Attribute) -> str:
     """The text of a location: `file:line:col`, a quoted name, or the parts of a fused one; empty if unknown."""
+    # A command line is read, and refused, without the IR: importing it takes longer.
+    from xdsl.dialects.builtin import ArrayAttr, FileLineColLoc, FusedLoc, NameLoc, UnknownLoc
+    from xdsl.utils.hints import isa
+
     match loc:
         case FileLineColLoc():
             return f"{loc.filename.data}:{loc.line.data}:{loc.column.data}"

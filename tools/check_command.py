@@ -11,7 +11,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command to the parser of `penstock`."""
     parser = subparsers.add_parser(
         "check",
-        help="run a program around every pass and compare",
         description=(
             "Run a program before and after every pass on the same inputs, and name the first pass that changed"
             " a value. The inputs are small integers, whose sums are exact; with --real, normal floats."

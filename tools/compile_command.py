@@ -25,7 +25,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command to the parser of `penstock`."""
     parser = subparsers.add_parser(
         "compile",
-        help="lower a model or IR to a level, to C, to instructions, or to a plan",
         description=(
             "Lower a model or a file of IR. --emit says what -o is: a file of IR at the end of a level, with its"
             " weights beside it; a folder with C; a folder with VTA's instructions and the memory they run in; or a"

@@ -12,7 +12,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command to the parser of `penstock`."""
     parser = subparsers.add_parser(
         "import",
-        help="turn an ONNX model into IR and weights",
         description="Write the graph-level IR of a model, and its weights beside it as a .safetensors file.",
         allow_abbrev=False,
     )

@@ -35,7 +35,7 @@ _UNITS = ((1 << 20, "MiB"), (1 << 10, "KiB"))
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
     """Add the subcommand `machines` to those of `penstock`; its arguments go to `run`."""
-    parser = subparsers.add_parser("machines", help="list, show or validate machines")
+    parser = subparsers.add_parser("machines")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("list", help="the machines that come with Penstock")
     show = actions.add_parser("show", help="a machine as IR, or as a table")

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from collections.abc import Sequence
+from importlib import import_module
 
 from penstock.dialects.diagnostics import USAGE, did_you_mean
-from penstock.tools import (
-    check_command,
-    compile_command,
-    import_command,
-    machines,
-    plan_command,
-    quantize_command,
-    run_command,
-    simulate_command,
-)
 from penstock.tools.errors import guarded
-from penstock.tools.reproduce import reproduce_command
 
-COMMANDS: dict[str, Callable[[argparse._SubParsersAction[argparse.ArgumentParser]], None]] = {  # pyright: ignore[reportPrivateUsage]
-    "import": import_command.add_parser,
-    "compile": compile_command.add_parser,
-    "run": run_command.add_parser,
-    "check": check_command.add_parser,
-    "quantize": quantize_command.add_parser,
-    "plan": plan_command.add_parser,
-    "simulate": simulate_command.add_parser,
-    "machines": machines.add_parser,
+COMMANDS = {
+    "import": "turn an ONNX model into IR and weights",
+    "compile": "lower a model or IR to a level, to C, to instructions, or to a plan",
+    "run": "run a model, IR or a plan on tensors in files",
+    "check": "run a program around every pass and compare",
+    "quantize": "turn a model into one on 8-bit integers",
+    "plan": "find places for buffers in a memory",
+    "simulate": "count the cycles of a program on a machine",
+    "machines": "list, show or validate machines",
 }
-"""The subcommands; each adds its parser, whose default `run` takes the arguments and returns the status."""
+"""
+The subcommands, each with what it does. Its module is imported when it is given; `add_parser` there adds its parser,
+whose default `run` takes the arguments and returns the status.
+"""
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -42,28 +34,45 @@ def run(argv: Sequence[str] | None = None) -> int:
         print(f'error: there is no command "{words[0]}"', file=sys.stderr)
         print(f"note: {near or 'commands: ' + ', '.join(COMMANDS)}", file=sys.stderr)
         return USAGE
-    parser = _parser()
+    parser = _parser(words)
     args = parser.parse_args(words)
     if args.run is None:
         parser.print_help(sys.stderr)
         return USAGE
-    return guarded(lambda: args.run(args), reproduce=lambda error: reproduce_command(error, args, words))
+
+    def reproduce(error: Exception) -> str | None:
+        from penstock.tools.reproduce import reproduce_command
+
+        return reproduce_command(error, args, words)
+
+    return guarded(lambda: args.run(args), reproduce=reproduce)
 
 
 def main() -> None:
     sys.exit(run())
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of a command line; of the subcommands it knows the arguments of the one that is given."""
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="A compiler for machines whose on-chip memories are managed by software.",
         allow_abbrev=False,
     )
-    versions = f"penstock {version('penstock')}, xdsl {version('xdsl')}"
-    parser.add_argument("--version", action="version", version=versions)
+    parser.add_argument("--version", action="version", version=_versions() if "--version" in words else "")
     parser.set_defaults(run=None)
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
-    for add_parser in COMMANDS.values():
-        add_parser(subparsers)
+    given = words[0] if words and words[0] in COMMANDS else None
+    for command, text in COMMANDS.items():
+        if command != given:
+            subparsers.add_parser(command, help=text)
+    if given is not None:
+        module = "machines" if given == "machines" else f"{given}_command"
+        import_module(f"penstock.tools.{module}").add_parser(subparsers)
     return parser
+
+
+def _versions() -> str:
+    from importlib.metadata import version
+
+    return f"penstock {version('penstock')}, xdsl {version('xdsl')}"

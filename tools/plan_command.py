@@ -54,7 +54,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command to the parser of `penstock`."""
     parser = subparsers.add_parser(
         "plan",
-        help="find places for buffers in a memory",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

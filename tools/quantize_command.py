@@ -17,7 +17,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command to the parser of `penstock`."""
     parser = subparsers.add_parser(
         "quantize",
-        help="turn a model into one on 8-bit integers",
         description=(
             "Quantise a model after training: run it on calibration inputs, choose scales from the ranges that its"
             " values take, and write the graph-level IR on 8-bit integers with its weights beside it. What was chosen,"

@@ -35,7 +35,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command to the parser of `penstock`."""
     parser = subparsers.add_parser(
         "run",
-        help="run a model, IR or a plan on tensors in files",
         description=(
             "Run a model, a file of IR or a plan. Inputs are .npy, .npz or ONNX .pb files, in the order of the"
             " model's inputs or as NAME=FILE; outputs are written as output_0.npy and so on."

@@ -31,7 +31,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command to the parser of `penstock`."""
     parser = subparsers.add_parser(
         "simulate",
-        help="count the cycles of a program on a machine",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
