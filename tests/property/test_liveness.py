@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import checked
 from sampling import examples
 from xdsl.dialects import arith, cf, func, memref, scf
 from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerAttr, ModuleOp
@@ -23,10 +24,9 @@ from xdsl.ir import Block, Operation, SSAValue
 from penstock.dialects.context import make_context
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
 from penstock.dialects.weights import Array
-from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness
 from penstock.runtime.interpreter import run_function
-from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 SIZE = 4
 """Elements of a buffer."""
@@ -410,12 +410,6 @@ def found_alive(
     }
 
 
-def parse(text: str) -> ModuleOp:
-    module = parse_text(make_context(), SourceText("random.mlir", text)).module
-    verify(module)
-    return module
-
-
 def main_of(module: ModuleOp) -> func.FuncOp:
     (main,) = (op for op in module.ops if isinstance(op, func.FuncOp))
     return main
@@ -430,7 +424,7 @@ def lifetimes(liveness: Liveness) -> dict[Operation, tuple[tuple[int, int], ...]
 
 
 def check_sound(text: str, random: Random, runs: int) -> None:
-    main = main_of(parse(text))
+    main = main_of(checked(text))
     liveness = Liveness(main)
     buffers = lifetimes(liveness)
     for _ in range(runs):
@@ -457,7 +451,7 @@ def test_it_is_so_whichever_way_blocks_go(seed: int) -> None:
 @given(st.integers(0, 2**32 - 1))
 def test_without_branches_nothing_else_is_alive(seed: int) -> None:
     random = Random(seed)
-    main = main_of(parse(RandomProgram(random, simple=True).text))
+    main = main_of(checked(RandomProgram(random, simple=True).text))
     liveness = Liveness(main)
     buffers = lifetimes(liveness)
     tracer = Tracer(main, random)
@@ -482,14 +476,14 @@ def run(module: ModuleOp, values: tuple[Array, int, bool]) -> Array:
 
 
 def planned(text: str, pipeline: str) -> ModuleOp:
-    module = parse(text)
+    module = checked(text)
     run_passes(make_context(), module, read_pipeline(pipeline))
     return module
 
 
 def apart(text: str) -> ModuleOp:
     """All buffers at places of their own."""
-    module = parse(text)
+    module = checked(text)
     place = 0
     for op in list(module.walk()):
         if isinstance(op, memref.AllocOp):
@@ -523,4 +517,4 @@ def test_the_random_programs_have_what_they_are_to_try() -> None:
         assert part in text
     blocks = "".join(random_blocks(Random(seed)) for seed in range(40))
     assert all(part in blocks for part in ("cf.switch", "cf.cond_br", "%m1"))
-    assert any(isinstance(op, Allocation) for op in parse(random_blocks(Random(0))).walk())
+    assert any(isinstance(op, Allocation) for op in checked(random_blocks(Random(0))).walk())

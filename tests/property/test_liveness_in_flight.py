@@ -10,15 +10,15 @@ from random import Random
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import checked
 from sampling import examples
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
 from penstock.dialects.context import make_context
 from penstock.dialects.mem import BufferOp
 from penstock.dialects.weights import Array
-from penstock.lowering.from_text import SourceText, parse_text
 from penstock.runtime.interpreter import run_function
-from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 OFF, ON = "memref<4x4xf32>", 'memref<4x4xf32, "spad">'
 ROWS = 'memref<?x?xf32, strided<[?, 1]>, "spad">'
@@ -142,26 +142,20 @@ class RandomCommands:
         self.written = written
 
 
-def parse(text: str) -> ModuleOp:
-    module = parse_text(make_context(), SourceText("random.mlir", text)).module
-    verify(module)
-    return module
-
-
 def placed(module: ModuleOp) -> list[BufferOp]:
     return [op for op in module.walk() if isinstance(op, BufferOp)]
 
 
 def apart(text: str) -> ModuleOp:
     """All buffers at places of their own."""
-    module = parse(text)
+    module = checked(text)
     for number, op in enumerate(placed(module)):
         op.offset = IntegerAttr(64 * number, 64)
     return module
 
 
 def planned(text: str) -> ModuleOp:
-    module = parse(text)
+    module = checked(text)
     run_passes(make_context(), module, read_pipeline('mem-plan{planner="first-fit-by-start"},mem-verify'))
     return module
 

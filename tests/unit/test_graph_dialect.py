@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from programs import parsed
 from sampling import examples
 from xdsl.dialects import test
 from xdsl.dialects.builtin import (
@@ -34,13 +35,11 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.irdl import IRDLOperation
-from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects import graph
-from penstock.dialects.context import make_context
 from penstock.dialects.graph import GraphOp, PatternKind, WeightAttr, dense_of, pattern_kind
 from penstock.dialects.graph.number import number_text
 
@@ -59,10 +58,6 @@ def printed(module: ModuleOp, generic: bool = False) -> str:
     stream = StringIO()
     Printer(stream, print_generic_format=generic).print_op(module)
     return stream.getvalue() + "\n"
-
-
-def parsed(text: str) -> ModuleOp:
-    return Parser(make_context(), text).parse_module()
 
 
 UI8 = IntegerType(8, Signedness.UNSIGNED)

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.parser import Parser
+from programs import parsed
 from xdsl.utils.exceptions import ParseError, VerifyException
-
-from penstock.dialects.context import make_context
-
-
-def parsed(text: str) -> ModuleOp:
-    return Parser(make_context(), text).parse_module()
-
 
 PLAIN = "strides [1, 1] pads [0, 0, 0, 0] dilations [1, 1]"
 REFUSED = [

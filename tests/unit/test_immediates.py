@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from programs import verified
 from sampling import sweep
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
@@ -65,21 +66,15 @@ def program(op: str, constant: str, element: str, *, captured: bool, swapped: bo
     }}"""
 
 
-def parsed(text: str) -> ModuleOp:
-    module = Parser(make_context(), text).parse_module()
-    module.verify()
-    return module
-
-
 def lowered(text: str) -> ModuleOp:
-    module = parsed(text)
+    module = verified(text)
     attach_machine(module, str(BLOCKS))
     run_passes(make_context(), module, read_pipeline(",".join(pipeline("accel", "blocks", start="tensor"))))
     return module
 
 
 def reason(text: str, name: str, target: TargetOp) -> str:
-    generic = next(op for op in parsed(text).walk() if isinstance(op, GenericOp))
+    generic = next(op for op in verified(text).walk() if isinstance(op, GenericOp))
     access = access_of(generic)
     assert access is not None
     return getattr(match_intrinsic(access, target.intrinsics()[name], target), "reason", "matches")
@@ -138,7 +133,7 @@ def test_what_is_not_constant_or_of_another_type_is_no_immediate(target: TargetO
 
 
 def test_the_reason_of_a_number_that_does_not_fit_is_the_remark_of_the_kernel() -> None:
-    module = parsed(program("addi", "4000", "i32", captured=False))
+    module = verified(program("addi", "4000", "i32", captured=False))
     attach_machine(module, str(BLOCKS))
     run_passes(make_context(), module, read_pipeline("assign-devices"))
     assert partition(module)[0].remark == "@add_imm_i32: its immediate has 8 bits, too few for 4000"
@@ -151,7 +146,7 @@ def test_the_cheapest_of_several_intrinsics_is_chosen(target: TargetOp) -> None:
     names = [("first", 2), ("fast", 1), ("last", 1)]
     copies = [table.replace('"slow"', f'"{name}"').replace("ii = 1", f"ii = {ii}") for name, ii in names]
     generic = next(
-        op for op in parsed(program("maximumf", "0.0", "f32", captured=False)).walk() if isinstance(op, GenericOp)
+        op for op in verified(program("maximumf", "0.0", "f32", captured=False)).walk() if isinstance(op, GenericOp)
     )
     access = access_of(generic)
     assert access is not None

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from programs import checked
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation
 
-from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.memory.liveness import Liveness
-from penstock.runtime.pass_manager import verify
 
 M = "memref<16xf32>"
 HALF = "memref<8xf32, strided<[1], offset: ?>>"
 
 
-def parse(text: str) -> ModuleOp:
-    module = parse_text(make_context(), SourceText("test.mlir", text)).module
-    verify(module)
-    return module
-
-
 def kernel(body: str, extra: str = "") -> ModuleOp:
     """A module whose @kernel copies between %x, %y and the buffers %a, %b and %c of 16 elements each."""
-    return parse(
+    return checked(
         f"""func.func @kernel(%x: {M}, %y: {M}, %h: memref<8xf32>, %n: index, %p: i1) {{
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
@@ -290,7 +282,7 @@ def test_every_case_of_a_switch_counts() -> None:
 
 
 def blocks(text: str) -> ModuleOp:
-    return parse(
+    return checked(
         f"func.func @kernel(%x: {M}, %y: {M}, %p: i1, %n: i32) {{\n  %a = memref.alloc() : {M}\n"
         f"  %b = memref.alloc() : {M}\n{text}}}"
     )
@@ -482,7 +474,7 @@ def test_a_buffer_whose_address_is_taken_is_alive_to_the_end() -> None:
 
 
 def test_a_buffer_that_a_function_returns_is_refused() -> None:
-    module = parse(f"func.func @kernel() -> {M} {{\n  %a = memref.alloc() : {M}\n  func.return %a : {M}\n}}")
+    module = checked(f"func.func @kernel() -> {M} {{\n  %a = memref.alloc() : {M}\n  func.return %a : {M}\n}}")
     liveness = Liveness(the_kernel(module))
     with pytest.raises(UserError, match="a buffer that a function returns cannot be planned"):
         liveness.lifetime(liveness.buffers[0])

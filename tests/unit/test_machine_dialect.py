@@ -6,12 +6,11 @@ from fractions import Fraction
 from io import StringIO
 
 import pytest
+from programs import verified
 from xdsl.dialects.builtin import ModuleOp, f32, i8, i32
-from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError, VerifyException
 
-from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import MachinePart, OperandSpec, TargetOp, find_target, layout_of
 from penstock.lowering.from_machine_toml import load_machine, shipped_machines
@@ -23,14 +22,8 @@ def text_of(module: ModuleOp, *, generic: bool = False) -> str:
     return stream.getvalue()
 
 
-def parse(text: str) -> ModuleOp:
-    module = Parser(make_context(), text).parse_module()
-    module.verify()
-    return module
-
-
 def small(*parts: str) -> TargetOp:
-    target = find_target(parse(f"machine.target @m frequency 1 {{ {' '.join(parts)} }}"))
+    target = find_target(verified(f"machine.target @m frequency 1 {{ {' '.join(parts)} }}"))
     assert target is not None
     return target
 
@@ -50,17 +43,17 @@ def test_a_shipped_machine_round_trips_in_both_forms(name: str) -> None:
     module = ModuleOp([load_machine(name)])
     custom, generic = text_of(module), text_of(module, generic=True)
     for text in (custom, generic):
-        again = parse(text)
+        again = verified(text)
         assert text_of(again) == custom
         assert text_of(again, generic=True) == generic
 
 
 def test_the_target_is_found_among_other_operations() -> None:
-    module = parse("func.func private @f()\nmachine.target @m frequency 1 { machine.unit @u }")
+    module = verified("func.func private @f()\nmachine.target @m frequency 1 { machine.unit @u }")
     target = find_target(module)
     assert target is not None
     assert target.sym_name.data == "m"
-    assert find_target(parse("func.func private @f()")) is None
+    assert find_target(verified("func.func private @f()")) is None
 
 
 def test_a_target_knows_its_name_and_frequency(gemmini: TargetOp) -> None:
@@ -217,7 +210,7 @@ def test_a_list_of_sizes_that_differ_from_the_names_does_not_verify() -> None:
     module = ModuleOp([load_machine("gemmini-fp32")])
     generic = text_of(module, generic=True).replace('strides = ["row", "row", "row"]', 'strides = ["row"]', 1)
     with pytest.raises(VerifyException, match="operands has 3 names, but the behaviour 3 operands"):
-        parse(generic)
+        verified(generic)
 
 
 def test_every_part_says_where_each_of_its_numbers_comes_from(gemmini: TargetOp) -> None:

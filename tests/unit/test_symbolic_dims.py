@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.parser import Parser
+from programs import parsed
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.context import make_context
@@ -29,10 +28,6 @@ from penstock.passes.graph.bind_dims import bind_dims
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 N, T = named_size("N"), named_size("T")
-
-
-def parsed(text: str) -> ModuleOp:
-    return Parser(make_context(), text).parse_module()
 
 
 # the algebra

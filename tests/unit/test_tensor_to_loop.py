@@ -11,15 +11,15 @@ import re
 
 import numpy as np
 import pytest
+from programs import checked
 from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import Array, WeightStore
-from penstock.lowering.from_text import SourceText, parse_text
 from penstock.runtime.interpreter import run_module
-from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 ELEMENTWISE = 'iterator_types = ["parallel", "parallel"]'
 ROW_MAJOR = "affine_map<(i, j) -> (i, j)>"
@@ -63,14 +63,8 @@ def fill(result: str, dest: str, value: float, type: str = "tensor<4x6xf32>") ->
       }} -> {type}"""
 
 
-def parsed(text: str) -> ModuleOp:
-    module = parse_text(make_context(), SourceText("test.mlir", text)).module
-    verify(module)
-    return module
-
-
 def after(text: str, pipeline: str) -> ModuleOp:
-    module = parsed(text)
+    module = checked(text)
     run_passes(make_context(), module, read_pipeline(pipeline))
     return module
 
@@ -88,7 +82,7 @@ def inputs_of(module: ModuleOp) -> list[Array]:
 
 def lower_and_compare(text: str, before: str = "") -> ModuleOp:
     """The module on memrefs, which computes what the module on tensors does; `before` are passes on tensors."""
-    module = parsed(text)
+    module = checked(text)
     inputs = inputs_of(module)
     wanted = run_module(module, inputs, WeightStore())
     for pipeline in ("insert-copies", "tensor-to-loop", "tensor-to-loop,mem-plan"):
@@ -1003,4 +997,4 @@ func.func @copy(%x: memref<4xf32>, %y: memref<4xf32>) {
   func.return
 }
 """
-    assert str(after(text, "tensor-to-loop")) == str(parsed(text))
+    assert str(after(text, "tensor-to-loop")) == str(checked(text))

@@ -8,17 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_c import agree, floats, main, memref, needs_compiler
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.parser import Parser
+from programs import verified
 
-from penstock.dialects.context import make_context
-from penstock.dialects.diagnostics import UserError
-from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_c import emit_c
 from penstock.lowering.to_c.nest import Domain, is_injective, parallel_dims, plan
-from penstock.runtime.interpreter import run_module
-from penstock.runtime.native import find_compiler, load_native
+from penstock.runtime.native import load_native
 
 Array = NDArray[Any]
 
@@ -26,48 +22,6 @@ Array = NDArray[Any]
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
-
-
-def needs_compiler() -> None:
-    try:
-        find_compiler()
-    except UserError:
-        pytest.skip("no C compiler")
-
-
-def parsed(text: str) -> ModuleOp:
-    module = Parser(make_context(), text).parse_module()
-    module.verify()
-    return module
-
-
-def check(module: ModuleOp, inputs: Sequence[Array]) -> list[Array]:
-    """Run in C and in the interpreter, demand the same bits, and return the outputs."""
-    needs_compiler()
-    ours = load_native(module).run(inputs)
-    theirs = run_module(module, inputs, WeightStore(), ordered=True)
-    for left, right in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(left, right)
-        assert left.dtype == right.dtype
-    return ours
-
-
-def memref(shape: Sequence[int], element: str = "f32") -> str:
-    return f"memref<{''.join(f'{size}x' for size in shape)}{element}>"
-
-
-def floats(*shape: int) -> Array:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
-
-
-def main(arguments: Sequence[tuple[str, str]], body: str, outputs: int = 1) -> str:
-    """A module with one @main; the last `outputs` arguments are its outputs."""
-    first = len(arguments) - outputs
-    listed = [
-        f'%{name}: {type} {{graph.{"name" if number < first else "output"} = "{name}"}}'
-        for number, (name, type) in enumerate(arguments)
-    ]
-    return f"func.func @main({', '.join(listed)}) {{\n{body}\nfunc.return\n}}"
 
 
 MULTIPLY_ADD = """^bb0(%left: f32, %right: f32, %sum: f32):
@@ -128,18 +82,18 @@ def convolution(h: int, w: int, c: int, o: int, k: int, stride: int) -> str:
     ],
 )
 def test_a_convolution_sums_in_the_order_of_its_loops(h: int, w: int, c: int, o: int, k: int, stride: int) -> None:
-    module = parsed(convolution(h, w, c, o, k, stride))
+    module = verified(convolution(h, w, c, o, k, stride))
     x, f = (np.empty(spec.shape, spec.dtype) for spec in emit_c(module).inputs)
-    check(module, [floats(*x.shape), floats(*f.shape)])
+    agree(module, [floats(*x.shape), floats(*f.shape)])
 
 
 def test_a_product_with_a_transposed_operand_packs_it() -> None:
     m, n, k = 30, 45, 50
     operands = [("a", memref((m, k))), ("b", memref((n, k))), ("c", memref((m, n)))]
     nest = generic("m, n, k", ["m, k", "n, k", "m, n"], "ppr", operands, MULTIPLY_ADD)
-    module = parsed(main(operands, filled("c", (m, n)) + "\n" + nest))
+    module = verified(main(operands, filled("c", (m, n)) + "\n" + nest))
     assert "panel0" in emit_c(module).source
-    check(module, [floats(m, k), floats(n, k)])
+    agree(module, [floats(m, k), floats(n, k)])
 
 
 def test_a_depthwise_convolution_and_a_grouped_one() -> None:
@@ -148,7 +102,7 @@ def test_a_depthwise_convolution_and_a_grouped_one() -> None:
         maps = ["h + p, w + q, g, c", "p, q, c, g, o", "h, w, g, o"]
         operands = [("x", memref(x)), ("f", memref(f)), ("y", memref(y))]
         nest = generic("h, w, g, o, p, q, c", maps, "pppprrr", operands, MULTIPLY_ADD)
-        check(parsed(main(operands, filled("y", y) + "\n" + nest)), [floats(*x), floats(*f)])
+        agree(verified(main(operands, filled("y", y) + "\n" + nest)), [floats(*x), floats(*f)])
 
 
 def test_a_maximum_over_windows_reads_only_the_shape_of_its_window() -> None:
@@ -161,7 +115,7 @@ def test_a_maximum_over_windows_reads_only_the_shape_of_its_window() -> None:
     cast = f"""%win = memref.reinterpret_cast %x to offset: [0], sizes: [3, 3], strides: [0, 0]
       : {memref(x)} to memref<3x3xf32, strided<[0, 0]>>"""
     arguments = [operands[0], operands[2]]
-    check(parsed(main(arguments, f"{filled('y', y)}\n{cast}\n{nest}")), [floats(*x)])
+    agree(verified(main(arguments, f"{filled('y', y)}\n{cast}\n{nest}")), [floats(*x)])
 
 
 def test_sums_along_the_contiguous_dim_and_of_everything() -> None:
@@ -176,7 +130,7 @@ def test_sums_along_the_contiguous_dim_and_of_everything() -> None:
         "\n".join([filled("y", (37,)), filled("z", ()), rows, everything]),
         outputs=2,
     )
-    check(parsed(text), [floats(*x)])
+    agree(verified(text), [floats(*x)])
 
 
 def test_two_outputs_that_depend_on_each_other_change_at_once() -> None:
@@ -194,7 +148,7 @@ def test_two_outputs_that_depend_on_each_other_change_at_once() -> None:
     linalg.yield %zero : index"""
     start = generic("i", ["i"], "p", [operands[2]], zero)
     x = np.abs(floats(12, 9)) + 1
-    best, place = check(parsed(main(operands, f"{filled('y', (12,))}\n{start}\n{nest}", outputs=2)), [x])
+    best, place = agree(verified(main(operands, f"{filled('y', (12,))}\n{start}\n{nest}", outputs=2)), [x])
     np.testing.assert_array_equal(place, x.argmax(1))
     np.testing.assert_array_equal(best, x.max(1))
 
@@ -207,7 +161,7 @@ def test_elementwise_ops_follow_broadcast_transposed_strided_and_reversed_operan
     operands = [("x", memref((6, 8))), ("y", memref((8,))), ("z", memref((16, 6))), ("o", memref((6, 8)))]
     nest = generic("i, j", ["i, j * -1 + 7", "j", "j * 2 + 1, i", "i, j"], "pp", operands, body)
     # A linear map may run backwards.
-    check(parsed(main(operands, nest)), [floats(6, 8), floats(8), floats(16, 6)])
+    agree(verified(main(operands, nest)), [floats(6, 8), floats(8), floats(16, 6)])
 
 
 def test_a_buffer_named_after_a_function_of_the_c_library_does_not_hide_it() -> None:
@@ -216,7 +170,7 @@ def test_a_buffer_named_after_a_function_of_the_c_library_does_not_hide_it() -> 
     %r = math.exp %a : f64
     linalg.yield %r : f64"""
     nest = generic("i", ["i", "i"], "p", [("log", type), ("exp", type)], body)
-    check(parsed(main([("log", type), ("exp", type)], nest)), [np.linspace(-1.0, 1.0, 5)])
+    agree(verified(main([("log", type), ("exp", type)], nest)), [np.linspace(-1.0, 1.0, 5)])
 
 
 def test_a_buffer_without_elements_has_a_place() -> None:
@@ -226,7 +180,7 @@ def test_a_buffer_without_elements_has_a_place() -> None:
     linalg.yield %total : f32"""
     nest = f"%e = mem.buffer at 0 : {empty}\n{filled('e', (3, 0))}\n{filled('y', (3,))}\n"
     nest += generic("i, j", ["i, j", "i"], "pr", [("e", empty), ("y", row)], body)
-    [found] = check(parsed(main([("y", row)], nest)), [])
+    [found] = agree(verified(main([("y", row)], nest)), [])
     np.testing.assert_array_equal(found, np.full(3, 0.25, np.float32))
 
 
@@ -236,7 +190,7 @@ def test_maps_that_are_not_linear_are_evaluated_at_every_point() -> None:
     operands = [("x", memref((3, 5))), ("o", memref((7, 10)))]
     nest = generic("i, j", ["i floordiv 3, j mod 5", "i, j"], "pp", operands, body)
     x = floats(3, 5)
-    (out,) = check(parsed(main(operands, nest)), [x])
+    (out,) = agree(verified(main(operands, nest)), [x])
     np.testing.assert_array_equal(out, x[np.arange(7) // 3][:, np.arange(10) % 5])
 
 
@@ -255,7 +209,7 @@ def test_points_that_meet_in_one_output_keep_their_order() -> None:
         for j in range(6):
             expected[i + j] = expected[i + j] * np.float32(0.5) + x[i, j]
     needs_compiler()
-    module = parsed(main(operands, f"{filled('o', (10,))}\n{nest}"))
+    module = verified(main(operands, f"{filled('o', (10,))}\n{nest}"))
     np.testing.assert_array_equal(load_native(module).run([x])[0], expected)
 
 
@@ -265,9 +219,9 @@ def test_sixteen_bit_sums_are_rounded_after_every_step() -> None:
         operands = [("a", memref((20, 64), type)), ("b", memref((64, 40), type)), ("c", memref((20, 40), type))]
         nest = generic("m, n, k", ["m, k", "k, n", "m, n"], "ppr", operands, body)
         start = generic("m, n", ["m, n"], "pp", [operands[2]], FILL.replace("f32", type))
-        module = parsed(main(operands, f"{start}\n{nest}"))
+        module = verified(main(operands, f"{start}\n{nest}"))
         a, b = (floats(*spec.shape).astype(spec.dtype) for spec in emit_c(module).inputs)
-        check(module, [a, b])
+        agree(module, [a, b])
 
 
 def test_products_of_bytes_are_summed_in_32_bits() -> None:
@@ -285,7 +239,7 @@ def test_products_of_bytes_are_summed_in_32_bits() -> None:
     start = generic("m, n", ["m, n"], "pp", [operands[2]], zero)
     rng = np.random.default_rng(0)
     a, b = rng.integers(-128, 128, (9, 70), np.int8), rng.integers(-128, 128, (70, 33), np.int8)
-    check(parsed(main(operands, f"{start}\n{nest}")), [a, b])
+    agree(verified(main(operands, f"{start}\n{nest}")), [a, b])
 
 
 def test_a_tile_of_dynamic_extent_is_computed() -> None:
@@ -311,7 +265,7 @@ def test_a_tile_of_dynamic_extent_is_computed() -> None:
         }}""",
     )
     x = floats(10, 6)
-    (out,) = check(parsed(text), [x])
+    (out,) = agree(verified(text), [x])
     np.testing.assert_array_equal(out, x + x)
 
 
@@ -325,7 +279,7 @@ def test_a_scalar_from_outside_and_a_scalar_operand_enter_a_body() -> None:
     load = f"""%c3 = arith.constant 3 : index
     %outside = memref.load %x[%c3] : {memref((5,))}
     %scalar = arith.negf %outside : f32"""
-    check(parsed(main([operands[0], operands[2]], f"{load}\n{nest}")), [floats(5)])
+    agree(verified(main([operands[0], operands[2]], f"{load}\n{nest}")), [floats(5)])
 
 
 # the plan of a nest

@@ -8,15 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_c import agree, floats, main, memref, needs_compiler
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.parser import Parser
+from programs import verified
 
-from penstock.dialects.context import make_context
-from penstock.dialects.diagnostics import UserError
-from penstock.dialects.weights import WeightStore
-from penstock.runtime.interpreter import run_module
-from penstock.runtime.native import find_compiler, load_native
+from penstock.runtime.native import load_native
 
 Array = NDArray[Any]
 
@@ -24,48 +20,6 @@ Array = NDArray[Any]
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
-
-
-def needs_compiler() -> None:
-    try:
-        find_compiler()
-    except UserError:
-        pytest.skip("no C compiler")
-
-
-def parsed(text: str) -> ModuleOp:
-    module = Parser(make_context(), text).parse_module()
-    module.verify()
-    return module
-
-
-def check(module: ModuleOp, inputs: Sequence[Array]) -> list[Array]:
-    """Run in C and in the interpreter, demand the same bits, and return the outputs."""
-    needs_compiler()
-    ours = load_native(module).run(inputs)
-    theirs = run_module(module, inputs, WeightStore(), ordered=True)
-    for left, right in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(left, right)
-        assert left.dtype == right.dtype
-    return ours
-
-
-def memref(shape: Sequence[int], element: str = "f32") -> str:
-    return f"memref<{''.join(f'{size}x' for size in shape)}{element}>"
-
-
-def floats(*shape: int) -> Array:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
-
-
-def main(arguments: Sequence[tuple[str, str]], body: str, outputs: int = 1) -> str:
-    """A module with one @main; the last `outputs` arguments are its outputs."""
-    first = len(arguments) - outputs
-    listed = [
-        f'%{name}: {type} {{graph.{"name" if number < first else "output"} = "{name}"}}'
-        for number, (name, type) in enumerate(arguments)
-    ]
-    return f"func.func @main({', '.join(listed)}) {{\n{body}\nfunc.return\n}}"
 
 
 def generic(
@@ -109,13 +63,13 @@ def copying(copies: str, x: Sequence[int], o: Sequence[int], type: str = "f32") 
 @pytest.mark.parametrize("at", ["0, 0", "-1, -2", "3, 4", "-9, 0", "0, 50", "2, -30"])
 def test_a_window_that_hangs_over_reads_the_padding_outside(at: str) -> None:
     copy = f"mem.copy %x[{at}] to %o else %pad : {memref((7, 9))} to {memref((5, 6))}"
-    check(parsed(copying(copy, (7, 9), (5, 6))), [floats(7, 9)])
+    agree(verified(copying(copy, (7, 9), (5, 6))), [floats(7, 9)])
 
 
 @pytest.mark.parametrize("at", ["0, 0", "-1, -2", "3, 4", "-9, 0", "0, 50"])
 def test_a_window_of_the_destination_is_clipped(at: str) -> None:
     copy = f"mem.copy %x to %o[{at}] : {memref((5, 6))} to {memref((7, 9))}"
-    check(parsed(copying(copy, (5, 6), (7, 9))), [floats(5, 6)])
+    agree(verified(copying(copy, (5, 6), (7, 9))), [floats(5, 6)])
 
 
 @pytest.mark.parametrize("type", ["f32", "f16"])
@@ -129,7 +83,9 @@ def test_windows_at_dynamic_places_are_clipped_at_run_time(type: str) -> None:
       mem.copy %x[%at, %i, 0] to %b else %pad : {large} to {small}
       mem.copy %b to %o[%i, %at, 0] : {small} to {large}
     }}"""
-    check(parsed(copying(copy, (6, 9, 2), (6, 9, 2), type)), [floats(6, 9, 2).astype({"f32": "f4", "f16": "f2"}[type])])
+    agree(
+        verified(copying(copy, (6, 9, 2), (6, 9, 2), type)), [floats(6, 9, 2).astype({"f32": "f4", "f16": "f2"}[type])]
+    )
 
 
 def test_copies_between_strided_views_move_what_the_views_show() -> None:
@@ -137,7 +93,7 @@ def test_copies_between_strided_views_move_what_the_views_show() -> None:
     copies = f"""%v = memref.subview %x[1, 1] [3, 4] [2, 2] : {memref((7, 10))} to {view}
     mem.copy %v to %o : {view} to {memref((3, 4))}"""
     x = floats(7, 10)
-    (out,) = check(parsed(copying(copies, (7, 10), (3, 4))), [x])
+    (out,) = agree(verified(copying(copies, (7, 10), (3, 4))), [x])
     np.testing.assert_array_equal(out, x[1:6:2, 1:8:2])
 
 
@@ -159,7 +115,7 @@ def test_loops_carry_scalars_that_change_at_once() -> None:
         memref.store %a, %o[%c0] : {memref((2,), "i64")}
         memref.store %b, %o[%c1] : {memref((2,), "i64")}""",
     )
-    (out,) = check(parsed(text), [np.array([1], np.int64)])
+    (out,) = agree(verified(text), [np.array([1], np.int64)])
     np.testing.assert_array_equal(out, [21, 34])
 
 
@@ -193,7 +149,7 @@ def test_branches_and_loops_with_a_condition_yield_values() -> None:
         memref.store %n, %o[%c0] : {memref((2,), "i64")}
         memref.store %steps, %o[%c1] : {memref((2,), "i64")}""",
     )
-    (out,) = check(parsed(text), [np.array([27], np.int64)])
+    (out,) = agree(verified(text), [np.array([27], np.int64)])
     np.testing.assert_array_equal(out, [1, 112])
 
 
@@ -219,7 +175,7 @@ def test_two_buffers_change_places_from_one_iteration_to_the_next() -> None:
     )
     needs_compiler()
     x = floats(4)
-    np.testing.assert_array_equal(load_native(parsed(text)).run([x])[0], 8 * x)
+    np.testing.assert_array_equal(load_native(verified(text)).run([x])[0], 8 * x)
 
 
 def test_views_of_views_are_pointers_and_strides() -> None:
@@ -240,7 +196,7 @@ def test_views_of_views_are_pointers_and_strides() -> None:
     )
     x = floats(10, 2, 12)
     needs_compiler()
-    np.testing.assert_array_equal(load_native(parsed(text)).run([x])[0], x.reshape(10, 24)[2:6, 1:7])
+    np.testing.assert_array_equal(load_native(verified(text)).run([x])[0], x.reshape(10, 24)[2:6, 1:7])
 
 
 def test_a_constant_global_is_read() -> None:
@@ -253,5 +209,5 @@ def test_a_constant_global_is_read() -> None:
         mem.copy %t to %o : {memref((2, 3), "i32")} to {memref((2, 3), "i32")}""",
     )
     needs_compiler()
-    (out,) = load_native(parsed(text)).run([])
+    (out,) = load_native(verified(text)).run([])
     np.testing.assert_array_equal(out, [[1, -2, 3], [4, 5, 6]])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from in_c import floats, main, memref, needs_compiler
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ModuleOp, NameLoc, NoneAttr, StringAttr
+from programs import verified
+from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr
 from xdsl.parser import Parser
 
 from penstock.dialects.accel import ExecOp
@@ -21,7 +22,6 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_c import CTarget, emit_c
 from penstock.lowering.to_c.text import identifier
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.native import find_compiler, load_native
 from penstock.runtime.native.library import build
@@ -33,39 +33,6 @@ Array = NDArray[Any]
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
-
-
-def needs_compiler() -> None:
-    try:
-        find_compiler()
-    except UserError:
-        pytest.skip("no C compiler")
-
-
-def parsed(text: str, machine: str | None = None) -> ModuleOp:
-    module = Parser(make_context(), text).parse_module()
-    if machine is not None:
-        attach_machine(module, machine)
-    module.verify()
-    return module
-
-
-def memref(shape: Sequence[int], element: str = "f32") -> str:
-    return f"memref<{''.join(f'{size}x' for size in shape)}{element}>"
-
-
-def floats(*shape: int) -> Array:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
-
-
-def main(arguments: Sequence[tuple[str, str]], body: str, outputs: int = 1) -> str:
-    """A module with one @main; the last `outputs` arguments are its outputs."""
-    first = len(arguments) - outputs
-    listed = [
-        f'%{name}: {type} {{graph.{"name" if number < first else "output"} = "{name}"}}'
-        for number, (name, type) in enumerate(arguments)
-    ]
-    return f"func.func @main({', '.join(listed)}) {{\n{body}\nfunc.return\n}}"
 
 
 # commands
@@ -102,7 +69,7 @@ func.func private @kernel(%x: {memref((6, 8))}, %w: {memref((8, 4))}, %y: {memre
 
 def test_commands_run_when_they_are_issued_and_are_counted_as_in_the_interpreter() -> None:
     needs_compiler()
-    module = parsed(COMMANDS, "gemmini-fp32")
+    module = verified(COMMANDS, "gemmini-fp32")
     x, w = floats(6, 8), floats(8, 4)
     context = load_native(module).new_context()
     (ours,) = context([x, w])
@@ -121,7 +88,7 @@ def test_commands_run_when_they_are_issued_and_are_counted_as_in_the_interpreter
 
 
 def test_comments_name_the_intrinsic_and_the_place_of_an_op() -> None:
-    module = parsed(COMMANDS, "gemmini-fp32")
+    module = verified(COMMANDS, "gemmini-fp32")
     for op in module.walk():
         if isinstance(op, ExecOp) and op.intrinsic_name == "gemm":
             op.location = NameLoc(StringAttr("layer1/conv */ x"), NoneAttr())
@@ -145,7 +112,7 @@ def test_comments_name_the_intrinsic_and_the_place_of_an_op() -> None:
     ],
 )
 def test_what_c_cannot_hold_is_refused_with_a_remedy(body: str, message: str, note: str) -> None:
-    module = parsed(main([("o", memref((4,)))], body), "gemmini-fp32")
+    module = verified(main([("o", memref((4,)))], body), "gemmini-fp32")
     with pytest.raises(UserError, match=re.escape(message)) as refusal:
         emit_c(module)
     assert refusal.value.loc
@@ -154,20 +121,20 @@ def test_what_c_cannot_hold_is_refused_with_a_remedy(body: str, message: str, no
 
 def test_an_argument_of_unknown_shape_is_refused() -> None:
     with pytest.raises(UserError, match="not known here"):
-        emit_c(parsed("func.func @main(%x: memref<?xf32>) { %c = arith.constant 0 : index\n"
+        emit_c(verified("func.func @main(%x: memref<?xf32>) { %c = arith.constant 0 : index\n"
                       "%v = memref.load %x[%c] : memref<?xf32>\nfunc.return }"))  # fmt: skip
 
 
 def test_writing_to_an_input_is_refused() -> None:
     text = main([("x", memref((4,))), ("o", memref((4,)))], f"mem.copy %o to %x : {memref((4,))} to {memref((4,))}")
     with pytest.raises(UserError, match="writes to its argument 0, which is no output") as refusal:
-        emit_c(parsed(text))
+        emit_c(verified(text))
     assert "graph.output" in refusal.value.notes[0]
 
 
 def test_a_module_without_main_is_refused() -> None:
     with pytest.raises(UserError, match="no function @main"):
-        emit_c(parsed("func.func @other() { func.return }"))
+        emit_c(verified("func.func @other() { func.return }"))
 
 
 def test_a_missing_function_is_refused_with_a_near_name() -> None:
@@ -194,7 +161,7 @@ def call(a: str, b: str) -> str:
 
 
 def signature(text: str) -> str:
-    return emit_c(parsed(text)).kernels[0].prototype
+    return emit_c(verified(text)).kernels[0].prototype
 
 
 def test_restrict_stands_where_every_call_proves_it() -> None:
@@ -213,7 +180,7 @@ def test_parameters_that_are_only_read_are_const() -> None:
 
 
 def test_the_program_is_the_same_every_time_and_keeps_no_state_of_its_own() -> None:
-    sources = [emit_c(parsed(COMMANDS, "gemmini-fp32")) for _ in range(2)]
+    sources = [emit_c(verified(COMMANDS, "gemmini-fp32")) for _ in range(2)]
     assert sources[0] == sources[1]
     static = [line for line in sources[0].source.splitlines() if line.startswith("static ")]
     assert all(line.startswith("static inline ") for line in static)
@@ -222,7 +189,7 @@ def test_the_program_is_the_same_every_time_and_keeps_no_state_of_its_own() -> N
 
 def test_any_c11_compiler_takes_the_program_without_a_warning(tmp_path: Path) -> None:
     needs_compiler()
-    source = emit_c(parsed(COMMANDS, "gemmini-fp32"))
+    source = emit_c(verified(COMMANDS, "gemmini-fp32"))
     (tmp_path / source.header_name).write_text(source.header)
     (tmp_path / "program.c").write_text(source.source)
     flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wno-unknown-pragmas"]
@@ -233,7 +200,7 @@ def test_any_c11_compiler_takes_the_program_without_a_warning(tmp_path: Path) ->
 
 def test_a_program_in_several_files_is_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
     needs_compiler()
-    source = emit_c(parsed(COMMANDS, "gemmini-fp32"))
+    source = emit_c(verified(COMMANDS, "gemmini-fp32"))
     assert len(source.units(2)) == 2
     assert source.units(1) == (source.source,)
     x, w = floats(6, 8), floats(8, 4)
@@ -255,6 +222,6 @@ def test_names_of_arguments_and_functions_become_identifiers() -> None:
 
 def test_the_target_writes_header_and_program() -> None:
     output = StringIO()
-    CTarget().emit(make_context(), parsed(COMMANDS, "gemmini-fp32"), output)
+    CTarget().emit(make_context(), verified(COMMANDS, "gemmini-fp32"), output)
     assert "/* main.h */" in output.getvalue()
     assert "int main_run(" in output.getvalue()

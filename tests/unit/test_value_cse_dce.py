@@ -6,10 +6,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import ModuleOp
+from programs import parsed_in_context
 
-from penstock.dialects.context import PenstockContext, make_context
-from penstock.lowering.from_text import SourceText, parse_text
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
@@ -28,14 +26,9 @@ def generic(result: str, x: str, out: str, body: str = "arith.mulf %a, %a : f32"
     """
 
 
-def parsed(text: str) -> tuple[PenstockContext, ModuleOp]:
-    ctx = make_context()
-    return ctx, parse_text(ctx, SourceText("test.mlir", text)).module
-
-
 def after(text: str, pipeline: str) -> Counter[str]:
     """How many ops of each name are left."""
-    ctx, module = parsed(text)
+    ctx, module = parsed_in_context(text)
     run_passes(ctx, module, read_pipeline(pipeline))
     once = str(module)
     run_passes(ctx, module, read_pipeline(pipeline))
@@ -163,7 +156,7 @@ GRAPH = """func.func @main(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
 
 
 def test_weights_of_equal_bytes_are_one_under_the_first_name() -> None:
-    ctx, module = parsed(GRAPH)
+    ctx, module = parsed_in_context(GRAPH)
     for name, array in {"v": [1, 2, 3], "w": [1, 2, 3], "u": [1, 2, 4]}.items():
         ctx.weights.add(name, np.asarray(array, np.float32))
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -185,7 +178,7 @@ def test_weights_that_differ_where_no_sample_looks_stay_apart() -> None:
     arrays[1][17], arrays[3][17] = 1, 1
     lines = [f'%w{i} = graph.constant #graph.weight<"w{i}"> : tensor<{shape}xf32>' for i in range(4)]
     type = f"tensor<{shape}xf32>"
-    ctx, module = parsed(
+    ctx, module = parsed_in_context(
         f"func.func @main() -> ({', '.join([type] * 4)}) {{ {' '.join(lines)}"
         f" func.return %w0, %w1, %w2, %w3 : {', '.join([type] * 4)} }}"
     )
@@ -198,7 +191,7 @@ def test_weights_that_differ_where_no_sample_looks_stay_apart() -> None:
 
 
 def test_zeros_of_either_sign_are_different_weights() -> None:
-    ctx, module = parsed(GRAPH)
+    ctx, module = parsed_in_context(GRAPH)
     for name, array in {"v": [0.0], "w": [-0.0], "u": [0.0]}.items():
         ctx.weights.add(name, np.asarray(array * 3, np.float32))
     run_passes(ctx, module, read_pipeline("value-cse"))
@@ -242,7 +235,7 @@ def test_a_weight_that_nothing_reads_is_no_argument_any_more() -> None:
       func.return %y : {T}
     }}
     func.func private @id(%x: {T}) -> {T}"""
-    ctx, module = parsed(text)
+    ctx, module = parsed_in_context(text)
     run_passes(ctx, module, read_pipeline("value-dce"))
     assert '(%x: tensor<4xf32>, %v: tensor<4xf32> {graph.weight = "v"})' in str(module)
 

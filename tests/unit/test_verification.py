@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from programs import verified
 from xdsl.dialects import arith, func, scf
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.parser import Parser
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.dialects.context import make_context
 from penstock.dialects.verification import FaultyOp, verify_module
-
-
-def parse(text: str) -> ModuleOp:
-    module = Parser(make_context(), text).parse_module()
-    module.verify()
-    return module
-
 
 GOOD = """
 func.func @f(%n: index, %p: i1) -> index {
@@ -38,11 +29,11 @@ func.func @f(%n: index, %p: i1) -> index {
 
 
 def test_nested_regions_and_dominating_blocks_are_accepted() -> None:
-    verify_module(parse(GOOD))
+    verify_module(verified(GOOD))
 
 
 def test_a_use_before_its_definition_is_refused() -> None:
-    module = parse("func.func @f() { %a = arith.constant 1 : index  %b = arith.addi %a, %a : index  func.return }")
+    module = verified("func.func @f() { %a = arith.constant 1 : index  %b = arith.addi %a, %a : index  func.return }")
     add = next(op for op in module.walk() if isinstance(op, arith.AddiOp))
     constant = next(op for op in module.walk() if isinstance(op, arith.ConstantOp))
     constant.detach()
@@ -52,7 +43,7 @@ def test_a_use_before_its_definition_is_refused() -> None:
 
 
 def test_a_use_outside_the_defining_region_is_refused() -> None:
-    module = parse(GOOD)
+    module = verified(GOOD)
     inner = next(op for op in module.walk() if isinstance(op.parent_op(), scf.ForOp))
     returned = next(op for op in module.walk() if isinstance(op, func.ReturnOp))
     returned.operands[0] = inner.results[0]
@@ -62,7 +53,7 @@ def test_a_use_outside_the_defining_region_is_refused() -> None:
 
 
 def test_a_branch_that_does_not_dominate_is_refused() -> None:
-    module = parse(GOOD)
+    module = verified(GOOD)
     adds = [op for op in module.walk() if isinstance(op, arith.AddiOp)]
     adds[-1].operands[0] = adds[-2].results[0]
     with pytest.raises(FaultyOp, match="does not dominate"):
@@ -70,7 +61,7 @@ def test_a_branch_that_does_not_dominate_is_refused() -> None:
 
 
 def test_an_isolated_function_sees_nothing_from_outside() -> None:
-    module = parse(
+    module = verified(
         "func.func @f(%x: index) { func.return } func.func @g(%y: index) { %z = arith.addi %y, %y : index func.return }"
     )
     first, second = (op for op in module.ops if isinstance(op, func.FuncOp))
@@ -98,7 +89,7 @@ BAD_SLICES = {
 
 @pytest.mark.parametrize(("body", "message"), BAD_SLICES.items())
 def test_a_slice_that_is_not_what_it_says_is_refused(body: str, message: str) -> None:
-    module = parse(f"func.func @f(%m: memref<8x8xf32>, %t: tensor<8x8xf32>, %c: f32) {{ {body} \n func.return }}")
+    module = verified(f"func.func @f(%m: memref<8x8xf32>, %t: tensor<8x8xf32>, %c: f32) {{ {body} \n func.return }}")
     with pytest.raises(FaultyOp, match=message):
         verify_module(module)
 
@@ -115,12 +106,12 @@ GOOD_SLICES = [
 @pytest.mark.parametrize("body", GOOD_SLICES)
 def test_slices_may_move_and_drop_unit_dims(body: str) -> None:
     verify_module(
-        parse(f"func.func @f(%m: memref<8x8xf32>, %t: tensor<8x8xf32>, %n: index) {{ {body} \n func.return }}")
+        verified(f"func.func @f(%m: memref<8x8xf32>, %t: tensor<8x8xf32>, %n: index) {{ {body} \n func.return }}")
     )
 
 
 def test_an_op_that_was_made_and_forgotten_is_noticed() -> None:
-    module = parse("func.func @f() { %a = arith.constant 1 : index  func.return }")
+    module = verified("func.func @f() { %a = arith.constant 1 : index  func.return }")
     (constant,) = [op for op in module.walk() if isinstance(op, arith.ConstantOp)]
     forgotten = arith.AddiOp(constant, constant)
     with pytest.raises(FaultyOp, match=r"has a result that arith\.addi uses, which is in no block"):

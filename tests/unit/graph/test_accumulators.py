@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from programs import verified
 from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
@@ -63,12 +63,6 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:  # pyright: ignore[
         yield
 
 
-def parse(text: str) -> ModuleOp:
-    module = Parser(make_context(), text).parse_module()
-    module.verify()
-    return module
-
-
 def lower(module: ModuleOp, pipeline: str) -> ModuleOp:
     run_passes(make_context(), module, read_pipeline(pipeline))
     return module
@@ -108,7 +102,7 @@ def expected(kind: str, inputs: list[Array], dtype: Any) -> Array:
 @pytest.mark.parametrize("types", TYPES, ids="-".join)
 def test_every_level_widens_first_and_then_computes_in_the_accumulator(kind: str, types: tuple[str, str, str]) -> None:
     a, b, y = types
-    module = parse(PROGRAMS[kind].format(a=a, b=b, y=y))
+    module = verified(PROGRAMS[kind].format(a=a, b=b, y=y))
     inputs = drawn(module, np.random.default_rng(1), a, b, y)
     wanted = expected(kind, inputs, DTYPES[y])
     assert wanted.dtype == DTYPES[y]
@@ -121,7 +115,7 @@ def test_every_level_widens_first_and_then_computes_in_the_accumulator(kind: str
 
 def test_a_sum_of_integers_wraps_as_in_numpy() -> None:
     text = MATMUL.format(a="i16", b="i16", y="i32").replace("4x6x", "4x4096x").replace("6x5x", "4096x5x")
-    module = parse(text)
+    module = verified(text)
     inputs = [np.full((4, 4096), -32768, np.int16), np.full((4096, 5), 32767, np.int16)]
     wanted = inputs[0].astype(np.int32) @ inputs[1].astype(np.int32)
     assert int(wanted[0, 0]) != -32768 * 32767 * 4096
@@ -131,19 +125,19 @@ def test_a_sum_of_integers_wraps_as_in_numpy() -> None:
 
 
 def test_a_sum_that_overflows_f16_fits_the_f32_accumulator() -> None:
-    module = parse(MATMUL.format(a="f16", b="f16", y="f32"))
+    module = verified(MATMUL.format(a="f16", b="f16", y="f32"))
     a, b = np.full((4, 6), 300, np.float16), np.full((6, 5), 300, np.float16)
     np.testing.assert_array_equal(run(module, [a, b]), np.full((4, 5), 540000, np.float32), strict=True)
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_the_property_survives_both_forms_of_the_text(kind: str) -> None:
-    module = parse(PROGRAMS[kind].format(a="ui8", b="i8", y="i32"))
+    module = verified(PROGRAMS[kind].format(a="ui8", b="i8", y="i32"))
     assert "accumulate i32" in str(module)
     generic = StringIO()
     Printer(generic, print_generic_format=True).print_op(module)
     assert "accumulator = i32" in generic.getvalue()
-    assert str(parse(str(module))) == str(parse(generic.getvalue())) == str(module)
+    assert str(verified(str(module))) == str(verified(generic.getvalue())) == str(module)
 
 
 REFUSED = [
@@ -161,22 +155,22 @@ REFUSED = [
 @pytest.mark.parametrize(("a", "b", "y", "message"), REFUSED)
 def test_accumulators_that_lose_numbers_are_refused(a: str, b: str, y: str, message: str) -> None:
     with pytest.raises(VerifyException, match=message):
-        parse(MATMUL.format(a=a, b=b, y=y))
+        verified(MATMUL.format(a=a, b=b, y=y))
 
 
 def test_a_bias_that_is_not_of_the_accumulators_type_is_refused() -> None:
     text = GEMM.format(a="f16", b="f16", y="f32").replace("tensor<5xf32>", "tensor<5xf16>")
     with pytest.raises(VerifyException, match="accumulates in f32 and adds a tensor<5xf16>"):
-        parse(text)
+        verified(text)
 
 
 def test_a_result_that_is_not_of_the_accumulators_type_is_refused() -> None:
     with pytest.raises(VerifyException, match="operands and properties give tensor<4x5xf32>"):
-        parse(MATMUL.format(a="f16", b="f16", y="f32").replace("tensor<4x5xf32>", "tensor<4x5xf16>"))
+        verified(MATMUL.format(a="f16", b="f16", y="f32").replace("tensor<4x5xf32>", "tensor<4x5xf16>"))
 
 
 def test_the_lowered_body_is_the_behaviour_of_a_mixed_precision_intrinsic() -> None:
-    module = lower(parse(MATMUL.format(a="f16", b="f16", y="f32")), "graph-fuse,graph-to-tensor")
+    module = lower(verified(MATMUL.format(a="f16", b="f16", y="f32")), "graph-fuse,graph-to-tensor")
     (kernel,) = kernels(module)
     assert multiply_accumulates(kernel) == 4 * 5 * 6
     half, single = scalar_type("f16"), scalar_type("f32")
@@ -214,7 +208,7 @@ LAYOUT = """func.func @main(%x: tensor<1x4x5x5xf16>, %b: tensor<3xf32>) -> tenso
     [("layout", LAYOUT), ("transpose-operands", GEMM.format(a="f16", b="f16", y="f32"))],
 )
 def test_passes_that_rebuild_a_contraction_keep_its_accumulator(pipeline: str, text: str) -> None:
-    module = parse(text)
+    module = verified(text)
     before = str(module)
     lower(module, pipeline)
     assert str(module) != before
@@ -223,7 +217,7 @@ def test_passes_that_rebuild_a_contraction_keep_its_accumulator(pipeline: str, t
 
 def test_batch_normalisation_is_not_folded_into_narrow_weights() -> None:
     text = LAYOUT.replace("  func.return %y", BATCH_NORM).replace("return %y", "return %z")
-    module = lower(parse(text), "fold-batch-norm")
+    module = lower(verified(text), "fold-batch-norm")
     assert "graph.conv %x, %w, %b" in str(module)
 
 
@@ -245,7 +239,7 @@ def test_products_of_bytes_are_exact_at_every_level(
     m, n, k = sizes
     text = MATMUL.format(a=types[0], b=types[1], y="i32")
     text = text.replace("4x6x", f"{m}x{k}x").replace("6x5x", f"{k}x{n}x").replace("4x5x", f"{m}x{n}x")
-    module = parse(text)
+    module = verified(text)
     a, b = drawn(module, np.random.default_rng(seed), *types)
     wanted = a.astype(np.int32) @ b.astype(np.int32)
     np.testing.assert_array_equal(run(module, [a, b]), wanted, strict=True)
@@ -266,7 +260,7 @@ CAST = """func.func @main(%a: tensor<4x6xf16>, %b: tensor<6x5xf32>) -> tensor<4x
 
 
 def test_a_cast_that_only_widens_a_factor_goes_into_the_body() -> None:
-    module = parse(CAST.replace("USE", ""))
+    module = verified(CAST.replace("USE", ""))
     rng = np.random.default_rng(2)
     inputs = [rng.integers(-9, 9, (4, 6)).astype(np.float16), rng.integers(-9, 9, (6, 5)).astype(np.float32)]
     wanted = run(module, inputs)
@@ -279,10 +273,10 @@ def test_a_cast_that_only_widens_a_factor_goes_into_the_body() -> None:
 
 def test_a_cast_that_narrows_or_is_used_otherwise_stays_an_op() -> None:
     used = "%g = graph.abs %e : tensor<4x6xf32>"
-    generics = [op for op in lower(parse(CAST.replace("USE", used)), "graph-to-tensor").walk()]
+    generics = [op for op in lower(verified(CAST.replace("USE", used)), "graph-to-tensor").walk()]
     assert sum(isinstance(op, GenericOp) and len(op.inputs) == 1 for op in generics) == 2
     narrowed = CAST.replace("USE", "").replace("f16", "f64")
-    generics = [op for op in lower(parse(narrowed), "graph-to-tensor").walk()]
+    generics = [op for op in lower(verified(narrowed), "graph-to-tensor").walk()]
     assert sum(isinstance(op, GenericOp) and len(op.inputs) == 1 for op in generics) == 1
 
 
@@ -295,7 +289,7 @@ def test_a_cast_outside_a_group_is_a_kernel_of_its_own() -> None:
       func.return %f : tensor<4x5xf32>
     }"""
     )
-    module = parse(text)
+    module = verified(text)
     inputs = [np.ones((4, 6), np.float16), np.ones((6, 5), np.float32)]
     lower(module, "graph-to-tensor")
     assert len(list(kernels(module))) == 2

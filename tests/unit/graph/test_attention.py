@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from programs import parsed_in_context
 from xdsl.dialects.builtin import MemRefType, ModuleOp, f32, f64
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
@@ -18,7 +19,6 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.graph import AttentionOp
 from penstock.dialects.graph.base import tensor_type
 from penstock.dialects.mem import BufferOp
-from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
 from penstock.passes.planning.attention_blocks import (
     Scope,
@@ -97,19 +97,14 @@ def case(
     return Case(arrays, result, spelled)
 
 
-def parsed(text: str) -> tuple[PenstockContext, ModuleOp]:
-    ctx = make_context()
-    return ctx, parse_text(ctx, SourceText("test.mlir", text)).module
-
-
 def lowered(text: str, until: str = "loop") -> tuple[PenstockContext, ModuleOp]:
-    ctx, module = parsed(text)
+    ctx, module = parsed_in_context(text)
     run_passes(ctx, module, read_pipeline(",".join(pipeline(until, None))))
     return ctx, module
 
 
 def run(text: str, arrays: tuple[Array, ...], backend: Any = "native") -> Array:
-    ctx, module = parsed(text)
+    ctx, module = parsed_in_context(text)
     signature = signature_of(module)
     run_passes(ctx, module, read_pipeline(",".join(pipeline("loop", None))))
     (result,) = Engine(module, ctx, signature, backend).run(arrays)
@@ -164,7 +159,7 @@ def test_blocks_compute_the_textbook_s_formula_in_c(name: str) -> None:
 
 def test_the_graph_interpreter_computes_the_textbook_s_formula() -> None:
     for chosen in CASES.values():
-        _, module = parsed(chosen.text)
+        _, module = parsed_in_context(chosen.text)
         op = next(op for op in module.walk() if isinstance(op, AttentionOp))
         (result,) = evaluate_op(op, list(chosen.arrays), make_context().weights)
         np.testing.assert_allclose(result, chosen.result, rtol=2e-4, atol=2e-5)
@@ -311,17 +306,17 @@ def test_wrong_shapes_are_refused(message: str) -> None:
 def test_wrong_properties_are_refused(properties: str, message: str) -> None:
     chosen = case(8, 8, properties)
     with pytest.raises(Exception, match=message):
-        parsed(chosen.text)[1].verify()
+        parsed_in_context(chosen.text)[1].verify()
 
 
 def test_the_text_is_a_fixed_point() -> None:
     q = numbers(2, 8, 8)
     chosen = Case((q, q, q), q, "scale 0.5 result_perm [0, 2, 1] zero_masked true blocks [4, 8]")
-    ctx, module = parsed(chosen.text)
+    ctx, module = parsed_in_context(chosen.text)
     module.verify()
     once = module_text(ctx, module)
     assert chosen.properties in once
-    assert module_text(*parsed(once)) == once
+    assert module_text(*parsed_in_context(once)) == once
 
 
 # blocks

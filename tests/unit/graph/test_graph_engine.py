@@ -9,15 +9,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from programs import verified
 from xdsl.dialects import test
 from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr, TensorType, UnknownLoc, f32
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region
 from xdsl.irdl import irdl_op_definition
-from xdsl.parser import Parser
 
 from penstock.dialects import graph
-from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.graph.elementwise import UnaryOp
 from penstock.dialects.weights import Array, WeightStore
@@ -52,12 +51,6 @@ func.func @main(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
 """
 
 
-def parse(text: str) -> ModuleOp:
-    module = Parser(make_context(), text).parse_module()
-    module.verify()
-    return module
-
-
 def store() -> WeightStore:
     weights = WeightStore()
     weights.add("w", np.array([1, -2, 3], np.float32))
@@ -69,7 +62,7 @@ X = np.array([[1, 2, 3], [-4, -5, -6]], np.float32)
 
 @pytest.mark.parametrize("text", [CHAIN, FUSED])
 def test_constants_weights_and_groups_are_evaluated(text: str) -> None:
-    (found,) = run_graph(parse(text), [X], store())
+    (found,) = run_graph(verified(text), [X], store())
     np.testing.assert_array_equal(found, [[2, 0, 10], [0, 11, 0]])
 
 
@@ -79,7 +72,7 @@ def test_the_listener_sees_each_op_with_its_results_groups_included() -> None:
     def listen(op: Operation, results: Sequence[Array]) -> None:
         seen.append((op.name, results[0].size))
 
-    run_graph(parse(FUSED), [X], store(), listener=listen)
+    run_graph(verified(FUSED), [X], store(), listener=listen)
     assert seen == [
         ("graph.constant", 3),
         ("graph.constant", 1),
@@ -99,7 +92,7 @@ def test_a_value_is_freed_after_its_last_use() -> None:
             alive.append(weakref.ref(results[0]))
         counts.append(sum(value() is not None for value in alive))
 
-    run_graph(parse(CHAIN), [X], store(), listener=listen)
+    run_graph(verified(CHAIN), [X], store(), listener=listen)
     # of the chain mul, add, relu, two values exist at a time: the operand (held by the call) and the result
     assert counts == [0, 0, 1, 2, 2]
 
@@ -112,7 +105,7 @@ def test_results_belong_to_the_caller() -> None:
     }
     """
     weights, x = store(), np.zeros(3, np.float32)
-    first, second = run_graph(parse(text), [x], weights)
+    first, second = run_graph(verified(text), [x], weights)
     first += 1
     second += 1
     np.testing.assert_array_equal(x, [0, 0, 0])
@@ -129,14 +122,14 @@ def test_results_belong_to_the_caller() -> None:
 )
 def test_inputs_of_another_type_are_the_users_fault(inputs: list[Array], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        run_graph(parse(CHAIN), inputs, store())
+        run_graph(verified(CHAIN), inputs, store())
 
 
 def test_a_weight_of_another_shape_is_the_users_fault() -> None:
     weights = WeightStore()
     weights.add("w", np.zeros(4, np.float32))
     with pytest.raises(UserError, match=r'weight "w" is float32\[4\] in the store'):
-        run_graph(parse(CHAIN), [X], weights)
+        run_graph(verified(CHAIN), [X], weights)
 
 
 def test_a_module_without_main_is_the_users_fault() -> None:
@@ -266,6 +259,6 @@ def test_float32_sums_are_rounded_to_float32(interpret: Interpret) -> None:
 def test_constants_in_the_text_have_their_exact_values(constant: str, expected: Array) -> None:
     type_text = constant.split(" : ")[1]
     text = f"func.func @main() -> {type_text} {{ %c = graph.constant {constant} func.return %c : {type_text} }}"
-    (found,) = run_graph(parse(text), [], WeightStore())
+    (found,) = run_graph(verified(text), [], WeightStore())
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
