@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.builder import Builder
 from xdsl.context import Context
-from xdsl.dialects import arith, func, memref, scf
+from xdsl.dialects import affine, arith, func, memref, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Block
@@ -23,7 +23,7 @@ from penstock.lowering.loop_to_accel.transfers import lower_copy
 from penstock.passes.accel.ordering import order
 from penstock.passes.analysis.kernels import machine_kernels
 
-KEPT = (memref.SubviewOp, memref.CastOp, SlotOp, arith.ConstantOp, scf.YieldOp)
+KEPT = (memref.SubviewOp, memref.CastOp, SlotOp, arith.ConstantOp, affine.ApplyOp, affine.MinOp, scf.YieldOp)
 """Ops that a kernel keeps beside its commands, as it does all index arithmetic."""
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from xdsl.dialects import func, memref, scf
+from xdsl.dialects import affine, func, memref, scf
 from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType, IntegerType, MemRefType, ModuleOp
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -579,7 +579,8 @@ class _Tracer(Writer):
 
     def _write(self, op: Operation) -> None:
         on_host = self.called is not None and not _calls(op)
-        if op.name.startswith("arith.") and not self._unknown.isdisjoint(op.operands):
+        is_arithmetic = op.name.startswith("arith.") or isinstance(op, affine.ApplyOp | affine.MinOp)
+        if is_arithmetic and not self._unknown.isdisjoint(op.operands):
             self._unknown.update(op.results)
         elif on_host and isinstance(op, scf.ForOp | scf.IfOp) and not (_may_determine_bytes(op) and self._knows(op)):
             self._unknown.update(op.results)
@@ -589,7 +590,7 @@ class _Tracer(Writer):
             self._write_call(op)
         elif isinstance(op, func.ReturnOp):
             self.line("return")
-        elif op.name.startswith("arith.") or isinstance(op, scf.IfOp):
+        elif is_arithmetic or isinstance(op, scf.IfOp):
             super()._write(op)
         elif on_host:
             self._unknown.update(op.results)
