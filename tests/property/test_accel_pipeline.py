@@ -24,7 +24,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.weights import Array
 from penstock.passes.accel.ordering import order
-from penstock.passes.accel.ordering.tokens import is_never
+from penstock.passes.accel.ordering.tokens import is_completed
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.native import find_compiler, load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
@@ -164,7 +164,7 @@ def judge(function: func.FuncOp, target: TargetOp) -> None:
     Rewriter.insert_op(never, InsertPoint.at_start(function.body.block))
     for op in list(function.walk()):
         for position, value in enumerate(op.operands):
-            if isinstance(value.type, TokenType) and not is_never(value):
+            if isinstance(value.type, TokenType) and not is_completed(value):
                 op.operands[position] = never.token
                 assert closure(traced(function, target)) != full, f"{op}: operand {position} is implied by others"
                 op.operands[position] = value

@@ -1,4 +1,4 @@
-"""What the commands of a kernel access: which bytes of which storage, as functions of the rounds of the loops."""
+"""What the commands of a kernel access: which bytes of which storage, as functions of the iterations of the loops."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class CommandInfo:
 
     op: CommandOp
     number: int
-    """Its place among the commands in the text."""
+    """Its index among the commands in the text."""
     unit: str
     transfers: bool
     """Whether a DMA engine performs it; others are alone on their unit."""
@@ -95,7 +95,7 @@ class _View:
 
 
 def commands_of(function: func.FuncOp, target: TargetOp) -> list[CommandInfo]:
-    """The commands of a kernel as they stand in the text."""
+    """The commands of a kernel in the order of the text."""
     found: list[CommandInfo] = []
     for op in function.walk():
         if isinstance(op, DmaOp | ExecOp):
@@ -135,7 +135,7 @@ def _of_box(value: SSAValue, offsets: Sequence[Index], box: Sequence[int], write
     for offset, stride in zip(offsets, strides, strict=True):
         start += in_iterations(offset) * (stride * size)
     dims = tuple((count, stride * size) for count, stride in zip(box, strides, strict=True) if count > 1)
-    # A window that hangs over the edge accesses less than its box, never more.
+    # A window that is partly out of bounds accesses less than its box, never more.
     return Access(view.storage, scope_of(type), writes, count_of(start), dims, size, view.slot)
 
 

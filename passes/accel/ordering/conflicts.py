@@ -1,4 +1,4 @@
-"""Which commands must not be in each other's way: pairs of which one has to be complete before the other starts."""
+"""Dependences: pairs of commands of which one must be complete before the other starts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.passes.accel.ordering.accesses import Access, CommandInfo
 from penstock.passes.accel.ordering.counting import trips_of
 from penstock.passes.analysis.commands.region import Region
 
-LOOKED_AT = 512
-"""Distances between two accesses that are looked at one by one; of more, some are taken to overlap."""
+MAX_DISTANCES = 512
+"""Distances between two accesses that are compared one by one; of more, some are assumed to overlap."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Dependence:
     """
     That `source`, issued earlier, comes before `sink`.
 
-    Of the rounds of `source` those count that were issued before the current round of `since`, a loop around both;
-    all of them where there is none. With a `ring`, those that accessed the slot that `sink` accesses.
+    Of the iterations of `source` those count that were issued before the current one of `since`, a loop around both; all
+    of them where there is none. With a `ring`, those that accessed the slot that `sink` accesses.
     """
 
     source: CommandInfo
@@ -31,7 +31,7 @@ class Dependence:
     since: Block | None = None
     ring: RingOp | None = None
     source_turn: int = 0
-    """Which slot `source` accesses, after that whose turn it is by the rounds of the loops around it."""
+    """The slot that `source` accesses, after that which the iterations of the loops around it count to."""
     sink_turn: int = 0
 
 
@@ -48,7 +48,7 @@ def dependences(commands: Sequence[CommandInfo], in_order: frozenset[str]) -> li
 
 
 def ring_steps(ring: RingOp, commands: Sequence[CommandInfo]) -> Mapping[Block, int] | None:
-    """By how many slots each loop moves on in a round, if all accesses agree; None where they are not understood."""
+    """By how many slots each loop moves on in an iteration, if all accesses agree; None if they are not affine."""
     steps: dict[Block, int] = {}
     for command in commands:
         for access in command.accesses:
@@ -96,13 +96,13 @@ def _between(source: CommandInfo, sink: CommandInfo, numbered: Mapping[SSAValue,
 def _apart(
     source: CommandInfo, sink: CommandInfo, common: Sequence[Block], first: Access, second: Access, ring: RingOp
 ) -> Block | None:
-    """The innermost loop that moves on to other slots, if within a round of it two accesses never meet."""
+    """The innermost loop that moves on to other slots, if within an iteration of it two accesses never meet."""
     assert first.slot is not None
     assert second.slot is not None
     moving = [level for level, loop in enumerate(common) if first.slot.terms.get(loop, 0) % ring.slot_count]
     terms = (*first.slot.terms.items(), *second.slot.terms.items())
     turning = {loop for loop, step in terms if step % ring.slot_count}
-    # The tokens at the beginning of a round serve where its slots stay the same throughout it.
+    # The tokens at the beginning of an iteration serve where its slots stay the same throughout it.
     if not moving or not turning.issubset(common):
         return None
     inner = range(moving[-1] + 1, len(common))
@@ -159,8 +159,8 @@ def _deepest(
     source: CommandInfo, sink: CommandInfo, common: Sequence[Block], first: Access, second: Access
 ) -> int | None:
     """
-    Where an access of `source` may meet a later one of `sink`: within the same round of all common loops (their
-    number), at the earliest in a later round of the loop of the number returned, or nowhere (None).
+    Where an access of `source` may meet a later one of `sink`: within the same iteration of all common loops (their
+    number), at the earliest in a later iteration of the loop of the number returned, or nowhere (None).
     """
     if _precedes(source, sink) and _meet_at(source, sink, common, len(common), first, second):
         return len(common)
@@ -173,7 +173,7 @@ def _deepest(
 def _meet_at(
     source: CommandInfo, sink: CommandInfo, common: Sequence[Block], level: int, first: Access, second: Access
 ) -> bool:
-    """Whether they may meet in the same rounds of `common[:level]`, and `sink` in a later round of the next loop."""
+    """Whether they may meet in the same iterations of `common[:level]`, and `sink` in a later one of the next loop."""
     later = common[level] if level < len(common) else None
     if later is not None and (trips := trips_of(later)) is not None and trips < 2:
         return False
@@ -189,20 +189,20 @@ def _meet_at(
         trips, step = trips_of(later), b.get(later, 0)
         if step != a.get(later, 0) or trips is None:
             return True
-        choices.append(sorted({step * rounds for rounds in range(1, trips if step else 2)}))
+        choices.append(sorted({step * distance for distance in range(1, trips if step else 2)}))
     for terms, loops, sign in ((a, source.loops, -1), (b, sink.loops, 1)):
         for loop in loops:
             if loop in common[: level + 1] or not (step := terms.get(loop, 0)):
                 continue
             if (trips := trips_of(loop)) is None:
                 return True
-            choices.append([sign * step * rounds for rounds in range(trips)])
+            choices.append([sign * step * iteration for iteration in range(trips)])
     for steps in choices:
-        if len(steps) * len(distances) > 8 * LOOKED_AT:
+        if len(steps) * len(distances) > 8 * MAX_DISTANCES:
             return True
         distances = {distance + step for distance in distances for step in steps}
     near = [d for d in distances if -second.span < d < first.span]
-    if len(near) > LOOKED_AT:
+    if len(near) > MAX_DISTANCES:
         return True
     fixed = _region(first, 0)
     return any(fixed.overlaps(_region(second, distance)) for distance in near)
@@ -212,36 +212,22 @@ def _region(access: Access, start: int) -> Region:
     return Region(access.scope or DRAM, 0, start, access.length, access.dims)
 
 
-def meet_within_round(source: CommandInfo, sink: CommandInfo) -> bool:
-    """Whether `sink` may access what `source`, which stands before it in the text, accesses, one of them writing."""
-    common = common_loops(source, sink)
-    for first in source.accesses:
-        for second in sink.accesses:
-            if not (first.writes or second.writes) or not _may_meet(first, second):
-                continue
-            slots = first.slot, second.slot
-            if slots[0] is not None and slots[1] is not None and first.storage is second.storage:
-                if _same_slot(source, sink, first, second, None, {}):
-                    return True
-            elif _meet_at(source, sink, common, len(common), first, second):
-                return True
-    return False
-
-
-def meet_between_rounds(source: CommandInfo, sink: CommandInfo, loop: Block, rounds: Mapping[Block, int]) -> bool:
+def may_conflict(
+    source: CommandInfo, sink: CommandInfo, loop: Block | None = None, trips: Mapping[Block, int] | None = None
+) -> bool:
     """
-    Whether `sink`, in the next round of `loop`, may access what `source` accesses in this one, one of them writing.
+    Whether `sink` may access what `source` accesses in the same iteration, one of them writing.
 
-    Of some loops around `sink` only the first `rounds` count.
+    With a `loop`, in the next iteration of that; of some loops around `sink` only the first `trips` iterations count.
     """
     common = common_loops(source, sink)
-    level = common.index(loop)
+    level = len(common) if loop is None else common.index(loop)
     for first in source.accesses:
         for second in sink.accesses:
             if not (first.writes or second.writes) or not _may_meet(first, second):
                 continue
             if first.storage is second.storage and first.slot is not None and second.slot is not None:
-                if _same_slot(source, sink, first, second, loop, rounds):
+                if _same_slot(source, sink, first, second, loop, trips or {}):
                     return True
             elif _meet_at(source, sink, common, level, first, second):
                 return True
@@ -254,9 +240,9 @@ def _same_slot(
     first: Access,
     second: Access,
     loop: Block | None,
-    rounds: Mapping[Block, int],
+    known_trips: Mapping[Block, int],
 ) -> bool:
-    """Whether two accesses of a ring may be of one slot: in the same round of the loops around, or the next of one."""
+    """Whether two accesses of a ring may be to one slot: in the same iteration of loops around, or the next of one."""
     ring = first.storage.owner
     assert isinstance(ring, RingOp)
     assert first.slot is not None
@@ -275,7 +261,7 @@ def _same_slot(
             trips = trips_of(each)
             if trips is None:
                 return True
-            trips = min(trips, rounds.get(each, trips)) if info is sink else trips
+            trips = min(trips, known_trips.get(each, trips)) if info is sink else trips
             steps = [sign * terms[each] * number for number in range(min(trips, slots))]
             distances = {(distance + step) % slots for distance in distances for step in steps}
     return 0 in distances

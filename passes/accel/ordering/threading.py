@@ -1,4 +1,4 @@
-"""Putting tokens in: variables that hold the tokens of sources, carried through the loops of a kernel."""
+"""Inserting tokens: variables that hold the tokens of sources, carried through the loops of a kernel."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Values = tuple[SSAValue, ...]
 @dataclass(frozen=True)
 class Variable:
     """
-    The token of whichever of `sources`, commands of one unit, was issued last; where their order is not that of their
-    ends, of all rounds of the one source that were issued since it was renewed.
+    The token of the command of `sources`, all of one unit, that was issued last; where they do not end in order, of
+    all iterations of the one source that were issued since it was renewed.
 
-    With a ring there is one for each slot, and in the IR they stand in the order in which their turns come: the value
-    of number i is that of the slot i after the number that the loops around have counted up to.
+    With a ring there is one for each slot, in the IR rotated: value i is that of the slot (c + i) mod size, where c is
+    the number that the loops around have counted up to.
     """
 
     sources: tuple[Source, ...]
@@ -49,11 +49,11 @@ class Threading:
     waits: dict[CommandInfo, list[tuple[Variable, Dependence]]] = field(
         default_factory=dict[CommandInfo, list[tuple[Variable, Dependence]]]
     )
-    rounds: dict[Block, dict[Variable, Values]] = field(default_factory=dict[Block, dict[Variable, Values]])
-    """The values of variables where the round of a loop begins."""
+    at_start: dict[Block, dict[Variable, Values]] = field(default_factory=dict[Block, dict[Variable, Values]])
+    """The values of variables at the start of an iteration of a loop."""
 
     def run(self) -> SSAValue:
-        """Put them in; returns the token that is complete from the beginning."""
+        """Insert them; returns the completed token."""
         infos = {info.op: info for info in self.commands}
         self._infos: Mapping[CommandOp, CommandInfo] = infos
         self._group()
@@ -62,12 +62,12 @@ class Threading:
         for variable in variables:
             for source in variable.sources:
                 self._of.setdefault(source.command, []).append((variable, source))
-        never = ReadyOp()
-        Rewriter.insert_op(never, InsertPoint.at_start(self.function.body.block))
-        self._never = never.token
-        values: dict[Variable, Values] = {variable: (self._never,) * variable.size for variable in variables}
+        completed = ReadyOp()
+        Rewriter.insert_op(completed, InsertPoint.at_start(self.function.body.block))
+        self._completed = completed.token
+        values: dict[Variable, Values] = {variable: (self._completed,) * variable.size for variable in variables}
         self._block(self.function.body.block, values)
-        return self._never
+        return self._completed
 
     def _group(self) -> None:
         """One variable for all sources of a unit that a command waits for in the same way, if the last is enough."""
@@ -87,25 +87,25 @@ class Threading:
                 self._command(self._infos[op], values)
             elif isinstance(op, BarrierOp):
                 for variable in values:
-                    values[variable] = (self._never,) * variable.size
+                    values[variable] = (self._completed,) * variable.size
 
     def _command(self, info: CommandInfo, values: dict[Variable, Values]) -> None:
         tokens: dict[SSAValue, None] = {}
         for variable, each in self.waits.get(info, ()):
-            now = self.rounds[each.since] if each.since is not None else values
+            now = self.at_start[each.since] if each.since is not None else values
             tokens[now[variable][each.sink_turn]] = None
         set_dependencies(info.op, list(tokens))
         for variable, source in self._of.get(info, ()):
             token, before = info.op.token, values[variable][source.turn]
             replaced = info.unit in self.in_order or self._is_renewed(variable, info.op)
-            if not replaced and before is not self._never:
+            if not replaced and before is not self._completed:
                 joined = ReadyOp([before, token])
                 Rewriter.insert_op(joined, InsertPoint.after(info.op))
                 token = joined.token
             values[variable] = _replaced(values[variable], source.turn, token)
 
-    def _is_renewed(self, variable: Variable, place: Block | CommandOp) -> bool:
-        return self.findings.renewed.get(variable.sources[0]) is place
+    def _is_renewed(self, variable: Variable, scope: Block | CommandOp) -> bool:
+        return self.findings.renewed.get(variable.sources[0]) is scope
 
     def _for(self, loop: scf.ForOp, values: dict[Variable, Values]) -> None:
         body = loop.body.block
@@ -118,17 +118,17 @@ class Threading:
         around = loop.parent
         for variable in carried:
             if around is not None and self._is_renewed(variable, around) and self._collects(variable, body, inside):
-                values[variable] = _replaced(values[variable], variable.sources[0].turn, self._never)
+                values[variable] = _replaced(values[variable], variable.sources[0].turn, self._completed)
         inits = [value for variable in carried for value in values[variable]]
         within = dict(values)
         for variable in carried:
             args = [body.insert_arg(TokenType(), len(body.args)) for _ in range(variable.size)]
             within[variable] = tuple(args)
-        self.rounds[body] = dict(within)
+        self.at_start[body] = dict(within)
         self._block(body, within)
         terminator = body.last_op
         assert isinstance(terminator, scf.YieldOp)
-        yields = [value for each in carried for value in _turned(within[each], self._step(each, body))]
+        yields = [value for each in carried for value in _rotated(within[each], self._step(each, body))]
         Rewriter.replace_op(terminator, scf.YieldOp(*terminator.operands, *yields))
         new = scf.ForOp(loop.lb, loop.ub, loop.step, [*loop.iter_args, *inits], loop.detach_region(loop.body))
         new.location = loop.location
@@ -142,7 +142,7 @@ class Threading:
             results = tuple(new.results[position : position + variable.size])
             position += variable.size
             trips = trips_of(body) or 0
-            values[variable] = _turned(results, -trips * self._step(variable, body))
+            values[variable] = _rotated(results, -trips * self._step(variable, body))
 
     def _collects(self, variable: Variable, body: Block, inside: set[CommandInfo]) -> bool:
         """Whether the source is in a loop, and none of its commands wait for what was issued before the loop."""
@@ -161,16 +161,16 @@ class Threading:
 
 def _aligned(needed: Iterable[Dependence]) -> list[Dependence]:
     """
-    The dependences, of which those that count what was issued so far count from the current round of a loop instead
-    where others of the sink do, and the source is not in that loop: it comes to the same, and one token may serve.
+    The dependences, of which those that count what was issued so far count from the current iteration of a loop instead
+    where others of the sink do, and the source is not in that loop: it is the same, and one token may serve.
     """
-    rounds: dict[CommandInfo, list[Block]] = {}
+    loops_of: dict[CommandInfo, list[Block]] = {}
     for each in needed:
         if each.since is not None:
-            rounds.setdefault(each.sink, []).append(each.since)
+            loops_of.setdefault(each.sink, []).append(each.since)
     found: list[Dependence] = []
     for each in needed:
-        loops = rounds.get(each.sink, []) if each.since is None and each.ring is None else []
+        loops = loops_of.get(each.sink, []) if each.since is None and each.ring is None else []
         loop = next((loop for loop in loops if loop not in each.source.loops), None)
         found.append(each if loop is None else replace(each, since=loop))
     return found
@@ -180,6 +180,6 @@ def _replaced(values: Values, number: int, token: SSAValue) -> Values:
     return (*values[:number], token, *values[number + 1 :])
 
 
-def _turned(values: Values, steps: int) -> Values:
-    """The values as they stand when the numbers have gone on by `steps`."""
+def _rotated(values: Values, steps: int) -> Values:
+    """The values after the number that the loops count has grown by `steps`."""
     return tuple(values[(number + steps) % len(values)] for number in range(len(values)))

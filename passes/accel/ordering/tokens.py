@@ -1,4 +1,4 @@
-"""Taking the tokens out of a kernel, and tidying up those that were put in."""
+"""Removing the tokens of a kernel, and simplifying those that were inserted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def set_dependencies(op: CommandOp, tokens: Sequence[SSAValue]) -> None:
 
 
 def strip(function: func.FuncOp) -> None:
-    """Take all tokens out of a kernel: nothing waits for anything any more, but for the barriers."""
+    """Remove all tokens of a kernel: only barriers order anything then."""
     for op in list(function.walk()):
         if isinstance(op, CommandOp):
             set_dependencies(op, ())
@@ -46,7 +46,7 @@ def strip(function: func.FuncOp) -> None:
 
 
 def _remove(loop: scf.ForOp, numbers: Sequence[int], instead: dict[int, SSAValue]) -> None:
-    """Take values out of what a loop carries; `instead` is used for them inside and after it."""
+    """Remove values that a loop carries; `instead` is used for them inside and after it."""
     if not numbers:
         return
     body, gone = loop.body.block, set(numbers)
@@ -69,11 +69,11 @@ def _remove(loop: scf.ForOp, numbers: Sequence[int], instead: dict[int, SSAValue
     Rewriter.erase_op(loop)
 
 
-def tidy(function: func.FuncOp, never: SSAValue) -> None:
+def tidy(function: func.FuncOp, completed: SSAValue) -> None:
     """
-    Leave out tokens that nobody waits for, and those that a loop carries in vain, as they never change.
+    Remove tokens that no command waits for, and those that a loop carries without changing them.
 
-    `never` is a token at the start of the kernel for which nobody has to wait; it stays there, used or not.
+    `completed` is a token at the start of the kernel that is complete from the beginning; it stays, used or not.
     """
     changed = True
     while changed:
@@ -81,23 +81,23 @@ def tidy(function: func.FuncOp, never: SSAValue) -> None:
         needed = _needed(function)
         for op in list(function.walk()):
             if isinstance(op, scf.ForOp):
-                changed |= _tidy_loop(op, needed, never)
-            elif isinstance(op, ReadyOp) and op.token is not never:
-                changed |= _tidy_join(op, never)
+                changed |= _tidy_loop(op, needed, completed)
+            elif isinstance(op, ReadyOp) and op.token is not completed:
+                changed |= _tidy_join(op, completed)
     for op in list(function.walk(reverse=True)):
         if isinstance(op, CommandOp):
-            waits = [token for token in op.dependencies if not is_never(token)]
+            waits = [token for token in op.dependencies if not is_completed(token)]
             if len(waits) < len(op.dependencies):
                 set_dependencies(op, waits)
     for op in list(function.walk(reverse=True)):
-        if isinstance(op, ReadyOp) and not op.token.uses and op.token is not never:
+        if isinstance(op, ReadyOp) and not op.token.uses and op.token is not completed:
             Rewriter.erase_op(op)
 
 
-def _tidy_join(join: ReadyOp, never: SSAValue) -> bool:
-    tokens = list(dict.fromkeys(token for token in join.dependencies if not is_never(token)))
+def _tidy_join(join: ReadyOp, completed: SSAValue) -> bool:
+    tokens = list(dict.fromkeys(token for token in join.dependencies if not is_completed(token)))
     if len(tokens) < 2:
-        join.token.replace_all_uses_with(tokens[0] if tokens else never)
+        join.token.replace_all_uses_with(tokens[0] if tokens else completed)
         Rewriter.erase_op(join)
         return True
     if shorter := len(tokens) < len(join.dependencies):
@@ -105,27 +105,32 @@ def _tidy_join(join: ReadyOp, never: SSAValue) -> bool:
     return shorter
 
 
-def is_never(token: SSAValue) -> bool:
-    """Whether nobody has to wait for a token: it is complete from the beginning."""
+def is_completed(token: SSAValue) -> bool:
+    """Whether a token is complete from the beginning."""
     return isinstance(token.owner, ReadyOp) and not token.owner.dependencies
 
 
-def _tidy_loop(loop: scf.ForOp, needed: set[SSAValue], never: SSAValue) -> bool:
+def _tidy_loop(loop: scf.ForOp, needed: set[SSAValue], completed: SSAValue) -> bool:
     terminator = loop.body.block.last_op
     assert isinstance(terminator, scf.YieldOp)
     arguments, results = loop.body.block.args[1:], loop.results
     seen: dict[tuple[SSAValue, SSAValue], int] = {}
     last: dict[SSAValue, int] = {}
     instead: dict[int, SSAValue] = {}
-    # Those that only the end of the loop matters of come last: any other with the same end serves as well.
+    # Those of which only the result is used come last: any other with the same final value serves as well.
     for number in sorted(range(len(arguments)), key=lambda each: arguments[each] not in needed):
         init, value, argument = loop.iter_args[number], terminator.operands[number], arguments[number]
         if not isinstance(init.type, TokenType):
             continue
-        if argument not in needed and trip_count(loop) and init is not never:
-            loop.operands[3 + number] = init = never
+        if argument not in needed and trip_count(loop) and init is not completed:
+            loop.operands[3 + number] = init = completed
         is_kept = needed.intersection((argument, results[number]))
-        if not is_kept or value is argument or value is init or _is_for_the_first_round(loop, number, value, needed):
+        if (
+            not is_kept
+            or value is argument
+            or value is init
+            or _is_for_the_first_iteration(loop, number, value, needed)
+        ):
             instead[number] = init
         elif (init, value) in seen:
             same = seen[init, value]
@@ -142,12 +147,12 @@ def _tidy_loop(loop: scf.ForOp, needed: set[SSAValue], never: SSAValue) -> bool:
     return bool(instead)
 
 
-def _is_for_the_first_round(loop: scf.ForOp, number: int, value: SSAValue, needed: set[SSAValue]) -> bool:
+def _is_for_the_first_iteration(loop: scf.ForOp, number: int, value: SSAValue, needed: set[SSAValue]) -> bool:
     """
-    Whether commands of the first round wait for a token that a loop takes, and nobody else. They may do so in all
-    rounds: a unit starts its commands in order, so that says nothing new.
+    Whether only commands of the first iteration wait for a token that a loop takes. They may do so in all iterations:
+    a unit starts its commands in order, so that implies nothing new.
     """
-    if not is_never(value) or loop.results[number] in needed:
+    if not is_completed(value) or loop.results[number] in needed:
         return False
     return all(
         isinstance(use.operation, CommandOp) and _is_issued(use.operation, loop)
@@ -156,7 +161,7 @@ def _is_for_the_first_round(loop: scf.ForOp, number: int, value: SSAValue, neede
 
 
 def _is_issued(op: Operation, loop: scf.ForOp) -> bool:
-    """Whether a command is issued in each round of this loop around it."""
+    """Whether a command is issued in each iteration of this loop around it."""
     while (parent := op.parent_op()) is not loop:
         if not isinstance(parent, scf.ForOp) or not trip_count(parent):
             return False
@@ -165,7 +170,7 @@ def _is_issued(op: Operation, loop: scf.ForOp) -> bool:
 
 
 def _needed(function: func.FuncOp) -> set[SSAValue]:
-    """The tokens that a command waits for in the end."""
+    """The tokens that commands wait for, directly or through others."""
     pending = [token for op in function.walk() if isinstance(op, CommandOp) for token in op.dependencies]
     needed: set[SSAValue] = set()
     while pending:

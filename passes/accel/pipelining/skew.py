@@ -23,7 +23,7 @@ from xdsl.traits import NoMemoryEffect
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.accel.ordering.accesses import CommandInfo, CommandOp, commands_of
-from penstock.passes.accel.ordering.conflicts import meet_between_rounds, meet_within_round
+from penstock.passes.accel.ordering.conflicts import may_conflict
 from penstock.passes.analysis.loops import constant_of, trip_count
 
 
@@ -81,7 +81,7 @@ def _late(items: Sequence[Operation], held: Mapping[Operation, Sequence[CommandI
         for info in held[item]:
             units: set[str] = set()
             for earlier, known in behind.items():
-                if earlier.unit != info.unit and meet_within_round(earlier, info):
+                if earlier.unit != info.unit and may_conflict(earlier, info):
                     units |= {earlier.unit, *known}
             # Within an inner loop the rounds of it see to themselves.
             is_late |= info.unit in units and any(info.unit == e.unit for p in items[:position] for e in held[p])
@@ -118,7 +118,7 @@ def _may_pass(split: _Split, held: Mapping[Operation, Sequence[CommandInfo]]) ->
         fewer = {split.cut.body.block: split.rounds} if item is split.cut and split.cut is not None else {}
         for early in held[item]:
             for late in (info for op in split.late for info in held[op]):
-                if meet_between_rounds(late, early, body, fewer):
+                if may_conflict(late, early, body, fewer):
                     return False
     return True
 
