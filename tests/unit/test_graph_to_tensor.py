@@ -404,7 +404,7 @@ def test_gemm_agrees(
     shapes: list[tuple[int, ...]] = [(5, 3) if trans_a else (3, 5), (4, 5) if trans_b else (5, 4)]
     if c is not None:
         shapes.append(c)
-    options = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b}
+    options: dict[str, Any] = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b}
     agree(rng, shapes, lambda *args: graph.GemmOp(*args, **options))
 
 

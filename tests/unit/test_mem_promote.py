@@ -20,10 +20,10 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import find_target
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.passes.analysis.commands.traffic import compulsory_bytes, traffic
+from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.loop.on_chip import choice
 from penstock.passes.loop.on_chip.prediction import predicted_traffic
 from penstock.passes.loop.on_chip.program import edge_traffic, program_use
-from penstock.passes.loop.on_chip.specialize import is_multiple
 from penstock.passes.planning.on_chip.registry import strategy_names
 from penstock.passes.planning.problem import Outcome
 from penstock.runtime.compiler import attach_machine, pipeline
@@ -475,7 +475,10 @@ def test_an_index_is_known_to_be_a_multiple() -> None:
     ctx = make_context()
     ctx.allow_unregistered = True
     use = next(op for op in Parser(ctx, text).parse_module().walk() if len(op.operands) == 4 and not op.results)
-    known = [[number for number in (2, 4, 6, 8, 24) if is_multiple(value, number)] for value in use.operands]
+    known = [
+        [number for number in (2, 4, 6, 8, 24) if AffineIndex.of(value).is_multiple_of(number)]
+        for value in use.operands
+    ]
     assert known == [[2, 4], [2], [2, 4, 6, 8, 24], [2, 6]]
 
 

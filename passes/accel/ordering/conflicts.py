@@ -22,8 +22,8 @@ class Dependence:
     """
     That `source`, issued earlier, comes before `sink`.
 
-    Of the iterations of `source` those count that were issued before the current one of `since`, a loop around both; all
-    of them where there is none. With a `ring`, those that accessed the slot that `sink` accesses.
+    Of the iterations of `source` those count that were issued before the current one of `since`, a loop around both;
+    all of them where there is none. With a `ring`, those that accessed the slot that `sink` accesses.
     """
 
     source: CommandInfo
