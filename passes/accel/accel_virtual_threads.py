@@ -1,50 +1,57 @@
-"""Virtual threads: rounds of a loop that take turns on the units, each with buffers of its own."""
+"""Virtual threads: iterations of a loop that are interleaved on the units, each with its own buffers."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from xdsl.builder import Builder
 from xdsl.context import Context
-from xdsl.dialects import func, scf
-from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp, i64
+from xdsl.dialects import arith, func, scf
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp, i64
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.traits import NoMemoryEffect
 from xdsl.utils.hints import isa
 
-from penstock.dialects.accel import PopOp, PushOp
+from penstock.dialects.accel import DmaOp, ExecOp, PopOp, PushOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp, scope_of
 from penstock.passes.accel.ordering import order
 from penstock.passes.accel.ordering.tokens import strip
-from penstock.passes.accel.virtual_threads import conflict, loops_inside_out, take_turns, units_in
+from penstock.passes.analysis.commands.program import Command, Program
+from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.passes.analysis.loops import trip_count
+from penstock.passes.analysis.loops import constant_of, loops_around, trip_count
 from penstock.passes.loop.mem_plan import MemPlanPass
 
 MARK = "virtual_threads"
-"""The attribute of a loop that says how many of its rounds are to take turns."""
+"""The attribute of a loop that says how many of its iterations are interleaved."""
 
 _FAR = 1 << 40
-"""Bytes between copies that have no place yet: more than any scope has."""
+"""Bytes between copies that have no offset yet: more than any scope has."""
 
 
 @dataclass(frozen=True)
 class AccelVirtualThreadsPass(ModulePass):
     """
-    Let rounds of a loop take turns on the units of the machine, so that one loads while another computes.
+    Interleave iterations of a loop on the units of the machine, so that one loads while another computes.
 
     As TVM lowers virtual threads to decoupled access-execute (Chen et al., "TVM", OSDI 2018): the loop is taken in
-    strips of `threads` rounds, every buffer of its body gets a copy for each of them, their commands are interleaved
-    into one stream, and the order is derived anew; `accel-assign-queues` then primes and drains the queues. A loop is
+    strips of `threads` iterations, every buffer of its body gets a copy for each, their commands are interleaved into
+    one stream, and the order is derived anew; `accel-assign-queues` then primes and drains the queues. A loop is
     marked by the attribute `virtual_threads = 2 : i64`; in a kernel without marks it is the innermost loop in which
-    several units work and whose rounds do not depend on each other, with `threads` rounds. A loop inside it in which
-    several units work is gone through by all threads together. What is left over of the rounds takes turns behind.
+    several units work and whose iterations are independent, with `threads` of them. A loop inside it in which
+    several units work is executed by all threads together. The iterations that are left over are interleaved after it.
 
     Required: the accel level, buffers placed, tokens rather than queues. Guaranteed: the same results bit for bit, and
-    every buffer has its place: those that are there keep theirs, if the copies fit beside them. Raises UserError,
-    located, for fewer than one thread, for a marked loop whose rounds depend on each other or have no constant number,
-    and for copies that the scope has no room for.
+    every buffer has its offset: those that are there keep theirs, if the copies fit beside them. Raises UserError,
+    located, for fewer than one thread, for a marked loop whose iterations depend on each other or whose trip count is
+    not constant, and for copies that do not fit in the scope.
 
     Before:
     ```mlir
@@ -96,7 +103,7 @@ class AccelVirtualThreadsPass(ModulePass):
     name = "accel-virtual-threads"
 
     threads: int = 2
-    """Rounds that take turns where no loop of a kernel is marked; with 1 nothing is changed."""
+    """Iterations that are interleaved where no loop of a kernel is marked; with 1 nothing is changed."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.threads < 1:
@@ -106,11 +113,11 @@ class AccelVirtualThreadsPass(ModulePass):
             return
         for function in functions:
             if (copies := self._kernel(function, target)) is not None:
-                _find_places(ctx, op, function, copies, target)
+                _plan_copies(ctx, op, function, copies, target)
 
     def _kernel(self, function: func.FuncOp, target: TargetOp) -> list[BufferOp | RingOp] | None:
-        """Interleave rounds; the buffers of all threads but the first, or None if nothing was done."""
-        marked = [loop for loop in loops_inside_out(function) if MARK in loop.attributes]
+        """Interleave iterations; the buffers of all threads but the first, or None if nothing was done."""
+        marked = [loop for loop in _loops_inside_out(function) if MARK in loop.attributes]
         if not marked and self.threads == 1:
             return None
         for op in function.walk():
@@ -119,9 +126,13 @@ class AccelVirtualThreadsPass(ModulePass):
         chosen = [(loop, _threads_of(loop)) for loop in marked] or self._choice(function, target)
         program = trace(function, target)
         for loop, threads in chosen:
-            found = conflict(loop, program, threads)
-            if found is not None:
-                raise found.error(loop)
+            if (found := _conflict(loop, program, threads)) is not None:
+                ops = [command.op for command in reversed(found) if command.op is not None]
+                raise UserError(
+                    "the iterations of this loop depend on each other: they are no virtual threads",
+                    loc=location_of(loop),
+                    notes=[f"{op.name} at {location_of(op)}" for op in ops],
+                )
         if not chosen:
             return None
         # Loops that carry tokens are replaced by others that do not; the mark stays.
@@ -129,20 +140,20 @@ class AccelVirtualThreadsPass(ModulePass):
             loop.attributes[MARK] = IntegerAttr(threads, i64)
         strip(function)
         copies: list[BufferOp | RingOp] = []
-        for loop in [each for each in loops_inside_out(function) if MARK in each.attributes]:
-            copies += take_turns(loop, _threads_of(loop), target)
+        for loop in [each for each in _loops_inside_out(function) if MARK in each.attributes]:
+            copies += _interleave(loop, _threads_of(loop), target)
         return copies
 
     def _choice(self, function: func.FuncOp, target: TargetOp) -> list[tuple[scf.ForOp, int]]:
-        """The loop whose rounds take turns where none is marked."""
+        """The loop whose iterations are interleaved where none is marked."""
         program = None
-        for loop in loops_inside_out(function):
+        for loop in _loops_inside_out(function):
             trips = trip_count(loop) or 0
-            if trips < 2 or len(units_in(loop, target)) < 2:
+            if trips < 2 or len(_units_in(loop, target)) < 2:
                 continue
             program = trace(function, target) if program is None else program
             threads = min(self.threads, trips)
-            if conflict(loop, program, threads) is None:
+            if _conflict(loop, program, threads) is None:
                 return [(loop, threads)]
         return []
 
@@ -153,18 +164,18 @@ def _threads_of(loop: scf.ForOp) -> int:
     mark = loop.attributes[MARK]
     threads = mark.value.data if isinstance(mark, IntegerAttr) else 0
     if threads < 1:
-        raise UserError(f"{MARK} is the number of rounds that take turns, at least 1", loc=location_of(loop))
+        raise UserError(f"{MARK} is the number of iterations that are interleaved, at least 1", loc=location_of(loop))
     return threads
 
 
-def _find_places(
+def _plan_copies(
     ctx: Context, module: ModuleOp, function: func.FuncOp, copies: list[BufferOp | RingOp], target: TargetOp
 ) -> None:
     """
-    Order the commands, with places for the copies: beside what is placed or, if there is no room, all get new ones.
+    Order the commands, with offsets for the copies: beside what is placed or, if they do not fit, all get new ones.
 
-    A buffer is alive while a command may be in flight, which tokens tell. So they are derived twice: as if the copies
-    had all the room there is, and with the places that are found by that.
+    A buffer is alive while a command may be in flight, which depends on tokens. So they are derived twice: as if the
+    copies overlapped nothing, and with the offsets that are found by that.
     """
     for number, copy in enumerate(copies):
         copy.offset = IntegerAttr(_FAR * (1 + number), i64)
@@ -182,3 +193,165 @@ def _find_places(
                 op.offset = None
         MemPlanPass().apply(ctx, module)
     order(function, target)
+
+
+def _units_in(op: Operation, target: TargetOp) -> set[str]:
+    """The units that the commands in an op are given to."""
+    units: set[str] = set()
+    for each in op.walk():
+        engine = None
+        if isinstance(each, DmaOp):
+            engine = each.engine.data
+        elif isinstance(each, ExecOp):
+            intrinsic = target.intrinsics()[each.intrinsic_name]
+            engine = intrinsic.dma_name
+            if intrinsic.unit_name is not None:
+                units.add(intrinsic.unit_name)
+        if engine is not None:
+            units.add(target.dmas()[engine].unit_name)
+    return units
+
+
+def _loops_inside_out(function: func.FuncOp) -> Iterator[scf.ForOp]:
+    """The loops of a function, inner ones before those around them."""
+    for op in function.walk(reverse=True):
+        if isinstance(op, scf.ForOp):
+            yield op
+
+
+def _conflict(loop: scf.ForOp, program: Program, threads: int) -> tuple[Command, Command] | None:
+    """
+    Two commands of iterations that would be interleaved and access the same bytes, one of them writing; or None.
+
+    `program` is the function as it is. The buffers of the loop's body do not count, as each thread has its own.
+    """
+    depth = len(loops_around(loop))
+    own = [
+        (op.scope, op.byte_offset, op.byte_offset + op.size_in_bytes)
+        for op in loop.body.walk()
+        if isinstance(op, BufferOp | RingOp) and op.byte_offset is not None
+    ]
+
+    def counts(region: Region) -> bool:
+        return not any(
+            region.space == scope and start <= region.start and region.end <= end for scope, start, end in own
+        )
+
+    inside = {op for op in loop.body.walk()}
+    groups: dict[tuple[int, ...], dict[int, list[Command]]] = defaultdict(lambda: defaultdict(list))
+    for command in program.commands:
+        if command.op in inside:
+            outer, number = command.counters[:depth], command.counters[depth]
+            groups[(*outer, number // threads)][number % threads].append(command)
+    for iterations in groups.values():
+        earlier: dict[tuple[Region, bool], Command] = {}
+        for _, commands in sorted(iterations.items()):
+            accesses = [
+                (region, writes, command)
+                for command in commands
+                for regions, writes in ((command.reads, False), (command.writes, True))
+                for region in regions
+                if counts(region)
+            ]
+            for region, writes, command in accesses:
+                for (other, wrote), first in earlier.items():
+                    if (writes or wrote) and region.overlaps(other):
+                        return first, command
+            for region, writes, command in accesses:
+                earlier.setdefault((region, writes), command)
+    return None
+
+
+def _interleave(loop: scf.ForOp, threads: int, target: TargetOp) -> list[BufferOp | RingOp]:
+    """
+    Interleave `threads` iterations of a loop, command by command, and the rest of its iterations after it as well.
+
+    The loop carries nothing and has constant bounds. A loop in its body in which several units work is executed by all
+    threads together; one of a single unit belongs to one thread at a time. Returned are the buffers of all threads but
+    the first.
+    """
+    trips, lower, step = trip_count(loop), constant_of(loop.lb), constant_of(loop.step)
+    if trips is None or lower is None or step is None or loop.iter_args:
+        raise UserError("virtual threads need a loop that carries nothing but tokens", loc=location_of(loop))
+    interleaving = _Interleaving(target)
+    builder = Builder(InsertPoint.before(loop))
+    groups, rest = divmod(trips, threads)
+    counter = loop.body.block.args[0]
+    if groups == 1:
+        values = [_index(builder, lower + number * step) for number in range(threads)]
+        interleaving.of(builder, loop.body.block, counter, values)
+    elif groups:
+        end = _index(builder, lower + groups * threads * step)
+        stride = _index(builder, threads * step)
+        body = Block(arg_types=[IndexType()])
+        body.args[0].name_hint = counter.name_hint
+        inside = Builder(InsertPoint.at_end(body))
+        interleaving.of(inside, loop.body.block, counter, [body.args[0], *_later(inside, body.args[0], step, threads)])
+        inside.insert(scf.YieldOp())
+        new = scf.ForOp(loop.lb, end, stride, [], body)
+        new.location = loop.location
+        builder.insert(new)
+    if rest:
+        first = lower + groups * threads * step
+        values = [_index(builder, first + number * step) for number in range(rest)]
+        interleaving.of(builder, loop.body.block, counter, values)
+    Rewriter.erase_op(loop)
+    return interleaving.copies
+
+
+def _index(builder: Builder, number: int) -> SSAValue:
+    return builder.insert(arith.ConstantOp(IntegerAttr(number, IndexType()))).result
+
+
+def _later(builder: Builder, counter: SSAValue, step: int, threads: int) -> list[SSAValue]:
+    """The counters of the iterations after the first that are interleaved with it."""
+    found: list[SSAValue] = []
+    for thread in range(1, threads):
+        value = builder.insert(arith.AddiOp(counter, _index(builder, thread * step))).result
+        value.name_hint = counter.name_hint
+        found.append(value)
+    return found
+
+
+class _Interleaving:
+    """Emits the iterations of several threads, an op of each in turn."""
+
+    def __init__(self, target: TargetOp):
+        self._target = target
+        self.copies: list[BufferOp | RingOp] = []
+
+    def of(self, builder: Builder, block: Block, counter: SSAValue, values: Sequence[SSAValue]) -> None:
+        """One iteration of `block` for each of `values`, its counter."""
+        self._ops(builder, block, [{counter: value} for value in values])
+
+    def _ops(self, builder: Builder, block: Block, threads: list[dict[SSAValue, SSAValue]]) -> None:
+        for op in block.ops:
+            if isinstance(op, scf.YieldOp):
+                continue
+            same = all(
+                values.get(operand, operand) is threads[0].get(operand, operand)
+                for operand in op.operands
+                for values in threads
+            )
+            if isinstance(op, scf.ForOp) and same and not op.iter_args and len(_units_in(op, self._target)) > 1:
+                self._together(builder, op, threads)
+            elif same and not op.regions and op.has_trait(NoMemoryEffect):
+                copy = builder.insert(op.clone(threads[0]))
+                for values in threads[1:]:
+                    values.update(zip(op.results, copy.results, strict=True))
+            else:
+                for number, values in enumerate(threads):
+                    copy = builder.insert(op.clone(values))
+                    if number:
+                        self.copies += [each for each in copy.walk() if isinstance(each, BufferOp | RingOp)]
+
+    def _together(self, builder: Builder, op: scf.ForOp, threads: list[dict[SSAValue, SSAValue]]) -> None:
+        lower, upper, step = (threads[0].get(value, value) for value in (op.lb, op.ub, op.step))
+        body = Block(arg_types=[IndexType()])
+        body.args[0].name_hint = op.body.block.args[0].name_hint
+        inside = Builder(InsertPoint.at_end(body))
+        self._ops(inside, op.body.block, [{**values, op.body.block.args[0]: body.args[0]} for values in threads])
+        inside.insert(scf.YieldOp())
+        new = scf.ForOp(lower, upper, step, [], body)
+        new.location = op.location
+        builder.insert(new)

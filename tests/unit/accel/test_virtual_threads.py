@@ -182,7 +182,7 @@ def test_a_marked_loop_has_the_threads_of_its_mark() -> None:
 
 def test_rounds_that_depend_on_each_other_are_refused_with_both_ops() -> None:
     text = COPY.replace("%y[%i, 0, 0]", "%y[0, 0, 0]").replace("\n  accel.barrier", MARK)
-    with pytest.raises(UserError, match="the rounds of this loop depend on each other") as caught:
+    with pytest.raises(UserError, match="the iterations of this loop depend on each other") as caught:
         apply(module_of(text))
     assert caught.value.loc == "k.mlir:7:3"
     assert [note[:9] for note in caught.value.notes] == ["accel.dma", "accel.dma"]
@@ -224,7 +224,7 @@ def test_what_is_in_the_way_of_the_copies_is_moved() -> None:
 def test_fewer_than_one_thread_is_refused() -> None:
     with pytest.raises(UserError, match="at least one virtual thread, not 0"):
         apply(module_of(COPY), 0)
-    with pytest.raises(UserError, match="virtual_threads is the number of rounds that take turns, at least 1"):
+    with pytest.raises(UserError, match="virtual_threads is the number of iterations that are interleaved, at least 1"):
         apply(module_of(COPY.replace("\n  accel.barrier", MARK.replace("3", "0"))))
 
 

@@ -2,7 +2,7 @@
 Hazards of loops with many iterations, decided on a few of them by induction.
 
 Happens-before between two commands is a chain of commands between them, in program order. In a steady loop (see
-`steady`) the iterations after the first few issue the same commands, with tokens over the same distances, so such a
+`_Steady`) the iterations after the first few issue the same commands, with tokens over the same distances, so such a
 chain may be shifted by whole iterations. Therefore
 
 - whether a command of one iteration happens before one of another depends, after the first few, on their distance only;
@@ -23,24 +23,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from xdsl.dialects import func, scf
-from xdsl.ir import Operation
+from xdsl.dialects import func, memref, scf
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
+from penstock.dialects import accel, mem
 from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import memref_of
 from penstock.passes.analysis.commands.happens_before import happens_before
 from penstock.passes.analysis.commands.hazards.network import Hazard, run
 from penstock.passes.analysis.commands.hazards.races import MAX_HAZARDS, check, race
-from penstock.passes.analysis.commands.hazards.steady import Steady, steady
 from penstock.passes.analysis.commands.program import Command, Program, View
 from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.commands.trace import Iterations, trace
-from penstock.passes.analysis.loops import loops_around, trip_count
+from penstock.passes.analysis.index import AffineIndex, IndexReader, Opaque
+from penstock.passes.analysis.loops import constant_of, loops_around, trip_count
 
 _MAX_COMMANDS = 10_000
 """The most commands that loops are unrolled to."""
 _MAX_PAIRS = 200_000
 _MAX_STEPS = 20_000
 """The most steps of one search for an overlap."""
+
+
+_PERIODS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16, 20, 24, 30, 32, 48, 60, 64)
+_EDGES = (0, 1, 2, 3, 4, 8, 16, 32)
 
 
 class UndecidedError(Exception):
@@ -61,8 +68,8 @@ def decide(
     With them comes the part of the kernel that was unrolled. Raises UndecidedError if that does not settle within
     `limit` commands, and UserError as `trace` does.
     """
-    known: dict[Operation, Steady] = {
-        loop: found for loop in function.walk() if isinstance(loop, scf.ForOp) and (found := steady(loop))
+    known: dict[Operation, _Steady] = {
+        loop: found for loop in function.walk() if isinstance(loop, scf.ForOp) and (found := _steady(loop))
     }
     more = 0
     while True:
@@ -81,15 +88,224 @@ def decide(
 
 
 @dataclass(frozen=True)
+class _Steady:
+    """
+    A loop whose iterations in the middle are isomorphic.
+
+    `period` iterations later each index in it has grown by a constant: the slots of rings are the same, and views have
+    moved on by a constant. That may not be so for some iterations at the beginning and at the end, where a window is
+    out of bounds or a minimum applies.
+    """
+
+    trips: int
+    first: int
+    """The iterations from this one on are isomorphic, but for the last `last`."""
+    last: int
+    period: int
+    depth: int
+    """After so many iterations no token is carried that was made before the loop, unless it is carried unchanged."""
+
+
+def _steady(loop: scf.ForOp) -> _Steady | None:
+    """The isomorphic iterations of a loop; None if there are none for certain."""
+    trips = trip_count(loop)
+    depth = _depth(loop)
+    if not trips or depth is None:
+        return None
+    if any(isinstance(op, (accel.PushOp, accel.PopOp)) for op in loop.walk()):
+        return None
+    edges = sorted(((first, last) for first in _EDGES for last in _EDGES if first + last < trips), key=sum)
+    for period in _PERIODS:
+        if trips < 2 * period:
+            break
+        # What does not hold in the middle does not hold with more of the edges either.
+        middle = (trips - 2 * period) // 2
+        if not _IterationRange(loop, period, min(middle, _EDGES[-1]), trips - min(middle, _EDGES[-1])).are_isomorphic():
+            continue
+        for first, last in edges:
+            if (
+                trips - first - last >= 2 * period
+                and _IterationRange(loop, period, first, trips - last).are_isomorphic()
+            ):
+                return _Steady(trips, first, last, period, depth)
+    return None
+
+
+class _IterationRange:
+    """The iterations of a loop from `first` to before `end`, and those `period` later."""
+
+    def __init__(self, loop: scf.ForOp, period: int, first: int, end: int):
+        self.loop = loop
+        self.bounds = first, end
+        step, lower = constant_of(loop.step), constant_of(loop.lb)
+        assert step is not None
+        assert lower is not None
+        self._reader = _GrowthReader(loop, step * period, lower + first * step, lower + (end - 1) * step)
+
+    def are_isomorphic(self) -> bool:
+        return all(self._is_isomorphic(op) for op in self.loop.body.walk())
+
+    def _is_isomorphic(self, op: Operation) -> bool:
+        match op:
+            case scf.ForOp():
+                return trip_count(op) is not None
+            case scf.IfOp():
+                # Iterations of different commands are not isomorphic, however regularly they alternate.
+                return _IterationRange(self.loop, 1, *self.bounds).growth(op.cond) == 0
+            case mem.SlotOp():
+                ring = op.ring.owner
+                growth = self.growth(op.index)
+                return isinstance(ring, mem.RingOp) and growth is not None and growth % ring.slot_count == 0
+            case memref.SubviewOp():
+                return all(self.growth(value) is not None for value in op.offsets)
+            case accel.DmaOp():
+                return self._is_isomorphic_window(op)
+            case _:
+                return True
+
+    def _is_isomorphic_window(self, op: accel.DmaOp) -> bool:
+        side = op.window_side
+        if side is None:
+            return True
+        offsets = op.mixed_source_offsets() if side == "source" else op.mixed_dest_offsets()
+        shape = memref_of(op.source if side == "source" else op.dest).get_shape()
+        for offset, size, bound in zip(offsets, op.box, shape, strict=True):
+            growth = 0 if isinstance(offset, int) else self.growth(offset)
+            if growth is None:
+                return False
+            if growth and not isinstance(offset, int):
+                reach = self._reader.read(offset).bounds
+                if reach is None or reach[0] < 0 or reach[1] + size > bound:
+                    return False
+        return True
+
+    def growth(self, value: SSAValue) -> int | None:
+        """How much larger an index is `period` iterations later; None if that depends on the iteration."""
+        index, counter = self._reader.read(value), self.loop.body.block.args[0]
+        if index.rest is not None and counter in index.rest.sources:
+            return None
+        return index.terms.get(counter, 0)
+
+
+class _GrowthReader(IndexReader):
+    """
+    Indices at an iteration (p = 0) and `period` iterations later (p = 1), as affine sums of p alone.
+
+    The counter of the loop stands for p: it is an unknown value between `first` and `last - growth`, + growth * p.
+    What does not change in between is unknown; what depends on p in another way is unknown, with p as its source.
+    """
+
+    def __init__(self, loop: scf.ForOp, growth: int, first: int, last: int):
+        super().__init__()
+        self._loop = loop
+        self._counter = loop.body.block.args[0]
+        p = AffineIndex.symbol(self._counter, Opaque(0, 1))
+        self._known[self._counter] = p * growth + AffineIndex(rest=Opaque(first, last - growth))
+
+    def _depends(self) -> AffineIndex:
+        return AffineIndex(rest=Opaque(sources=frozenset({self._counter})))
+
+    def argument(self, value: BlockArgument) -> AffineIndex:
+        """A counter starts again in each iteration; what another loop carries may be anything."""
+        if _is_counter(value):
+            return AffineIndex(rest=self.counter(value))
+        owner = value.block.parent_op()
+        return self._depends() if owner is not None and self._loop.is_ancestor(owner) else AffineIndex(rest=Opaque())
+
+    def result(self, value: SSAValue, index: AffineIndex) -> AffineIndex:
+        return index
+
+    def unknown(self, value: SSAValue, op: Operation) -> AffineIndex:
+        """A pure op repeats what its operands repeat."""
+        if not self._loop.is_ancestor(op):
+            return AffineIndex(rest=Opaque())
+        operands = [self.read(operand) for operand in op.operands]
+        if op.regions or not all(_is_fixed(operand) for operand in operands):
+            return self._depends()
+        return AffineIndex(rest=Opaque())
+
+
+def _is_fixed(index: AffineIndex) -> bool:
+    return not index.terms and (index.rest is None or not index.rest.sources)
+
+
+def _is_counter(value: BlockArgument) -> bool:
+    return isinstance(value.block.parent_op(), scf.ForOp) and value.index == 0 and isinstance(value.type, IndexType)
+
+
+def _depth(loop: scf.ForOp) -> int | None:
+    """How many iterations a token can be carried before a newer one replaces it; None if there is no bound."""
+    carried = loop.body.block.args[1:]
+    if any(not isinstance(value.type, accel.TokenType) for value in carried):
+        return None
+    terminator = loop.body.block.last_op
+    assert isinstance(terminator, scf.YieldOp)
+    carried_from: list[set[int]] = []
+    for number, value in enumerate(terminator.operands):
+        if value is carried[number]:
+            carried_from.append(set())
+            continue
+        sources = set(_sources(value, loop.body.block))
+        carried_from.append({source for source in sources if terminator.operands[source] is not carried[source]})
+    depth = 0
+    current = set(range(len(carried)))
+    while current:
+        depth += 1
+        if depth > len(carried) + 1:
+            return None
+        current = {source for number in current for source in carried_from[number]}
+    return depth
+
+
+def _carried(loop: scf.ForOp, number: int) -> list[SSAValue]:
+    """What a token that a loop carries can be after the loop: its first one only if that may not be replaced."""
+    terminator = loop.body.block.last_op
+    assert isinstance(terminator, scf.YieldOp)
+    first, later = loop.iter_args[number], terminator.operands[number]
+    if later is loop.body.block.args[number + 1]:
+        return [first]
+    trips, depth = trip_count(loop), _depth(loop)
+    is_replaced = trips is not None and depth is not None and trips >= depth
+    return [later] if is_replaced else [first, later]
+
+
+def _sources(value: SSAValue, block: Block) -> Iterator[int]:
+    """The tokens carried into `block` that `value` may be, or be joined of; by their numbers."""
+    seen: set[SSAValue] = set()
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        if isinstance(each, BlockArgument):
+            loop = each.block.parent_op()
+            if each.block is block:
+                yield each.index - 1
+            elif isinstance(loop, scf.ForOp) and each.index > 0:
+                pending += _carried(loop, each.index - 1)
+            continue
+        op = each.owner
+        if isinstance(op, accel.ReadyOp):
+            pending += op.dependencies
+        elif isinstance(op, scf.ForOp):
+            pending += _carried(op, each.index if isinstance(each, OpResult) else 0)
+        elif isinstance(op, scf.IfOp):
+            for region in op.regions:
+                if (last := region.block.last_op) is not None:
+                    pending += last.operands
+
+
+@dataclass(frozen=True)
 class _Cut:
     """A loop of which the first `head` and the last `tail` iterations are unrolled, the others in the gap left out."""
 
-    steady: Steady
+    steady: _Steady
     head: int
     tail: int
 
     @staticmethod
-    def of(steady: Steady, more: int) -> _Cut | None:
+    def of(steady: _Steady, more: int) -> _Cut | None:
         """With `more` iterations than are needed at least; None if none can be left out."""
         period, tail = steady.period, max(steady.last, steady.period)
         regular = max(steady.first, steady.depth + 1)
