@@ -35,8 +35,8 @@ class MemLivenessPass(ModulePass):
     Note at every op that makes a buffer when that is alive: `memref.alloc`, `memref.alloca`, `mem.buffer`, `mem.ring`.
 
     The attribute `mem.live` lists half-open intervals of steps of the function: the function itself takes step 0, then
-    each op takes one, as they stand in the text. What alive means is said in `liveness`. The attribute is a note about
-    the IR as it is; nothing reads it, and a later pass may leave it behind.
+    each op takes one, in textual order. What alive means is said in `liveness`. The attribute is a note about
+    the IR as it is; nothing reads it, and a later pass may make it stale.
 
     Required: nothing; below the loop level there is nothing to note. Guaranteed: the program stays as it is. Raises
     UserError for a buffer that a function returns; with `graph`, also for what `mem-plan` finds wrong with the
@@ -109,7 +109,7 @@ class MemLivenessPass(ModulePass):
 
 
 def _lifetimes(module: ModuleOp) -> Iterator[tuple[Allocation, tuple[Interval, ...]]]:
-    """Each op that makes a buffer, as they stand in the text."""
+    """Each op that makes a buffer, in textual order."""
     for function in module.ops:
         if isinstance(function, func.FuncOp) and not function.is_declaration:
             liveness = Liveness(function)

@@ -99,7 +99,7 @@ class MemPlanPass(ModulePass):
         for dealloc in list(op.walk()):
             if isinstance(dealloc, memref.DeallocOp):
                 Rewriter.erase_op(dealloc)
-        registry.planner(self.planner)  # known, or all else is in vain
+        registry.planner(self.planner)  # raises if it is not known
         limits = self._limits()
         for memory in memory_problems(op):
             check_given(memory)

@@ -26,7 +26,7 @@ class MemPromotePass(ModulePass):
     A tensor may stay in a scope from one access to the next where the kernels can use it there: by an engine that
     leads between that scope and those of their tiles, or because their tiles are in that scope and become parts of
     the tensor. Such a kernel gets a copy of its own, made for arguments that are on chip; every op of it is proved to
-    be an intrinsic again. Where windows hang over the edges, the tensor lies in a border of padding, filled before.
+    be an intrinsic again. Where windows reach out of bounds, the tensor lies in a border of padding, filled before.
     All other accesses stream, as before. What is filled from off chip, and what is written back because it is needed
     there later, is a kernel of its own, `@fill` or `@spill`, with one copy.
 

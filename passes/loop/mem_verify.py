@@ -18,11 +18,11 @@ class MemVerifyPass(ModulePass):
     Prove that the places of all buffers are a plan, on whatever IR it is given; change nothing.
 
     When buffers are alive, how large they are and what a scope holds is derived from the loop or accel level as it
-    stands, and nothing is taken over from a planner: what happened to the program since it was planned shows. It
+    is, and nothing is taken over from a planner: what happened to the program since it was planned shows. It
     runs at the end of every pipeline.
 
     Required: nothing; a module without buffers passes. Guaranteed: every `mem.buffer` and `mem.ring` has an offset, a
-    multiple of its scope's granule, and ends within its scope; no byte belongs to two buffers at a moment at which
+    multiple of its scope's granule, and ends within its scope; no byte belongs to two buffers at a step at which
     both are alive, over the whole program where calls are involved. Raises UserError, at the op that creates a buffer,
     which says which two share which bytes in which steps, and what runs then.
 

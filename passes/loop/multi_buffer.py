@@ -1,4 +1,4 @@
-"""Multi-buffer: what a round of a loop brings in or takes away gets a buffer for each of several rounds."""
+"""Multi-buffer: what an iteration of a loop brings in or takes away gets a buffer for each of several iterations."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ class MultiBufferPass(ModulePass):
     """
     Give each buffer that units take turns at in a loop, one that is filled or emptied above all, a ring of `depth`.
 
-    Required: the loop level, promoted, no plan yet. The ring stands before the nest of loops around the buffer, and
-    `mem.slot` takes turns by the number of the round, which goes on from one round of an outer loop to the next: a
-    transfer of the next round no longer writes where this one still reads, and while an inner loop runs out the next
-    round of the outer one begins. So the overlap that a later pass makes use of is in the IR, and the planner sees what
-    it costs. Of the loops around, those inside one whose rounds are not known count. Left as they are: buffers with an
-    offset, buffers of which a round reads what it has not written, those that are handed on (yielded, passed to a
-    call), and loops of a single round; a nest of fewer rounds than `depth` gets as many slots. With `fit`, and with
-    `depth=auto`, buffer by buffer in program order, a ring has fewer slots, or is none, where its scope would be too
-    small. Guaranteed: the same results bit for bit. Raises UserError for a depth below 1 and for an unknown scope.
+    Required: the loop level, promoted, no plan yet. The ring is before the nest of loops around the buffer, and
+    `mem.slot` takes turns by the number of the iteration, which goes on from one iteration of an outer loop to the
+    next: a transfer of the next iteration no longer writes where this one still reads, and while an inner loop runs out
+    the next iteration of the outer one begins. So the overlap that a later pass makes use of is in the IR, and the
+    planner sees what it costs. Of the loops around, those inside one whose iterations are not known count. Left as they
+    are: buffers with an offset, buffers of which an iteration reads what it has not written, those that are handed on
+    (yielded, passed to a call), and loops of a single iteration; a nest of fewer iterations than `depth` gets as many
+    slots. With `fit`, and with `depth=auto`, buffer by buffer in program order, a ring has fewer slots, or is none,
+    where its scope would be too small. Guaranteed: the same results bit for bit. Raises UserError for a depth below 1
+    and for an unknown scope.
 
     Before:
     ```mlir

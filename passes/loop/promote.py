@@ -57,7 +57,7 @@ class Promotion:
         """An intrinsic for every generic, and a scope for every allocation. Units choose; DMA engines follow."""
         scopes: dict[SSAValue, str] = {}
         options = {generic: self._options(generic) for generic in generics}
-        # What only fills a buffer goes where the others want it.
+        # What only fills a buffer goes where the others need it.
         for generic in sorted(generics, key=lambda g: (not g.inputs, not runs_on_unit(options[g][0]))):
             match = next((m for m in options[generic] if self._agrees(generic, m, scopes)), options[generic][0])
             self.matches[generic] = match
@@ -90,7 +90,7 @@ class Promotion:
         return True
 
     def _adjoining(self, allocation: SSAValue) -> int:
-        """How many of its last dims some intrinsic wants without gaps."""
+        """How many of its last dims some intrinsic needs without gaps."""
         return max(
             match.adjoining(number)
             for generic, match in self.matches.items()
@@ -195,13 +195,13 @@ def _position(op: Operation) -> int:
 @dataclass(frozen=True)
 class PromotePass(ModulePass):
     """
-    Put the operands of the machine's kernels into the scopes that its intrinsics want.
+    Put the operands of the machine's kernels into the scopes that its intrinsics need.
 
     Requires the loop level. A temporary becomes a `mem.buffer` in its scope, rows rounded up to the granule. What
     lives off chip gets a buffer and copies: a source that the kernel only reads is copied where its slice is
     defined, so that hoisting the slice before hoists the copy; what is written is copied in before its first use,
     unless that overwrites it, and out after its last. Guarantees: every operand lives where some intrinsic of the
-    machine wants it. A copy may lead where no single DMA does, if several in turn do: `promote-levels` sees to that.
+    machine needs it. A copy may lead where no single DMA does, if several in turn do: `promote-levels` sees to that.
     Raises UserError for an op that no intrinsic computes, and where no path of DMAs leads.
 
     Before:

@@ -29,15 +29,15 @@ from penstock.passes.analysis.scope_paths import no_path, scope_path
 from penstock.passes.planning.problem import Limits
 
 AT_ONCE = "first-fit-by-size"
-"""The planner that is asked whether a choice fits: one pass over the buffers, and close to the best."""
+"""The planner that decides whether a choice fits: one pass over the buffers, and close to the best."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """One place for the buffer of a copy: before `loop`, or where the copy stands."""
+    """One place for the buffer of a copy: before `loop`, or where the copy is."""
 
     depth: int
-    """How many loops stand around it."""
+    """How many loops are around it."""
     size: int
     """Bytes of the buffer."""
     traffic: int
@@ -85,7 +85,7 @@ def levels_of(detour: Detour, target: TargetOp, *, hoist: bool = True) -> list[L
             levels.append(Level(depth, span_in_bytes(_buffer_type(held, copy, target, detour.through)), moved))
         trips = trip_count(loop) if loop is not None else 1
         if trips is None:
-            # How often this loop runs is not known: only what stands inside it can be compared.
+            # How often this loop runs is not known: only what is inside it can be compared.
             levels.clear()
         times *= trips or 1
     if not hoist:
@@ -112,7 +112,7 @@ def route(function: func.FuncOp, target: TargetOp, *, hoist: bool = True, reserv
     """
     A kernel that computes what `function` does, and in which an engine makes every copy; None if `function` is one.
 
-    Without `hoist` every copy goes through the scopes between where it stands, a tile at a time. The share `reserve` of
+    Without `hoist` every copy goes through the scopes between where it is, a tile at a time. The share `reserve` of
     these scopes is left free as far as fetching later can do that.
     Raises UserError for a copy between scopes that no path of engines joins.
     """

@@ -25,7 +25,7 @@ COMPUTED_SLOTS = 2
 
 
 def _loop_around(op: Operation) -> scf.ForOp | None:
-    """The innermost loop around `op`; None where something else, of which rounds cannot be counted, is nearer."""
+    """The innermost loop around `op`; None where something else, of which iterations cannot be counted, is nearer."""
     parent = op.parent_op()
     while isinstance(parent, scf.IfOp):
         parent = parent.parent_op()
@@ -43,7 +43,7 @@ def _crosses(use: Use, scope: str) -> bool:
 
 
 def _is_written_first(buffer: BufferOp, users: set[Operation]) -> bool:
-    """Whether a round writes all of the buffer before anything in it reads some."""
+    """Whether an iteration writes all of the buffer before anything in it reads some."""
     op = buffer.next_op
     while op is not None:
         if any(inner in users for inner in op.walk()):
@@ -54,7 +54,7 @@ def _is_written_first(buffer: BufferOp, users: set[Operation]) -> bool:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A buffer whose rounds do not need the bytes of each other, and the loops that have the rounds."""
+    """A buffer whose iterations do not need the bytes of each other, and the loops that have the iterations."""
 
     buffer: BufferOp
     loops: tuple[scf.ForOp, ...]
@@ -63,7 +63,7 @@ class Candidate:
 
 
 def _nest_around(op: Operation) -> tuple[scf.ForOp, ...]:
-    """The loops around `op` whose rounds can be counted on, outermost first: all but the first have constant bounds."""
+    """The loops around `op` that can be counted, outermost first: all but the first have constant bounds."""
     loops: list[scf.ForOp] = []
     loop = _loop_around(op)
     while loop is not None:
@@ -81,10 +81,10 @@ def candidate(buffer: BufferOp, depth: int, target: TargetOp | None = None) -> C
     loops, scope = _nest_around(buffer), buffer.scope
     if not loops or scope is None or buffer.byte_offset is not None:
         return None
-    rounds = [trip_count(loop) for loop in loops]
-    depth = depth if None in rounds else min(depth, prod(count for count in rounds if count is not None))
+    iterations = [trip_count(loop) for loop in loops]
+    depth = depth if None in iterations else min(depth, prod(count for count in iterations if count is not None))
     uses = list(uses_through(buffer.memref))
-    # What else may keep a buffer, a yield above all, may hand it to the next round.
+    # What else may keep a buffer, a yield above all, may hand it to the next iteration.
     if depth < 2 or not all(isinstance(use.operation, CopyOp | GenericOp) for use in uses):
         return None
     shared = target is not None and len({_unit_of(use.operation, target) for use in uses}) > 1
@@ -108,15 +108,15 @@ def _unit_of(op: Operation, target: TargetOp) -> str | None:
     return intrinsic.unit_name if intrinsic.dma_name is None else target.dmas()[intrinsic.dma_name].unit_name
 
 
-def number_of_round(loops: Sequence[scf.ForOp]) -> SSAValue:
+def iteration_number(loops: Sequence[scf.ForOp]) -> SSAValue:
     """
-    The number of the round of a nest, from 0, computed where the innermost body begins; it goes on from one round of
-    an outer loop to the next.
+    The number of the iteration of a nest, from 0, computed where the innermost body begins; it goes on from one
+    iteration of an outer loop to the next.
     """
     builder = Builder(InsertPoint.at_start(loops[-1].body.block))
-    number = _own_round(builder, loops[0])
+    number = _own_iteration(builder, loops[0])
     for loop in loops[1:]:
-        own, trips = _own_round(builder, loop), trip_count(loop)
+        own, trips = _own_iteration(builder, loop), trip_count(loop)
         assert trips is not None
         count = builder.insert(arith.ConstantOp.from_int_and_width(trips, IndexType())).result
         before = builder.insert(arith.MuliOp(number, count)).result
@@ -125,8 +125,8 @@ def number_of_round(loops: Sequence[scf.ForOp]) -> SSAValue:
     return number
 
 
-def _own_round(builder: Builder, loop: scf.ForOp) -> SSAValue:
-    """The number of the round of one loop."""
+def _own_iteration(builder: Builder, loop: scf.ForOp) -> SSAValue:
+    """The number of the iteration of one loop."""
     counter = loop.body.block.args[0]
     if constant_of(loop.lb) != 0:
         counter = builder.insert(arith.SubiOp(counter, loop.lb)).result
@@ -138,7 +138,7 @@ def _own_round(builder: Builder, loop: scf.ForOp) -> SSAValue:
 
 
 def remove_unused(value: SSAValue) -> None:
-    """Erase what computes the number of a round if nothing counts by it."""
+    """Erase what computes the number of an iteration if nothing counts by it."""
     op = value.owner
     if value.uses or not isinstance(op, arith.SubiOp | arith.DivUIOp | arith.MuliOp | arith.AddiOp | arith.ConstantOp):
         return
@@ -149,7 +149,7 @@ def remove_unused(value: SSAValue) -> None:
 
 
 def rotate(found: Candidate, turn: SSAValue, target: TargetOp) -> RingOp:
-    """Put a ring in the place of the buffer, before the nest; `turn` is the number of the round."""
+    """Put a ring in the place of the buffer, before the nest; `turn` is the number of the iteration."""
     buffer, type = found.buffer, memref_of(found.buffer.memref)
     span = span_in_bytes(type)
     assert buffer.scope is not None
@@ -192,7 +192,7 @@ def make_rings(
         if (found := candidate(buffer, depths.get(buffer.scope, 1), target)) is None:
             continue
         if found.loops not in turns:
-            turns[found.loops] = number_of_round(found.loops)
+            turns[found.loops] = iteration_number(found.loops)
         rings.append(rotate(found, turns[found.loops], target))
     return rings
 

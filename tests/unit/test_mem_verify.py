@@ -133,9 +133,9 @@ def test_an_op_that_has_moved_is_found() -> None:
         ("%b = mem.buffer at 64", "%b = mem.buffer at 72", "%b at 72 is not aligned to 16"),
         ("%b = mem.buffer at 64", "%b = mem.buffer at 208", "%b ends at 272 of 256 bytes"),
         ("size 256", "size 112", "%b ends at 128 of 112 bytes"),
-        ("%b = mem.buffer at 64", "%b = mem.buffer", '%b has no place in @main, scope "spad" yet'),
-        ("%d = mem.buffer at 64", "%d = mem.buffer", "%d of @main has no place in the arena yet"),
-        ("%d = mem.buffer at 64", "%d = memref.alloc()", "%d of @main has no place in the arena yet"),
+        ("%b = mem.buffer at 64", "%b = mem.buffer", '%b has no offset in @main, scope "spad" yet'),
+        ("%d = mem.buffer at 64", "%d = mem.buffer", "%d of @main has no offset in the arena yet"),
+        ("%d = mem.buffer at 64", "%d = memref.alloc()", "%d of @main has no offset in the arena yet"),
         ("@spad size", "@spat size", 'there is no scope "spad"'),
     ],
 )

@@ -16,7 +16,7 @@ from penstock.passes.accel.ordering.accesses import CommandInfo, CommandOp, comm
 from penstock.passes.accel.pipelining.candidates import candidates, filling
 from penstock.passes.accel.pipelining.model import Model
 from penstock.passes.accel.pipelining.places import Room
-from penstock.passes.loop.rings import Candidate, number_of_round, rotate
+from penstock.passes.loop.rings import Candidate, iteration_number, rotate
 from penstock.passes.planning.pipelining import NestTime
 
 MOST = 8
@@ -145,7 +145,7 @@ def _rotate(found: Sequence[Candidate], wanted: Mapping[SSAValue, int], target: 
     rings: dict[RingOp, _Replaced] = {}
     for each in found:
         if each.loops not in turns:
-            turns[each.loops] = number_of_round(each.loops)
+            turns[each.loops] = iteration_number(each.loops)
         replaced = _Replaced(each.buffer.memref, each.buffer.offset)
         chosen = Candidate(each.buffer, each.loops, wanted[each.buffer.memref])
         rings[rotate(chosen, turns[each.loops], target)] = replaced

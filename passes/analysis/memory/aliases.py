@@ -73,12 +73,12 @@ class Part:
 
 
 class Aliases:
-    """The roots of a function, and those behind each of its memrefs."""
+    """The roots of a function, and the roots of each of its memrefs."""
 
     def __init__(self, graph: FlowGraph):
         function = graph.function
         self.allocations: list[Allocation] = [op for op in function.walk() if isinstance(op, Allocation)]
-        """The ops that make the first roots, as they stand in the text; then follow the arguments."""
+        """The ops that make the first roots, in textual order; then follow the arguments."""
         arguments = [arg for arg in function.body.blocks[0].args if is_memory(arg.type)]
         self.roots: list[SSAValue] = [*(op.results[0] for op in self.allocations), *arguments]
         self.number = {root: number for number, root in enumerate(self.roots)}
@@ -92,7 +92,7 @@ class Aliases:
         """The values that control flow hands on, and views of them."""
         self._irregular = 0
         self._sources: dict[SSAValue, list[SSAValue]] = {}
-        self._behind: dict[SSAValue, int] = {root: 1 << number for number, root in enumerate(self.roots)}
+        self._roots_of: dict[SSAValue, int] = {root: 1 << number for number, root in enumerate(self.roots)}
         self._parts: dict[SSAValue, Part | None] = {}
         self._spread(graph)
         self._note_escapes(function)
@@ -101,13 +101,13 @@ class Aliases:
 
     def of(self, value: SSAValue) -> int:
         """The roots that a value may be, or may view."""
-        return self._behind.get(value, 0)
+        return self._roots_of.get(value, 0)
 
     def of_all(self, values: Iterable[SSAValue]) -> int:
         """The roots that any of several values may be."""
         found = 0
         for value in values:
-            found |= self._behind.get(value, 0)
+            found |= self._roots_of.get(value, 0)
         return found
 
     # what may be
@@ -133,11 +133,11 @@ class Aliases:
         while waiting:
             value = waiting.pop()
             for dest in flows.get(value, ()):
-                known = self._behind.get(dest, 0)
-                if known | self._behind[value] != known:
-                    self._behind[dest] = known | self._behind[value]
+                known = self._roots_of.get(dest, 0)
+                if known | self._roots_of[value] != known:
+                    self._roots_of[dest] = known | self._roots_of[value]
                     waiting.append(dest)
-        self.handed = [value for value in self._behind if _is_chosen(value) and value not in self.number]
+        self.handed = [value for value in self._roots_of if _is_chosen(value) and value not in self.number]
         late = set(self.handed)
         for value in self.handed:
             for dest in flows.get(value, ()):
@@ -147,23 +147,23 @@ class Aliases:
 
     def _note_escapes(self, function: func.FuncOp) -> None:
         for op in function.walk():
-            behind = self.of_all(op.operands)
-            if not behind:
+            found = self.of_all(op.operands)
+            if not found:
                 continue
             if isinstance(op, func.ReturnOp):
-                for number in bits(behind):
+                for number in bits(found):
                     self.returned.setdefault(number, op)
             if isinstance(op, memref.StoreOp):
                 self.escaped |= self.of(op.value)
             if isinstance(op, memref.ExtractAlignedPointerAsIndexOp | memref.DmaStartOp):
-                self.escaped |= behind
+                self.escaped |= found
             if isinstance(op, builtin.UnrealizedConversionCastOp) and not all(is_memory(r.type) for r in op.results):
-                self.escaped |= behind
+                self.escaped |= found
             if any(is_memory(result.type) for result in op.results) and not isinstance(op, (*_EXACT_VIEWS, *CONTROL)):
-                self._irregular |= behind
+                self._irregular |= found
 
     def _keeps_all(self, number: int) -> bool:
-        """Gaps between rows are bytes too, for whoever sees the memory otherwise."""
+        """Gaps between rows are bytes too, for other views of the memory."""
         if self.escaped >> number & 1:
             return False
         if not self._irregular >> number & 1:
@@ -176,7 +176,7 @@ class Aliases:
     def part(self, value: SSAValue) -> Part | None:
         """The box of a root that `value` is, whichever way it came; None where that is not known."""
         if value not in self._parts:
-            # What is made of itself, round by round, is not looked through.
+            # What is made of itself, iteration by iteration, is not looked through.
             self._parts[value] = None
             self._parts[value] = self._find_part(value)
         return self._parts[value]
@@ -205,7 +205,7 @@ class Aliases:
                 return None
 
     def _sole(self, value: SSAValue) -> int | None:
-        """The root behind a value that can only be one."""
+        """The root of a value that can only be one."""
         mask = self.of(value)
         return mask.bit_length() - 1 if mask and mask & (mask - 1) == 0 else None
 

@@ -2,8 +2,8 @@
 Where a root is certainly written whole, by one op or by several.
 
 Within a block, a run of writes none of which is followed by a read before all elements are written kills what was
-there before its first write. A write in a loop counts for all its rounds, if they are known to take place, and if
-the boxes of the rounds lie side by side or overlap: offsets are affine in the counter, or such a sum limited by a
+there before its first write. A write in a loop counts for all its iterations, if they are known to take place, and if
+the boxes of the iterations lie side by side or overlap: offsets are affine in the counter, or such a sum limited by a
 constant, as that of a last tile which is shifted inwards.
 """
 
@@ -23,7 +23,7 @@ from penstock.passes.analysis.memory.footprint import is_inside
 from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
 
 Box = tuple[tuple[int, int], ...]
-"""In each dim the first index and the one behind the last."""
+"""In each dim the first index and the one after the last."""
 
 _MOST_PIECES = 64
 """What is left of a root is followed through that many boxes."""
@@ -89,14 +89,14 @@ class _Finder:
         if isinstance(op, scf.ExecuteRegionOp) and len(inside) == 1:
             fills = inside[0].fills
         elif isinstance(op, scf.ForOp):
-            fills = [lifted for part in inside[0].fills if (lifted := over_rounds(part, op)) is not None]
+            fills = [lifted for part in inside[0].fills if (lifted := over_iterations(part, op)) is not None]
         else:
             fills = []
         # In which order the reads and the writes inside come to pass is not known here.
         return _Scanned(reads, [part for part in fills if not reads >> part.root & 1])
 
     def _concurrently(self, op: scf.ParallelOp) -> _Scanned:
-        """Of rounds that run at once none kills what another may still read."""
+        """Of iterations that run at once none kills what another may still read."""
         finder = _Finder(self.effects, 0, self.kills)
         reads = 0
         for block in op.body.blocks:
@@ -140,8 +140,8 @@ def _without(box: Box, other: Box) -> list[Box]:
     return left
 
 
-def over_rounds(part: Part, loop: scf.ForOp) -> Part | None:
-    """What is written over all rounds of a loop that writes `part` in each; None if that is not known to be a box."""
+def over_iterations(part: Part, loop: scf.ForOp) -> Part | None:
+    """What all iterations of a loop write that writes `part` in each; None if that is not known to be a box."""
     trips, lower, step = trip_count(loop), constant_of(loop.lb), constant_of(loop.step)
     if not trips or lower is None or step is None or step < 1:
         return None
@@ -173,7 +173,7 @@ class _Reach:
     first: int
     last: int
     stride: int
-    """The most that it changes from round to round, always in the same direction."""
+    """The most that it changes from iteration to iteration, always in the same direction."""
 
 
 def _reach(atom: SSAValue, counter: SSAValue, lower: int, step: int, trips: int) -> _Reach | None:

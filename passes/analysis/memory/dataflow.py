@@ -7,7 +7,7 @@ Backward over the basic blocks of a function,
 
 where USE(B) are the roots of which some byte may be read in B before B has written the root completely, and KILL(B)
 those that B certainly writes completely, or makes anew, before any read. A write that is partial, or that may not
-take place, is no kill: the root stays alive before it. But bytes that nobody has written yet need no keeping either,
+take place, is no kill: the root stays alive before it. But bytes that are not written yet need no keeping either,
 so forward
 
     WRITTEN_OUT(B) = (WRITTEN_IN(B) - MADE(B)) | WRITES(B),

@@ -130,7 +130,7 @@ class Effects:
             return None
         if op.window_side == "dest":
             at = op.mixed_dest_offsets()
-            # What hangs over the edge of the destination is not stored. Of a root that is its own loss.
+            # What is out of bounds of the destination is not stored. Of a root that is its own loss.
             inside = op.window_lies_inside(at, op.dest_type.get_shape())
             return part.window(at, op.box) if inside or part.is_whole else None
         if isinstance(op, DmaOp) and op.clipped is not None:

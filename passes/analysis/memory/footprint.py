@@ -41,7 +41,7 @@ class Source:
 
 
 def source_of(copy: CopyOp) -> Source:
-    """What `copy` reads, in terms of the memref that its source is a view of, as far as its elements lie alike."""
+    """What `copy` reads, in terms of the memref that its source is a view of, as far as their layouts agree."""
     source, values = copy.source, tuple(copy.mixed_source_offsets())
     offsets = [AffineIndex.of(offset) for offset in values]
     # What a window reads beside its source is padding, not what lies beside a view: there it ends.

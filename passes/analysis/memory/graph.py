@@ -2,12 +2,12 @@
 The paths of a function as one flat graph, structured control included.
 
 A node is an op that is executed as a whole: one without regions, one whose regions are no control flow that is known
-here (such as the body of a `linalg.generic`), or the header of one whose regions are. Nodes stand in basic blocks,
+here (such as the body of a `linalg.generic`), or the header of one whose regions are. Nodes are in basic blocks,
 and edges say which values are handed on as which.
 
 Known control is `func.func`, `cf` (by the successors of terminators), `scf.for`, `scf.while`, `scf.if`,
 `scf.index_switch`, `scf.execute_region`, `scf.parallel` and `memref.alloca_scope`. Where the bounds of a loop are
-constants, only the paths of that many rounds are there: a loop that runs is not passed by, one that runs once does
+constants, only the paths of that many iterations are there: a loop that runs is not passed by, one that runs once does
 not go back.
 """
 
@@ -70,7 +70,7 @@ class FlowGraph:
         self.function = function
         self.blocks: list[BasicBlock] = []
         self.concurrent: dict[Operation, scf.ParallelOp] = {}
-        """For each node whose rounds may run at once, the outermost `scf.parallel` around it."""
+        """For each node whose iterations may run at once, the outermost `scf.parallel` around it."""
         self._parallel: scf.ParallelOp | None = None
         self.entry, _ = self._region(function.body)
 
@@ -197,7 +197,7 @@ class FlowGraph:
 
 
 def parallel_trips(op: scf.ParallelOp) -> int | None:
-    """How many rounds there are, if the bounds are constants."""
+    """How many iterations there are, if the bounds are constants."""
     counts: list[int] = []
     for bounds in zip(op.lowerBound, op.upperBound, op.step, strict=True):
         lower, upper, step = (constant_of(value) for value in bounds)

@@ -9,12 +9,12 @@ that comes later in program order a command C is complete before X
 - if X is a command of a unit, and C was complete when an earlier one of that unit started, is one of them and X starts
   alone (it executes, or its engine has one transfer outstanding), or executes itself; or before such an earlier one.
 
-A token completes after a command's own, and after all that its command or `accel.ready` comes after, transitively;
-what control flow hands on as one value, such as the token that a loop carries, completes after C only if it does so
-whichever way it came. C stands for all times that it has been issued so far, of which the last and those before it
-are told apart, and those since a loop around it began: a token from an earlier round of a loop says nothing about the
-C of this round, but joined to that of the C of this round it speaks for all. The order of units is known where the
-machine is in the module; order by queues is not seen.
+A token completes after a command's own, and after all that its command or `accel.ready` comes after, transitively; what
+control flow hands on as one value, such as the token that a loop carries, completes after C only if it does so
+whichever way it came. C stands for all times that it has been issued so far, of which the last and those before it are
+told apart, and those since a loop around it began: a token from an earlier iteration of a loop says nothing about the C
+of this iteration, but joined to that of the C of this iteration it speaks for all. The order of units is known where
+the machine is in the module; order by queues is not seen.
 
 A buffer A that C accesses is kept alive from C to every later X for which C is not complete, if X accesses bytes
 that may be A's and belong to another buffer, and one of both writes. They may be A's if the other buffer is in the
@@ -216,8 +216,8 @@ class InFlight:
             state = _copy(into[block.number])
             for op in block.nodes:
                 self._step(op, state)
-            # What no other block asks for is forgotten.
-            state.beside = {token: found for token, found in state.beside.items() if self._is_asked_for(token)}
+            # What no other block needs is forgotten.
+            state.beside = {token: found for token, found in state.beside.items() if self._is_needed(token)}
             if state != out[block.number]:
                 out[block.number] = state
                 for edge in block.edges:
@@ -226,7 +226,7 @@ class InFlight:
                         waiting.append(edge.target)
         return into
 
-    def _is_asked_for(self, event: _Event) -> bool:
+    def _is_needed(self, event: _Event) -> bool:
         return isinstance(event, str) or event in self._crossing
 
     def _enter(self, block: BasicBlock, into: list[_State], out: list[_State | None]) -> None:

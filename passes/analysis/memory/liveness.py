@@ -1,16 +1,16 @@
 """
-When buffers are alive, on the time line of a function's ops as they stand in the text.
+When buffers are alive, on the time line of a function's ops in textual order.
 
 An op takes one step, an op with regions as many as its regions hold and one more, a call as many as its caller is
 told. A buffer is alive at a step if it is alive before or after the op of that step, or touched by it; between two
 ops it is alive if some byte may have been written that may be read later. What that means is said in `dataflow`
-(the equations), `memory_flow/graph` (which paths there are), `memory_flow/aliases` (what views what),
-`memory_flow/coverage` (what is certainly overwritten) and `memory_flow/in_flight` (asynchronous commands). So
+(the equations), `graph` (which paths there are), `aliases` (what views what), `coverage` (what is certainly
+overwritten) and `in_flight` (asynchronous commands). So
 
-- a buffer from outside a loop is alive throughout the loop if a round may read what an earlier one wrote; if every
-  round overwrites it before it reads it, it is dead between the last read and the next write;
+- a buffer from outside a loop is alive throughout the loop if an iteration may read what an earlier one wrote; if every
+  iteration overwrites it before it reads it, it is dead between the last read and the next write;
 - a ring is one buffer, and filling a slot overwrites only part of it;
-- the rounds of `scf.parallel` run at once: what they touch, and what they make, is alive throughout it;
+- the iterations of `scf.parallel` run at once: what they touch, and what they make, is alive throughout it;
 - a call reads and writes what its callee does, if the module has it; functions end with nothing in flight;
 - a buffer whose address leaves the memrefs is alive from where it is made to the end of the function.
 
@@ -85,7 +85,7 @@ class Liveness:
 
     @cached_property
     def buffers(self) -> tuple[SSAValue, ...]:
-        """All buffers that the function makes, as they stand in the text."""
+        """All buffers that the function makes, in textual order."""
         return tuple(op.results[0] for op in self._function.walk() if isinstance(op, Allocation))
 
     def lifetime(self, buffer: SSAValue) -> tuple[Interval, ...]:
@@ -108,7 +108,7 @@ class Liveness:
             raise UserError(
                 "a buffer that is made again while it is in use cannot be planned",
                 loc=location_of(buffer.owner),
-                notes=["a round of a loop makes it and hands it to the next: make what they hand on before the loop"],
+                notes=["an iteration of a loop makes it and hands it to the next: make it before the loop"],
             )
         if found := self._lifetimes[number]:
             return tuple(found)
@@ -117,7 +117,7 @@ class Liveness:
 
     @property
     def aliases(self) -> Aliases:
-        """The allocations and arguments behind each memref."""
+        """The allocations and arguments that each memref may be."""
         return self._flow.aliases
 
     @cached_property

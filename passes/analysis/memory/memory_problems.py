@@ -33,7 +33,7 @@ ARENA = "arena"
 """What the place of the off-chip buffers of a whole program is called."""
 
 ALIGNMENT = 64
-"""The least of buffers in the arena, in bytes: a cache line, and the widest vector. Engines may want more."""
+"""The least of buffers in the arena, in bytes: a cache line, and the widest vector. Engines may need more."""
 
 
 def offset_of(op: Allocation) -> int | None:
@@ -66,7 +66,7 @@ def size_in_bytes(op: Allocation) -> int:
 
 @dataclass(frozen=True)
 class MemoryProblem:
-    """A planning problem, and the ops behind it."""
+    """A planning problem, and its ops."""
 
     function: str
     """The function whose buffers these are; empty for those of the whole program."""
@@ -91,7 +91,7 @@ class MemoryProblem:
         return f'{of}scope "{self.scope}"'
 
     def unplaced(self) -> Problem:
-        """The problem without any place that stands in the IR, each buffer aligned as a planner aligns it."""
+        """The problem without any offset written in the IR, each buffer aligned as a planner aligns it."""
         buffers = (
             replace(each, offset=None, alignment=self.alignments.get(each.id, each.alignment))
             for each in self.problem.buffers
@@ -114,7 +114,7 @@ def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
     All planning problems of a module: each function's, its scopes in the order of the machine; then those of the
     whole program, likewise; then that of the arena. What has no buffers is left out.
 
-    Offsets that stand in the IR are fixed. Raises UserError, located, for a scope that the machine lacks, a dynamic
+    Offsets written in the IR are fixed. Raises UserError, located, for a scope that the machine lacks, a dynamic
     shape, a buffer that a function returns, and a function that calls itself.
     """
     time = ProgramTime(module)
@@ -245,7 +245,7 @@ class OffChipAlignment:
         return self._wanted[name]
 
     def _by_op(self, op: Operation) -> Iterator[tuple[SSAValue, int]]:
-        """The operands off chip of an op, each with what its engines want."""
+        """The operands off chip of an op, each with what its engines need."""
         if isinstance(op, func.CallOp):
             callee = self._time.callee(op)
             wanted = {} if callee is None else self._of(callee)

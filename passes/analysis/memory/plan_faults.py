@@ -25,7 +25,7 @@ from penstock.passes.planning.problem import (
 
 
 def written_plan(memory: MemoryProblem) -> Plan:
-    """The offsets that stand in the IR; those that do not are left out."""
+    """The offsets written in the IR; buffers without one are left out."""
     places = {id: offset_of(op) for id, op in memory.ops.items()}
     return Plan({id: offset for id, offset in places.items() if offset is not None})
 
@@ -54,7 +54,7 @@ def fault_of(memory: MemoryProblem, plan: Plan, conflict: Conflict) -> UserError
     ends = {id: (plan.offsets[id], plan.offsets[id] + by_id[id].size) for id in ids if id in plan.offsets}
     loc = location_of(memory.ops[ids[-1]])
     if conflict.rule == "missing":
-        return UserError(f"{ids[0]} has no place in {place} yet", loc=loc, notes=["run mem-plan"])
+        return UserError(f"{ids[0]} has no offset in {place} yet", loc=loc, notes=["run mem-plan"])
     if conflict.rule != "overlap" or conflict.time is None or conflict.bytes is None:
         return UserError(f"{place}: {conflict.message}", loc=loc)
     first, second = ids

@@ -15,7 +15,7 @@ from penstock.passes.planning.problem import Interval, merge_intervals
 
 class ProgramTime:
     """
-    The time of each function that nobody calls, one after the other, and within each call the time of its callee.
+    The time of each functions that are not called, one after the other, and within each call the time of its callee.
 
     A function that is called several times takes place several times. Raises UserError where one calls itself.
     """
@@ -111,7 +111,7 @@ class ProgramTime:
 
 
 def function_around(op: Operation) -> func.FuncOp:
-    """The function that `op` stands in, or is."""
+    """The function that `op` is in, or is."""
     around: Operation | None = op
     while not isinstance(around, func.FuncOp):
         assert around is not None

@@ -1,4 +1,4 @@
-"""The bytes behind a memref: the allocation that views share, its type in a scope, and the ops that write it."""
+"""The bytes of a memref: the allocation that views share, its type in a scope, and the ops that write it."""
 
 from __future__ import annotations
 

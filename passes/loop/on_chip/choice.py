@@ -71,7 +71,7 @@ class Decision:
         return next(tensor for tensor in self.problem.tensors if tensor.id == name)
 
     def sites(self, name: str) -> list[Site]:
-        """The accesses of a tensor that the strategy was asked about: the others stream."""
+        """The accesses of a tensor that the strategy decides about: the others stream."""
         steps = {access.step for access in self.tensor(name).accesses}
         return [site for site in self.places[name].tensor.sites if site.step in steps]
 

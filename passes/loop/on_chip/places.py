@@ -47,7 +47,7 @@ class Specializer:
 
 @dataclass(frozen=True)
 class Border:
-    """A border of padding that some kernels want around a tensor."""
+    """A border of padding that some kernels need around a tensor."""
 
     halo: Halo
     value: Number
@@ -88,7 +88,7 @@ class Place:
         """What the kernel gets at an access; raises CannotReside where no type says it."""
         if scope_halo is not None:
             if self.border is None or scope_halo.value != self.border.value:
-                raise CannotReside("its windows hang over the edge, and there is no border that holds their padding")
+                raise CannotReside("its windows reach out of bounds, and there is no border that holds their padding")
             return Resident(self.type, self.border.halo)
         type = self.inner
         for view in site.views:
@@ -110,7 +110,7 @@ def best_place(tensor: TensorUse, scope: str, made: Specializer) -> Place:
         try:
             found = overhang(site.kernel, site.number, scope)
             if found is not None and changes_shape(site.views):
-                raise CannotReside("its windows hang over the edges of a view of it")
+                raise CannotReside("its windows reach out of the bounds of a view of it")
         except CannotReside as reason:
             never[site] = str(reason)
             continue

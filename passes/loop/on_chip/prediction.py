@@ -111,7 +111,7 @@ def _bytes(op: Allocation) -> str:
 
 
 def _why_not_considered(program: ProgramUse, function: func.FuncOp, op: Allocation) -> str:
-    """Why no strategy is asked about a buffer, or none was about to gain anything."""
+    """Why no strategy decides about a buffer, or none was about to gain anything."""
     if function is not program.main:
         return f"it is made in @{function.sym_name.data}, and only what @{ENTRY} makes stays on chip between kernels"
     if not isinstance(op, memref.AllocOp):
@@ -132,7 +132,7 @@ def _why_not_considered(program: ProgramUse, function: func.FuncOp, op: Allocati
 def _tensors(
     program: ProgramUse, decisions: Sequence[Decision], offered: Mapping[str, Place]
 ) -> Iterator[tuple[SSAValue, str]]:
-    """What `remarks` says of the tensors that a strategy is asked about."""
+    """What `remarks` says of the tensors that a strategy decides about."""
     kept = {name: decision for decision in decisions for name in decision.kept()}
     problems = {name: decision for decision in decisions for name in decision.places}
     for tensor in program.tensors:

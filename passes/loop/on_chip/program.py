@@ -79,7 +79,7 @@ class TensorUse:
 
     @property
     def is_output(self) -> bool:
-        """Whether somebody wants its contents in the end."""
+        """Whether its contents are needed in the end."""
         return isinstance(self.root, BlockArgument) and any(site.writes for site in self.sites)
 
     def by_step(self) -> dict[int, list[Site]]:

@@ -117,7 +117,7 @@ class Rewrite:
     # kernels
 
     def _clone(self, callee: str, residents: dict[int, Resident]) -> str:
-        """The name of the kernel made for residents, which is put behind the one that it is made of."""
+        """The name of the kernel made for residents, which is put after the one that it is made of."""
         key = callee, tuple(sorted(residents.items()))
         if key not in self._clones:
             kernel = self.program.kernels[callee]
@@ -180,7 +180,7 @@ class Rewrite:
     # what is left over
 
     def _clear(self) -> None:
-        """Take away views and allocations that nobody uses any more, and kernels that nobody calls."""
+        """Take away views and allocations without uses, and kernels that are not called."""
         for op in reversed(list(self.program.main.body.block.ops)):
             is_dead = all(not result.uses for result in op.results)
             if isinstance(op, VIEWS) and is_dead:

@@ -4,11 +4,11 @@ A kernel made for arguments that are on chip: `specialize` makes it, or says why
 Where an engine leads between the scope of the resident and that of a tile, the copies between them stay, and begin or
 end on chip. Where the tile is in the scope of the resident, it becomes a part of the resident, and the copy goes. That
 holds what the kernel does: a tile that is read is written by nothing but its copy; one that is written lives for one
-round, and is copied out when nothing uses it any more. Its rows must lie as intrinsics want them: every op that finds
-another layout is proved again to be an intrinsic.
+iteration, and is copied out when nothing uses it any more. Its rows must lie as intrinsics need them: every op that
+finds another layout is proved again to be an intrinsic.
 
-A window that hangs over an edge, so that padding is read there, lies inside where the resident has a *halo*: a border
-that holds the padding.
+A window that reaches out of bounds, so that padding is read there, lies inside where the resident has a *halo*: a
+border that holds the padding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock.passes.index_builder import Index, add
 from penstock.passes.loop.tensorize import prove
 
 Halo = tuple[tuple[int, int], ...]
-"""For each dim the elements before the first and behind the last that hold padding."""
+"""For each dim the elements before the first and after the last that hold padding."""
 
 
 class CannotReside(Exception):
@@ -99,7 +99,7 @@ def overhang(kernel: func.FuncOp, number: int, scope: str) -> tuple[Halo, Number
         if not any(low or high for low, high in reach):
             continue
         if op.source is not argument:
-            raise CannotReside("a window hangs over the edge of a part of it")
+            raise CannotReside("a window of a part of it reaches out of bounds")
         found = _number(op.padding)
         if value is not None and found != value:
             raise CannotReside("its windows read different paddings")
@@ -116,7 +116,7 @@ def _number(padding: SSAValue | None) -> Number:
 
 
 def _reach(op: CopyOp) -> list[tuple[int, int]]:
-    """How far the window of a copy hangs over in each dim, at the low and at the high end."""
+    """How far the window of a copy reaches out of bounds in each dim, at the low and at the high end."""
     if op.window_side is None:
         return [(0, 0)] * len(op.box)
     is_source = op.window_side == "source"
@@ -148,7 +148,7 @@ class _Argument:
         old = self.argument
         self.argument = Rewriter.replace_value_with_new_type(old, self.resident.type)
         if self.resident.halo:
-            self._separate_inside([op for op in accesses if isinstance(op, CopyOp) and self._hangs_over(op)])
+            self._separate_inside([op for op in accesses if isinstance(op, CopyOp) and self._leaves_bounds(op)])
         self._follow(self.argument)
         for op in accesses:
             if isinstance(op, CopyOp):
@@ -172,18 +172,18 @@ class _Argument:
         if reads and writes:
             raise CannotReside("the kernel reads and writes it")
 
-    def _hangs_over(self, op: CopyOp) -> bool:
+    def _leaves_bounds(self, op: CopyOp) -> bool:
         if op.source is not self.argument or scope_of(op.dest_type) != self.resident.scope:
             return False
         return any(low or high for low, high in _reach(op))
 
-    def _separate_inside(self, hanging: Sequence[CopyOp]) -> None:
+    def _separate_inside(self, leaving: Sequence[CopyOp]) -> None:
         """What does not reach over the edges uses the elements inside of the border."""
         lows = [low for low, _ in self.resident.halo]
         start = Builder(InsertPoint.at_start(self.kernel.body.block))
         inside = _subview(start, self.argument, lows, self.resident.shape)
         for use in list(self.argument.uses):
-            if use.operation not in hanging and use.operation is not inside.owner:
+            if use.operation not in leaving and use.operation is not inside.owner:
                 use.operation.operands[use.index] = inside
         if not inside.uses:
             assert isinstance(inside.owner, Operation)
@@ -247,7 +247,7 @@ class _Argument:
             halo = self.resident.halo
             offsets = [add(builder, offset, low) for offset, (low, _) in zip(offsets, halo, strict=True)]
         elif any(low or high for low, high in _reach(op)):
-            raise CannotReside("a window hangs over its edge")
+            raise CannotReside("a window of it reaches out of bounds")
         part = _subview(Builder(InsertPoint.before(op)), op.source, offsets, op.box)
         self._replace(tile.owner, part, op)
 
@@ -257,7 +257,7 @@ class _Argument:
         if op.window_side == "source" or not isinstance(tile.owner, BufferOp) or tile.owner.parent is not block:
             raise CannotReside("it is written from a part of a tile, or from one that lives longer than a round")
         if any(low or high for low, high in _reach(op)):
-            raise CannotReside("what is written hangs over its edge")
+            raise CannotReside("what is written reaches out of bounds")
         first: Operation = op
         for use in uses_through(tile, (memref.SubviewOp,)):
             ancestor = block.find_ancestor_op_in_block(use.operation)

@@ -42,7 +42,7 @@ SEARCHES = 3
 
 def overflow(memory: MemoryProblem, outcome: Outcome, planner: str, limits: Limits) -> UserError:
     """
-    The error for a scope that is too small: it stands at the op where most bytes are alive.
+    The error for a scope that is too small: it is located at the op where most bytes are alive.
 
     Its status is 4 where a longer search might still find a plan.
     """

@@ -193,11 +193,11 @@ def price_off_chip(op: Allocation) -> int | None:
 
 def price_of_cut(cut: Cut) -> int | None:
     """
-    What smaller tiles cost at most: the loop over the parts stands where in the nest it costs least.
+    What smaller tiles cost at most: the loop over the parts is where in the nest it costs least.
 
     What the parts read whole stays if it is fetched outside of that loop, and is fetched for each part otherwise; sums
-    are stored and fetched again. What becomes smaller is fetched inside of it, hence again in each round of the loops
-    that it was fetched before.
+    are stored and fetched again. What becomes smaller is fetched inside of it, hence again in each iteration of the
+    loops that it was fetched before.
     """
     nest = max((loops_around(op) for op in cut.over), key=len)
     prices = [price for depth in range(len(nest) + 1) if (price := _price_at(cut, nest, depth)) is not None]

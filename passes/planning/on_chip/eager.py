@@ -221,7 +221,7 @@ def onsram_eager(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     discarded after as many reads as expected, or after its last use. Inputs and weights are not held.
 
     The answer is that of run number `iterations` of the program. Ours in detail; see Pal et al., "OnSRAM", ACM TECS
-    2022. The offsets are those of first fit as the program runs: no planner is asked. Raises PlanError where what has
+    2022. The offsets are those of first fit as the program runs: no planner is used. Raises PlanError where what has
     to be on chip finds no room.
     """
     table: dict[Key, Experience] = {}

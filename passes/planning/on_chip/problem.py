@@ -14,7 +14,7 @@ For tensor i of s_i bytes on chip and m_i bytes off chip, with accesses k = 0..n
                                                       but for f_0 of a tensor that is no source: that one makes it
     d_k >= r_k where k writes                         what is on chip is newer than what is off chip
     d_k >= d_(k-1) + y_(k-1) - 1 where k reads
-    b_k >= d_k - y_k,  b_n >= d_n of an output        a run ends: m_i bytes are written back, unless nobody wants them
+    b_k >= d_k - y_k,  b_n >= d_n of an output        a run ends: m_i bytes are written back, unless they are not needed
 
     min    sum_i sum_k  c_k (1 - r_k) + m_i f_k + m_i b_k         (c_k: off-chip bytes of access k when streamed)
     s.t.   sum_i s_i z_it + B_t + sum_k g_k (1 - r_k) <= C        for every step t
@@ -131,7 +131,7 @@ class OnChipProblem:
     workspace_alignment: int = 1
     """The place of every such block is a multiple of this many bytes."""
     compute: tuple[float, ...] = ()
-    """Time that each step computes, in any unit; 0 where it ends too early. Only some strategies ask."""
+    """Time that each step computes, in any unit; 0 where it ends too early. Only some strategies use it."""
     bandwidth: float = 1.0
     """Bytes over the edge of the chip in that unit of time. A step takes the longer of computing and moving."""
 
@@ -175,7 +175,7 @@ class OnChipAllocation:
     workspace: Mapping[int, int] = field(default_factory=dict[int, int])
     """The offset of the block of each step that needs one: its workspace, and what is staged there."""
     off_chip_bytes: int = 0
-    """Bytes over the edge of the chip, all tensors together, as predicted by whoever found it."""
+    """Bytes over the edge of the chip, all tensors together, as its strategy predicts."""
     by_tensor: Mapping[str, int] = field(default_factory=dict[str, int])
     """The same, tensor by tensor."""
     bound: int = 0

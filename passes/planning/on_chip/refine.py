@@ -57,7 +57,7 @@ def refine(problem: OnChipProblem, solver: Solver, options: Options) -> OnChipAl
     The fewest bytes over the edge of the chip, proved, and placed.
 
     What the solver keeps is packed. If a set of runs is proved to have no places, all of them together are forbidden,
-    and the solver is asked again. Where the planner finds no places and no proof either, they are forbidden as well,
+    and the solver runs again. Where the planner finds no places and no proof either, they are forbidden as well,
     but no later bound counts. Raises PlanError if what has to be on chip does not fit.
     """
     started = monotonic()

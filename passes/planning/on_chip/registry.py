@@ -1,5 +1,5 @@
 """
-Strategies by name, through the entry point group `penstock.on_chip_strategies`: ours and those of others alike.
+Strategies by name, through the entry point group `penstock.on_chip_strategies`: ours and those of other packages.
 
 A strategy is a function from a `OnChipProblem` and `Options` to a `OnChipAllocation`; whatever it returns is checked.
 

@@ -303,7 +303,7 @@ def _without_the_impossible(problem: OnChipProblem) -> OnChipProblem:
 
 
 class Sweep:
-    """The solver of one dimension that `refine` asks."""
+    """The solver of one dimension that `refine` uses."""
 
     def __init__(self, problem: OnChipProblem):
         self._problem = _without_the_impossible(problem)

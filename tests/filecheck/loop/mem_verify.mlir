@@ -16,7 +16,7 @@ func.func private @kernel(%x: memref<16xf32>) {
 // -----
 
 func.func private @kernel(%x: memref<16xf32>) {
-  // expected-error @+1 {{%t of @kernel has no place in the arena yet}}
+  // expected-error @+1 {{%t of @kernel has no offset in the arena yet}}
   %t = memref.alloc() : memref<16xf32>
   mem.copy %x to %t : memref<16xf32> to memref<16xf32>
   func.return
