@@ -26,6 +26,7 @@ from penstock.lowering.from_machine_toml import (
 )
 from penstock.lowering.machine_file import ASSUMED
 from penstock.tools.errors import render
+from penstock.tools.text import aligned
 
 _NAMING = ("sym_name", "origin")
 _BEHAVIOUR = ("operand_names", "strides", "dims", "shape")
@@ -98,12 +99,6 @@ def provenance(target: TargetOp) -> tuple[int, int]:
         rows += _part_rows(part)
     origins = [origin for _, _, origin in rows if origin]
     return sum(not origin.startswith(ASSUMED) for origin in origins), len(origins)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as text, each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def size_text(size: int) -> str:

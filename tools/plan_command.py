@@ -31,7 +31,7 @@ PROGRAMS = (".onnx", ".mlir")
 
 _OF_PROBLEMS = ("capacity", "bank-size", "fixed", "verify", "fit")
 _OF_PROGRAMS = ("machine", "dim", "function", "scope")
-_MOST_FAULTS = 10
+_MAX_FAULTS = 10
 """That --verify lists."""
 _DESCRIPTION = """\
 Give each buffer of a planning problem a place in one memory, so that buffers alive together share no byte and the
@@ -164,8 +164,8 @@ def _verify(args: argparse.Namespace, path: Path, problem: Problem, given: Plan)
         raise UserError("there is no plan to check", loc=str(path), notes=["it would be in the column offset"])
     faults = list(conflicts(problem, given))
     if faults:
-        notes = [fault.message for fault in faults[1:_MOST_FAULTS]]
-        notes += [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
+        notes = [fault.message for fault in faults[1:_MAX_FAULTS]]
+        notes += [f"and {len(faults) - _MAX_FAULTS} more"] if len(faults) > _MAX_FAULTS else []
         raise UserError(f"the plan is not valid: {faults[0].message}", loc=str(path), notes=notes)
     peak, bound = height(problem, given), lower_bound(problem)
     say(args, f"{path}: a valid plan of {peak:,} bytes{', optimal' if peak <= bound else ''}; lower bound {bound:,}")

@@ -13,8 +13,8 @@ from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.files import write_whole
 from penstock.passes.planning.problem import Limits, Plan, Problem, height, lower_bound
 from penstock.tools.arguments import read_dims, say
-from penstock.tools.planners import best_of, compare, does_not_fit, lined_up, report, run_planner
-from penstock.tools.text import STDIN, write_output
+from penstock.tools.planners import best_of, compare, does_not_fit, report, run_planner
+from penstock.tools.text import STDIN, aligned, write_output
 
 if TYPE_CHECKING:
     from penstock.passes.analysis.memory.memory_problems import MemoryProblem
@@ -55,7 +55,7 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str], 
         peaks = ["-" if run.peak is None else f"{run.peak:,}" for run in runs]
         numbers = [f"{len(problem.buffers)}", capacity, f"{best_of(runs).bound:,}", *peaks]
         rows.append((_function(memory), _scope(memory), *numbers))
-    print("\n".join(lined_up(rows, range(2, len(rows[0])))))
+    print("\n".join(aligned(rows, left=(0, 1))))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.dialects.diagnostics import TIME_LIMIT, USAGE, USER_FAULT, UserError
@@ -23,16 +23,16 @@ from penstock.passes.planning.problem import (
 )
 from penstock.passes.planning.registry import planner, planner_names, solve
 from penstock.tools.arguments import MAX_DIGITS
-from penstock.tools.machines import aligned
+from penstock.tools.text import aligned
 
 ALL = "all"
 """In place of a list of planners."""
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BYTES = re.compile(r"([0-9]+)([kmg]?)(?:i?b)?", re.IGNORECASE)
-_MOST_ALIVE = 12
+_MAX_LISTED = 12
 """Buffers that an error lists."""
-_LOOK = 0.5
+_RETRY_SECONDS = 0.5
 """Seconds at most, where time is limited, to find out what capacity would do."""
 
 
@@ -187,16 +187,7 @@ def table(found: Sequence[Found]) -> list[str]:
         rows.append(
             (each.name, "-" if taken is None else f"{taken:,}", ratio, f"{each.seconds:.3f}", _result(each, bound))
         )
-    return lined_up(rows, range(1, 4))
-
-
-def lined_up(rows: Sequence[Sequence[str]], numbers: Collection[int]) -> list[str]:
-    """The rows as text, a heading first, the columns that hold numbers ending at one place."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = [
-        [cell.rjust(widths[column]) if column in numbers else cell for column, cell in enumerate(row)] for row in rows
-    ]
-    return aligned(padded)
+    return aligned(rows, left=(0, 4))
 
 
 def _result(found: Found, bound: int) -> str:
@@ -214,7 +205,7 @@ def does_not_fit(found: Found, limits: Limits, loc: str) -> UserError:
     moment, alive = peak(problem)
     if found.infeasible and (taken is None or taken > bound):
         # What would do is worth another look, though not another wait.
-        seconds = None if limits.seconds is None else min(limits.seconds, _LOOK)
+        seconds = None if limits.seconds is None else min(limits.seconds, _RETRY_SECONDS)
         again = replace(limits, seconds=seconds, good_enough=None)
         free = run_planner(replace(problem, capacity=None), found.name, again)
         taken = min((size for size in (taken, free.peak) if size is not None), default=None)
@@ -231,7 +222,7 @@ def does_not_fit(found: Found, limits: Limits, loc: str) -> UserError:
         )
     most = f"{alive:,} bytes are alive at time {moment}"
     why = found.outcome.reason or f"the proof is a search; the most at once, {most}"
-    notes = [f"alive at time {moment}:", *_alive(problem, moment), *_remedy(taken, bound)]
+    notes = [f"alive at time {moment}:", *_alive(problem, moment), *_repair(taken, bound)]
     return UserError(f"no plan fits{where}: {why}", loc=loc, notes=notes, status=USER_FAULT)
 
 
@@ -239,17 +230,17 @@ def _alive(problem: Problem, moment: int) -> list[str]:
     """The buffers alive at a moment, the largest first."""
     alive = sorted(alive_at(problem, moment), key=lambda buffer: -bytes_alive(buffer, moment))
     lines: list[str] = []
-    for buffer in alive[:_MOST_ALIVE]:
+    for buffer in alive[:_MAX_LISTED]:
         size = bytes_alive(buffer, moment)
         part = "" if size == buffer.size else f" of {buffer.size:,}"
         life = " and ".join(span_text(interval) for interval in buffer.intervals)
         lines.append(f"  {buffer.id}: {size:,}{part} bytes, alive at {life}")
-    if rest := alive[_MOST_ALIVE:]:
+    if rest := alive[_MAX_LISTED:]:
         lines.append(f"  and {len(rest)} more of {sum(bytes_alive(buffer, moment) for buffer in rest):,} bytes")
     return lines
 
 
-def _remedy(taken: int | None, bound: int) -> list[str]:
+def _repair(taken: int | None, bound: int) -> list[str]:
     if taken is None:
         return []
     if taken <= bound:

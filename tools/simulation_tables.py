@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 
 from penstock.runtime.simulator.figures import Figures, figures_of, peak_shares, total_of
 from penstock.runtime.simulator.run import ProgramRun
 from penstock.runtime.simulator.stalls import BUSY, DONE
+from penstock.tools.text import aligned
 
 _UNKNOWN = "-"
 _TOTAL = "total"
@@ -22,7 +23,7 @@ def report(run: ProgramRun) -> Iterator[str]:
     peak = run.target.peak_macs_per_cycle()
     yield _headline(run, total)
     yield ""
-    yield from aligned([_CYCLES, *(_cycles(*row, peak) for row in rows)])
+    yield from aligned([_CYCLES, *(_cycles(*row, peak) for row in rows)], left=(0,))
     yield ""
     yield from aligned([_UNITS, *(line for name, _, figures in rows for line in _units(name, figures))], left=(0, 1, 5))
     yield ""
@@ -91,14 +92,3 @@ def _bytes(name: str, figures: Figures) -> Iterator[tuple[str, ...]]:
 
 def _number(value: int | None) -> str:
     return _UNKNOWN if value is None else f"{value:,}"
-
-
-def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterator[str]:
-    """Rows in columns as wide as they need; numbers to the right, but the columns `left` to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (
-            cell.ljust(width) if number in left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join(cells).rstrip()

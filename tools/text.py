@@ -1,9 +1,9 @@
-"""Text in and out of the commands: input from a file or stdin, output whole or not at all."""
+"""Text in and out of the commands: input from a file or stdin, output whole or not at all, tables."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from penstock.dialects.diagnostics import USAGE, UserError
@@ -45,3 +45,16 @@ def write_output(path: str | None, text: str) -> None:
         sys.stdout.write(text)
         return
     write_whole(path, text)
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] | None = None) -> list[str]:
+    """The rows as lines, each column as wide as its widest cell; columns not in `left`, if given, are to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for row in rows:
+        cells = (
+            cell.ljust(width) if left is None or number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join(cells).rstrip())
+    return lines

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.instances.instance import Instance
 from benchmarks.measure import ROOT, say
-from penstock.passes.planning.minimalloc_csv import read_csv
+from penstock.passes.planning.minimalloc_csv import load_csv
 
 VARIABLE = "PENSTOCK_MINIMALLOC"
 
@@ -44,4 +44,4 @@ def published(given: Path | None = None) -> Iterator[Instance]:
     """A to K; nothing where they are not to be found. Each has its capacity in its name."""
     if (place := folder(given)) is not None:
         for path in sorted(place.glob("*.csv")):
-            yield Instance("published", path.name.split(".")[0], read_csv(path))
+            yield Instance("published", path.name.split(".")[0], load_csv(path)[0])

@@ -37,7 +37,7 @@ from penstock.lowering.graph_to_tensor.contraction import multiply_add
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, element_of, loops, shape_of
 from penstock.passes.index_builder import Index, materialize
-from penstock.passes.planning.attention_blocks import MOST, even_blocks
+from penstock.passes.planning.attention_blocks import MAX_BLOCK, even_blocks
 from penstock.passes.tensor.tile_nest import Span, insert_slice, slice_of
 
 _ZERO = AffineExpr.constant(0)
@@ -94,9 +94,9 @@ class _Attention:
         *self._batch, self._queries, self._width = (shape[dim] for dim in self._q.places)
         self._keys, self._values = (shape_of(op.v)[dim] for dim in self._v.places[-2:])
         given = None if op.blocks is None else op.blocks.get_values()
-        most = (MOST, MOST) if given is None else given
-        self._rows = min(most[0], self._queries) if given else even_blocks(self._queries, MOST)
-        self._columns = min(most[1], self._keys) if given else even_blocks(self._keys, MOST)
+        most = (MAX_BLOCK, MAX_BLOCK) if given is None else given
+        self._rows = min(most[0], self._queries) if given else even_blocks(self._queries, MAX_BLOCK)
+        self._columns = min(most[1], self._keys) if given else even_blocks(self._keys, MAX_BLOCK)
 
     # loops
 

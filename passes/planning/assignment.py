@@ -4,7 +4,7 @@ Assignment: one option for each variable so that the sum of cost tables over a f
 `solve` eliminates the variables one after the other, the one with the smallest table first: the table of all costs
 that a variable takes part in is reduced to its minimum over that variable. On a tree this is dynamic programming from
 the leaves, and exact; so it is on any other graph, as long as no table becomes too large. Where one does, the
-variable with most neighbours is held at what it has: the rest is solved exactly around it, and the rounds go on, each
+variable with most neighbours is held at what it has: the rest is solved exactly around it, and the passes go on, each
 holding those that have been held least often, until none lowers the cost. That is a heuristic, which never ends above
 the best assignment that it starts from. See Dechter, "Bucket elimination: a unifying framework for reasoning",
 Artificial Intelligence 113, 1999.
@@ -103,7 +103,7 @@ def _eliminate(
     while left:
         variable = min(left, key=lambda each: (entries[each], each))
         if entries[variable] > limit:
-            # Whoever meets the most others, and has been held the least.
+            # The one with the most neighbours that has been held the least.
             variable = min(left, key=lambda each: (held_before[each], -len(_others(each, around[each].values())), each))
             others = _others(variable, around[variable].values())
             for table in remove(variable):
@@ -118,7 +118,7 @@ def _eliminate(
             best = np.argmin(total, axis=-1)
             steps.append((variable, others, best))
             if others:
-                add(_sorted(others, np.min(total, axis=-1)))
+                add(Table(others, np.min(total, axis=-1)))
         left.remove(variable)
         for each in others:
             entries[each] = _entries(sizes, each, around[each].values())
@@ -147,8 +147,3 @@ def _sum(sizes: Sequence[int], variables: tuple[int, ...], tables: Sequence[Tabl
         shape = [sizes[each] if each in table.variables else 1 for each in variables]
         total += table.costs.transpose(order).reshape(shape)
     return total
-
-
-def _sorted(variables: tuple[int, ...], costs: NDArray[np.int64]) -> Table:
-    assert list(variables) == sorted(variables)
-    return Table(variables, costs)

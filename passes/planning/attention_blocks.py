@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MOST = 64
+MAX_BLOCK = 64
 """Queries and keys of a block where nothing else limits it: its scores are 16 KiB of f32, within a first cache."""
 
 LANES = 8

@@ -15,12 +15,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.passes.planning.problem import Buffer, Plan, PlanError, Problem
+from penstock.passes.planning.instance import allowed_places
+from penstock.passes.planning.problem import FAR, Buffer, Plan, PlanError, Problem
 
 Array = NDArray[np.int64]
-
-FAR = 1 << 62
-"""More than any offset."""
 
 Span = tuple[int, int, int]
 """Another buffer, and the open interval, from its offset, in which the offset of this one may not lie."""
@@ -77,7 +75,7 @@ class Conflicts:
 
 
 class Places:
-    """The offsets that a buffer may take: the multiples of `step` in `ranges`, which are closed and ascend."""
+    """The offsets that a buffer may have: the multiples of `step` in `ranges`, which are closed and ascend."""
 
     __slots__ = ("ranges", "step")
 
@@ -90,13 +88,8 @@ class Places:
         """The places of a buffer; none where it is larger than its banks."""
         if buffer.offset is not None:
             return cls(1, ((buffer.offset, buffer.offset),))
-        if buffer.banks is None or bank_size is None:
-            return cls(buffer.alignment, ((0, FAR),))
-        starts = (bank * bank_size for bank in sorted(set(buffer.banks)))
-        ranges = (
-            (-(-start // buffer.alignment) * buffer.alignment, start + bank_size - buffer.size) for start in starts
-        )
-        return cls(buffer.alignment, tuple((start, end) for start, end in ranges if start <= end))
+        step = buffer.alignment
+        return cls(step, tuple((-(-low // step) * step, high) for low, high in allowed_places(buffer, bank_size)))
 
     def lowest(self, offset: int) -> int:
         """The lowest place at or above an offset; FAR if there is none."""

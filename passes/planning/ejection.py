@@ -21,10 +21,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.passes.planning.budget import Budget
-from penstock.passes.planning.conflicts import FAR, Conflicts
+from penstock.passes.planning.conflicts import Conflicts
 from penstock.passes.planning.native import State, is_available, library_for
 from penstock.passes.planning.one_pass import Order, by_hint, by_size, by_urgency, hinted_fit, place_in_order
-from penstock.passes.planning.problem import Limits, Outcome, Problem, lower_bound
+from penstock.passes.planning.problem import FAR, Limits, Outcome, Problem, lower_bound
 
 FIXED = 1 << 40
 """The weight of what never moves; as in C."""

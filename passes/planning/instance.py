@@ -20,12 +20,9 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.passes.planning.problem import Buffer, PlanError, Problem, Window
+from penstock.passes.planning.problem import FAR, Buffer, PlanError, Problem, Window
 
 Numbers = NDArray[np.int64]
-
-ANYWHERE = 1 << 62
-"""An offset above all others."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +116,7 @@ class _Piece:
 def allowed_places(buffer: Buffer, bank_size: int | None) -> tuple[tuple[int, int], ...]:
     """Where the offset of a buffer may lie: spans of bytes, both ends included, ascending; none if it fits nowhere."""
     if buffer.banks is None:
-        spans = [(0, ANYWHERE)]
+        spans = [(0, FAR)]
     elif bank_size is None:
         raise PlanError(f"buffer {buffer.id} names banks, and the problem has no bank size")
     else:

@@ -13,7 +13,7 @@ The CSV form of a planning problem that minimalloc defined (Moffitt, ASPLOS 2023
 | `banks` | of which one holds all of it: `0 2`; ours |
 | `offset` | where it lies |
 
-Those behind `size` are optional and may be empty; columns stand in any order. Gaps are half-open like lifetimes,
+Those after `size` are optional and may be empty; columns stand in any order. Gaps are half-open like lifetimes,
 and with the column `end` they too reach to their last moment. The capacity is no column; by custom the file name
 carries it (`A.1048576.csv`).
 """
@@ -48,15 +48,10 @@ def capacity_in(name: str) -> int | None:
     return int(found[1]) if found is not None and len(found[1]) <= _DIGITS else None
 
 
-def read_csv(path: Path, capacity: int | None = None, *, bank_size: int | None = None) -> Problem:
-    """The problem in the file at `path`; the capacity is taken from its name where none is given."""
-    return load_csv(path, capacity, bank_size=bank_size)[0]
-
-
 def load_csv(
     path: Path, capacity: int | None = None, *, bank_size: int | None = None, fixed: bool = False
 ) -> tuple[Problem, Plan]:
-    """`read_csv`, with the plan in the column `offset`; see `parse_csv`."""
+    """`parse_csv` of the file at `path`; the capacity is taken from its name where none is given."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -15,8 +15,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from penstock.passes.planning.conflicts import FAR, Conflicts
-from penstock.passes.planning.problem import Limits, Outcome, Problem, live_sums, lower_bound
+from penstock.passes.planning.conflicts import Conflicts
+from penstock.passes.planning.problem import FAR, Limits, Outcome, Problem, live_sums, lower_bound
 
 Order = Callable[[Conflicts], list[int]]
 """All buffers of a problem, by number, in the order in which they are placed."""

@@ -18,9 +18,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
 
 STEADY_ITERATIONS = 48
 """After so many iterations of a loop at most its rate is taken for settled."""
+
+Cycles = TypeVar("Cycles", int, NDArray[Any])
+
+
+def transfer_cycles(rows: Cycles, row_bytes: Cycles, rate: tuple[int, int] | None, row_overhead: int) -> Cycles:
+    """
+    How long a transfer, or each of many, occupies its bus: each row its bytes at the rate (bytes, cycles), rounded up,
+    and an overhead; without a bus the overheads only.
+    """
+    size, cycles = rate or (1, 0)
+    return rows * (-(-row_bytes * cycles // size) + row_overhead)
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from dataclasses import replace
 from penstock.passes.planning import hill_climb
 from penstock.passes.planning.bounds import grain, strong_lower_bound, sufficient_height
 from penstock.passes.planning.budget import Budget
-from penstock.passes.planning.conflicts import FAR, Conflicts
+from penstock.passes.planning.conflicts import Conflicts
 from penstock.passes.planning.ejection import EjectionSearch, best_start, default_steps
 from penstock.passes.planning.instance import compact
 from penstock.passes.planning.native import is_available, warn_without
-from penstock.passes.planning.problem import Limits, Outcome, Problem, height, lower_bound
+from penstock.passes.planning.problem import FAR, Limits, Outcome, Problem, height, lower_bound
 from penstock.passes.planning.search import Search, Verdict
 
 DEFAULT_STEPS = 40_000_000

@@ -16,6 +16,9 @@ from itertools import accumulate
 Interval = tuple[int, int]
 """A half-open span of time, [lower, upper)."""
 
+FAR = 1 << 62
+"""More than any offset."""
+
 Window = tuple[int, int]
 """A half-open span of the bytes of a buffer, counted from its start."""
 

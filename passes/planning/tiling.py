@@ -23,12 +23,18 @@ from itertools import permutations, product
 import numpy as np
 
 from penstock.passes.planning.pipelining import NestTime
-from penstock.passes.planning.tile_estimates import Estimates
-from penstock.passes.planning.tile_model import Channel, Operand, TileProblem, Work, held_bytes
-from penstock.passes.planning.tile_nests import Tiles, is_refilled, slots_of, time_of_tile
+from penstock.passes.planning.tile_cost import (
+    Estimates,
+    Operand,
+    TileProblem,
+    Tiles,
+    Work,
+    held_bytes,
+    is_refilled,
+    slots_of,
+    time_of_tile,
+)
 from penstock.passes.planning.tile_sizes import Dim, given_size, thinned, tile_sizes
-
-__all__ = ["Channel", "DoesNotFit", "Operand", "TilePlan", "TileProblem", "Work", "held_bytes", "plan_tile"]
 
 TIE = 0.03
 """Times that differ by no more than this share are the same, as far as the model can tell."""
@@ -50,7 +56,7 @@ class TilePlan:
     `order` lists the dims that become loops, outermost first: parallel ones, then reductions. `edges` says what
     happens where a tile does not divide its dim: "divides", "whole", "overlap" (the last tile is shifted inwards and
     computes some elements again), "zeros" (the last tile of a reduction reads zeros behind the end) or "padded" (the
-    one tile is longer than the dim, and what lies behind the end is computed in vain).
+    one tile is longer than the dim, and what lies behind the end is computed for nothing).
     """
 
     dims: tuple[Dim, ...]

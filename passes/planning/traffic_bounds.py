@@ -148,7 +148,7 @@ def _window_reuse(contraction: Contraction) -> tuple[int, int] | None:
 # the best tiling
 
 
-MOST_TILES = 2_000_000
+MAX_TILES = 2_000_000
 """That an exhaustive search goes through."""
 
 
@@ -168,13 +168,13 @@ def best_tiling(
 ) -> BestTiling | None:
     """
     The tiling that moves the fewest bytes, of all whose sizes divide the extents; None if no tile fits, and for domains
-    with more than `MOST_TILES` tilings.
+    with more than `MAX_TILES` tilings.
 
     Each tile is held `buffers` times, and loaded again whenever a loop goes round that it depends on or that is outside
     such a loop; sums stay on chip until they are complete. With `padding`, what a window reads outside counts, too.
     """
     sizes = [_sizes(extent, contraction.blocks.get(dim, 1)) for dim, extent in enumerate(contraction.extents)]
-    if prod(map(len, sizes)) > MOST_TILES:
+    if prod(map(len, sizes)) > MAX_TILES:
         return None
     fits = _fits(contraction, sizes, capacity, buffers)
     if not fits.any():

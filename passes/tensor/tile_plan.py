@@ -20,7 +20,7 @@ from penstock.passes.analysis.access import Access, Node, Operand, linear_form
 from penstock.passes.analysis.intrinsics import candidates
 from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import intermediates, scope_path
-from penstock.passes.planning.tile_model import TileProblem
+from penstock.passes.planning.tile_cost import TileProblem
 from penstock.passes.planning.tile_sizes import NoTile
 from penstock.passes.planning.tiling import DoesNotFit, TilePlan, plan_tile
 from penstock.passes.tensor.tile_problem import (

@@ -20,7 +20,7 @@ from penstock.passes.analysis.access import access_of, linear_form
 from penstock.passes.analysis.intrinsics import Match, candidates, runs_on_unit
 from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.analysis.scope_paths import intermediates, scope_path
-from penstock.passes.planning.tile_model import Channel, Operand, TileProblem, Work
+from penstock.passes.planning.tile_cost import Channel, Operand, TileProblem, Work
 from penstock.passes.planning.tile_sizes import Dim
 from penstock.passes.tensor.tile_nest import result_dims
 from penstock.passes.tensor.zero_pads import may_run_past_its_end

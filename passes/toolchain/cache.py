@@ -23,9 +23,9 @@ from pathlib import Path
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.files import PREFIX, put, remove, temporary_folder
 
-MOST_SECONDS = 30 * 24 * 3600
+MAX_IDLE_SECONDS = 30 * 24 * 3600
 """For which an entry is kept after its last use."""
-MOST_BYTES = 256 << 20
+MAX_TOTAL_BYTES = 256 << 20
 """Of all entries together; those whose last use is longest ago go first."""
 IN_USE_SECONDS = 3600
 """After its last use an entry may be about to be loaded by another process, so it is not removed for its size."""
@@ -137,7 +137,7 @@ def prune(directory: Path) -> None:
             continue  # removed by another process
         idle = now - info.st_mtime
         if _ENTRY.fullmatch(item.name):
-            if idle > MOST_SECONDS:
+            if idle > MAX_IDLE_SECONDS:
                 remove(Path(item.path))
             else:
                 entries.append((idle, info.st_size, Path(item.path)))
@@ -145,7 +145,7 @@ def prune(directory: Path) -> None:
             remove(Path(item.path))
     total = sum(size for _, size, _ in entries)
     for idle, size, path in sorted(entries, reverse=True):
-        if total <= MOST_BYTES or idle < IN_USE_SECONDS:
+        if total <= MAX_TOTAL_BYTES or idle < IN_USE_SECONDS:
             return
         remove(path)
         total -= size

@@ -232,9 +232,9 @@ def entry_of(cache: Path, letter: str, size: int, idle_seconds: float) -> Path:
 
 
 def test_entries_go_by_age_and_by_size_and_other_files_stay(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "MOST_BYTES", 250)
+    monkeypatch.setattr(caches, "MAX_TOTAL_BYTES", 250)
     cache.mkdir()
-    entry_of(cache, "a", 1, caches.MOST_SECONDS + 60)
+    entry_of(cache, "a", 1, caches.MAX_IDLE_SECONDS + 60)
     old, newer, newest = (entry_of(cache, letter, 100, 10_000 - 1000 * n) for n, letter in enumerate("bcd"))
     earlier = cache / f"lib-{'e' * 40}.so"
     earlier.write_bytes(b"")
@@ -251,7 +251,7 @@ def test_entries_go_by_age_and_by_size_and_other_files_stay(cache: Path, monkeyp
 
 
 def test_what_may_be_in_use_is_not_removed_for_its_size(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "MOST_BYTES", 0)
+    monkeypatch.setattr(caches, "MAX_TOTAL_BYTES", 0)
     cache.mkdir()
     kept = entry_of(cache, "a", 100, 60)
     caches.prune(cache)

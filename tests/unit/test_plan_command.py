@@ -14,7 +14,7 @@ import pytest
 
 from penstock.passes.planning.map_svg import svg_map
 from penstock.passes.planning.map_text import legend, text_map
-from penstock.passes.planning.minimalloc_csv import load_csv, parse_csv, read_csv
+from penstock.passes.planning.minimalloc_csv import load_csv, parse_csv
 from penstock.passes.planning.problem import Plan, validate
 from penstock.tools.planners import read_bytes
 
@@ -315,7 +315,7 @@ def test_nothing_at_all_has_a_plan_and_maps(penstock: Command, tmp_path: Path) -
     done = penstock("plan", "none.csv", *BY_SIZE, "--map", "out.svg")
     assert done.status == 0
     assert done.err.startswith("peak: 0 bytes, optimal")
-    assert text_map(read_csv(tmp_path / "none.csv"), Plan(), 10, 10).lines() == ["  +", "   00"]
+    assert text_map(load_csv(tmp_path / "none.csv")[0], Plan(), 10, 10).lines() == ["  +", "   00"]
 
 
 # problems of programs
@@ -361,7 +361,7 @@ def test_a_problem_of_a_program_is_written_as_csv_and_planned(penstock: Command,
     done = penstock("plan", kernel, "--function", "kernel", "--scope", "spad", "-o", "spad.csv")
     assert (done.status, done.out) == (0, "")
     assert done.err == "spad.csv: 2 buffers, lower bound 128 bytes\n"
-    found = read_csv(tmp_path / "spad.csv").buffers
+    found = load_csv(tmp_path / "spad.csv")[0].buffers
     assert [(each.id, each.size, each.alignment, each.offset) for each in found] == [
         ("%a", 64, 16, None),
         ("%b", 64, 16, None),
@@ -378,7 +378,7 @@ def test_all_problems_of_a_model_are_written_to_a_folder(penstock: Command, repo
     assert "arena.csv" in names
     assert any(re.fullmatch(r"fused_\d+\.spad\.262144\.csv", name) for name in names)
     for name in names:
-        problem = read_csv(tmp_path / "problems" / name)
+        problem = load_csv(tmp_path / "problems" / name)[0]
         assert problem.buffers
         assert all(buffer.offset is None for buffer in problem.buffers)
 

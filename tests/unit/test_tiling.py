@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from penstock.passes.planning.pipelining import Loop, Step, time_of
-from penstock.passes.planning.tile_model import Channel, Operand, TileProblem, Work, box_of, held_bytes, moving
+from penstock.passes.planning.tile_cost import Channel, Operand, TileProblem, Work, box_of, held_bytes, moving
 from penstock.passes.planning.tile_sizes import Dim, thinned, tile_sizes
 from penstock.passes.planning.tiling import TIE, DoesNotFit, plan_tile
 

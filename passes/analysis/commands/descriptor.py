@@ -18,6 +18,7 @@ from math import prod
 
 from penstock.dialects.machine import DRAM, DmaOp, TargetOp
 from penstock.passes.analysis.commands.program import View
+from penstock.passes.planning.pipelining import transfer_cycles
 
 
 def descriptor_dims(
@@ -99,10 +100,7 @@ class Descriptor:
 
     def cycles(self, rate: tuple[int, int] | None, row_overhead: int) -> int:
         """How long it occupies a bus of so many bytes per cycles; without one it takes its row overheads."""
-        if rate is None:
-            return self.rows * row_overhead
-        moved, per = rate
-        return self.rows * (-(-self.row_bytes * per // moved) + row_overhead)
+        return transfer_cycles(self.rows, self.row_bytes, rate, row_overhead)
 
     @property
     def entry_counts(self) -> tuple[int, ...]:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
+from xdsl.utils.disjoint_set import IntDisjointSet
+
 MAX_OPS = 256
 """Nodes in one group, as in TVM."""
 
@@ -136,7 +138,7 @@ def _common_ancestor(tree: Sequence[_Dominator], left: int | None, right: int, k
 
 
 class _Partition:
-    """The groups as a union-find forest; the root of a group is its last node."""
+    """The groups as disjoint sets; the root of a group is its last node."""
 
     def __init__(self, nodes: Sequence[Node], max_ops: int, max_arguments: int | None, veto: Veto | None):
         self.nodes = nodes
@@ -145,7 +147,7 @@ class _Partition:
         self._max_ops = max_ops
         self._max_arguments = max_arguments
         self._veto = veto
-        self._parent = list(range(len(nodes)))
+        self._groups = IntDisjointSet(size=len(nodes))
         self._kind = [node.kind for node in nodes]
         """Of a root: that of its anchor if it has one."""
         self.members = [[index] for index in range(len(nodes))]
@@ -156,10 +158,7 @@ class _Partition:
 
     def root(self, index: int) -> int:
         """The last node of the group of a node."""
-        while self._parent[index] != index:
-            self._parent[index] = self._parent[self._parent[index]]
-            index = self._parent[index]
-        return index
+        return self._groups[index]
 
     def run_phase(self, phase: int) -> None:
         for index in range(len(self.nodes)):
@@ -235,7 +234,7 @@ class _Partition:
         if self._veto is not None and (words := self._veto(merged, parts)) is not None:
             return Stop(Rule.VETO, sink, words=words)
         for root in roots:
-            self._parent[root] = target
+            self._groups.union_left(target, root)
             if self._kind[root] == Kind.COMPLEX_OUT_FUSABLE:
                 self._kind[target] = self._kind[root]
         self.members[target] = merged

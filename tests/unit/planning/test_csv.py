@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.planning.minimalloc_csv import capacity_in, load_csv, parse_csv, read_csv, write_csv
+from penstock.passes.planning.minimalloc_csv import capacity_in, load_csv, parse_csv, write_csv
 from penstock.passes.planning.problem import Buffer, Plan, Problem
 
 LADDER = """id,lower,upper,size
@@ -28,10 +28,10 @@ def only(text: str, bank_size: int | None = None) -> Buffer:
 def test_a_csv_file_carries_its_capacity_in_its_name(tmp_path: Path) -> None:
     path = tmp_path / "ladder.1024.csv"
     path.write_text(LADDER)
-    problem = read_csv(path)
+    problem = load_csv(path)[0]
     assert problem.capacity == 1024
     assert problem.buffers[1] == Buffer("b", ((2, 6),), 4)
-    assert read_csv(path, 12).capacity == 12
+    assert load_csv(path, 12)[0].capacity == 12
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_other_names_of_columns_are_understood_and_end_is_inclusive(header: str)
 def test_the_lines_of_other_systems_are_read(tmp_path: Path) -> None:
     path = tmp_path / "ladder.csv"
     path.write_bytes(b"\xef\xbb\xbf" + LADDER.replace("\n", "\r\n").encode() + b"\r\n\r\n")
-    assert read_csv(path) == parse_csv(LADDER)[0]
+    assert load_csv(path)[0] == parse_csv(LADDER)[0]
 
 
 def test_a_quoted_id_may_hold_a_comma() -> None:
@@ -187,7 +187,7 @@ def test_places_given_by_hand_that_are_no_plan_are_refused(rows: str, place: str
 
 def test_a_csv_file_that_is_not_there_or_no_text_is_the_fault_of_the_user(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read it: No such file"):
-        read_csv(tmp_path / "none.csv")
+        load_csv(tmp_path / "none.csv")
     (tmp_path / "noise.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="no text in UTF-8"):
-        read_csv(tmp_path / "noise.csv")
+        load_csv(tmp_path / "noise.csv")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.passes.planning import one_pass
-from penstock.passes.planning.conflicts import FAR, Conflicts, Places
+from penstock.passes.planning.conflicts import Conflicts, Places
 from penstock.passes.planning.one_pass import (
     best_fit,
     best_fit_by_size,
@@ -22,7 +22,7 @@ from penstock.passes.planning.one_pass import (
     hinted_fit,
     place_in_order,
 )
-from penstock.passes.planning.problem import Buffer, Limits, Plan, PlanError, Problem, validate
+from penstock.passes.planning.problem import FAR, Buffer, Limits, Plan, PlanError, Problem, validate
 
 
 def buffer(id: str, lower: int, upper: int, size: int, alignment: int = 1, offset: int | None = None) -> Buffer:

@@ -1,0 +1,548 @@
+"""
+What a tile of a kernel costs: its transfers and ops, the nest of loops that it makes, and an estimate of many at once.
+
+Everything is plain data. Costs are computed for many tiles at once: a tile is one array for each dim, whose elements
+are its sizes. A transfer costs what the cycle semantics say: its rows are those of a descriptor that merges dims
+without gaps, each takes its bytes at the rate of the bus, rounded up, and an overhead; what a descriptor has too few
+dims for is more commands, each with its latency. What is out of the bounds of a tensor is not transferred.
+
+1. `TileProblem`: the domain, its operands and ops, and the machine as far as they need it.
+2. `Tiles`: what is true of tiles whatever the order of the loops.
+3. `Estimates`: what tiles take under one order of the loops, to rank them.
+4. `time_of_tile`: how long the nest of one tile takes, as `pipelining` times it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.passes.planning.pipelining import Loop, NestTime, Step, time_of, transfer_cycles
+from penstock.passes.planning.tile_sizes import Dim
+
+Ints = NDArray[Any]
+
+MAX_WINDOWS = 1 << 12
+"""The positions of a window along one dim that are looked at one by one; with more its mean length is its length."""
+COMPUTED_SLOTS = 2
+"""The most slots of what is computed in a scope: one is emptied while the next fills."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """An engine on the way between off chip and a scope."""
+
+    unit: str
+    bus: str | None = None
+    rate: tuple[int, int] = (1, 1)
+    """Bytes in so many cycles."""
+    latency: int = 0
+    row_overhead: int = 0
+    outstanding: int = 1
+    dims: int = 2
+    """Of a descriptor, the bytes of a row being one."""
+    pad_max: int | None = None
+    """Entries of padding that it puts on a side of a row."""
+    scope: str | None = None
+    """Where it puts things; None off chip."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand of the nest: where its part is held, and how the dims index it."""
+
+    name: str = field(compare=False)
+    """For people: plans are the same whatever operands are called."""
+    scope: str | None
+    """The scope that holds the part of one tile; None if it is streamed past (a DMA that computes on the way)."""
+    element_bytes: int
+    indices: tuple[tuple[int, ...], ...]
+    """For each of its own dims, the coefficient of each dim of the domain."""
+    granule: int = 1
+    """Bytes that a row in the scope is a multiple of."""
+    adjoining: int = 1
+    """How many of its last dims are one row, without gaps."""
+    reads: bool = True
+    writes: bool = False
+    bounds: tuple[int, ...] | None = None
+    """Its shape, padding included, where a part cannot be larger than the whole."""
+    padding: tuple[tuple[int, int], ...] | None = None
+    """What of `bounds` before and after each dim is not there, and is not transferred."""
+    fetch: tuple[Channel, ...] = ()
+    """The engines that bring a part, one after the other; none where an op does, or nothing."""
+    put: tuple[Channel, ...] = ()
+    """The engines that take it away."""
+
+    def part(self, tile: Sequence[int | Ints]) -> list[int | Ints]:
+        """The extent of each of its dims that one tile touches."""
+        return [1 + sum(c * (t - 1) for c, t in zip(row, tile, strict=True) if c) for row in self.indices]
+
+    @cached_property
+    def dims(self) -> frozenset[int]:
+        """The dims of the domain that it moves through."""
+        return frozenset(dim for row in self.indices for dim, coefficient in enumerate(row) if coefficient)
+
+    def depends_on(self, dim: int) -> bool:
+        return dim in self.dims
+
+
+@dataclass(frozen=True)
+class Work:
+    """An op that is computed for every tile: by a unit, or by an engine on the way."""
+
+    unit: str
+    dims: tuple[int, ...]
+    """The dims of the domain that it iterates."""
+    reads: tuple[int, ...]
+    """Operands, by number."""
+    writes: int
+    interval: int = 1
+    depth: int = 0
+    blocks: tuple[tuple[int, int], ...] = ()
+    """For a dim of the domain, the extent that one application takes of it."""
+    channel: Channel | None = None
+    """The engine, if one performs it; it costs what the transfer does."""
+    anchor: bool = False
+    """Whether it is the op that reduces: it stands inside all loops, others inside the parallel ones."""
+
+    def iterations(self, tile: Sequence[int | Ints]) -> int | Ints:
+        """The applications that one tile takes."""
+        blocks = dict(self.blocks)
+        return prod(-(-tile[dim] // blocks.get(dim, 1)) for dim in self.dims)
+
+
+@dataclass(frozen=True)
+class TileProblem:
+    """A domain, its operands, the bytes of each scope, and what is computed, in program order."""
+
+    dims: tuple[Dim, ...]
+    operands: tuple[Operand, ...]
+    capacity: Mapping[str, int]
+    works: tuple[Work, ...] = ()
+
+
+def held_bytes(operand: Operand, tile: Sequence[int | Ints]) -> int | Ints:
+    """The bytes of its scope that the part of one tile takes, row pitch included."""
+    part = operand.part(tile)
+    if not part:
+        return max(operand.element_bytes, operand.granule)
+    row = -(-(prod(part[-operand.adjoining :]) * operand.element_bytes) // operand.granule) * operand.granule
+    return row * prod(part[: -operand.adjoining])
+
+
+@dataclass(frozen=True)
+class Box:
+    """What one transfer of an operand moves: means over the tiles, where windows are out of bounds."""
+
+    elements: Ints
+    extents: list[Ints]
+    """Inside the tensor, of each of its dims."""
+    whole: list[Ints]
+    """Whether a dim is taken whole, and without padding: the next one then adjoins without a gap."""
+
+
+def box_of(operand: Operand, dims: Sequence[Dim], tile: Sequence[Ints], ones: Ints) -> Box:
+    """The window of an operand for each tile of a grid."""
+    parts = operand.part(tile)
+    extents: list[Ints] = []
+    whole: list[Ints] = []
+    for number, part in enumerate(parts):
+        if operand.bounds is None:
+            extents.append(part * ones)
+            whole.append(ones == 0)
+            continue
+        low, high = operand.padding[number] if operand.padding is not None else (0, 0)
+        bound = operand.bounds[number]
+        extents.append(_mean_length(operand.indices[number], dims, tile, bound, low, high, ones))
+        whole.append((part * ones >= bound) & (low == 0 and high == 0))
+    elements = ones.astype(np.float64)
+    for extent in extents:
+        elements = elements * extent
+    return Box(elements, extents, whole)
+
+
+def _mean_length(
+    row: tuple[int, ...], dims: Sequence[Dim], tile: Sequence[Ints], bound: int, low: int, high: int, ones: Ints
+) -> Ints:
+    """The mean number of elements along one dim of an operand that its windows have inside the tensor."""
+    moving = [dim for dim, coefficient in enumerate(row) if coefficient]
+    if not moving:
+        return ones.astype(np.float64)
+    sizes = np.stack([tile[dim] for dim in moving])
+    distinct, where = np.unique(sizes, axis=1, return_inverse=True)
+    lengths = [_exact_mean(row, dims, moving, [int(s) for s in column], bound, low, high) for column in distinct.T]
+    return np.array(lengths)[where.reshape(-1)]
+
+
+def _exact_mean(
+    row: tuple[int, ...], dims: Sequence[Dim], moving: list[int], sizes: list[int], bound: int, low: int, high: int
+) -> float:
+    length = 1 + sum(row[dim] * (size - 1) for dim, size in zip(moving, sizes, strict=True))
+    length = min(length, bound) if all(s >= dims[d].extent for d, s in zip(moving, sizes, strict=True)) else length
+    if prod(-(-dims[dim].extent // size) for dim, size in zip(moving, sizes, strict=True)) > MAX_WINDOWS:
+        return min(length, bound - low - high)
+    starts = [_starts(dims[dim], size, row[dim]) for dim, size in zip(moving, sizes, strict=True)]
+    inside = [
+        max(0, min(sum(at) + length - low, bound - low - high) - max(sum(at) - low, 0)) for at in product(*starts)
+    ]
+    return sum(inside) / len(inside)
+
+
+def _starts(dim: Dim, size: int, coefficient: int) -> list[int]:
+    """Where along an operand the tiles of a dim begin; a parallel one is shifted inwards at the end."""
+    starts = range(0, dim.extent, size)
+    last = max(0, dim.extent - size) if dim.parallel else dim.extent
+    return [coefficient * min(start, last) for start in starts]
+
+
+@dataclass(frozen=True)
+class Moving:
+    """What one transfer costs: cycles on its bus, and the commands that it takes."""
+
+    cycles: Ints
+    commands: Ints
+
+
+def moving(operand: Operand, box: Box, channel: Channel) -> Moving:
+    """What it costs to move one part of an operand through an engine."""
+    run = np.full_like(box.elements, float(operand.element_bytes))
+    rows, commands = np.ones_like(run), np.ones_like(run)
+    groups = np.zeros(run.shape, np.int64)
+    running = np.ones(run.shape, bool)
+    adjoins = np.zeros(run.shape, bool)
+    for number in reversed(range(len(box.extents))):
+        extent, whole = box.extents[number], box.whole[number]
+        padding = max(operand.padding[number]) if operand.padding is not None else 0
+        if padding and channel.pad_max is not None:
+            running = running & (run * padding <= channel.pad_max * operand.granule)
+        run = np.where(running, run * extent, run)
+        rows = np.where(running, rows, rows * extent)
+        groups = groups + (~running & ~adjoins & (extent > 1))
+        commands = np.where(~running & (groups > channel.dims - 1), commands * extent, commands)
+        adjoins = ~running & whole
+        # A row in a scope is as long as whole granules, and the next one begins after that.
+        ends_row = operand.scope is not None and number == len(box.extents) - operand.adjoining
+        running = running & whole & ((run % operand.granule == 0) if ends_row else True)
+    cycles = transfer_cycles(np.maximum(rows, 1), run, channel.rate, channel.row_overhead)
+    return Moving(np.ceil(cycles), np.ceil(np.maximum(commands, 1)))
+
+
+# Many tiles
+
+
+@dataclass
+class Tiles:
+    """Many tiles of a problem, one array for each dim, and what is true of them whatever the order of the loops."""
+
+    problem: TileProblem
+    tile: list[Ints]
+    ones: Ints
+
+    @cached_property
+    def trips(self) -> list[Ints]:
+        """How many tiles each dim is cut into."""
+        return [-(-dim.extent // size) for dim, size in zip(self.problem.dims, self.tile, strict=True)]
+
+    @cached_property
+    def boxes(self) -> list[Box]:
+        """What a transfer of each operand moves."""
+        return [box_of(operand, self.problem.dims, self.tile, self.ones) for operand in self.problem.operands]
+
+    @cached_property
+    def held(self) -> list[Ints]:
+        """The bytes that a part of each operand takes in its scope."""
+        return [self.ones * held_bytes(operand, self.tile) for operand in self.problem.operands]
+
+    @cached_property
+    def fetches(self) -> list[list[Moving]]:
+        """What it costs to bring a part of each operand, by the engines on its way."""
+        return self._moves([operand.fetch for operand in self.problem.operands])
+
+    @cached_property
+    def puts(self) -> list[list[Moving]]:
+        """What it costs to take a part of each operand away."""
+        return self._moves([operand.put for operand in self.problem.operands])
+
+    def _moves(self, ways: Sequence[tuple[Channel, ...]]) -> list[list[Moving]]:
+        triples = zip(self.problem.operands, self.boxes, ways, strict=True)
+        return [[moving(operand, box, channel) for channel in way] for operand, box, way in triples]
+
+    @cached_property
+    def work_cycles(self) -> list[tuple[Ints, Ints]]:
+        """The cycles of every op for one tile, and its commands: of an engine those of the transfer."""
+        found: list[tuple[Ints, Ints]] = []
+        for work in self.problem.works:
+            if work.channel is None:
+                found.append((self.ones * (work.depth + work.interval * work.iterations(self.tile)), self.ones))
+                continue
+            number = moved_operand(self.problem, work)
+            cost = moving(self.problem.operands[number], self.boxes[number], work.channel)
+            found.append((cost.cycles, cost.commands))
+        return found
+
+    def at(self, index: int) -> Tiles:
+        """One of the tiles."""
+        return Tiles(self.problem, [size[index : index + 1] for size in self.tile], self.ones[:1])
+
+
+def moved_operand(problem: TileProblem, work: Work) -> int:
+    """The operand whose rows an engine moves that performs `work`: the one off chip, else the one that is written."""
+    numbers = [*work.reads, work.writes]
+    return next((number for number in numbers if problem.operands[number].scope is None), work.writes)
+
+
+def level_of(operand: Operand, loops: Sequence[int]) -> int:
+    """How many of the loops are around a fetch of the operand: up to the innermost one that it depends on."""
+    return max((at + 1 for at, dim in enumerate(loops) if operand.depends_on(dim)), default=0)
+
+
+def is_refilled(operand: Operand, loops: Sequence[int]) -> bool:
+    """Whether a loop needs another part of the operand in every iteration."""
+    return operand.scope is not None and level_of(operand, loops) > 0
+
+
+def slots_of(operand: Operand, depths: Mapping[str, int]) -> int:
+    """The slots of an operand that is refilled: what is computed has two at most, however far fetches run ahead."""
+    count = depths.get(operand.scope or "", 1)
+    return count if operand.fetch or (operand.reads and not operand.writes) else min(count, COMPUTED_SLOTS)
+
+
+def time_of_tile(tiles: Tiles, loops: Sequence[int], depths: Mapping[str, int]) -> NestTime:
+    """How long the nest of a single tile takes, with so many slots in each scope for what is refilled."""
+    slots: dict[str, int] = {}
+    for number, operand in enumerate(tiles.problem.operands):
+        if not is_refilled(operand, loops):
+            continue
+        slots[str(number)] = slots_of(operand, depths)
+        for leaves, way in ((False, operand.fetch), (True, operand.put)):
+            for hop, channel in enumerate(way[:-1]):
+                slots[_between(number, hop, leaves=leaves)] = depths.get(channel.scope or "", 1)
+    return time_of(_nest(tiles, loops), slots)
+
+
+def _nest(tiles: Tiles, loops: Sequence[int]) -> list[Step | Loop]:
+    """The steps before, in and after every loop, in program order."""
+    problem = tiles.problem
+    inner = len(loops)
+    outer = sum(problem.dims[dim].parallel for dim in loops)
+    before: list[list[Step | Loop]] = [[] for _ in range(inner + 1)]
+    after: list[list[Step | Loop]] = [[] for _ in range(inner + 1)]
+    fetched: set[int] = set()
+    opened: set[int] = set()
+    anchored = not any(work.anchor for work in problem.works)
+    shared = _shared_units(problem)
+    for position, work in enumerate(problem.works):
+        level = inner if work.anchor else outer
+        anchored = anchored or work.anchor
+        for number in (*work.reads, work.writes):
+            operand = problem.operands[number]
+            if operand.fetch and number not in fetched:
+                fetched.add(number)
+                opened.add(number)
+                at = min(level, level_of(operand, loops))
+                side = after if anchored and not work.anchor and at == outer < inner else before
+                side[at] += _hops(tiles, number, shared, leaves=False)
+        step = _compute(tiles, position, opened, shared)
+        (before if work.anchor or not anchored or outer == inner else after)[level].append(step)
+        opened.add(work.writes)
+    for number, operand in enumerate(problem.operands):
+        if operand.put:
+            last = before if outer == inner else after
+            last[min(outer, level_of(operand, loops))] += _hops(tiles, number, shared, leaves=True)
+    nest: list[Step | Loop] = [*before[inner], *after[inner]]
+    for level in reversed(range(inner)):
+        trips = int(tiles.trips[loops[level]][0])
+        if len(nest) == 1 and isinstance(nest[0], Loop):
+            trips, nest = trips * nest[0].trips, list(nest[0].body)
+        nest = [*before[level], Loop(trips, tuple(nest)), *after[level]]
+    return nest
+
+
+def _shared_units(problem: TileProblem) -> frozenset[str]:
+    """The units that only move data, in both directions: their loops are skewed, so that stores hold up no loads."""
+    into = {channel.unit for operand in problem.operands for channel in operand.fetch}
+    out = {channel.unit for operand in problem.operands for channel in operand.put}
+    out |= {work.channel.unit for work in problem.works if work.channel is not None and _leaves(problem, work)}
+    return frozenset((into & out) - {work.unit for work in problem.works if work.channel is None})
+
+
+def _leaves(problem: TileProblem, work: Work) -> bool:
+    return problem.operands[work.writes].scope is None
+
+
+def _transfer(
+    channel: Channel,
+    cost: Moving,
+    reads: tuple[str, ...],
+    writes: tuple[str, ...],
+    stream: str | None,
+    *,
+    opens: bool = True,
+    leaves: bool = False,
+) -> Step:
+    commands = int(cost.commands[0])
+    cycles = ceil(float(cost.cycles[0]) / commands)
+    return Step(
+        channel.unit,
+        cycles,
+        channel.bus,
+        channel.latency,
+        channel.outstanding,
+        commands,
+        reads,
+        writes,
+        writes if opens else (),
+        stream,
+        leaves,
+    )
+
+
+def _hops(tiles: Tiles, number: int, shared: frozenset[str], *, leaves: bool) -> list[Step]:
+    """The transfers that bring a part of an operand, or take it away, one after the other."""
+    operand = tiles.problem.operands[number]
+    channels, costs = (operand.put, tiles.puts) if leaves else (operand.fetch, tiles.fetches)
+    way, end = ("out", "") if leaves else ("in", str(number))
+    places = [_between(number, hop, leaves=leaves) for hop in range(len(channels) - 1)]
+    ends = zip([str(number) if leaves else "", *places], [*places, end], strict=True)
+    steps: list[Step] = []
+    for (source, dest), channel, cost in zip(ends, channels, costs[number], strict=True):
+        stream = f"{channel.unit} {way}" if channel.unit in shared else None
+        reads, writes = ((name,) if name else () for name in (source, dest))
+        steps.append(_transfer(channel, cost, reads, writes, stream, leaves=leaves))
+    return steps
+
+
+def _between(number: int, hop: int, *, leaves: bool) -> str:
+    """The name of what an operand passes after a hop."""
+    return f"{number}.out{hop}" if leaves else f"{number}.{hop}"
+
+
+def _compute(tiles: Tiles, position: int, opened: set[int], shared: frozenset[str]) -> Step:
+    problem = tiles.problem
+    work = problem.works[position]
+    cycles, commands = tiles.work_cycles[position]
+    held = [number for number in work.reads if problem.operands[number].scope is not None]
+    reads = tuple(str(number) for number in held)
+    writes = (str(work.writes),) if problem.operands[work.writes].scope is not None else ()
+    opens = work.writes not in opened
+    if work.channel is not None:
+        leaves = _leaves(problem, work)
+        stream = f"{work.channel.unit} {'out' if leaves else 'in'}" if work.channel.unit in shared else None
+        return _transfer(work.channel, Moving(cycles, commands), reads, writes, stream, opens=opens, leaves=leaves)
+    return Step(work.unit, int(cycles[0]), reads=reads, writes=writes, opens=writes if opens else ())
+
+
+def fetch_counts(tiles: Tiles, loops: Sequence[int]) -> list[Ints]:
+    """How often a part of each operand is needed: loops that it does not depend on, inside, do not count."""
+    counts: list[Ints] = []
+    for operand in tiles.problem.operands:
+        count, running = tiles.ones, tiles.ones
+        for dim in loops:
+            running = running * tiles.trips[dim]
+            if operand.depends_on(dim):
+                count = np.where(tiles.trips[dim] > 1, running, count)
+        counts.append(count)
+    return counts
+
+
+@dataclass
+class Estimates:
+    """What all tiles of a grid are estimated to take under one order of the loops."""
+
+    tiles: Tiles
+    loops: tuple[int, ...]
+    counts: list[Ints] = field(init=False)
+    moved: Ints = field(init=False)
+    """Bytes over the edge of the chip."""
+
+    def __post_init__(self) -> None:
+        problem = self.tiles.problem
+        self.counts = fetch_counts(self.tiles, self.loops)
+        self.moved = self.tiles.ones * 0.0
+        for operand, box, count in zip(problem.operands, self.tiles.boxes, self.counts, strict=True):
+            passes = int(operand.reads) + int(operand.writes)
+            self.moved = self.moved + count * box.elements * (operand.element_bytes * passes)
+        self._transfers: list[tuple[int, Channel, Ints, Ints]] = []
+        """The operand, the engine, how often, and how long the unit has to wait for one."""
+        self._busy: dict[str, Ints] = {}
+        self._computing: dict[str, Ints] = {}
+        self._ends: Ints = self.tiles.ones * 0.0
+        self._add_transfers()
+        self._add_works()
+
+    def _add_transfers(self) -> None:
+        operands = self.tiles.problem.operands
+        for number, operand in enumerate(operands):
+            ways = [*zip(operand.fetch, self.tiles.fetches[number], strict=True)]
+            ways += [*zip(operand.put, self.tiles.puts[number], strict=True)]
+            for channel, cost in ways:
+                self._move(number, channel, cost.cycles, cost.commands)
+
+    def _move(self, number: int, channel: Channel, cycles: Ints, commands: Ints) -> None:
+        count = self.counts[number]
+        once = np.maximum(cycles, (cycles + commands * channel.latency) / channel.outstanding)
+        self._add(f"unit {channel.unit}", count * once)
+        if channel.bus is not None:
+            self._add(f"bus {channel.bus}", count * cycles)
+        self._transfers.append((number, channel, count, once + (channel.latency if channel.outstanding > 1 else 0)))
+        self._ends = self._ends + once
+
+    def _add(self, resource: str, cycles: Ints) -> None:
+        self._busy[resource] = self._busy.get(resource, 0) + cycles
+
+    def _add_works(self) -> None:
+        tiles, problem = self.tiles, self.tiles.problem
+        parallel, every = tiles.ones, tiles.ones
+        for dim in self.loops:
+            every = every * tiles.trips[dim]
+            if problem.dims[dim].parallel:
+                parallel = parallel * tiles.trips[dim]
+        for work, (cycles, commands) in zip(problem.works, tiles.work_cycles, strict=True):
+            times = every if work.anchor else parallel
+            if work.channel is not None:
+                held = [number for number in work.reads if problem.operands[number].scope is not None]
+                number = work.writes if problem.operands[work.writes].scope is not None else (held or [work.writes])[0]
+                self._move(number, work.channel, cycles, commands)
+                continue
+            self._add(f"unit {work.unit}", times * cycles)
+            self._computing[work.unit] = self._computing.get(work.unit, 0) + times * cycles
+
+    def fits(self, depths: Mapping[str, int]) -> Ints:
+        """Which tiles fit with so many slots for what is refilled."""
+        tiles, found = self.tiles, self.tiles.ones > 0
+        for scope, capacity in tiles.problem.capacity.items():
+            used = tiles.ones * 0
+            for operand, held, count in zip(tiles.problem.operands, tiles.held, self.counts, strict=True):
+                if operand.scope == scope:
+                    used = used + held * np.where(count > 1, slots_of(operand, depths), 1)
+            found = found & (used <= capacity)
+        return found
+
+    def cycles(self, depths: Mapping[str, int]) -> Ints:
+        """What the busiest resource needs, or ops and transfers where there is one slot, and the two ends."""
+        operands = self.tiles.problem.operands
+        computing = self.tiles.ones * 0.0
+        for cycles in self._computing.values():
+            computing = np.maximum(computing, cycles)
+        exposed = self.tiles.ones * 0.0
+        for number, channel, count, once in self._transfers:
+            if depths.get(operands[number].scope or "", 1) < 2:
+                exposed = exposed + np.where(count > 1, (count - 1) * once, 0)
+                continue
+            for other, beside, often, _ in self._transfers:
+                # A transfer of an outer loop holds up those of the inner ones, which are only so far ahead.
+                together = beside.unit == channel.unit or (channel.bus is not None and beside.bus == channel.bus)
+                if together and level_of(operands[other], self.loops) > level_of(operands[number], self.loops):
+                    slack = depths.get(operands[other].scope or "", 1) * computing / np.maximum(often, 1)
+                    exposed = exposed + np.where((count > 1) & (often > count), (count - 1) * (once - slack), 0).clip(0)
+        total = computing + exposed
+        for cycles in self._busy.values():
+            total = np.maximum(total, cycles)
+        return total + self._ends
