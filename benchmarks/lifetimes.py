@@ -17,7 +17,7 @@ from penstock.dialects.graph import ConstantOp, PatternKind, pattern_kind, tenso
 from penstock.passes.graph.expose_values import name_of
 from penstock.passes.graph.fusion.nodes import is_graph_op
 from penstock.passes.graph.values import is_constant, is_view, require_static
-from penstock.passes.planning.on_chip.problem import Access, OnChipProblem, Tensor
+from penstock.passes.planning.on_chip.problem import OnChipProblem, Tensor, TensorAccess
 from penstock.passes.planning.problem import Buffer, Problem
 
 Weights = Literal["none", "used", "prefetched"]
@@ -216,9 +216,9 @@ def on_chip_problem(
     values = _Values(_body(graph), given := options or Lifetimes(), time)
     tensors: list[Tensor] = []
     for value in values.found:
-        accesses = [] if value.made is None else [Access(value.made)]
+        accesses = [] if value.made is None else [TensorAccess(value.made)]
         accesses += [
-            Access(step, None if count == value.size else count) for step, count in sorted(value.reads.items())
+            TensorAccess(step, None if count == value.size else count) for step, count in sorted(value.reads.items())
         ]
         if accesses:
             source, output = value.made is None, value.returned and value.made is not None

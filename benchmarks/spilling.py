@@ -34,9 +34,9 @@ from benchmarks.lifetimes import Lifetimes, on_chip_problem
 from benchmarks.measure import Row, cpu_seconds, limited, say, table
 from benchmarks.networks import network
 from penstock.dialects.graph import ConvOp, FusedOp, GemmOp, MatmulOp, tensor_of
-from penstock.passes.planning.on_chip.milp import Highs, Model
+from penstock.passes.planning.on_chip.milp import Highs, LinearProgram
 from penstock.passes.planning.on_chip.pinning import step_bytes, step_time, unlimited
-from penstock.passes.planning.on_chip.problem import Access, OnChipAllocation, OnChipProblem
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, TensorAccess
 from penstock.passes.planning.on_chip.registry import Options, decide, strategy
 from penstock.passes.planning.registry import DEFAULT_PLANNER
 
@@ -109,7 +109,7 @@ def decided(problem: OnChipProblem, name: str, planner: str) -> tuple[OnChipAllo
 
 def relaxed_bound(problem: OnChipProblem) -> int:
     """The bytes that no answer can do without, by the linear relaxation of the model."""
-    model = Model.of(problem)
+    model = LinearProgram.of(problem)
     model.integral = [False] * len(model.costs)
     return Highs(model).solve(None).bound
 
@@ -182,7 +182,7 @@ def setting_of_onsram(name: str) -> OnChipProblem:
     options = Lifetimes(2, weights="used")
     found = on_chip_problem(main, ON_CHIP, options, time=lambda op: operations(op) / OPERATIONS, bandwidth=BANDWIDTH)
 
-    def staged(access: Access, size: int, is_weight: bool) -> Access:
+    def staged(access: TensorAccess, size: int, is_weight: bool) -> TensorAccess:
         return replace(access, may_reside=not is_weight, staging=min(size, DOUBLE_BUFFER))
 
     tensors = tuple(

@@ -15,12 +15,12 @@ from sampling import examples
 from penstock.passes.planning import registry as planners
 from penstock.passes.planning.on_chip.pinning import unlimited
 from penstock.passes.planning.on_chip.problem import (
-    Access,
     OnChipAllocation,
     OnChipProblem,
-    Run,
+    ResidentRun,
     Spans,
     Tensor,
+    TensorAccess,
     memory,
     movements,
     traffic,
@@ -39,11 +39,11 @@ PROVING = ("milp", "sweep")
 def tensors(draw: st.DrawFn, number: int, steps: int, most: int, strict: bool) -> Tensor:
     at = sorted(draw(st.sets(st.integers(0, steps - 1), min_size=1, max_size=most)))
     size = draw(st.integers(0, 12))
-    accesses: list[Access] = []
+    accesses: list[TensorAccess] = []
     for step in at:
         may_reside = draw(st.sampled_from([True, True, True, False]))
         accesses.append(
-            Access(
+            TensorAccess(
                 step,
                 draw(st.none() | st.integers(0, 30)),
                 may_reside,
@@ -145,7 +145,7 @@ def least(problem: OnChipProblem) -> int | None:
     priced = [(sum(map(cost, problem.tensors, choice)), choice) for choice in choices]
     for bytes_moved, choice in sorted(priced, key=lambda each: each[0]):
         runs = (
-            Run(tensor.id, first, last, 0)
+            ResidentRun(tensor.id, first, last, 0)
             for tensor, spans in zip(problem.tensors, choice, strict=True)
             for first, last in spans
         )
@@ -231,7 +231,7 @@ def test_the_runs_of_one_tensor_cost_what_is_counted_and_the_cheapest_are_found(
     for tensor in problem.tensors:
         choices = list(all_spans(tensor))
         for spans in choices:
-            found = OnChipAllocation(tuple(Run(tensor.id, first, last, 0) for first, last in spans))
+            found = OnChipAllocation(tuple(ResidentRun(tensor.id, first, last, 0) for first, last in spans))
             assert traffic(problem, found) == {tensor.id: cost(tensor, spans)}
             counted = sorted((each.step, each.bytes) for each in movements(problem, found))
             assert counted == sorted(moves(tensor, spans))

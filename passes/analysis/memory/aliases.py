@@ -45,7 +45,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Part:
+class RootBox:
     """A box of the elements of a root, which a memref certainly is."""
 
     root: int
@@ -61,7 +61,7 @@ class Part:
         """Whether it is all of the root."""
         return self.sizes == self.shape and all(at.constant == 0 for at in self.offsets)
 
-    def window(self, begin: Sequence[int | SSAValue], sizes: Sequence[int]) -> Part | None:
+    def window(self, begin: Sequence[int | SSAValue], sizes: Sequence[int]) -> RootBox | None:
         """The box of that size that begins at `begin`, both by the dims of the memref; None where it is reshaped."""
         if self.dims is None:
             return None
@@ -93,7 +93,7 @@ class Aliases:
         self._irregular = 0
         self._sources: dict[SSAValue, list[SSAValue]] = {}
         self._roots_of: dict[SSAValue, int] = {root: 1 << number for number, root in enumerate(self.roots)}
-        self._parts: dict[SSAValue, Part | None] = {}
+        self._parts: dict[SSAValue, RootBox | None] = {}
         self._spread(graph)
         self._note_escapes(function)
         self.certain = sum(1 << number for number in range(len(self.roots)) if self._keeps_all(number))
@@ -173,7 +173,7 @@ class Aliases:
 
     # what is certain
 
-    def part(self, value: SSAValue) -> Part | None:
+    def part(self, value: SSAValue) -> RootBox | None:
         """The box of a root that `value` is, whichever way it came; None where that is not known."""
         if value not in self._parts:
             # What is made of itself, iteration by iteration, is not looked through.
@@ -181,7 +181,7 @@ class Aliases:
             self._parts[value] = self._find_part(value)
         return self._parts[value]
 
-    def _find_part(self, value: SSAValue) -> Part | None:
+    def _find_part(self, value: SSAValue) -> RootBox | None:
         if (number := self.number.get(value)) is not None:
             return _whole(number, value.type)
         op = value.owner
@@ -209,14 +209,14 @@ class Aliases:
         mask = self.of(value)
         return mask.bit_length() - 1 if mask and mask & (mask - 1) == 0 else None
 
-    def _joined(self, value: SSAValue) -> Part | None:
+    def _joined(self, value: SSAValue) -> RootBox | None:
         """A value that is all of one root by whichever way it came, looking through its sources."""
         number = self._sole(value)
         if number is None or not isa(value.type, MemRefType) or not value.type.has_static_shape():
             return None
         seen = {value}
         waiting = [value]
-        whole: Part | None = None
+        whole: RootBox | None = None
         while waiting:
             for source in self._sources.get(waiting.pop(), ()):
                 if source in seen:
@@ -233,7 +233,7 @@ class Aliases:
             return None
         return whole if value.type.get_shape() == whole.shape else replace(whole, dims=None)
 
-    def _subview(self, op: memref.SubviewOp) -> Part | None:
+    def _subview(self, op: memref.SubviewOp) -> RootBox | None:
         part = self.part(op.source)
         sizes, steps = op.static_sizes.get_values(), op.static_strides.get_values()
         if part is None or DYNAMIC_INDEX in sizes or set(steps) - {1}:
@@ -258,11 +258,11 @@ def _is_chosen(value: SSAValue) -> bool:
     return not isinstance(value.owner, Operation) or isinstance(value.owner, (*CONTROL, arith.SelectOp))
 
 
-def _whole(number: int, type: Attribute) -> Part | None:
+def _whole(number: int, type: Attribute) -> RootBox | None:
     if not isa(type, MemRefType) or not type.has_static_shape():
         return None
     shape = tuple(type.get_shape())
-    return Part(number, shape, (AffineIndex(),) * len(shape), shape, tuple(range(len(shape))))
+    return RootBox(number, shape, (AffineIndex(),) * len(shape), shape, tuple(range(len(shape))))
 
 
 def _is_packed(type: MemRefType[Attribute]) -> bool:

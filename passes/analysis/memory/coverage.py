@@ -17,7 +17,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.loops import constant_of, trip_count
-from penstock.passes.analysis.memory.aliases import Part, bits
+from penstock.passes.analysis.memory.aliases import RootBox, bits
 from penstock.passes.analysis.memory.effects import Effect
 from penstock.passes.analysis.memory.footprint import is_inside
 from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
@@ -51,7 +51,7 @@ class _Scanned:
     """What is done in a block: roots it may read, and boxes it writes whenever it is executed."""
 
     reads: int
-    fills: list[Part]
+    fills: list[RootBox]
 
 
 @dataclass
@@ -63,7 +63,7 @@ class _Finder:
     def scan(self, block: Block) -> _Scanned:
         """Find the kills in a block, and in the blocks inside its ops."""
         reads = 0
-        fills: list[Part] = []
+        fills: list[RootBox] = []
         runs: dict[int, _Run] = {}
         for op in block.ops:
             found = self._of(op)
@@ -103,7 +103,7 @@ class _Finder:
             reads |= finder.scan(block).reads
         return _Scanned(reads, [])
 
-    def _extend(self, runs: dict[int, _Run], op: Operation, part: Part) -> None:
+    def _extend(self, runs: dict[int, _Run], op: Operation, part: RootBox) -> None:
         box = _constant_box(part)
         if box is None:
             return
@@ -117,7 +117,7 @@ class _Finder:
             del runs[part.root]
 
 
-def _constant_box(part: Part) -> Box | None:
+def _constant_box(part: RootBox) -> Box | None:
     if any(at.terms for at in part.offsets):
         return None
     return tuple((at.base, at.base + size) for at, size in zip(part.offsets, part.sizes, strict=True))
@@ -140,7 +140,7 @@ def _without(box: Box, other: Box) -> list[Box]:
     return left
 
 
-def over_iterations(part: Part, loop: scf.ForOp) -> Part | None:
+def over_iterations(part: RootBox, loop: scf.ForOp) -> RootBox | None:
     """What all iterations of a loop write that writes `part` in each; None if that is not known to be a box."""
     trips, lower, step = trip_count(loop), constant_of(loop.lb), constant_of(loop.step)
     if not trips or lower is None or step is None or step < 1:

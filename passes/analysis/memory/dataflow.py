@@ -33,11 +33,11 @@ from xdsl.ir import Operation, SSAValue
 from penstock.dialects.machine import find_target
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits
 from penstock.passes.analysis.memory.coverage import certain_kills
-from penstock.passes.analysis.memory.effects import CallSummary, Effect, Effects
+from penstock.passes.analysis.memory.effects import CallSummary, Effect, MemoryEffects
 from penstock.passes.analysis.memory.graph import CONTROL, BasicBlock, FlowGraph
 
 
-class Transfer(NamedTuple):
+class TransferFunction(NamedTuple):
     """What a node, or several in a row, do to a set: first take away, then add."""
 
     kill: int
@@ -46,17 +46,17 @@ class Transfer(NamedTuple):
     def __call__(self, found: int) -> int:
         return found & ~self.kill | self.gen
 
-    def then(self, later: Transfer) -> Transfer:
+    def then(self, later: TransferFunction) -> TransferFunction:
         """This, then that."""
-        return Transfer(self.kill | later.kill, self.gen & ~later.kill | later.gen)
+        return TransferFunction(self.kill | later.kill, self.gen & ~later.kill | later.gen)
 
 
-_NOTHING = Transfer(0, 0)
+_NOTHING = TransferFunction(0, 0)
 
 
 def solve(
     graph: FlowGraph,
-    transfers: Mapping[Operation, Transfer],
+    transfers: Mapping[Operation, TransferFunction],
     at_end: int = 0,
     *,
     forward: bool = False,
@@ -84,7 +84,7 @@ def solve(
         for op in in_order(block):
             whole[block.number] = whole[block.number].then(transfers.get(op, _NOTHING))
         if at_start is not None:
-            whole[block.number] = whole[block.number].then(Transfer(at_start[block.number], 0))
+            whole[block.number] = whole[block.number].then(TransferFunction(at_start[block.number], 0))
     into = [at_end if (block is graph.entry if forward else not block.edges) else 0 for block in blocks]
     out: list[int | None] = [None] * len(blocks)
     waiting = [graph.entry] if forward else list(blocks)
@@ -124,7 +124,7 @@ class DataFlow:
         self._module = module if isinstance(module, ModuleOp) else None
         self.graph = FlowGraph(function)
         self.aliases = Aliases(self.graph)
-        effects = Effects(self.aliases, target, self._summarize)
+        effects = MemoryEffects(self.aliases, target, self._summarize)
         self.effects: dict[Operation, Effect] = {op: effects.of(op) for op in self.graph.nodes()}
         """What each node does."""
         self._kills = certain_kills(self.graph, self.effects, self.aliases.certain)
@@ -173,30 +173,30 @@ class DataFlow:
             frozenset(arguments[root] for root in bits(self.aliases.arguments & ~kept & ~escaped)),
         )
 
-    def _at_entry(self, transfers: Mapping[Operation, Transfer], at_end: int) -> int:
+    def _at_entry(self, transfers: Mapping[Operation, TransferFunction], at_end: int) -> int:
         after = solve(self.graph, transfers, at_end)
         if not self.graph.entry.nodes:
             return at_end
         first = self.graph.entry.nodes[0]
         return transfers.get(first, _NOTHING)(after[first])
 
-    def _backward(self) -> dict[Operation, Transfer]:
+    def _backward(self) -> dict[Operation, TransferFunction]:
         """USE and KILL of each node that has one."""
-        transfers: dict[Operation, Transfer] = {}
+        transfers: dict[Operation, TransferFunction] = {}
         for op, effect in self.effects.items():
             kill = self._kills.get(op, 0) | self._made(op)
             if kill or effect.reads:
-                transfers[op] = Transfer(kill, effect.reads)
+                transfers[op] = TransferFunction(kill, effect.reads)
         return transfers
 
-    def _forward(self) -> dict[Operation, Transfer]:
+    def _forward(self) -> dict[Operation, TransferFunction]:
         """What each node writes and makes."""
         escaped = self.aliases.escaped
-        transfers: dict[Operation, Transfer] = {}
+        transfers: dict[Operation, TransferFunction] = {}
         for op, effect in self.effects.items():
             made = self._made(op)
             if made or effect.writes:
-                transfers[op] = Transfer(made, effect.writes | made & escaped)
+                transfers[op] = TransferFunction(made, effect.writes | made & escaped)
         return transfers
 
     def _made(self, op: Operation) -> int:
@@ -233,7 +233,7 @@ def outlived(graph: FlowGraph, aliases: Aliases) -> int:
             found |= 1 << number[value] if value in number else 0
         return found
 
-    transfers = {op: Transfer(mask(iter(op.results)), mask(_used_by(op))) for op in graph.nodes()}
+    transfers = {op: TransferFunction(mask(iter(op.results)), mask(_used_by(op))) for op in graph.nodes()}
     named_at_start = [0] * len(graph.blocks)
     for edge in graph.edges():
         named_at_start[edge.target.number] |= mask(name for _, name in edge.handed)

@@ -18,7 +18,7 @@ from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import IMMEDIATE, TargetOp
 from penstock.dialects.mem import CopyOp
-from penstock.passes.analysis.memory.aliases import Aliases, Allocation, Part, is_memory
+from penstock.passes.analysis.memory.aliases import Aliases, Allocation, RootBox, is_memory
 from penstock.passes.analysis.memory.graph import CONTROL
 from penstock.runtime.interpreter.domain import Access
 
@@ -31,7 +31,7 @@ class Effect:
     """Roots of which it may read some byte, written before it."""
     writes: int = 0
     """Roots of which it may write some byte."""
-    fills: tuple[Part, ...] = ()
+    fills: tuple[RootBox, ...] = ()
     """What it writes in any case, all elements of it, without reading one of them first."""
 
     @property
@@ -58,7 +58,7 @@ Summarize = Callable[[func.CallOp], CallSummary | None]
 """What a callee does; None where it is not known."""
 
 
-class Effects:
+class MemoryEffects:
     """The effects of the ops of one function."""
 
     def __init__(self, aliases: Aliases, target: TargetOp | None, summarize: Summarize):
@@ -113,17 +113,17 @@ class Effects:
             return Effect(touched, self._aliases.of_all(op.outputs))
         return Effect(touched, touched)
 
-    def _part(self, value: SSAValue) -> Part | None:
+    def _part(self, value: SSAValue) -> RootBox | None:
         return self._aliases.part(value)
 
-    def _fills(self, *parts: Part | None) -> tuple[Part, ...]:
+    def _fills(self, *parts: RootBox | None) -> tuple[RootBox, ...]:
         return tuple(part for part in parts if part is not None and self._aliases.certain >> part.root & 1)
 
-    def _element(self, op: memref.StoreOp) -> Part | None:
+    def _element(self, op: memref.StoreOp) -> RootBox | None:
         part = self._part(op.memref)
         return None if part is None else part.window(list(op.indices), [1] * len(op.indices))
 
-    def _moved(self, op: CopyOp | DmaOp) -> Part | None:
+    def _moved(self, op: CopyOp | DmaOp) -> RootBox | None:
         """What a transfer writes whatever its windows are."""
         part = self._part(op.dest)
         if part is None:
@@ -186,7 +186,7 @@ class Effects:
         writes = self._aliases.of_all(operands[number] for number in outputs)
         if extents is None or any(extent < 1 for extent in extents):
             return Effect(reads, writes)
-        parts: list[Part | None] = []
+        parts: list[RootBox | None] = []
         for number in outputs:
             part = self._part(operands[number])
             parts.append(part if part is not None and _covers(maps[number], extents, operands[number]) else None)

@@ -24,7 +24,7 @@ from penstock.passes.index_builder import Index, materialize
 
 
 @dataclass(frozen=True)
-class Source:
+class CopySource:
     """What a copy reads: the box at `offsets` of `memref`."""
 
     memref: SSAValue
@@ -40,7 +40,7 @@ class Source:
         return self.values[dim] if self.values is not None else self.offsets[dim].build(builder)
 
 
-def source_of(copy: CopyOp) -> Source:
+def source_of(copy: CopyOp) -> CopySource:
     """What `copy` reads, in terms of the memref that its source is a view of, as far as their layouts agree."""
     source, values = copy.source, tuple(copy.mixed_source_offsets())
     offsets = [AffineIndex.of(offset) for offset in values]
@@ -52,7 +52,7 @@ def source_of(copy: CopyOp) -> Source:
         begin = get_dynamic_index_list(view.static_offsets.get_values(), view.offsets, DYNAMIC_INDEX)
         offsets = [offset + AffineIndex.of(start) for offset, start in zip(offsets, begin, strict=True)]
         source = view.source
-    return Source(source, shape_of(source), tuple(offsets), values if source is copy.source else None, copy.box)
+    return CopySource(source, shape_of(source), tuple(offsets), values if source is copy.source else None, copy.box)
 
 
 def shape_of(value: SSAValue) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ def is_inside(value: SSAValue, op: Operation) -> bool:
 class Footprint:
     """The box that loops read of a source: static extents, at an origin that is known before the loops."""
 
-    source: Source
+    source: CopySource
     extents: tuple[int, ...]
     origins: tuple[AffineIndex, ...]
     """Where the box begins, unless that lies outside the source: then it is moved inwards."""
@@ -114,7 +114,7 @@ class Footprint:
         return builder.insert(arith.SubiOp(own, origin)).result
 
 
-def footprint(source: Source, loop: Operation | None) -> Footprint | None:
+def footprint(source: CopySource, loop: Operation | None) -> Footprint | None:
     """
     What the runs of `loop` (of the copy itself, if None) read of `source`; None where no static box holds it.
 

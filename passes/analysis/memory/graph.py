@@ -45,13 +45,13 @@ class BasicBlock:
 
     number: int
     nodes: list[Operation] = field(default_factory=list[Operation])
-    edges: list[Edge] = field(default_factory=list["Edge"])
+    edges: list[FlowEdge] = field(default_factory=list["FlowEdge"])
     """Where it goes on."""
-    entering: list[Edge] = field(default_factory=list["Edge"])
+    entering: list[FlowEdge] = field(default_factory=list["FlowEdge"])
 
 
 @dataclass(eq=False)
-class Edge:
+class FlowEdge:
     """One way from a basic block to another."""
 
     source: BasicBlock
@@ -79,7 +79,7 @@ class FlowGraph:
         for block in self.blocks:
             yield from block.nodes
 
-    def edges(self) -> Iterator[Edge]:
+    def edges(self) -> Iterator[FlowEdge]:
         """All edges."""
         for block in self.blocks:
             yield from block.edges
@@ -92,7 +92,7 @@ class FlowGraph:
     def _link(
         self, source: BasicBlock, target: BasicBlock, values: Sequence[SSAValue] = (), names: Sequence[SSAValue] = ()
     ) -> None:
-        edge = Edge(source, target, tuple(zip(values, names, strict=False)))
+        edge = FlowEdge(source, target, tuple(zip(values, names, strict=False)))
         source.edges.append(edge)
         target.entering.append(edge)
 

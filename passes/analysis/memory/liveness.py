@@ -27,7 +27,7 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits
-from penstock.passes.analysis.memory.dataflow import DataFlow, Transfer, outlived, solve
+from penstock.passes.analysis.memory.dataflow import DataFlow, TransferFunction, outlived, solve
 from penstock.passes.analysis.memory.graph import CONTROL
 from penstock.passes.analysis.memory.in_flight import InFlight
 from penstock.passes.planning.problem import Interval
@@ -170,7 +170,7 @@ class Liveness:
         kept = InFlight(flow.graph, flow.aliases, flow.effects).kept()
         if kept is None or not kept.needed:
             return
-        transfers = {op: Transfer(0, needed) for op, needed in kept.needed.items()}
+        transfers = {op: TransferFunction(0, needed) for op, needed in kept.needed.items()}
         for op, after in solve(flow.graph, transfers).items():
             before = after | kept.needed.get(op, 0)
             alive[op] |= before & kept.before[op] | after & kept.after[op]

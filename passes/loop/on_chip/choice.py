@@ -20,16 +20,16 @@ from penstock.passes.analysis.intrinsics import Match, match_intrinsic
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.memory.memory_problems import function_problems, memory_problems
 from penstock.passes.loop.mem_plan import find_plan
-from penstock.passes.loop.on_chip.places import Place, Specializer, best_place, target_has_no_way
+from penstock.passes.loop.on_chip.places import OnChipLayout, Specializer, best_layout, target_has_no_way
 from penstock.passes.loop.on_chip.program import ProgramUse, Site
 from penstock.passes.loop.on_chip.specialize import CannotReside, Resident
 from penstock.passes.loop.rings import kernel_with_rings
 from penstock.passes.planning.on_chip.problem import (
-    Access,
     Movement,
     OnChipAllocation,
     OnChipProblem,
     Tensor,
+    TensorAccess,
     movements,
 )
 from penstock.passes.planning.on_chip.registry import Options, decide
@@ -44,12 +44,16 @@ MAX_ARGUMENTS = 3
 """Arguments of a call of which every subset is planned, to see what each of them frees."""
 
 
+Staging = dict[tuple[str, int], int]
+"""By tensor and step, the bytes that a streamed access takes besides."""
+
+
 @dataclass
 class Decision:
     """What stays in one scope."""
 
     scope: str
-    places: dict[str, Place]
+    places: dict[str, OnChipLayout]
     """Where each tensor of the problem lies, by name."""
     problem: OnChipProblem
     allocation: OnChipAllocation
@@ -94,7 +98,7 @@ class Chooser:
     """Accesses, by tensor and step, that turned out to have to stream."""
     why: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     """Why they have to."""
-    offered: dict[str, Place] = field(default_factory=dict[str, Place])
+    offered: dict[str, OnChipLayout] = field(default_factory=dict[str, OnChipLayout])
     """For each tensor its place in the scope that would save most."""
     _peaks: dict[tuple[str, str, tuple[tuple[int, Resident], ...]], int] = field(
         default_factory=dict[tuple[str, str, tuple[tuple[int, Resident], ...]], int]
@@ -109,7 +113,7 @@ class Chooser:
         """Decide for every scope; each tensor is offered to the scope that saves most, then to the others."""
         scopes = [name for name in self.target.scopes() if not target_has_no_way(self.target, name)]
         places = {
-            (tensor.name, scope): best_place(tensor, scope, self.made)
+            (tensor.name, scope): best_layout(tensor, scope, self.made)
             for tensor in self.program.tensors
             for scope in scopes
         }
@@ -119,7 +123,7 @@ class Chooser:
         left = {tensor.name: tensor for tensor in self.program.tensors}
         decisions: list[Decision] = []
         for number, scope in enumerate(scopes):
-            offered: dict[str, Place] = {}
+            offered: dict[str, OnChipLayout] = {}
             for name in left:
                 here = places[name, scope]
                 later = max((places[name, other].saved for other in scopes[number + 1 :]), default=0)
@@ -132,12 +136,12 @@ class Chooser:
             self.fixed.update(decision.residents())
         return decisions
 
-    def _could_gain(self, name: str, place: Place) -> bool:
+    def _could_gain(self, name: str, place: OnChipLayout) -> bool:
         """Whether a tensor would move fewer bytes in a scope without end."""
         tensor = self._tensor(name, place, {})
         return cheapest(tensor)[0] < sum(tensor.streamed(index) for index in range(len(tensor.accesses)))
 
-    def _decide(self, scope: str, places: dict[str, Place]) -> Decision:
+    def _decide(self, scope: str, places: dict[str, OnChipLayout]) -> Decision:
         """Ask until the answer is one that kernels can be made for."""
         while True:
             places = {name: place for name, place in places.items() if self._accesses(name, place, {})}
@@ -187,9 +191,9 @@ class Chooser:
 
     # the problem
 
-    def _problem(self, scope: str, places: Mapping[str, Place]) -> OnChipProblem:
+    def _problem(self, scope: str, places: Mapping[str, OnChipLayout]) -> OnChipProblem:
         granule = self.target.scope(scope).granule_bytes
-        staging: dict[tuple[str, int], int] = {}
+        staging: Staging = {}
         workspace = [self._workspace(scope, step, places, staging) for step in range(len(self.program.steps))]
         return OnChipProblem(
             tuple(self._tensor(name, place, staging) for name, place in places.items()),
@@ -200,7 +204,7 @@ class Chooser:
             self._bandwidth(),
         )
 
-    def _accesses(self, name: str, place: Place, staging: Mapping[tuple[str, int], int]) -> tuple[Access, ...]:
+    def _accesses(self, name: str, place: OnChipLayout, staging: Staging) -> tuple[TensorAccess, ...]:
         """
         The accesses of a tensor that are to be decided.
 
@@ -209,16 +213,16 @@ class Chooser:
         """
         by_step = place.tensor.by_step()
         written = [step for step, sites in by_step.items() if any(site.writes for site in sites)]
-        found: list[Access] = []
+        found: list[TensorAccess] = []
         for step, sites in by_step.items():
             may_reside = all(site in place.residents for site in sites) and (name, step) not in self.banned
             if may_reside or (written and step <= written[-1]):
                 moved = sum(site.into + site.out for site in sites)
                 size = staging.get((name, step), 0)
-                found.append(Access(step, moved, may_reside=may_reside, writes=step in written, staging=size))
+                found.append(TensorAccess(step, moved, may_reside=may_reside, writes=step in written, staging=size))
         return tuple(found)
 
-    def _tensor(self, name: str, place: Place, staging: Mapping[tuple[str, int], int]) -> Tensor:
+    def _tensor(self, name: str, place: OnChipLayout, staging: Staging) -> Tensor:
         """A tensor of the problem. One that is read off chip is written back, as an output is."""
         tensor, accesses = place.tensor, self._accesses(name, place, staging)
         shape = "x".join(map(str, tensor.type.get_shape()))
@@ -237,9 +241,7 @@ class Chooser:
             kind=f"{maker} {shape}",
         )
 
-    def _workspace(
-        self, scope: str, step: int, places: Mapping[str, Place], staging: dict[tuple[str, int], int]
-    ) -> int:
+    def _workspace(self, scope: str, step: int, places: Mapping[str, OnChipLayout], staging: Staging) -> int:
         """
         The bytes that a step takes whatever is resident; what each access that is streamed takes besides goes to
         `staging`. Together they are never less than what the kernel takes.

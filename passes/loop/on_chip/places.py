@@ -54,7 +54,7 @@ class Border:
 
 
 @dataclass
-class Place:
+class OnChipLayout:
     """A way for a tensor to lie in a scope."""
 
     tensor: TensorUse
@@ -99,7 +99,7 @@ class Place:
         return Resident(argument_type(type))
 
 
-def best_place(tensor: TensorUse, scope: str, made: Specializer) -> Place:
+def best_layout(tensor: TensorUse, scope: str, made: Specializer) -> OnChipLayout:
     """The way to lie in `scope` that most bytes gain by, and the smallest of those."""
     borders: dict[Site, Border] = {}
     never: dict[Site, str] = {}
@@ -120,7 +120,7 @@ def best_place(tensor: TensorUse, scope: str, made: Specializer) -> Place:
     return min(places, key=lambda place: (-place.saved, place.size))
 
 
-def _places(tensor: TensorUse, scope: str, borders: Mapping[Site, Border], target: TargetOp) -> Iterator[Place]:
+def _places(tensor: TensorUse, scope: str, borders: Mapping[Site, Border], target: TargetOp) -> Iterator[OnChipLayout]:
     granule = target.scope(scope).granule_bytes
     wanted = [None, *_joined(borders)]
     for border in wanted:
@@ -134,7 +134,7 @@ def _places(tensor: TensorUse, scope: str, borders: Mapping[Site, Border], targe
         else:
             kept = list(dict.fromkeys((rows, packed)))
         for type in kept:
-            yield Place(tensor, scope, type, border, granule)
+            yield OnChipLayout(tensor, scope, type, border, granule)
 
 
 def _joined(borders: Mapping[Site, Border]) -> list[Border]:
@@ -147,8 +147,10 @@ def _joined(borders: Mapping[Site, Border]) -> list[Border]:
     return [Border(halo, value) for value, halo in joined.items()]
 
 
-def _tried(place: Place, borders: Mapping[Site, Border], never: Mapping[Site, str], made: Specializer) -> Place:
-    """The place with what each access finds there."""
+def _tried(
+    place: OnChipLayout, borders: Mapping[Site, Border], never: Mapping[Site, str], made: Specializer
+) -> OnChipLayout:
+    """The layout with what each access finds there."""
     place.reasons.update(never)
     for site in place.tensor.sites:
         if site in never:

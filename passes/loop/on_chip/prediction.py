@@ -15,7 +15,7 @@ from penstock.passes.analysis.kernels import ENTRY
 from penstock.passes.analysis.memory.liveness import Allocation
 from penstock.passes.analysis.memory.memory_problems import scope_of_allocation, size_in_bytes
 from penstock.passes.loop.on_chip.choice import Decision
-from penstock.passes.loop.on_chip.places import Place
+from penstock.passes.loop.on_chip.places import OnChipLayout
 from penstock.passes.loop.on_chip.program import ProgramUse, Site
 
 PREDICTED = "predicted_traffic"
@@ -85,7 +85,7 @@ def _main(module: ModuleOp) -> func.FuncOp | None:
     return next(found, None)
 
 
-def remarks(program: ProgramUse, decisions: Sequence[Decision], offered: Mapping[str, Place]) -> Iterator[str]:
+def remarks(program: ProgramUse, decisions: Sequence[Decision], offered: Mapping[str, OnChipLayout]) -> Iterator[str]:
     """
     A line for each tensor that stays on chip at some time, for each that is made and read by the machine and never
     does, and for each other buffer that stays off chip. `offered` is the place of each tensor in the scope that would
@@ -130,7 +130,7 @@ def _why_not_considered(program: ProgramUse, function: func.FuncOp, op: Allocati
 
 
 def _tensors(
-    program: ProgramUse, decisions: Sequence[Decision], offered: Mapping[str, Place]
+    program: ProgramUse, decisions: Sequence[Decision], offered: Mapping[str, OnChipLayout]
 ) -> Iterator[tuple[SSAValue, str]]:
     """What `remarks` says of the tensors that a strategy decides about."""
     kept = {name: decision for decision in decisions for name in decision.kept()}

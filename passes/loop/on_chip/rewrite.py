@@ -26,11 +26,11 @@ from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.passes.analysis.kernels import DEVICE
 from penstock.passes.analysis.memory.storage import VIEWS
 from penstock.passes.loop.on_chip.choice import Decision
-from penstock.passes.loop.on_chip.places import Border, Place, Specializer, as_argument, rebuild
+from penstock.passes.loop.on_chip.places import Border, OnChipLayout, Specializer, as_argument, rebuild
 from penstock.passes.loop.on_chip.program import ProgramUse, Site
 from penstock.passes.loop.on_chip.specialize import Resident
 from penstock.passes.loop.tensorize import prove
-from penstock.passes.planning.on_chip.problem import Run
+from penstock.passes.planning.on_chip.problem import ResidentRun
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Rewrite:
 
     # one run
 
-    def _put(self, decision: Decision, run: Run, operands: dict[Site, SSAValue]) -> None:
+    def _put(self, decision: Decision, run: ResidentRun, operands: dict[Site, SSAValue]) -> None:
         """The buffer of a run, what its accesses get, and the copies before and after it."""
         place, accesses = decision.places[run.tensor], decision.tensor(run.tensor).accesses
         steps = [accesses[index].step for index in range(run.first, run.last + 1)]
@@ -95,7 +95,7 @@ class Rewrite:
                 inner = as_argument(after, self._inner(after, place, buffer.memref))
                 self._call(after, self._mover("spill", inner, place.tensor.root), inner, place.tensor.root)
 
-    def _inner(self, builder: Builder, place: Place, buffer: SSAValue) -> SSAValue:
+    def _inner(self, builder: Builder, place: OnChipLayout, buffer: SSAValue) -> SSAValue:
         """The tensor's own elements in its buffer."""
         if place.border is None:
             return buffer
@@ -105,7 +105,7 @@ class Rewrite:
         type = memref.SubviewOp.infer_result_type(place.type, lows, list(sizes), ones)
         return builder.insert(memref.SubviewOp.get(buffer, lows, list(sizes), ones, type)).result
 
-    def _operand(self, builder: Builder, place: Place, site: Site, buffer: SSAValue) -> SSAValue:
+    def _operand(self, builder: Builder, place: OnChipLayout, site: Site, buffer: SSAValue) -> SSAValue:
         """What the kernel gets at an access."""
         if place.residents[site].halo:
             return buffer
@@ -146,7 +146,7 @@ class Rewrite:
             self._movers[key] = self._add_kernel(name, block)
         return self._movers[key]
 
-    def _fill_border(self, place: Place, border: Border) -> str:
+    def _fill_border(self, place: OnChipLayout, border: Border) -> str:
         """The kernel that fills a buffer with padding, of which its border stays."""
         if place.type not in self._borders:
             rank = place.type.get_num_dims()

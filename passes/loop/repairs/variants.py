@@ -191,7 +191,7 @@ def price_off_chip(op: Allocation) -> int | None:
     return max(total, 0)
 
 
-def price_of_cut(cut: Cut) -> int | None:
+def price_of_cut(cut: TileCut) -> int | None:
     """
     What smaller tiles cost at most: the loop over the parts is where in the nest it costs least.
 
@@ -204,7 +204,7 @@ def price_of_cut(cut: Cut) -> int | None:
     return min(prices, default=None)
 
 
-def _price_at(cut: Cut, nest: Sequence[scf.ForOp], depth: int) -> int | None:
+def _price_at(cut: TileCut, nest: Sequence[scf.ForOp], depth: int) -> int | None:
     """The price with the loop over the parts inside `depth` loops of the nest; None where that cannot be."""
     total = 0
     for op in cut.shapes:
@@ -243,7 +243,7 @@ Dim = tuple[GenericOp | Allocation, int]
 
 
 @dataclass(frozen=True)
-class Cut:
+class TileCut:
     """What it does to buffers that a tile is made smaller."""
 
     shapes: dict[Allocation, tuple[int, ...]]
@@ -277,7 +277,7 @@ class TileClass:
     members: frozenset[Dim]
     _uses: tuple[_Use, ...]
 
-    def cut(self, size: int) -> Cut:
+    def cut(self, size: int) -> TileCut:
         """What tiles of `size` in these dims do."""
         shapes: dict[Allocation, list[int]] = {}
         for use in self._uses:
@@ -296,7 +296,7 @@ class TileClass:
         cells = {op: prod(self._over_all_parts(op, shape, parts)) for op, shape in smaller.items()}
         over = tuple(dict.fromkeys(use.generic for use in self._uses if self._is_over(use)))
         whole = [use for use in self._uses if self._is_over(use) and use.buffer not in smaller]
-        return Cut(
+        return TileCut(
             smaller,
             cells,
             parts,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Run, Tensor, counted
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, ResidentRun, Tensor, counted
 from penstock.passes.planning.on_chip.registry import Options
 from penstock.passes.planning.on_chip.selection import forced, saved, stretches, unconstrained_bytes
 from penstock.passes.planning.problem import PlanError
@@ -54,7 +54,7 @@ class _Execution:
     table: dict[Key, Experience]
     held: dict[int, _Held] = field(default_factory=dict[int, _Held])
     """By the number of the tensor."""
-    runs: list[tuple[int, Run]] = field(default_factory=list[tuple[int, Run]])
+    runs: list[tuple[int, ResidentRun]] = field(default_factory=list[tuple[int, ResidentRun]])
     blocks: dict[int, int] = field(default_factory=dict[int, int])
 
     def run(self) -> OnChipAllocation:
@@ -88,7 +88,7 @@ class _Execution:
 
     def _discard(self, number: int) -> None:
         if (held := self.held.pop(number, None)) is not None:
-            self.runs.append((number, Run(self.problem.tensors[number].id, held.first, held.last, held.offset)))
+            self.runs.append((number, ResidentRun(self.problem.tensors[number].id, held.first, held.last, held.offset)))
 
     def _step(self, step: int, accesses: Mapping[int, int], keys: Mapping[int, Key]) -> None:
         """Decide where what a step accesses is taken from, and what makes way for it."""

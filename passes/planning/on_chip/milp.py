@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Spans, Tensor
-from penstock.passes.planning.on_chip.refine import Condition, Found, refine
+from penstock.passes.planning.on_chip.refine import Condition, SpaceSolution, refine
 from penstock.passes.planning.on_chip.registry import Options
 from penstock.passes.planning.on_chip.selection import Selection
 from penstock.passes.planning.problem import PlanError
@@ -27,7 +27,7 @@ Row = tuple[Mapping[int, int], float, float]
 
 
 @dataclass
-class Model:
+class LinearProgram:
     """
     Minimise `constant + costs * x` over columns 0 <= x <= 1 subject to the rows.
 
@@ -49,9 +49,9 @@ class Model:
     """Of each tensor the column of each gap."""
 
     @staticmethod
-    def of(problem: OnChipProblem) -> Model:
+    def of(problem: OnChipProblem) -> LinearProgram:
         """The model of a problem; raises PlanError if what has to be on chip does not fit."""
-        model = Model(problem)
+        model = LinearProgram(problem)
         start = Selection(problem)  # also the check
         space: list[dict[int, int]] = [{} for _ in range(problem.steps)]
         fixed = [start.capacity - left for left in start.space]
@@ -153,7 +153,7 @@ class Model:
 class Highs:
     """A model in HiGHS, to which rows can be added. One thread, so that the same model has the same solution."""
 
-    def __init__(self, model: Model):
+    def __init__(self, model: LinearProgram):
         try:
             self._highspy: Any = importlib.import_module("highspy")  # is there with the extra only, and has no types
         except ImportError:
@@ -198,7 +198,7 @@ class Highs:
         limit = sum(each.what != "streamed" for each in conditions) - 1.0
         self._highs.addRow(-self._highs.getInfinity(), limit, len(columns), columns, coefficients)
 
-    def solve(self, seconds: float | None) -> Found:
+    def solve(self, seconds: float | None) -> SpaceSolution:
         """The best solution, or the best in time; raises PlanError if there is none."""
         if seconds is not None:
             self._highs.setOptionValue("time_limit", self._highs.getRunTime() + seconds)
@@ -211,8 +211,8 @@ class Highs:
         value = information.mip_dual_bound if any(self._model.integral) else information.objective_function_value
         bound = ceil(value - TOLERANCE) * self._model.unit if isfinite(value) else 0
         if information.primal_solution_status != self._highspy.SolutionStatus.kSolutionStatusFeasible:
-            return Found(None, bound)
-        return Found(self._model.spans(list(self._highs.getSolution().col_value)), bound)
+            return SpaceSolution(None, bound)
+        return SpaceSolution(self._model.spans(list(self._highs.getSolution().col_value)), bound)
 
 
 def milp(problem: OnChipProblem, options: Options) -> OnChipAllocation:
@@ -222,4 +222,4 @@ def milp(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     See `problem.py` for the model and `refine` for what is proved. Raises UserError without HiGHS, and PlanError if
     what has to be on chip does not fit.
     """
-    return refine(problem, Highs(Model.of(problem)), options)
+    return refine(problem, Highs(LinearProgram.of(problem)), options)

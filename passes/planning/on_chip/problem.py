@@ -46,7 +46,7 @@ Spans = tuple[Span, ...]
 
 
 @dataclass(frozen=True)
-class Access:
+class TensorAccess:
     """One step at which a tensor is read or written."""
 
     step: int
@@ -80,7 +80,7 @@ class Tensor:
     """Unique in its problem."""
     size: int
     """Bytes that it takes on chip."""
-    accesses: tuple[Access, ...]
+    accesses: tuple[TensorAccess, ...]
     """In ascending order of steps, one a step at most. The first one makes it, unless it is a source."""
     source: bool = False
     """Whether it lies off chip from the beginning, as the inputs and weights of a network do."""
@@ -155,7 +155,7 @@ class OnChipProblem:
 
 
 @dataclass(frozen=True)
-class Run:
+class ResidentRun:
     """A stretch of neighbouring accesses of a tensor that are all resident, the gaps between them kept."""
 
     tensor: str
@@ -171,7 +171,7 @@ class Run:
 class OnChipAllocation:
     """An answer: the runs, in the order of the tensors; every access in none of them is streamed."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[ResidentRun, ...]
     workspace: Mapping[int, int] = field(default_factory=dict[int, int])
     """The offset of the block of each step that needs one: its workspace, and what is staged there."""
     off_chip_bytes: int = 0

@@ -31,7 +31,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Found:
+class SpaceSolution:
     """What a solver of one dimension says."""
 
     spans: Sequence[Spans] | None
@@ -43,7 +43,7 @@ class Found:
 class Solver(Protocol):
     """Minimises the bytes moved, whatever the places."""
 
-    def solve(self, seconds: float | None) -> Found:
+    def solve(self, seconds: float | None) -> SpaceSolution:
         """The best answer, or the best in time; raises PlanError if there is none."""
         ...
 

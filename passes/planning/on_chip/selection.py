@@ -12,7 +12,7 @@ from penstock.passes.planning import registry
 from penstock.passes.planning.on_chip.problem import (
     OnChipAllocation,
     OnChipProblem,
-    Run,
+    ResidentRun,
     Span,
     Spans,
     Tensor,
@@ -178,7 +178,7 @@ class Selection:
     def allocation(self) -> OnChipAllocation:
         """The runs as an `OnChipAllocation` in which everything lies at 0."""
         runs = tuple(
-            Run(tensor.id, first, last, 0)
+            ResidentRun(tensor.id, first, last, 0)
             for tensor, spans in zip(self.problem.tensors, self.spans, strict=True)
             for first, last in spans
         )

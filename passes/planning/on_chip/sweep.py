@@ -9,8 +9,8 @@ from math import ceil, gcd, inf, isfinite
 from time import monotonic
 
 from penstock.passes.planning.on_chip.pinning import pinned, saved_a_step
-from penstock.passes.planning.on_chip.problem import Access, OnChipAllocation, OnChipProblem, Spans, Tensor
-from penstock.passes.planning.on_chip.refine import Condition, Found, refine
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Spans, Tensor, TensorAccess
+from penstock.passes.planning.on_chip.refine import Condition, SpaceSolution, refine
 from penstock.passes.planning.on_chip.registry import Options
 from penstock.passes.planning.on_chip.selection import Selection, cheapest, cost, forced
 from penstock.passes.planning.problem import PlanError
@@ -292,7 +292,7 @@ def _without_the_impossible(problem: OnChipProblem) -> OnChipProblem:
     rounding = Selection(problem)
     space = rounding.space
 
-    def changed(tensor: Tensor, access: Access) -> Access:
+    def changed(tensor: Tensor, access: TensorAccess) -> TensorAccess:
         possible = rounding.rounded(tensor.size) <= space[access.step]
         return access if possible or not access.may_stream else replace(access, may_reside=False)
 
@@ -320,7 +320,7 @@ class Sweep:
             raise PlanError("what has to be on chip finds no place")
         self._forbidden.append(conditions)
 
-    def solve(self, seconds: float | None) -> Found:
+    def solve(self, seconds: float | None) -> SpaceSolution:
         """The best answer; or, with more states than can be followed, a good one and a bound."""
         deadline = inf if seconds is None else monotonic() + seconds
         free = [0.0] * self._problem.steps
@@ -339,7 +339,7 @@ class Sweep:
         if spans is None and not isfinite(value):
             raise PlanError("what has to be on chip does not fit")
         unit = self._unit or 1
-        return Found(spans, max(ceil(value / unit - TOLERANCE) * unit, 0))
+        return SpaceSolution(spans, max(ceil(value / unit - TOLERANCE) * unit, 0))
 
 
 def sweep(problem: OnChipProblem, options: Options) -> OnChipAllocation:

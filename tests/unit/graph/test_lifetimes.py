@@ -16,7 +16,7 @@ from xdsl.ir import Operation, SSAValue
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import tensor_of
 from penstock.passes.graph.values import is_constant, is_view
-from penstock.passes.planning.on_chip.problem import Access, Tensor
+from penstock.passes.planning.on_chip.problem import Tensor, TensorAccess
 from penstock.passes.planning.on_chip.registry import decide
 from penstock.passes.planning.problem import Problem, lower_bound, peak
 from penstock.passes.planning.registry import solve
@@ -174,11 +174,11 @@ def test_accesses_are_those_of_the_operators_and_a_slice_reads_its_part(make: Ma
     """
     found = on_chip_problem(graph_of(make, text), 1000, Lifetimes(alignment=16), workspace=(0, 8))
     assert found.tensors == (
-        Tensor("x", 96, (Access(0),), source=True, alignment=16, kind="input 4x6"),
-        Tensor("a", 96, (Access(0), Access(1, 48), Access(2)), alignment=16, kind="graph.relu 4x6"),
-        Tensor("b", 48, (Access(1), Access(3)), alignment=16, kind="graph.exp 2x6"),
-        Tensor("c", 96, (Access(2), Access(3, 48)), alignment=16, kind="graph.neg 4x6"),
-        Tensor("y", 48, (Access(3),), output=True, alignment=16, kind="graph.add 2x6"),
+        Tensor("x", 96, (TensorAccess(0),), source=True, alignment=16, kind="input 4x6"),
+        Tensor("a", 96, (TensorAccess(0), TensorAccess(1, 48), TensorAccess(2)), alignment=16, kind="graph.relu 4x6"),
+        Tensor("b", 48, (TensorAccess(1), TensorAccess(3)), alignment=16, kind="graph.exp 2x6"),
+        Tensor("c", 96, (TensorAccess(2), TensorAccess(3, 48)), alignment=16, kind="graph.neg 4x6"),
+        Tensor("y", 48, (TensorAccess(3),), output=True, alignment=16, kind="graph.add 2x6"),
     )
     assert (found.capacity, found.workspace) == (1000, (0, 8))
     assert decide(found, "sweep").off_chip_bytes == 96 + 48

@@ -13,14 +13,14 @@ import pytest
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.planning import registry as planners
 from penstock.passes.planning.on_chip import registry, sweep
-from penstock.passes.planning.on_chip.milp import Highs, Model
+from penstock.passes.planning.on_chip.milp import Highs, LinearProgram
 from penstock.passes.planning.on_chip.pinning import step_bytes, step_time, unlimited
 from penstock.passes.planning.on_chip.problem import (
-    Access,
     OnChipAllocation,
     OnChipProblem,
-    Run,
+    ResidentRun,
     Tensor,
+    TensorAccess,
     movements,
     traffic,
     validate_allocation,
@@ -32,7 +32,7 @@ from penstock.passes.planning.registry import Planner
 
 
 def relaxed_bound(problem: OnChipProblem) -> int:
-    model = Model.of(problem)
+    model = LinearProgram.of(problem)
     model.integral = [False] * len(model.costs)
     return Highs(model).solve(None).bound
 
@@ -49,7 +49,7 @@ EVERY = [pytest.param(name, marks=needs_highs) if name == "milp" else name for n
 
 def tensor(id: str, size: int, *steps: int, source: bool = False, output: bool = False, alignment: int = 1) -> Tensor:
     """A tensor every access of which moves all of it."""
-    return Tensor(id, size, tuple(map(Access, steps)), source, output, alignment)
+    return Tensor(id, size, tuple(map(TensorAccess, steps)), source, output, alignment)
 
 
 CHAIN = OnChipProblem(
@@ -65,7 +65,7 @@ CHAIN = OnChipProblem(
 """Four operators; the last one adds what the first and the third compute. All of it takes 60 bytes at most."""
 
 
-def answer(problem: OnChipProblem, *runs: Run, workspace: dict[int, int] | None = None) -> OnChipAllocation:
+def answer(problem: OnChipProblem, *runs: ResidentRun, workspace: dict[int, int] | None = None) -> OnChipAllocation:
     """Runs, and the bytes that they move."""
     found = OnChipAllocation(runs, workspace or {})
     counts = traffic(problem, found)
@@ -75,9 +75,9 @@ def answer(problem: OnChipProblem, *runs: Run, workspace: dict[int, int] | None 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Access(-1), "at step -1"),
-        (lambda: Access(0, -1), "negative number of bytes"),
-        (lambda: Access(0, may_reside=False, may_stream=False), "neither resident nor streamed"),
+        (lambda: TensorAccess(-1), "at step -1"),
+        (lambda: TensorAccess(0, -1), "negative number of bytes"),
+        (lambda: TensorAccess(0, may_reside=False, may_stream=False), "neither resident nor streamed"),
         (lambda: tensor("t", -1, 0), "tensor t has a negative byte count"),
         (lambda: tensor("t", 1), "never accessed"),
         (lambda: tensor("t", 1, 3, 3), r"\[3, 3\], which do not ascend"),
@@ -96,11 +96,11 @@ def test_a_problem_that_makes_no_sense_is_refused(make: object, words: str) -> N
 @pytest.mark.parametrize(
     ("allocation", "words"),
     [
-        (answer(CHAIN, Run("z", 0, 0, 0)), "z is no tensor"),
-        (OnChipAllocation((Run("b", 0, 2, 0),)), "from access 0 to 2, which are none"),
-        (answer(CHAIN, Run("a", 0, 1, 0), Run("a", 1, 2, 0)), "access 1 of a is in two runs"),
-        (answer(CHAIN, Run("a", 0, 2, 0), Run("b", 0, 1, 29)), "a:0 .* and b:0 .* overlap"),
-        (answer(CHAIN, Run("a", 0, 2, 0), Run("b", 0, 1, 31)), "b:0 ends at 51 of 50"),
+        (answer(CHAIN, ResidentRun("z", 0, 0, 0)), "z is no tensor"),
+        (OnChipAllocation((ResidentRun("b", 0, 2, 0),)), "from access 0 to 2, which are none"),
+        (answer(CHAIN, ResidentRun("a", 0, 1, 0), ResidentRun("a", 1, 2, 0)), "access 1 of a is in two runs"),
+        (answer(CHAIN, ResidentRun("a", 0, 2, 0), ResidentRun("b", 0, 1, 29)), "a:0 .* and b:0 .* overlap"),
+        (answer(CHAIN, ResidentRun("a", 0, 2, 0), ResidentRun("b", 0, 1, 31)), "b:0 ends at 51 of 50"),
         (replace(answer(CHAIN), off_chip_bytes=1), "165 bytes go over the edge of the chip, not 1"),
         (replace(answer(CHAIN), by_tensor={}), "10 bytes of x go over the edge of the chip, not 0"),
         (replace(answer(CHAIN), bound=166), "fewer than the proved 166"),
@@ -112,18 +112,20 @@ def test_an_answer_that_breaks_a_rule_is_refused_with_the_reason(allocation: OnC
 
 
 def test_what_an_access_cannot_do_is_refused() -> None:
-    problem = OnChipProblem((Tensor("t", 8, (Access(0, may_reside=False), Access(1, may_stream=False))),), 8)
+    problem = OnChipProblem(
+        (Tensor("t", 8, (TensorAccess(0, may_reside=False), TensorAccess(1, may_stream=False))),), 8
+    )
     with pytest.raises(PlanError, match="access 0 of t is resident, which it may not be"):
-        validate_allocation(problem, answer(problem, Run("t", 0, 1, 0)))
+        validate_allocation(problem, answer(problem, ResidentRun("t", 0, 1, 0)))
     with pytest.raises(PlanError, match="access 1 of t is streamed, which it may not be"):
         validate_allocation(problem, answer(problem))
-    validate_allocation(problem, answer(problem, Run("t", 1, 1, 0)))
+    validate_allocation(problem, answer(problem, ResidentRun("t", 1, 1, 0)))
 
 
 def test_a_step_has_room_for_its_workspace_and_for_what_it_stages() -> None:
-    problem = OnChipProblem((Tensor("t", 8, (Access(0, staging=2), Access(1, staging=2))),), 10, (1, 3))
+    problem = OnChipProblem((Tensor("t", 8, (TensorAccess(0, staging=2), TensorAccess(1, staging=2))),), 10, (1, 3))
     assert workspace_of(problem, answer(problem)) == {0: 3, 1: 5}
-    kept = Run("t", 0, 1, 0)
+    kept = ResidentRun("t", 0, 1, 0)
     assert workspace_of(problem, answer(problem, kept)) == {0: 1, 1: 3}
     with pytest.raises(PlanError, match="workspace:1 has no offset"):
         validate_allocation(problem, answer(problem, kept, workspace={0: 8}))
@@ -132,7 +134,13 @@ def test_a_step_has_room_for_its_workspace_and_for_what_it_stages() -> None:
 
 
 def test_movements_are_those_of_the_runs() -> None:
-    found = answer(CHAIN, Run("x", 0, 0, 40), Run("a", 0, 1, 0), Run("c", 0, 1, 0), Run("y", 0, 0, 45))
+    found = answer(
+        CHAIN,
+        ResidentRun("x", 0, 0, 40),
+        ResidentRun("a", 0, 1, 0),
+        ResidentRun("c", 0, 1, 0),
+        ResidentRun("y", 0, 0, 45),
+    )
     moved = [(each.tensor, each.step, each.kind, each.bytes) for each in movements(CHAIN, found)]
     assert moved == [
         ("x", 0, "fill", 10),
@@ -146,11 +154,11 @@ def test_movements_are_those_of_the_runs() -> None:
 
 
 def test_a_tensor_that_is_written_part_by_part_is_written_back_once_a_run() -> None:
-    parts = (Access(0, 4), Access(1, 4, writes=True), Access(2, 4, writes=True), Access(3))
+    parts = (TensorAccess(0, 4), TensorAccess(1, 4, writes=True), TensorAccess(2, 4, writes=True), TensorAccess(3))
     problem = OnChipProblem((Tensor("t", 12, parts),), 100)
     assert answer(problem).off_chip_bytes == 4 + 4 + 4 + 12
-    assert answer(problem, Run("t", 0, 3, 0)).off_chip_bytes == 0
-    found = answer(problem, Run("t", 0, 1, 0), Run("t", 2, 3, 0))
+    assert answer(problem, ResidentRun("t", 0, 3, 0)).off_chip_bytes == 0
+    found = answer(problem, ResidentRun("t", 0, 1, 0), ResidentRun("t", 2, 3, 0))
     kinds = [(each.step, each.kind) for each in movements(problem, found)]
     assert kinds == [(1, "write-back"), (2, "fill")]  # nobody wants it after the second run
 
@@ -158,7 +166,7 @@ def test_a_tensor_that_is_written_part_by_part_is_written_back_once_a_run() -> N
 def test_padded_rows_take_room_on_chip_and_do_not_move() -> None:
     problem = OnChipProblem((replace(tensor("t", 16, 0, 1, source=True), off_chip_size=12),), 16)
     assert answer(problem).off_chip_bytes == 24
-    assert answer(problem, Run("t", 0, 1, 0)).off_chip_bytes == 12
+    assert answer(problem, ResidentRun("t", 0, 1, 0)).off_chip_bytes == 12
 
 
 @pytest.mark.parametrize(
@@ -199,16 +207,16 @@ def test_a_memory_of_nothing_keeps_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROVING)
 def test_an_operator_that_reads_a_tensor_again_and_again_has_it_filled_first(name: str) -> None:
-    weight = Tensor("w", 8, (Access(0, 32), Access(1, 8)), source=True)
+    weight = Tensor("w", 8, (TensorAccess(0, 32), TensorAccess(1, 8)), source=True)
     assert decide(OnChipProblem((weight,), 8), name).by_tensor == {"w": 8}
     # Another tensor stands between the two accesses; then the one that would cost more is filled, the other streams.
-    between = Tensor("t", 8, (Access(0, 0, may_reside=False), Access(1, may_stream=False)))
+    between = Tensor("t", 8, (TensorAccess(0, 0, may_reside=False), TensorAccess(1, may_stream=False)))
     assert decide(OnChipProblem((weight, between), 8), name).by_tensor == {"w": 16, "t": 8}
 
 
 @pytest.mark.parametrize("name", PROVING)
 def test_what_leaves_no_choice_is_proved_optimal_too(name: str) -> None:
-    only = Tensor("t", 1, (Access(0, may_reside=False),), output=True)
+    only = Tensor("t", 1, (TensorAccess(0, may_reside=False),), output=True)
     found = decide(OnChipProblem((only,), 4), name)
     assert (found.off_chip_bytes, found.bound) == (1, 1)
     assert decide(OnChipProblem((), 4), name).is_optimal
@@ -290,7 +298,7 @@ def test_without_a_proof_that_nothing_packs_the_answer_is_not_called_optimal(
 
 @pytest.mark.parametrize("name", EVERY)
 def test_what_has_to_be_on_chip_and_does_not_fit_is_an_error(name: str) -> None:
-    forced = Tensor("t", 8, (Access(0, may_stream=False),))
+    forced = Tensor("t", 8, (TensorAccess(0, may_stream=False),))
     with pytest.raises(PlanError, match="step 0"):
         decide(OnChipProblem((forced,), 9, (2,)), name)
     assert decide(OnChipProblem((forced,), 10, (2,)), name).off_chip_bytes == 0
