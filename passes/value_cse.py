@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects import tensor
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -20,14 +20,14 @@ from penstock.dialects import graph
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.graph import ConstantOp, WeightAttr
 from penstock.dialects.weights import Array, WeightStore
-from penstock.passes.analysis.effects import Effects, destination_uses
+from penstock.passes.analysis.effects import Effects, is_destination
 
 Key: TypeAlias = Hashable
 
 _COMMUTATIVE = (graph.AddOp, graph.MulOp, graph.AndOp, graph.OrOp, graph.EqualOp)
 """Ops with the same bits for swapped operands; of the zeros 0.0 and -0.0, which one is larger is the first's affair."""
 
-_SAMPLES = 64
+_SAMPLED_ELEMENTS = 64
 
 
 @dataclass
@@ -47,7 +47,7 @@ class _Weights:
 
     def _find(self, store: WeightStore, weight: str) -> str:
         array = store[weight]
-        sample: Key = (*_kind(array), _bytes(array.reshape(-1)[:: max(1, array.size // _SAMPLES)]))
+        sample: Key = (*_kind(array), _bytes(array.reshape(-1)[:: max(1, array.size // _SAMPLED_ELEMENTS)]))
         first = self._first.setdefault(sample, weight)
         if first == weight:
             return weight
@@ -86,13 +86,13 @@ class _Elimination:
                 self._visit_regions(op)
                 if isinstance(op, tensor.EmptyOp) or not self.effects.is_pure(op):
                     continue
-                if any(True for result in op.results for _ in destination_uses(result)):
+                if any(_is_overwritten(result) for result in op.results):
                     continue
                 key = self._key(op)
-                alike = self.known.setdefault(key, [])
-                first = next((each for each in alike if _same_regions(each, op)), None)
+                equal = self.known.setdefault(key, [])
+                first = next((each for each in equal if _same_regions(each, op)), None)
                 if first is None:
-                    alike.append(op)
+                    equal.append(op)
                     added.append(key)
                 else:
                     Rewriter.replace_op(op, [], first.results)
@@ -110,7 +110,7 @@ class _Elimination:
     def _number(self, value: SSAValue) -> Key:
         owner = value.owner
         if isinstance(owner, tensor.EmptyOp):
-            # Nobody can tell one from another, but each is to be overwritten by one op only: they are not merged.
+            # They are not distinguishable, but each is to be overwritten by one op only: they are not merged.
             return (owner.tensor.type, *(self._number(size) for size in owner.dynamic_sizes))
         return self.numbers.setdefault(value, len(self.numbers))
 
@@ -125,6 +125,11 @@ class _Elimination:
         return (op.name, operands, tuple(op.result_types), *attributes)
 
 
+def _is_overwritten(value: SSAValue) -> bool:
+    uses = value.uses if isinstance(value.type, TensorType) else ()
+    return any(is_destination(use.operation, use.index) for use in uses)
+
+
 def _same_regions(left: Operation, right: Operation) -> bool:
     return all(a.is_structurally_equivalent(b) for a, b in zip(left.regions, right.regions, strict=True))
 
@@ -135,7 +140,7 @@ class ValueCsePass(ModulePass):
     Merge ops that compute the same value: the later one is replaced by the earlier one, where it can be seen.
 
     As `cse`, and beyond it: it knows that `linalg` ops, loops and calls on tensors have no effects (see
-    `passes.effects`), that weights of equal bytes are equal whatever they are called, that a sum is the same from
+    `Effects`), that weights of equal bytes are equal whatever they are called, that a sum is the same from
     either side, and that a `tensor.empty`, or whatever an op overwrites, is a place: one for each writer. What has
     effects, or works on memory, is left alone. Takes time linear in the module, but for reading equal weights.
     Guarantees the level that it was given; locations are those of the ops that stay.

@@ -1,4 +1,4 @@
-"""Remove what computes a value that nobody needs, at every level above memory."""
+"""Remove what computes an unused value, at every level above memory."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def _remove_unused_weights(function: func.FuncOp) -> None:
 @dataclass(frozen=True)
 class ValueDcePass(ModulePass):
     """
-    Remove ops without a use and without effects, functions that nobody calls, and weights that nobody reads.
+    Remove ops without a use and without effects, functions that are not called, and weights that are not read.
 
-    As `dce`, and beyond it: dead `linalg` ops, loops and calls on tensors go (see `passes.effects`), and so do private
+    As `dce`, and beyond it: dead `linalg` ops, loops and calls on tensors go (see `Effects`), and so do private
     functions without a caller and the arguments of @main that are weights without a use. What has effects, or works on
     memory, stays. One sweep from the end to the beginning, in linear time. Guarantees the level that it was given.
 

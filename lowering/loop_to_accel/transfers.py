@@ -9,9 +9,7 @@ from math import prod
 from xdsl.builder import Builder
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import MemRefType
-from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineMap
 from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import DmaOp
@@ -21,7 +19,7 @@ from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of, static_strides
 from penstock.lowering.loop_to_accel.execs import lower_access
 from penstock.lowering.loop_to_accel.pieces import loop_of, slice_of
-from penstock.passes.analysis.access import Access, Node, Operand
+from penstock.passes.analysis.access import fill_access
 from penstock.passes.analysis.commands.command_loops import next_cut
 from penstock.passes.analysis.commands.descriptor import descriptor_dims, entry_elements
 from penstock.passes.analysis.index import AffineIndex
@@ -170,12 +168,8 @@ def _fill(builder: Builder, copy: CopyOp, target: TargetOp) -> None:
     assert copy.padding is not None
     constant = copy.padding.owner
     type = copy.dest_type
-    identity = AffineMap.identity(type.get_num_dims())
-    dest = Operand(copy.dest, scope_of(type) or DRAM, type.element_type, static_strides(type), identity)
-    shape = type.get_shape()
     if isinstance(constant, arith.ConstantOp):
-        value = Node("arith.constant", (("value", constant.value),), type.element_type, ())
-        access = Access(tuple(shape), (IteratorType.PARALLEL,) * len(shape), (dest,), value)
+        access = fill_access(type, constant.value)
         matches, _ = candidates(access, target)
         if matches:
             lower_access(builder, matches[0], access, [copy.dest], target, copy)

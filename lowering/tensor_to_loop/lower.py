@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from xdsl.context import Context
 from xdsl.dialects import func, memref
@@ -12,20 +12,151 @@ from xdsl.dialects.builtin import (
     DenseIntOrFPElementsAttr,
     DictionaryAttr,
     FunctionType,
+    MemRefType,
     ModuleOp,
+    StridedLayoutAttr,
     StringAttr,
+    SymbolRefAttr,
     TensorType,
     UnitAttr,
 )
-from xdsl.ir import Attribute, Block, Operation, Region
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.lowering.tensor_to_loop.rebuild import Rebuild
-from penstock.lowering.tensor_to_loop.versions import Version, Versions, bind_calls, callers_first
-from penstock.lowering.tensor_to_loop.views import memref_like, memref_types
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, calls_itself, location_of
+from penstock.dialects.mem import static_strides
+from penstock.lowering.tensor_to_loop.rebuild import Rebuild, memref_like, memref_types
+from penstock.passes.analysis.strides import contiguous_strides
+from penstock.passes.tensor.bufferization.assignment import Layouts
 from penstock.passes.tensor.bufferization.destinations import pass_destinations, uses_tensors
+
+Strides = tuple[tuple[int, ...] | None, ...]
+"""For each buffer, its strides in elements; None for one that is contiguous, and for what is no buffer."""
+
+
+@dataclass
+class Version:
+    """A function as some of its callers need it."""
+
+    callee: str
+    strides: Strides
+    """Of the arguments, then of the results that are tensors."""
+    calls: list[func.CallOp] = field(default_factory=list[func.CallOp])
+    callers: list[Sequence[SSAValue]] = field(default_factory=list[Sequence[SSAValue]])
+
+    def layouts(self, type: FunctionType) -> Layouts:
+        """The layouts of the tensors of a function of this type."""
+        count = len(type.inputs)
+        of_results = iter(self.strides[count:])
+        results = tuple(next(of_results) if isa(t, TensorType) else None for t in type.outputs)
+        return Layouts(self.strides[:count], results)
+
+    def types(self, contiguous: Sequence[Attribute]) -> list[Attribute]:
+        """The types of arguments and out arguments, given those that they have when all is contiguous."""
+        types = list(contiguous)
+        for position, (type, strides) in enumerate(zip(types, self.strides, strict=True)):
+            if not isa(type, MemRefType):
+                continue
+            offsets = [_offset(operands[position]) for operands in self.callers]
+            if strides is not None or any(offset != 0 for offset in offsets):
+                layout = StridedLayoutAttr(strides or contiguous_strides(type.get_shape()), None)
+                types[position] = MemRefType(type.element_type, type.shape, layout)
+        return types
+
+
+def _offset(value: SSAValue) -> int | None:
+    assert isa(value.type, MemRefType)
+    return value.type.get_offset()
+
+
+def strides_of(values: Sequence[SSAValue]) -> Strides:
+    """The strides of the buffers among `values`, None where they are contiguous."""
+    strides: list[tuple[int, ...] | None] = []
+    for value in values:
+        if isa(value.type, MemRefType):
+            own = static_strides(value.type)
+            strides.append(None if own == contiguous_strides(value.type.get_shape()) else own)
+        else:
+            strides.append(None)
+    return tuple(strides)
+
+
+class Versions:
+    """The versions of the functions of a module, found as callers are rebuilt."""
+
+    def __init__(self, module: ModuleOp):
+        self._versions: dict[tuple[str, Strides], Version] = {}
+        names = (op.get_attr_or_prop("sym_name") for op in module.ops)
+        self._symbols = {name.data for name in names if isinstance(name, StringAttr)}
+
+    def require(self, callee: str, strides: Strides) -> Version:
+        """The version of `callee` for these strides, made if it is new."""
+        return self._versions.setdefault((callee, strides), Version(callee, strides))
+
+    def require_contiguous(self, function: func.FuncOp) -> None:
+        """Ask for the version of `function` whose buffers are all contiguous."""
+        type = function.function_type
+        results = sum(isa(output, TensorType) for output in type.outputs)
+        self.require(function.sym_name.data, (None,) * (len(type.inputs) + results))
+
+    def add_call(self, callee: str, operands: Sequence[SSAValue], call: func.CallOp) -> None:
+        """Note a call of `callee` with these arguments and buffers for results."""
+        version = self.require(callee, strides_of(operands))
+        version.calls.append(call)
+        version.callers.append(operands)
+
+    def of(self, callee: str) -> list[Version]:
+        """The versions of `callee`, in the order in which they were asked for."""
+        return [version for version in self._versions.values() if version.callee == callee]
+
+    def fresh_name(self, name: str) -> str:
+        """`name` or `name_1`, `name_2`, ...: a symbol that the module does not have yet."""
+        candidate, count = name, 0
+        while candidate in self._symbols:
+            count += 1
+            candidate = f"{name}_{count}"
+        self._symbols.add(candidate)
+        return candidate
+
+
+def bind_calls(version: Version, name: str, types: Sequence[Attribute]) -> None:
+    """Let the calls of a version call the function `name`, whose operands have `types`."""
+    for call in version.calls:
+        call.properties["callee"] = SymbolRefAttr(name)
+        for index, (operand, type) in enumerate(zip(call.operands, types, strict=True)):
+            if operand.type != type:
+                cast = memref.CastOp.get(operand, type)  # pyright: ignore[reportArgumentType]
+                cast.location = call.location
+                cast.dest.name_hint = operand.name_hint
+                Rewriter.insert_op(cast, InsertPoint.before(call))
+                call.operands[index] = cast.dest
+
+
+def callers_first(functions: Sequence[func.FuncOp]) -> list[func.FuncOp]:
+    """The functions in an order in which each comes after all that call it; raises UserError for recursion."""
+    by_name = {function.sym_name.data: function for function in functions}
+    ordered: list[func.FuncOp] = []
+    state: dict[str, str] = {}
+
+    def visit(function: func.FuncOp, site: Operation) -> None:
+        name = function.sym_name.data
+        if state.get(name) == "open":
+            raise calls_itself(name, site)
+        if name in state:
+            return
+        state[name] = "open"
+        for op in function.walk():
+            if isinstance(op, func.CallOp) and (callee := by_name.get(op.callee.string_value())) is not None:
+                visit(callee, op)
+        state[name] = "done"
+        ordered.append(function)
+
+    for function in reversed(functions):
+        visit(function, function)
+    return ordered[::-1]
+
 
 NAME = "graph.name"
 """Attribute of a result of a function on tensors: the name that the model gives it."""
@@ -81,7 +212,7 @@ def _lower_version(
     inputs, outputs = list(function.function_type.inputs), list(function.function_type.outputs)
     tensors = [index for index, type in enumerate(outputs) if isinstance(type, TensorType)]
     arguments = version.types(memref_types((*inputs, *(outputs[index] for index in tensors))))
-    placement = pass_destinations(function, version.layouts(function.function_type))
+    assignment = pass_destinations(function, version.layouts(function.function_type))
 
     block = Block(arg_types=arguments)
     old = function.body.block
@@ -97,7 +228,7 @@ def _lower_version(
     built.attributes.update(function.attributes)
     built.location = function.location
     _name_arguments(function, built, tensors)
-    Rebuild(placement, block, block.args[: len(inputs)], outs, versions.add_call, shared.read)
+    Rebuild(assignment, block, block.args[: len(inputs)], outs, versions.add_call, shared.read)
     return built, arguments
 
 

@@ -1,45 +1,188 @@
-"""One function on tensors, whose values all have places, rebuilt op by op as a function on memrefs."""
+"""One function on tensors, whose values all are slices of buffers, rebuilt op by op as a function on memrefs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, memref, scf, tensor
 from xdsl.dialects.builtin import (
+    DenseArrayBase,
     DenseIntOrFPElementsAttr,
     IndexType,
     IntegerAttr,
     MemRefType,
+    NoneAttr,
+    StridedLayoutAttr,
+    TensorType,
+    i64,
 )
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 from xdsl.utils.hints import isa
 
 from penstock.dialects import mem
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import memref_of
-from penstock.lowering.tensor_to_loop.views import (
-    memref_like,
-    plain_view,
-    reshape_view,
-    shape_only_view,
-    slice_view,
+from penstock.dialects.mem import memref_of, static_strides
+from penstock.passes.analysis.strides import (
+    collapsed_strides,
+    contiguous_strides,
+    expanded_strides,
+    reassociation,
+    reassociation_attribute,
 )
-from penstock.passes.tensor.bufferization.conflicts import carried, ignores_input
-from penstock.passes.tensor.bufferization.placement import (
-    Part,
-    Placement,
+from penstock.passes.tensor.bufferization.assignment import (
+    BufferAssignment,
+    InsertionSlice,
+    OutArgument,
     StructuredOp,
     is_tensor,
     is_window_pad,
     kept_dims,
     mixed_slice,
+    same,
     shape_of,
     window_of,
 )
-from penstock.passes.tensor.bufferization.places import OutArgument, same
+from penstock.passes.tensor.bufferization.destinations import carried, ignores_input
 from penstock.passes.tensor.pointwise import dims, structured
+
+
+def memref_like(type: Attribute) -> MemRefType[Attribute]:
+    """The contiguous off-chip memref of a tensor type."""
+    assert isa(type, TensorType)
+    return MemRefType(type.element_type, type.shape)
+
+
+def memref_types(types: Sequence[Attribute]) -> list[Attribute]:
+    """The types with every tensor as a contiguous off-chip memref."""
+    return [memref_like(type) if isa(type, TensorType) else type for type in types]
+
+
+def slice_view(
+    builder: Builder,
+    source: SSAValue,
+    offsets: Sequence[int | SSAValue],
+    sizes: Sequence[int],
+    steps: Sequence[int],
+    kept: Sequence[int],
+) -> SSAValue:
+    """The slice of a memref, without the dims that are not `kept`; the memref itself if that is all of it."""
+    type = memref_of(source)
+    is_whole = tuple(sizes) == type.get_shape() and len(kept) == len(sizes)
+    if is_whole and all(isinstance(at, int) and at == 0 for at in offsets):
+        return source
+    full = memref.SubviewOp.infer_result_type(type, offsets, sizes, steps)
+    layout = full.layout
+    assert isinstance(layout, StridedLayoutAttr)
+    reduced = MemRefType(
+        full.element_type,
+        [sizes[dim] for dim in kept],
+        StridedLayoutAttr([layout.strides.data[dim] for dim in kept], layout.offset),
+        full.memory_space,
+    )
+    return builder.insert(memref.SubviewOp.get(source, offsets, sizes, steps, reduced)).result
+
+
+def reshape_view(builder: Builder, source: SSAValue, shape: Sequence[int]) -> SSAValue:
+    """
+    The elements of a memref in another shape, through `memref.collapse_shape` and `memref.expand_shape`.
+
+    Raises ValueError where its strides cannot express that.
+    """
+    type = memref_of(source)
+    if type.get_shape() == tuple(shape):
+        return source
+    strides = static_strides(type)
+    groups = reassociation(type.get_shape(), shape)
+    if loose := _loose_units(type.get_shape(), strides, [ours for ours, _ in groups]):
+        zeros: list[int | SSAValue] = [0] * len(strides)
+        kept = [dim for dim in range(len(strides)) if dim not in loose]
+        squeezed = slice_view(builder, source, zeros, type.get_shape(), [1] * len(strides), kept)
+        return reshape_view(builder, squeezed, shape)
+    collapsed = collapsed_strides(type.get_shape(), strides, [ours for ours, _ in groups])
+    if collapsed is None:
+        raise ValueError(f"{type} has no view of the shape {list(shape)}")
+    if len(collapsed) != len(strides):
+        middle = [prod(type.get_shape()[dim] for dim in ours) for ours, _ in groups]
+        collapse = memref.CollapseShapeOp(
+            operands=[source],
+            result_types=[_retyped(type, middle, collapsed)],
+            properties={"reassociation": reassociation_attribute([ours for ours, _ in groups])},
+        )
+        source = builder.insert(collapse).result
+    if len(collapsed) != len(shape):
+        expanded = expanded_strides(collapsed, shape, [theirs for _, theirs in groups])
+        expand = memref.ExpandShapeOp(
+            operands=[source, []],
+            result_types=[_retyped(type, shape, expanded)],
+            properties={
+                "reassociation": reassociation_attribute([theirs for _, theirs in groups]),
+                "static_output_shape": DenseArrayBase.from_list(i64, shape),
+            },
+        )
+        source = builder.insert(expand).result
+    return source
+
+
+def _loose_units(shape: Sequence[int], strides: Sequence[int], groups: Sequence[Sequence[int]]) -> list[int]:
+    """
+    The dims of size 1 that are in a group before others and do not step over them: MLIR does not collapse those.
+
+    Their strides mean nothing, so that a slice may do without them.
+    """
+    loose: list[int] = []
+    for group in groups:
+        inner = [dim for dim in group if shape[dim] != 1]
+        reach = strides[inner[-1]] if inner else 1
+        for dim in reversed(group[: group.index(inner[-1]) + 1] if inner else []):
+            if shape[dim] == 1 and strides[dim] != reach:
+                loose.append(dim)
+            elif shape[dim] != 1:
+                reach = strides[dim] * shape[dim]
+    return loose
+
+
+def _retyped(type: MemRefType[Attribute], shape: Sequence[int], strides: Sequence[int]) -> MemRefType[Attribute]:
+    layout = type.layout if isinstance(type.layout, NoneAttr) else StridedLayoutAttr(strides, type.get_offset())
+    return MemRefType(type.element_type, shape, layout, type.memory_space)
+
+
+def plain_view(builder: Builder, source: SSAValue) -> SSAValue:
+    """
+    The same memref with the strides of its dims of size 1 as they would be if it were contiguous from there on.
+
+    They do not matter, but they are part of the type: without them a slice that is contiguous looks so.
+    """
+    type = memref_of(source)
+    shape, strides = type.get_shape(), static_strides(type)
+    if 0 in shape:
+        # No element has a place, so no stride says anything.
+        return source
+    squeezed = [size for size in shape if size != 1]
+    moving = [stride for size, stride in zip(shape, strides, strict=True) if size != 1]
+    groups = [theirs for _, theirs in reassociation(squeezed, shape)]
+    plain = expanded_strides(moving, shape, groups) if groups else contiguous_strides(shape)
+    if plain == strides:
+        return source
+    return reshape_view(builder, reshape_view(builder, source, squeezed), shape)
+
+
+def shape_only_view(builder: Builder, source: SSAValue, shape: Sequence[int]) -> SSAValue:
+    """
+    A memref of `shape` with strides 0 on the first element of `source`: the window of a pooling, whose elements
+    are never read, so that it needs no storage of its own.
+
+    The strides are an operand, since MLIR has no type of strides that are known to be 0.
+    """
+    type = memref_of(source)
+    layout = StridedLayoutAttr([None] * len(shape))
+    view = MemRefType(type.element_type, shape, layout, type.memory_space)
+    zero = builder.insert(arith.ConstantOp.from_int_and_width(0, IndexType())).result
+    strides: list[SSAValue | int] = [zero] * len(shape)
+    return builder.insert(memref.ReinterpretCastOp.from_dynamic(source, [0], list(shape), strides, view)).result
+
 
 Calls = Callable[[str, Sequence[SSAValue], func.CallOp], None]
 """Told of every call that is built: the callee, the buffers passed (arguments, then results), and the call."""
@@ -57,20 +200,20 @@ class Rebuild:
 
     def __init__(
         self,
-        placement: Placement,
+        assignment: BufferAssignment,
         block: Block,
         arguments: Sequence[SSAValue],
         outs: Mapping[int, SSAValue],
         calls: Calls,
         constants: Constants,
     ):
-        old = placement.function.body.block
-        self._placement = placement
+        old = assignment.function.body.block
+        self._assignment = assignment
         self._values: dict[SSAValue, SSAValue] = dict(zip(old.args, arguments, strict=True))
         self._outs = outs
         self._calls = calls
         self._constants = constants
-        self._current: Operation = placement.function
+        self._current: Operation = assignment.function
         self._builder = Builder(InsertPoint.at_end(block), operation_insertion_handler=[self._keep_location])
         self._ops(old)
 
@@ -83,7 +226,7 @@ class Rebuild:
             self._op(op)
 
     def _op(self, op: Operation) -> None:
-        """Build what stands for `op`, and note the memref of each tensor it defines."""
+        """Build the memref form of `op`, and note the memref of each tensor it defines."""
         match op:
             case StructuredOp() if op.res:
                 self._structured(op)
@@ -132,13 +275,13 @@ class Rebuild:
 
     def _buffer(self, value: SSAValue) -> SSAValue:
         """The buffer of a fresh value: a new one, or a part of the one that it is assigned to."""
-        target = self._placement.assigned.get(value)
+        target = self._assignment.assigned.get(value)
         match target:
             case None:
                 made = self._builder.insert(memref.AllocOp([], [], memref_like(value.type))).memref
             case OutArgument(index=index):
                 made = reshape_view(self._builder, self._outs[index], shape_of(value))
-            case Part(insertion=insertion, anchor=anchor):
+            case InsertionSlice(insertion=insertion, anchor=anchor):
                 part = self._part(insertion, self._values[anchor])
                 made = plain_view(self._builder, reshape_view(self._builder, part, shape_of(value)))
         self._define(value, made)
@@ -230,7 +373,7 @@ class Rebuild:
     def _insert_slice(self, op: tensor.InsertSliceOp) -> None:
         source, dest = self._values[op.source], self._values[op.dest]
         self._values[op.result] = dest
-        if self._placement.is_in_place(op):
+        if self._assignment.is_in_place(op):
             return
         offsets, sizes, steps = mixed_slice(op)
         whole = tuple(sizes) == shape_of(op.dest) and tuple(sizes) == shape_of(op.source)
@@ -296,7 +439,7 @@ class Rebuild:
 
     def _return(self, op: func.ReturnOp) -> None:
         for index, value in enumerate(op.arguments):
-            if is_tensor(value) and not same(self._placement.place(value), self._placement.result(index)):
+            if is_tensor(value) and not same(self._assignment.buffer_slice(value), self._assignment.result(index)):
                 self._builder.insert(mem.CopyOp(self._values[value], self._outs[index]))
         scalars = [self._values[value] for value in op.arguments if not is_tensor(value)]
         self._builder.insert(func.ReturnOp(*scalars))
@@ -321,7 +464,7 @@ class Rebuild:
         last = old.last_op
         assert isinstance(last, scf.YieldOp)
         for _, value, argument in carried(last):
-            if not same(self._placement.place(value), self._placement.place(argument)):
+            if not same(self._assignment.buffer_slice(value), self._assignment.buffer_slice(argument)):
                 self._builder.insert(mem.CopyOp(self._values[value], self._values[argument]))
         self._builder.insert(scf.YieldOp(*(self._values[last.arguments[number]] for number in kept)))
         self._builder.insertion_point = outer

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import prod
 
 from xdsl.dialects.builtin import MemRefType, NoneAttr, TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
@@ -176,10 +175,6 @@ class Access:
         return len(self.operands) - 1
 
     @property
-    def points(self) -> int:
-        return prod(self.extents)
-
-    @property
     def is_placed(self) -> bool:
         """Whether its operands are laid out, and its extents thus those of a command."""
         return all(operand.steps is not None for operand in self.operands)
@@ -246,6 +241,15 @@ def access_of(generic: GenericOp, *, placed: bool = True) -> Access | None:
     )
 
 
+def fill_access(type: MemRefType[Attribute], value: Attribute) -> Access:
+    """The generic that gives every element of a buffer of this type the constant `value`."""
+    shape = tuple(type.get_shape())
+    identity = AffineMap.identity(len(shape))
+    dest = Operand(None, scope_of(type) or DRAM, type.element_type, static_strides(type), identity, shape)
+    constant = Node("arith.constant", (("value", value),), type.element_type, ())
+    return Access(shape, (IteratorType.PARALLEL,) * len(shape), (dest,), constant)
+
+
 def in_place_variants(access: Access) -> Iterator[tuple[int, Access]]:
     """
     The access with one input as the initial value of the output, for every input for which that means the
@@ -257,7 +261,7 @@ def in_place_variants(access: Access) -> Iterator[tuple[int, Access]]:
     for number, operand in enumerate(access.operands[:-1]):
         if operand.value is None or operand.value.type != output.value.type or operand.index_map != output.index_map:
             continue
-        # The input's place is taken by the output; the inputs behind it move up by one.
+        # The input's place is taken by the output; the inputs after it move up by one.
         last = access.output - 1
         yielded = map_leaves(
             access.yielded, lambda leaf, n=number: Leaf(last if leaf == n else leaf - 1 if leaf > n else leaf)

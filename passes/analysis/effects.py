@@ -8,12 +8,10 @@ and so is a call of a function that only has such ops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from xdsl.dialects import func, scf, tensor
-from xdsl.dialects.builtin import MemRefType, ModuleOp, TensorType
+from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.dialects.linalg.abstract_ops import LinalgStructuredOperation
-from xdsl.ir import Operation, SSAValue, Use
+from xdsl.ir import Operation
 from xdsl.traits import IsTerminator, RecursiveMemoryEffect, SymbolOpInterface, is_side_effect_free
 
 
@@ -66,17 +64,10 @@ class Effects:
         return all(self.is_pure(each) or (each.has_trait(IsTerminator) and not each.successors) for each in inner)
 
 
-def destination_uses(value: SSAValue) -> Iterator[Use]:
-    """The uses of a tensor as a destination, whose elements the user overwrites: each such value wants one writer."""
-    if not isinstance(value.type, TensorType):
-        return
-    for use in value.uses:
-        op, index = use.operation, use.index
-        if isinstance(op, LinalgStructuredOperation):
-            writes = op.operands[index] in op.outputs and index >= len(op.inputs)
-        elif isinstance(op, tensor.InsertSliceOp | tensor.InsertOp):
-            writes = index == 1
-        else:
-            writes = isinstance(op, scf.ForOp) and index >= 3
-        if writes:
-            yield use
+def is_destination(op: Operation, index: int) -> bool:
+    """Whether an op on tensors overwrites the elements of operand number `index`: such a value has one writer."""
+    if isinstance(op, LinalgStructuredOperation):
+        return index >= len(op.inputs)
+    if isinstance(op, tensor.InsertSliceOp | tensor.InsertOp):
+        return index == 1
+    return isinstance(op, scf.ForOp) and index >= 3

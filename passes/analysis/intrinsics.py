@@ -13,7 +13,7 @@ domain, if
 3. the blocks that a dim is cut into, the last one included, have extents that the intrinsic permits;
 4. the dims left over, which a command iterates outside the intrinsic, move each operand by whole granules.
 
-What is not decided yet, on tensors, is taken to become what the intrinsic wants: scopes, strides, and extents, which
+What is not decided yet, on tensors, is taken to become what the intrinsic requires: scopes, strides, and extents, which
 tiling cuts, shifts and pads to whole blocks.
 
 Nothing here changes the IR. Partitioning, tiling, promotion, tensorization and the lowering to commands all ask the
@@ -22,7 +22,7 @@ same question, so that they cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -90,7 +90,7 @@ class Match:
         return prod(-(-extent // blocks[dim][1]) if dim in blocks else extent for dim, extent in enumerate(extents))
 
     def scope_of_operand(self, number: int) -> str:
-        """The scope that the intrinsic wants operand `number` of the generic in."""
+        """The scope that the intrinsic requires of operand `number` of the generic."""
         return pattern_of(self.intrinsic).specs[self.operands.index(number)].scope
 
     def adjoining(self, number: int) -> int:
@@ -127,14 +127,14 @@ def match_intrinsic(access: Access, intrinsic: IntrinsicOp, target: TargetOp) ->
     ]
     complete = [b for b in bindings if len(b) == len(pattern.operands)]
     if not complete:
-        alike = any(True for _ in unify(untyped(pattern.yielded), untyped(access.yielded), {}))
+        same_untyped = any(True for _ in unify(untyped(pattern.yielded), untyped(access.yielded), {}))
         types = f"{specs[-1].dtype}, not {access.operands[access.output].element}"
-        if alike and specs[-1].dtype != access.operands[access.output].element:
+        if same_untyped and specs[-1].dtype != access.operands[access.output].element:
             return Failure(name, 2, f"its body computes {types}")
         return Failure(name, BODY, "its body computes something else")
     failures: list[Failure] = []
     for binding in complete:
-        outcome = _match_operands(access, intrinsic, pattern, binding, target)
+        outcome = _Matching(access, intrinsic, target, binding).match()
         if isinstance(outcome, Match):
             return outcome
         failures.append(outcome)
@@ -143,7 +143,7 @@ def match_intrinsic(access: Access, intrinsic: IntrinsicOp, target: TargetOp) ->
 
 @dataclass(frozen=True)
 class Pattern:
-    """An intrinsic, as matching sees it: its own generic, whose dynamic extents stand as 0, and its operands."""
+    """An intrinsic, as matching sees it: its own generic, whose dynamic extents are 0, and its operands."""
 
     access: Access
     specs: tuple[OperandSpec, ...]
@@ -184,74 +184,112 @@ def block_of(intrinsic: IntrinsicOp, number: int) -> tuple[int, ...]:
     return tuple(most) if is_block and len(most) == len(results) else ()
 
 
-def _match_operands(
-    access: Access, intrinsic: IntrinsicOp, pattern: Access, binding: Binding, target: TargetOp
-) -> Match | Failure:
-    name = intrinsic.sym_name.data
-    specs = pattern_of(intrinsic).specs
-    played: list[int | None] = []
-    immediates: list[Attribute] = []
-    for number, spec in enumerate(specs):
-        bound = binding[number]
-        if isinstance(bound, Attribute):
-            if (fault := intrinsic.immediate_fault(bound)) is not None:
-                return Failure(name, 2, fault)
-            immediates.append(bound)
-            played.append(None)
-            continue
-        played.append(bound)
-        operand = access.operands[bound]
-        if operand.element != spec.dtype:
-            return Failure(name, 2, f"operand {spec.name} is {spec.dtype}, not {operand.element}")
-        if operand.scope is not None and operand.scope != spec.scope:
-            return Failure(name, 3, f'operand {spec.name} lives in "{spec.scope}", not in "{operand.scope}"')
-    dims = _match_dims(access, intrinsic, pattern, played, target)
-    for number in range(len(access.operands)):
-        if number not in played and not isinstance(dims, Failure):
-            return Failure(name, 6, f"nothing in it plays operand {number} of the op")
-    return dims if isinstance(dims, Failure) else Match(intrinsic, tuple(played), tuple(dims), tuple(immediates))
+class _Matching:
+    """One way to bind the operands of an intrinsic, for which the dims that play its dims are sought."""
 
+    def __init__(self, access: Access, intrinsic: IntrinsicOp, target: TargetOp, binding: Binding):
+        self._access, self._intrinsic, self._target = access, intrinsic, target
+        self._name = intrinsic.sym_name.data
+        self._pattern, self._specs = pattern_of(intrinsic).access, pattern_of(intrinsic).specs
+        self._bound = [binding[number] for number in range(len(self._specs))]
+        self._played = tuple(None if isinstance(bound, Attribute) else bound for bound in self._bound)
 
-def _match_dims(
-    access: Access, intrinsic: IntrinsicOp, pattern: Access, played: Sequence[int | None], target: TargetOp
-) -> list[int | None] | Failure:
-    """For each dim of the intrinsic the dim of the generic that plays it."""
-    name = intrinsic.sym_name.data
-    dims: list[int | None] = []
-    unplayed: list[str] = []
-    for dim, dim_name in enumerate(intrinsic.dims):
-        block = intrinsic.shape[dim] or (1, 1)
-        candidates: list[int] = []
-        reason, stage = NOTHING_LEFT, 4
-        for candidate, extent in enumerate(access.extents):
-            if candidate in dims or (extent == 1 and block[0] == 1):
+    def match(self) -> Match | Failure:
+        for spec, bound in zip(self._specs, self._bound, strict=True):
+            if isinstance(bound, Attribute):
+                if (fault := self._intrinsic.immediate_fault(bound)) is not None:
+                    return Failure(self._name, 2, fault)
                 continue
-            fault = _dim_fault(access, pattern, intrinsic, played, dim, candidate, target)
-            if fault is not None:
-                # That a dim is of the other kind says the least.
-                is_close = access.kinds[candidate] == pattern.kinds[dim]
-                reason = fault if stage == 4 and (is_close or reason == NOTHING_LEFT) else reason
-            elif access.is_placed and not is_whole(extent, block):
-                reason, stage = _extent_fault(block, extent), 5
-            else:
-                candidates.append(candidate)
-        if candidates:
-            dims.append(max(candidates, key=lambda c: (access.extents[c], c)))
-            continue
-        if stage == 5:
-            return Failure(name, stage, f"dim {dim_name} {reason}")
-        unplayed.append(f"nothing can play its dim {dim_name}: {reason}")
-        if block[0] > 1:
-            return Failure(name, stage, unplayed[-1])
-        dims.append(None)
-    for outer in range(len(access.extents)):
-        if outer in dims or access.extents[outer] == 1:
-            continue
-        fault = _outer_fault(access, intrinsic, pattern, played, outer, target)
-        if fault is not None:
-            # A dim that cannot stay outside should have been one of the intrinsic's own.
-            return Failure(name, 6, "; ".join([*unplayed, fault]))
-    return dims
+            operand = self._access.operands[bound]
+            if operand.element != spec.dtype:
+                return Failure(self._name, 2, f"operand {spec.name} is {spec.dtype}, not {operand.element}")
+            if operand.scope is not None and operand.scope != spec.scope:
+                reason = f'operand {spec.name} lives in "{spec.scope}", not in "{operand.scope}"'
+                return Failure(self._name, 3, reason)
+        dims = self._dims()
+        if isinstance(dims, Failure):
+            return dims
+        for number in range(len(self._access.operands)):
+            if number not in self._played:
+                return Failure(self._name, 6, f"nothing in it plays operand {number} of the op")
+        immediates = tuple(bound for bound in self._bound if isinstance(bound, Attribute))
+        return Match(self._intrinsic, self._played, tuple(dims), immediates)
+
+    def _dims(self) -> list[int | None] | Failure:
+        """For each dim of the intrinsic the dim of the generic that plays it."""
+        access = self._access
+        dims: list[int | None] = []
+        unplayed: list[str] = []
+        for dim, dim_name in enumerate(self._intrinsic.dims):
+            block = self._intrinsic.shape[dim] or (1, 1)
+            candidates: list[int] = []
+            reason, stage = NOTHING_LEFT, 4
+            for candidate, extent in enumerate(access.extents):
+                if candidate in dims or (extent == 1 and block[0] == 1):
+                    continue
+                fault = self._dim_fault(dim, candidate)
+                if fault is not None:
+                    # That a dim is of the other kind says the least.
+                    is_close = access.kinds[candidate] == self._pattern.kinds[dim]
+                    reason = fault if stage == 4 and (is_close or reason == NOTHING_LEFT) else reason
+                elif access.is_placed and not is_whole(extent, block):
+                    reason, stage = _extent_fault(block, extent), 5
+                else:
+                    candidates.append(candidate)
+            if candidates:
+                dims.append(max(candidates, key=lambda c: (access.extents[c], c)))
+                continue
+            if stage == 5:
+                return Failure(self._name, stage, f"dim {dim_name} {reason}")
+            unplayed.append(f"nothing can play its dim {dim_name}: {reason}")
+            if block[0] > 1:
+                return Failure(self._name, stage, unplayed[-1])
+            dims.append(None)
+        for outer in range(len(access.extents)):
+            if outer in dims or access.extents[outer] == 1:
+                continue
+            if (fault := self._outer_fault(outer)) is not None:
+                # A dim that cannot stay outside should have been one of the intrinsic's own.
+                return Failure(self._name, 6, "; ".join([*unplayed, fault]))
+        return dims
+
+    def _operands(self) -> Iterator[tuple[int, OperandSpec, Operand]]:
+        """The operands of the intrinsic, immediates left out: number, what it says, and what plays it."""
+        for number, bound in enumerate(self._played):
+            if bound is not None:
+                yield number, self._specs[number], self._access.operands[bound]
+
+    def _dim_fault(self, dim: int, candidate: int) -> str | None:
+        """Why dim `candidate` of the generic cannot play dim `dim` of the intrinsic; None if it can."""
+        if self._access.kinds[candidate] != self._pattern.kinds[dim]:
+            return f"d{candidate} is {self._access.kinds[candidate].value}"
+        for number, spec, operand in self._operands():
+            pattern = self._pattern.operands[number].index_map
+            last = len(pattern.results) > 0 and dim in pattern.results[-1].used_dims()
+            if dim not in pattern.used_dims():
+                if operand.moves(candidate):
+                    return f"d{candidate} moves operand {spec.name}"
+            elif last:
+                if not _is_last(operand, candidate):
+                    return f"d{candidate} does not move operand {spec.name} by one element"
+            elif block := block_of(self._intrinsic, number):
+                row = next(at for at, expr in enumerate(pattern.results) if dim in expr.used_dims())
+                if not _adjoins(operand, candidate, block[row:]):
+                    rows = f"its rows of {block[-1]} adjoin, and those of d{candidate} do not"
+                    return f"operand {spec.name} is dense: {rows}"
+            elif (pitch := _pitch_fault(operand, candidate, _granule(self._target, spec.scope))) is not None:
+                return f"d{candidate} moves operand {spec.name} by {pitch}"
+        return None
+
+    def _outer_fault(self, outer: int) -> str | None:
+        """Why dim `outer` cannot be iterated around the intrinsic; None if it can."""
+        is_reduction = self._access.kinds[outer] == IteratorType.REDUCTION
+        if is_reduction and self._pattern.output not in leaves(self._pattern.yielded):
+            return f"d{outer} is a reduction, and it does not accumulate"
+        for _, spec, operand in self._operands():
+            if (pitch := _pitch_fault(operand, outer, _granule(self._target, spec.scope))) is not None:
+                return f"d{outer} moves operand {spec.name} by {pitch}"
+        return None
 
 
 def _extent_fault(block: Extents, extent: int) -> str:
@@ -263,40 +301,6 @@ def _extent_fault(block: Extents, extent: int) -> str:
 @lru_cache(maxsize=256)
 def _granule(target: TargetOp, scope: str) -> int:
     return 1 if scope == DRAM else target.scope(scope).granule_bytes
-
-
-def _dim_fault(
-    access: Access,
-    pattern: Access,
-    intrinsic: IntrinsicOp,
-    played: Sequence[int | None],
-    dim: int,
-    candidate: int,
-    target: TargetOp,
-) -> str | None:
-    """Why dim `candidate` of the generic cannot play dim `dim` of the intrinsic; None if it can."""
-    if access.kinds[candidate] != pattern.kinds[dim]:
-        return f"d{candidate} is {access.kinds[candidate].value}"
-    specs = pattern_of(intrinsic).specs
-    for number, bound in enumerate(played):
-        if bound is None:
-            continue
-        spec, wanted, operand = specs[number], pattern.operands[number].index_map, access.operands[bound]
-        moves = operand.moves(candidate)
-        last = len(wanted.results) > 0 and dim in wanted.results[-1].used_dims()
-        if dim not in wanted.used_dims():
-            if moves:
-                return f"d{candidate} moves operand {spec.name}"
-        elif last:
-            if not _is_last(operand, candidate):
-                return f"d{candidate} does not move operand {spec.name} by one element"
-        elif block := block_of(intrinsic, number):
-            row = next(at for at, expr in enumerate(wanted.results) if dim in expr.used_dims())
-            if not _adjoins(operand, candidate, block[row:]):
-                return f"operand {spec.name} is dense: its rows of {block[-1]} adjoin, and those of d{candidate} do not"
-        elif (pitch := _pitch_fault(operand, candidate, _granule(target, spec.scope))) is not None:
-            return f"d{candidate} moves operand {spec.name} by {pitch}"
-    return None
 
 
 def _is_last(operand: Operand, dim: int) -> bool:
@@ -332,22 +336,6 @@ def _pitch_fault(operand: Operand, dim: int, granule: int) -> str | None:
         return f"{rows[-1][dim]} elements" if rows[-1][dim] else None
     distance = operand.steps[dim] * operand.element.compile_time_size  # pyright: ignore
     return f"{distance} bytes, not a multiple of {granule}" if distance % granule else None
-
-
-def _outer_fault(
-    access: Access, intrinsic: IntrinsicOp, pattern: Access, played: Sequence[int | None], outer: int, target: TargetOp
-) -> str | None:
-    """Why dim `outer` cannot be iterated around the intrinsic; None if it can."""
-    specs = pattern_of(intrinsic).specs
-    if access.kinds[outer] == IteratorType.REDUCTION and pattern.output not in leaves(pattern.yielded):
-        return f"d{outer} is a reduction, and it does not accumulate"
-    for number, bound in enumerate(played):
-        if bound is None:
-            continue
-        spec = specs[number]
-        if (pitch := _pitch_fault(access.operands[bound], outer, _granule(target, spec.scope))) is not None:
-            return f"d{outer} moves operand {spec.name} by {pitch}"
-    return None
 
 
 def candidates(access: Access, target: TargetOp) -> tuple[list[Match], list[Failure]]:

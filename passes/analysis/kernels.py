@@ -176,7 +176,7 @@ class Placement:
     tiling: str
     """How its loops are cut; empty if one tile holds all of it."""
     pipelining: str
-    """How far rounds of its loops overlap; empty before `accel-pipeline`, and where there are none that could."""
+    """How far iterations of its loops overlap; empty before `accel-pipeline`, and where there are none that could."""
 
 
 def partition(module: ModuleOp) -> list[Placement]:

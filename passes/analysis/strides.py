@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import prod
+
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, i64
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -43,6 +45,11 @@ def reassociation(source: Sequence[int], target: Sequence[int]) -> list[tuple[li
     groups[-1][0].extend(range(i, len(source)))
     groups[-1][1].extend(range(j, len(target)))
     return groups
+
+
+def reassociation_attribute(groups: Iterable[Sequence[int]]) -> ArrayAttr[ArrayAttr[IntegerAttr]]:
+    """Groups of dims as the attribute of a collapse or an expansion."""
+    return ArrayAttr([ArrayAttr([IntegerAttr(dim, i64) for dim in group]) for group in groups])
 
 
 def collapsed_strides(

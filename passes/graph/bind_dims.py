@@ -22,12 +22,12 @@ from penstock.dialects.graph.dims import DIMS, checked_sizes, dims_of, names_att
 from penstock.dialects.graph.reshape import ToShapeOp
 
 Attributes: TypeAlias = ArrayAttr[DictionaryAttr]
-Place: TypeAlias = Callable[[Operation], "str | Attribute | None"]
+Locator: TypeAlias = Callable[[Operation], "str | Attribute | None"]
 
 
 def symbolic_dims(function: FuncOp) -> dict[str, list[str]]:
     """
-    The names of the unbound dimensions of a function, each with the places where it stands, `dimension 0 of x`.
+    The names of the unbound dimensions of a function, each with its occurrences, `dimension 0 of x`.
 
     Raises UserError for attributes that do not fit the types.
     """
@@ -57,7 +57,7 @@ class _Binding:
 
     sizes: Mapping[str, int]
     known: Collection[str]
-    place: Place
+    locate: Locator
 
     def run(self, function: FuncOp) -> None:
         block = function.body.block
@@ -94,7 +94,7 @@ class _Binding:
                 self._op(op)
             except VerifyException as error:
                 words = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
-                raise UserError(f"{op.name}: {error}", loc=self.place(op), notes=[f"with {words}"]) from None
+                raise UserError(f"{op.name}: {error}", loc=self.locate(op), notes=[f"with {words}"]) from None
 
     def _op(self, op: Operation) -> None:
         match op:
@@ -168,8 +168,8 @@ class BindDimsPass(ModulePass):
         bind_dims(op, sizes)
 
 
-def bind_dims(module: ModuleOp, sizes: Mapping[str, int], place: Place = location_of) -> None:
-    """As the pass, which documents it; `place` says where a fault of an op is reported."""
+def bind_dims(module: ModuleOp, sizes: Mapping[str, int], locate: Locator = location_of) -> None:
+    """As the pass, which documents it; `locate` says where a fault of an op is reported."""
     sizes = checked_sizes(sizes)
     symbols = {function: symbolic_dims(function) for function in _functions(module)}
     known = list(dict.fromkeys(name for names in symbols.values() for name in names))
@@ -180,4 +180,4 @@ def bind_dims(module: ModuleOp, sizes: Mapping[str, int], place: Place = locatio
             raise UserError(f'there is no symbolic dimension "{name}"', notes=[near or f"symbolic dimensions: {there}"])
     for function, names in symbols.items():
         if any(name in sizes for name in names):
-            _Binding(sizes, names, place).run(function)
+            _Binding(sizes, names, locate).run(function)

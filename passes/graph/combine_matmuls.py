@@ -20,8 +20,8 @@ from penstock.dialects.graph import NCHW, GraphOp, PatternKind, Tensor, pattern_
 from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.values import NodeBuilder, erase_dead, graph_blocks, is_constant, only_user
 
-REACH = 12
-"""How many ops that compute may stand between two siblings: what is computed early lives long."""
+MAX_GAP = 12
+"""How many ops that compute may be between two siblings: what is computed early lives long."""
 
 Product = graph.MatmulOp | graph.GemmOp | graph.ConvOp
 
@@ -61,7 +61,7 @@ def families(block: Block) -> Iterator[Family]:
     for op in block.ops:
         if isinstance(op, Product) and (kind := _kind(op)) is not None:
             groups = found.setdefault((op.operands[0], kind), [])
-            if groups and position[op] - position[groups[-1][-1]] <= REACH + 1:
+            if groups and position[op] - position[groups[-1][-1]] <= MAX_GAP + 1:
                 groups[-1].append(op)
             else:
                 groups.append([op])
@@ -97,12 +97,12 @@ def _kind(op: Product) -> tuple[Attribute | str | int | None, ...] | None:
 def is_along(value: SSAValue, width: int, axis: int, rank: int) -> bool:
     """Whether a constant has one number for each index of dim `axis`, of size `width`, of a result of `rank` dims."""
     shape = tensor_of(value).get_shape()
-    behind = rank - 1 - axis
-    return len(shape) <= rank and len(shape) > behind and shape[-1 - behind] == width and prod(shape) == width
+    later = rank - 1 - axis
+    return len(shape) <= rank and len(shape) > later and shape[-1 - later] == width and prod(shape) == width
 
 
 @dataclass(frozen=True)
-class Alike:
+class EqualFollowers:
     """An elementwise op that follows every sibling."""
 
     ops: tuple[GraphOp, ...]
@@ -112,7 +112,7 @@ class Alike:
     """The other operands: one each along the axis of the family, one for all, or none."""
 
 
-def following(values: Sequence[SSAValue], widths: Sequence[int], axis: int) -> Alike | None:
+def following(values: Sequence[SSAValue], widths: Sequence[int], axis: int) -> EqualFollowers | None:
     """The elementwise op that is the only user of each of `values`, the same with other constants."""
     ops: list[GraphOp] = []
     for value in values:
@@ -129,14 +129,14 @@ def following(values: Sequence[SSAValue], widths: Sequence[int], axis: int) -> A
             return None
     others = [op.operands[1 - side] for op in ops if len(op.operands) > 1]
     if not others:
-        return Alike(tuple(ops), side, ())
+        return EqualFollowers(tuple(ops), side, ())
     if not all(is_constant(other) for other in others):
         return None
     if all(_same_number(other, others[0]) for other in others):
-        return Alike(tuple(ops), side, (others[0],))
+        return EqualFollowers(tuple(ops), side, (others[0],))
     rank = tensor_of(values[0]).get_num_dims()
     if all(is_along(other, width, axis, rank) for other, width in zip(others, widths, strict=True)):
-        return Alike(tuple(ops), side, tuple(others))
+        return EqualFollowers(tuple(ops), side, tuple(others))
     return None
 
 
@@ -149,7 +149,7 @@ def _same_number(one: SSAValue, other: SSAValue) -> bool:
 
 
 def combine(family: Family, store: WeightStore) -> None:
-    """Replace the members of a family, and the elementwise ops that follow them alike."""
+    """Replace the members of a family, and the equal elementwise ops that follow all of them."""
     _Combination(family, store).run()
 
 
@@ -169,11 +169,11 @@ class _Combination:
         rank = tensor_of(self._values[0]).get_num_dims()
         if family.biases and not isinstance(family.members[0], graph.ConvOp):
             self._append(graph.AddOp(self._result, self._combined(family.biases, 1, 2)), "siblings_biased")
-        while (alike := following(self._values, family.widths, family.axis)) is not None:
-            self._build.location = alike.ops[0].location
-            self._append(self._elementwise(alike, rank), "siblings")
-            self._values = [op.result for op in alike.ops]
-            self._replaced += alike.ops
+        while (followers := following(self._values, family.widths, family.axis)) is not None:
+            self._build.location = followers.ops[0].location
+            self._append(self._elementwise(followers, rank), "siblings")
+            self._values = [op.result for op in followers.ops]
+            self._replaced += followers.ops
         parts = self._parts()
         for constant in self._constants():
             constant.detach()
@@ -189,13 +189,13 @@ class _Combination:
         self._result = self._build.add(op, part)
 
     def _constants(self) -> list[Operation]:
-        """What computes the constants that are read, in order, and does not stand before the first member yet."""
+        """What computes the constants that are read, in order, and is not before the first member yet."""
         found: dict[Operation, None] = {}
-        behind = self._extent()
+        later = self._extent()
 
         def visit(value: SSAValue) -> None:
             # Others read constants too, so that none moves down: one before the first member stays where it is.
-            if isinstance(value.owner, GraphOp) and value.owner in behind and is_constant(value):
+            if isinstance(value.owner, GraphOp) and value.owner in later and is_constant(value):
                 for operand in value.owner.operands:
                     visit(operand)
                 found[value.owner] = None
@@ -252,18 +252,18 @@ class _Combination:
         ones = [1] * (rank - 1 - axis)
         return self._concatenated([self._build.add(graph.ReshapeOp(c, [-1, *ones]), "vector") for c in constants], 0)
 
-    def _elementwise(self, alike: Alike, rank: int) -> GraphOp:
+    def _elementwise(self, followers: EqualFollowers, rank: int) -> GraphOp:
         operands = [self._result]
-        if len(alike.constants) > 1:
-            operands.insert(1 - alike.side, self._combined(alike.constants, self._family.axis, rank))
-        elif alike.constants:
-            operands.insert(1 - alike.side, alike.constants[0])
-        first = alike.ops[0]
+        if len(followers.constants) > 1:
+            operands.insert(1 - followers.side, self._combined(followers.constants, self._family.axis, rank))
+        elif followers.constants:
+            operands.insert(1 - followers.side, followers.constants[0])
+        first = followers.ops[0]
         type = Tensor(tensor_of(first.result).element_type, tensor_of(self._result).get_shape())
         return first.create(operands=operands, result_types=[type], properties=first.properties.copy())
 
     def _parts(self) -> list[SSAValue]:
-        """What stands for each sibling: a slice, and where the shape is another one, a view of that."""
+        """The value of each sibling: a slice, and where the shape is another one, a view of that."""
         family, shape = self._family, list(tensor_of(self._result).get_shape())
         axis = 0 if family.is_stack else family.axis
         sizes = [1] * len(family.widths) if family.is_stack else list(family.widths)
@@ -272,8 +272,8 @@ class _Combination:
             starts, extents = [0] * len(shape), [*shape]
             starts[axis], extents[axis] = start, size
             part = graph.SliceOp(self._result, starts=starts, sizes=extents)
-            wanted = tensor_of(value).get_shape()
-            last = part if wanted == part.result_type.get_shape() else graph.ReshapeOp(part, wanted)
+            full = tensor_of(value).get_shape()
+            last = part if full == part.result_type.get_shape() else graph.ReshapeOp(part, full)
             if last is not part:
                 self._build.add(part, "part")
             self._build.add(last)
@@ -292,7 +292,7 @@ class CombineMatmulsPass(ModulePass):
     whose other attributes and element types are the same, without more than a dozen other ops between one and the
     next. Matrices of one shape become a batch, a product with one more dim, of which each sibling takes a run of rows;
     matrices of several widths, and filters, are concatenated along the output, of which each sibling takes its
-    columns or channels (with `unequal="leave"` those stay as they are). Elementwise ops that follow all siblings alike,
+    columns or channels (with `unequal="leave"` those stay as they are). Equal elementwise ops that follow all siblings,
     each the only user of the one before, with constants along the output or none, are combined too. Constants are
     concatenated by ops that `fold-constants` evaluates, and the parts are views.
 

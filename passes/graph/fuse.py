@@ -7,19 +7,96 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.ir import Block, SSAValue
+from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.dialects.graph import FusedOp, YieldOp, pattern_kind
+from penstock.dialects.graph import ConcatOp, FusedOp, PadOp, PatternKind, YieldOp, pattern_kind
 from penstock.passes.analysis.kernels import machine_of
-from penstock.passes.graph.fusion.groups import MAX_OPS, Kind, Veto
+from penstock.passes.graph.fusion.groups import MAX_OPS, Kind, Rule, Veto
 from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, is_groupable, planned_groups, splat
-from penstock.passes.graph.fusion.remarks import Remarks, called
 from penstock.passes.graph.fusion.spm_model import SpmModel, cheaper
 from penstock.passes.graph.storage_type import multiplies_halves_only
 from penstock.passes.graph.values import erase_dead, graph_blocks
+
+WORDS = {
+    PatternKind.ELEMENTWISE: "elementwise",
+    PatternKind.BROADCAST: "broadcasting",
+    PatternKind.INJECTIVE: "injective",
+    PatternKind.REDUCTION: "a reduction",
+    PatternKind.COMPLEX_OUT_FUSABLE: "a contraction or a pool",
+    PatternKind.OPAQUE: "opaque",
+}
+
+
+def called(op: Operation) -> str:
+    """What the model calls an op, or else what it is."""
+    what = op.name.rpartition(".")[-1]
+    return f"{op.location.desc.data} ({what})" if isinstance(op.location, NameLoc) else what
+
+
+def _readers(op: Operation) -> list[Operation]:
+    return list(dict.fromkeys(use.operation for use in op.results[0].uses))
+
+
+def _reading(blocker: Operation) -> str:
+    """Why an op that reads the result of a group does not take it."""
+    kind = pattern_kind(blocker)
+    if isinstance(blocker, ConcatOp):
+        return f"{called(blocker)} joins it to the results of other kernels"
+    if isinstance(blocker, PadOp):
+        return f"{called(blocker)} pads it, which takes all of it first"
+    if kind in (PatternKind.COMPLEX_OUT_FUSABLE, PatternKind.OPAQUE):
+        return f"{called(blocker)} takes nothing before it"
+    return f"{called(blocker)} is {WORDS[kind]}, and what follows a contraction or a pool is elementwise"
+
+
+@dataclass
+class Remarks:
+    """The groups of a block, and for each a sentence that names the op at which it ends, and the rule."""
+
+    graph: FusionGraph
+    groups: Sequence[PlannedGroup]
+
+    def __post_init__(self) -> None:
+        self._group_of = {op: group for group in self.groups for op in group.members}
+
+    def of(self, group: PlannedGroup) -> str:
+        """Why a group is not larger."""
+        stop, end, ops = group.stop, group.end, self.graph.ops
+        toward = "" if stop.toward is None else called(ops[stop.toward])
+        blocker = end if stop.blocker is None else ops[stop.blocker]
+        if stop.rule == Rule.ESCAPES:
+            outside = [op for op in _readers(end) if op not in ops]
+            return "the function returns it" if outside[0].name == "func.return" else f"{outside[0].name} reads it"
+        if stop.rule == Rule.EDGE:
+            return _reading(blocker)
+        if stop.rule in (Rule.ANCHORS, Rule.PATH):
+            way = "" if stop.blocker == stop.toward else f", on the way to {toward},"
+            return f"{called(blocker)}{way} {self._obstacle(blocker)}"
+        return {
+            Rule.UNUSED: "nothing reads it",
+            Rule.OPAQUE: f"{called(end)} is opaque",
+            Rule.NO_JOIN: f"{' and '.join(called(op) for op in _readers(end)[:2])} read it and do not meet again",
+            Rule.REDUCTION: f"{toward} follows a reduction",
+            Rule.TUPLE: f"{toward} joins it to the results of other kernels",
+            Rule.TOO_MANY_OPS: f"with {toward} it would have too many ops",
+            Rule.TOO_MANY_ARGUMENTS: f"with {toward} it would read too many values",
+            Rule.VETO: f"not with {toward}: {stop.words}",
+        }[stop.rule]
+
+    def _obstacle(self, blocker: Operation) -> str:
+        """Why an op, or the kernel that it is in, takes no part."""
+        group = self._group_of.get(blocker)
+        hardest = max(group.members, key=lambda op: pattern_kind(op).level) if group is not None else blocker
+        if hardest is not blocker:
+            return f"is in the kernel of {called(hardest)}"
+        kind = pattern_kind(blocker)
+        if kind == PatternKind.REDUCTION:
+            return "is a reduction, which takes only elementwise and broadcasting ops"
+        return f"is {WORDS[kind]} and takes nothing before it"
+
 
 __all__ = ["GraphFusePass", "is_groupable"]
 
@@ -87,7 +164,7 @@ class GraphFusePass(ModulePass):
     and a group has one result. Where two contractions meet, as at a residual addition, the one that is computed
     last goes on: TVM takes the one that its traversal meets first, and so do we, in a traversal that begins there.
 
-    Around the algorithm stand four rules of the house. A constant is a parameter and no partner; one that is one
+    Four rules of ours go beyond the algorithm. A constant is a parameter and no partner; one that is one
     number in the text is repeated inside, others are operands. A `graph.reshape` and a `graph.slice` that takes runs
     of neighbouring elements are views: they stay in @main at the ends of a group, and are inside only between what
     is computed. A `graph.concat` is in a group only with all that it joins: else it stays in @main, where each
@@ -101,7 +178,7 @@ class GraphFusePass(ModulePass):
     tiles that fit its scopes: see `fusion/spm_model.py`. Where that cannot be told, or leads to more, groups are those
     of TVM.
 
-    A group stands where its last op stood and has its location. Constants that nothing reads any more are removed.
+    A group takes the position and the location of its last op. Constants that nothing reads any more are removed.
 
     See Chen et al., "TVM: An Automated End-to-End Optimizing Compiler for Deep Learning", OSDI 2018, section 3.
 
@@ -146,7 +223,7 @@ class GraphFusePass(ModulePass):
     name = "graph-fuse"
 
     strategy: Literal["tvm", "spm"] = "tvm"
-    """"spm" also asks the machine in the module, if there is one."""
+    """"spm" also compares the bytes that the machine in the module moves, if there is one."""
     max_ops: int = MAX_OPS
     """Ops in one group; a concatenation counts twice."""
     max_arguments: int | None = None

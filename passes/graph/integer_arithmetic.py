@@ -94,7 +94,7 @@ def _shift(op: graph.CastOp, source: SSAValue, places: int, store: WeightStore) 
     return shift
 
 
-PARTS = (None, "quantized", "moved", "bounded", "product", "biased", "sums")
+PART_NAMES = (None, "quantized", "moved", "bounded", "product", "biased", "sums")
 """Names in the text that give way to that of what is replaced."""
 
 
@@ -176,7 +176,8 @@ class IntegerLayers:
         one = self.products.constant(np.asarray(1, np.float32), "one")
         element = tensor_of(last.result).element_type
         new = graph.QuantizeLinearOp(scaled, one, self._zero(last), element_type=element)
-        value = self._bounded(self.products.add(new, "quantized"), found, last, parameters)
+        quantized = self.products.add(new, "quantized")
+        value = self._bounded(quantized, (found.low, found.high), last, parameters)
         self._replace(last, value)
         return True
 
@@ -186,7 +187,11 @@ class IntegerLayers:
         return None if array is None else self.products.constant(array, "zero")
 
     def _bounded(
-        self, value: SSAValue, found: Contraction, op: graph.QuantizeLinearOp, parameters: tuple[Array, Array]
+        self,
+        value: SSAValue,
+        bounds: tuple[float, float],
+        op: graph.QuantizeLinearOp,
+        parameters: tuple[Array, Array],
     ) -> SSAValue:
         """What quantising the bounds gives bounds the quantised: rounding keeps the order."""
         holds = integer_bounds(tensor_of(op.result).element_type)
@@ -199,7 +204,7 @@ class IntegerLayers:
             whole = int(np.rint(np.float32(bound) / scale)) + int(zero)
             return max(holds.start, min(holds.stop - 1, whole))
 
-        low, high = quantized(found.low, holds.start), quantized(found.high, holds.stop - 1)
+        low, high = quantized(bounds[0], holds.start), quantized(bounds[1], holds.stop - 1)
         if (low, high) == (holds.start, holds.stop - 1):
             return value
         return self.products.add(graph.ClipOp(value, min=float(low), max=float(high)), "bounded")
@@ -257,9 +262,7 @@ class IntegerLayers:
             return
         assert isinstance(moving, GraphOp)
         if isinstance(moving, graph.ReluOp | graph.ClipOp):
-            low, high = bounds_of(moving)
-            found = Contraction(moving, moving.result, None, None, low, high)  # pyright: ignore[reportArgumentType]
-            self._replace(op, self._bounded(dequantize.x, found, op, wanted))
+            self._replace(op, self._bounded(dequantize.x, bounds_of(moving), op, wanted))
             return
         new = rebuilt(moving, [dequantize.x, *moving.operands[1:]], op.result.type)
         new.location = moving.location
@@ -267,7 +270,7 @@ class IntegerLayers:
 
     @staticmethod
     def _replace(op: Operation, value: SSAValue) -> None:
-        if value.name_hint in PARTS:
+        if value.name_hint in PART_NAMES:
             value.name_hint = op.results[0].name_hint
         op.results[0].replace_all_uses_with(value)
 
@@ -277,7 +280,7 @@ class IntegerArithmeticPass(ModulePass):
     """
     Multiply the 8-bit integers that a quantised graph stores, instead of the floats that they stand for.
 
-    - A convolution, gemm or matmul of two `graph.dequantize_linear`, with the bias, relu and clip behind it, whose
+    - A convolution, gemm or matmul of two `graph.dequantize_linear`, with the bias, relu and clip after it, whose
       result is quantised, becomes a contraction in 32 bits, an addition of the bias as integers, one product in f32
       with (x scale * w scale / y scale), one number for each channel if the weights have several scales, and
       `graph.quantize_linear` with the scale 1; bounds become bounds of the integers. Where the result is needed in

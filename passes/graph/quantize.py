@@ -87,7 +87,7 @@ class QuantizePass(ModulePass):
       8 bits. It rounds halves up. Weights have one scale for the tensor.
 
     Requires f32, constants folded and batch normalisations folded or split. The names of `ranges` are those of
-    `passes.graph.ranges.value_names`; the table is a JSON file, or the module attribute `graph.ranges`, which the pass
+    `quantization.ranges.value_names`; the table is a JSON file, or the module attribute `graph.ranges`, which the pass
     removes. Raises UserError without a table, or with one of another program.
 
     Before:

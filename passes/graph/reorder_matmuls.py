@@ -61,7 +61,7 @@ def inner_product(value: SSAValue, on_left: bool) -> Product | None:
     """
     The product that a factor of another one is, if it is needed for that alone.
 
-    A vector is a row or a column by where it stands: as a factor, a matrix times a column stands on the right only.
+    A vector is a row or a column by its position: as a factor, a matrix times a column is on the right only.
     """
     op = value.owner
     if not isinstance(op, MatmulOp | GemmOp) or not is_link(op, last=False) or not value.has_one_use():
@@ -153,7 +153,7 @@ class Chain:
             op.erase()
 
 
-LONGEST = 100
+MAX_FACTORS = 100
 """Longer chains stay as they are: the time to find the best order grows with the third power of their length."""
 
 
@@ -176,7 +176,7 @@ def _is_factor(op: GraphOp) -> bool:
 def _reorder(block: Block) -> None:
     for root in _roots(block):
         chain = Chain.ending_in(root)
-        if not 3 <= len(chain.factors) <= LONGEST or chain.sizes is None:
+        if not 3 <= len(chain.factors) <= MAX_FACTORS or chain.sizes is None:
             continue
         least, splits = best_splits(chain.sizes, chain.known)
         if least < chain.cost():

@@ -24,7 +24,7 @@ from penstock.passes.graph.layouts.forms import location_of_value
 from penstock.passes.graph.values import constant_array, derived, erase_dead, graph_blocks, rebuilt
 
 VIEWS = (graph.ConcatOp, graph.ReshapeOp, graph.SliceOp)
-"""What stands outside groups and only places elements."""
+"""What is outside groups and only places elements."""
 
 HALF, SINGLE = f16, f32
 Width = Float16Type | Float32Type

@@ -98,7 +98,7 @@ class _Merged:
         return made
 
     def build(self, producer: GenericOp, inlined: list[int]) -> GenericOp:
-        """The consumer with the body of the producer in front of its own, and the producer's operands."""
+        """The consumer with the body of the producer before its own, and the producer's operands."""
         consumer = self._consumer
         maps = list(consumer.indexing_maps)
         loops = _loops_of_elements(producer)

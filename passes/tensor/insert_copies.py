@@ -1,4 +1,4 @@
-"""`insert-copies`: copy what would be overwritten in place while it is still wanted."""
+"""`insert-copies`: copy what would be overwritten in place and is still read later."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class InsertCopiesPass(ModulePass):
     A destination (the `outs` of a structured op, the tensor that an insertion changes, the initial value of a
     loop) is copied where its old elements are read later, belong to an argument or a constant, or come from
     outside a loop that does not carry them. A copy is an insertion of the whole into a `tensor.empty`. The
-    insertion that puts a slice back to where it was taken from needs none, and places are compared as what
-    they denote (buffer, offset, sizes). Every writer gets a `tensor.empty` of its own, and dead ops go.
+    insertion that puts a slice back to where it was taken from needs none, and slices are compared by buffer,
+    offset and sizes. Every writer gets a `tensor.empty` of its own, and dead ops go.
 
     Required: functions on tensors of static shape, without branches between blocks. Guaranteed: `tensor-to-loop`
     adds no copies but at insertions and at the end of loops and functions. Raises UserError, located, for an op

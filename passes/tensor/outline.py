@@ -77,7 +77,7 @@ def _leading_views(ops: Sequence[Operation]) -> list[Operation]:
 
 
 def _needed(group: Sequence[GenericOp], ops: Sequence[Operation], views: Sequence[Operation]) -> list[Operation]:
-    """What is left of `ops`, the closure of a group, when its views stand elsewhere."""
+    """What is left of `ops`, the closure of a group, without its views."""
     kept = [op for op in ops if not isinstance(op, VIEWS) or op not in views]
     used = {v.owner for op in kept for inner in op.walk() for v in inner.operands}
     return [op for op in kept if op not in views or op in used]

@@ -82,7 +82,7 @@ def choose(generic: GenericOp, target: TargetOp) -> Coverage | str:
 
 
 def _words(generic: GenericOp) -> str:
-    """What the body of a generic does, for whoever may want to declare an intrinsic for it."""
+    """What the body of a generic does, for a remark."""
     names = [op.name for op in generic.body.block.ops if op.name not in ("arith.constant", "linalg.yield")]
     words = ", ".join(dict.fromkeys(names)) or "a copy"
     return f"{words} in a reduction" if has_reduction(generic) else words
@@ -267,7 +267,7 @@ def least_cycles(segment: Segment, choices: Mapping[GenericOp, Coverage], target
     ]
     unlimited = not rates or any(dma.bus_name is None for dma in target.dmas().values())
     latency = min((dma.latency_cycles for dma in target.dmas().values()), default=0)
-    # Something is loaded before anything happens, and what is computed last is stored behind it.
+    # Something is loaded before anything happens, and what is computed last is stored after it.
     return latency + max(Fraction(max(issues, default=0) + latency), Fraction(0) if unlimited else moved / sum(rates))
 
 

@@ -32,7 +32,7 @@ def structured(
     """
     A generic that writes `compute(its body)`, not inserted yet; operands are given with how the loops index them.
 
-    There is a parallel loop for each dim of the output, and after them so many `reductions`.
+    There is a parallel loop for each dim of the output, and after them `reductions` reduction loops.
     """
     operands = [*inputs, output]
     block = Block(arg_types=[get_element_type_or_self(value.type) for value, _ in operands])

@@ -6,22 +6,20 @@ A scalar becomes a tensor of ones in rank by `tensor.reshape`: xDSL's `tensor.ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 from xdsl.dialects import arith, tensor
 from xdsl.dialects.builtin import (
-    ArrayAttr,
     DenseArrayBase,
     DenseIntOrFPElementsAttr,
-    IntegerAttr,
     TensorType,
     i64,
 )
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.hints import isa
 
-from penstock.passes.analysis.strides import reassociation
+from penstock.passes.analysis.strides import reassociation, reassociation_attribute
 
 Emit = Callable[[Operation], SSAValue]
 """Appends an op and returns its result."""
@@ -45,7 +43,7 @@ def emit_reshape(emit: Emit, value: SSAValue, target: Sequence[int]) -> SSAValue
             tensor.CollapseShapeOp.build(
                 operands=[value],
                 result_types=[TensorType(element, middle)],
-                properties={"reassociation": _groups(left for left, _ in pairs)},
+                properties={"reassociation": reassociation_attribute(left for left, _ in pairs)},
             )
         )
     if middle != target:
@@ -53,13 +51,9 @@ def emit_reshape(emit: Emit, value: SSAValue, target: Sequence[int]) -> SSAValue
             tensor.ExpandShapeOp(
                 value,
                 (),
-                _groups(right for _, right in pairs),
+                reassociation_attribute(right for _, right in pairs),
                 DenseArrayBase.from_list(i64, target),
                 TensorType(element, target),
             )
         )
     return value
-
-
-def _groups(runs: Iterable[list[int]]) -> ArrayAttr[ArrayAttr[IntegerAttr]]:
-    return ArrayAttr([ArrayAttr([IntegerAttr(dim, i64) for dim in run]) for run in runs])

@@ -9,13 +9,11 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
-from xdsl.rewriter import Rewriter
 
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.analysis.kernels import AUTO, DEPTHS, TILING, device_of, kernels, machine_of
-from penstock.passes.tensor.tile_nest import OpPlan, TileNest, replace_by_nest
-from penstock.passes.tensor.tile_plan import plan_members
-from penstock.passes.tensor.tile_problem import anchor, members, root_of, streamed
+from penstock.passes.tensor.tile_nest import TileNest
+from penstock.passes.tensor.tile_plan import anchor, members, plan_members, root_of, streamed
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class TilePass(ModulePass):
     cheapest among those that fit the machine's scopes; `sizes` gives them instead, one for each dim of the op
     that reduces (else of the last op), for every kernel on a machine or without a device. Guarantees: static
     sizes; parallel loops outside, reduction loops inside; a parallel tile that does not divide its dim is shifted
-    inwards at the end. A tile of a reduction that does not divide reads zeros behind the end, where products of what
+    inwards at the end. A tile of a reduction that does not divide reads zeros beyond the end, where products of what
     comes from outside are summed, and is refused elsewhere. For an intrinsic of fixed shape a tile is a multiple of
     its block, and a parallel dim that is shorter is computed on padded operands, of whose result the valid part is
     kept. Sizes, order and depth are chosen together: `depths` of the kernel says how many slots each scope has room
@@ -115,8 +113,7 @@ class TilePass(ModulePass):
             if not plan.is_cut:
                 continue
             on_the_way = streamed(ops, here)
-            nest = TileNest(root, reducing, frozenset[Operation](ops), OpPlan(plan.tile, plan.order), on_the_way)
-            replace_by_nest(kernel, nest, Rewriter.erase_op)
+            TileNest(root, reducing, frozenset[Operation](ops), plan, on_the_way).replace(kernel)
             kernel.attributes[TILING] = StringAttr(plan.describe())
             if slots := {scope: IntegerAttr(count, i64) for scope, count in plan.depths.items() if count > 1}:
                 kernel.attributes[DEPTHS] = DictionaryAttr(slots)

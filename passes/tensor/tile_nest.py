@@ -1,17 +1,16 @@
 """
 Building a tile nest: the op at the end of a kernel is computed a box at a time, and what it needs with it.
 
-This is tile-and-fuse as in MLIR: the box of the root op's domain becomes a slice of its result; a slice of an
-operand that another `linalg.generic` produces is replaced by that producer, computed for the slice only; what
-comes from outside is sliced. The reductions of the anchor become loops inside, which carry the accumulator.
-Every size is static; only offsets are dynamic. A parallel tile that does not divide is shifted inwards at the
-end, `min(iv, N - T)`, so that it computes some elements twice. One that is longer than its dim is computed whole on
-padded operands, and what lies within the dim is cut out of it at the end.
+This is tile-and-fuse as in MLIR: the box of the root op's domain becomes a slice of its result; a slice of an operand
+that another `linalg.generic` produces is replaced by that producer, computed for the slice only; what comes from
+outside is sliced. The reductions of the anchor become loops inside, which carry the accumulator. Sizes are static,
+offsets dynamic. A parallel tile that does not divide is shifted inwards at the end, `min(iv, N - T)`, and computes some
+elements twice. One that is longer than its dim is computed whole on padded operands, and its valid part is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.builder import Builder
@@ -21,11 +20,12 @@ from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.utils import split_dynamic_index_list
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineMap
-from xdsl.rewriter import InsertPoint
+from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.index_builder import Index, add, materialize, scale
+from penstock.passes.planning.tiling import TilePlan
 from penstock.passes.tensor.zero_pads import extend
 
 
@@ -35,17 +35,6 @@ class Span:
 
     offset: Index
     size: int
-
-
-@dataclass(frozen=True)
-class OpPlan:
-    """
-    How one op is tiled: a size for each of its dims, and the dims that become loops, outermost first, parallel
-    ones before reductions. A size may exceed its dim, which is then no loop.
-    """
-
-    tile: tuple[int, ...]
-    order: tuple[int, ...]
 
 
 # slices
@@ -112,8 +101,8 @@ class TileNest:
     root: GenericOp
     anchor: GenericOp
     members: frozenset[Operation]
-    plan: OpPlan
-    """Of the anchor, in its dims."""
+    plan: TilePlan
+    """Of the anchor, in its dims. A size may exceed its dim, which is then no loop."""
     streamed: frozenset[Operation] = frozenset()
     """The members that a DMA engine performs on the way off chip: they see no padding."""
     destination: SSAValue | None = None
@@ -122,7 +111,16 @@ class TileNest:
     _extended: dict[tuple[Operation, int], SSAValue] = field(default_factory=dict[tuple[Operation, int], SSAValue])
     """Operands from outside that are padded, for dims that run past their end."""
 
-    def build(self, builder: Builder) -> SSAValue:
+    def replace(self, kernel: func.FuncOp) -> None:
+        """Build the nest at the end of `kernel`, and erase the ops that it replaces."""
+        terminator = kernel.body.block.last_op
+        assert terminator is not None
+        self.root.results[0].replace_all_uses_with(self._build(Builder(InsertPoint.before(terminator))))
+        for op in reversed(list(kernel.body.block.ops)):
+            if op in self.members or (isinstance(op, tensor.EmptyOp) and not op.results[0].uses):
+                Rewriter.erase_op(op)
+
+    def _build(self, builder: Builder) -> SSAValue:
         """Insert the nest and return the value that replaces the root's result."""
         anchor_dims, root_dims = result_dims(self.anchor), result_dims(self.root)
         to_root = dict(zip(anchor_dims, root_dims, strict=True))
@@ -186,7 +184,7 @@ class TileNest:
         return builder.insert(tensor.EmptyOp([], value.type)).results[0]
 
     def _tile(self, builder: Builder, op: GenericOp, box: Sequence[Span], result: SSAValue) -> SSAValue:
-        """The part of the result of `op` that `box` computes, and what lies behind the end of padded dims."""
+        """The part of the result of `op` that `box` computes, and what is beyond the end of padded dims."""
         if (known := self._tiles.get(op)) is not None:
             return known
         excess = self._excess(op)
@@ -254,7 +252,7 @@ class TileNest:
 
 
 def _trimmed(builder: Builder, tile: SSAValue, spans: Sequence[Span]) -> SSAValue:
-    """The beginning of a tile, as long as `spans`: without what was computed behind the ends."""
+    """The beginning of a tile, as long as `spans`: without what was computed beyond the ends."""
     return slice_of(builder, tile, [Span(0, span.size) for span in spans])
 
 
@@ -267,19 +265,7 @@ def _loop(builder: Builder, extent: int, step: int, carried: Sequence[SSAValue])
 
 
 def _clamp(builder: Builder, iv: SSAValue, extent: int, size: int) -> SSAValue:
-    """The offset of a tile that is shifted inwards where it would hang over the end."""
+    """The offset of a tile that is shifted inwards where it would be out of bounds."""
     if extent % size == 0:
         return iv
     return builder.insert(arith.MinSIOp(iv, materialize(builder, extent - size))).result
-
-
-def replace_by_nest(kernel: func.FuncOp, nest: TileNest, erase: Callable[[Operation], None]) -> None:
-    """Build `nest` at the end of `kernel`, and erase the ops that it replaces."""
-    terminator = kernel.body.block.last_op
-    assert terminator is not None
-    value = nest.build(Builder(InsertPoint.before(terminator)))
-    nest.root.results[0].replace_all_uses_with(value)
-    for op in reversed(list(kernel.body.block.ops)):
-        unused = isinstance(op, tensor.EmptyOp) and not op.results[0].uses
-        if op in nest.members or unused:
-            erase(op)

@@ -2,39 +2,314 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from xdsl.dialects import func, tensor
 from xdsl.dialects.builtin import MemRefType, TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineMap
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, DmaOp, TargetOp
-from penstock.dialects.mem import static_strides
-from penstock.passes.analysis.access import Access, Node, Operand, linear_form
-from penstock.passes.analysis.intrinsics import candidates
+from penstock.dialects.mem import element_bytes
+from penstock.passes.analysis.access import access_of, fill_access, linear_form
+from penstock.passes.analysis.intrinsics import Match, candidates, runs_on_unit
+from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import intermediates, scope_path
-from penstock.passes.planning.tile_cost import TileProblem
-from penstock.passes.planning.tile_sizes import NoTile
+from penstock.passes.planning.tile_cost import Channel, Operand, TileProblem, Work
+from penstock.passes.planning.tile_sizes import Dim, NoTile
 from penstock.passes.planning.tiling import DoesNotFit, TilePlan, plan_tile
-from penstock.passes.tensor.tile_problem import (
-    anchor,
-    blocks_of,
-    dims_in_anchor,
-    match_of,
-    matches_of,
-    members,
-    problem_of,
-    root_of,
-    streamed,
-)
-from penstock.passes.tensor.zero_pads import padding_of
+from penstock.passes.tensor.tile_nest import result_dims
+from penstock.passes.tensor.zero_pads import may_run_past_its_end, padding_of
+
+
+def members(root: GenericOp) -> list[GenericOp]:
+    """The generics of the kernel that the root is computed from, the root last."""
+    found: dict[GenericOp, None] = {}
+
+    def visit(op: GenericOp) -> None:
+        for operand in op.operands:
+            if isinstance(operand.owner, GenericOp) and operand.owner not in found:
+                visit(operand.owner)
+        found[op] = None
+
+    visit(root)
+    return list(found)
+
+
+def root_of(kernel: func.FuncOp) -> GenericOp | None:
+    """The generic whose result the kernel returns; None if it returns something else, or several results."""
+    terminator = kernel.body.block.last_op if len(kernel.body.blocks) == 1 else None
+    if not isinstance(terminator, func.ReturnOp) or len(terminator.operands) != 1:
+        return None
+    owner = terminator.operands[0].owner
+    return owner if isinstance(owner, GenericOp) and len(owner.outputs) == 1 else None
+
+
+def _tied_root(value: SSAValue) -> SSAValue:
+    """Where the storage of `value` comes from: an op's result lives where its output operand did."""
+    while isinstance(value.owner, GenericOp):
+        value = value.owner.outputs[0]
+    return value
+
+
+def dims_in_anchor(generic: GenericOp, anchor: GenericOp) -> dict[int, int]:
+    """For each dim of `generic`, the dim of the anchor it coincides with, through their common result."""
+    if generic is anchor:
+        return {dim: dim for dim in range(generic.get_num_loops())}
+    return dict(zip(result_dims(generic), result_dims(anchor), strict=True))
+
+
+def problem_of(members: list[GenericOp], anchor: GenericOp, target: TargetOp | None) -> TileProblem:
+    """What the planner needs to know: the anchor's domain, and every operand in terms of it."""
+    extents = anchor.get_static_loop_ranges()
+    windowed = {
+        dim
+        for map_attr in anchor.indexing_maps
+        for expr in map_attr.data.results
+        if not isinstance(expr, AffineDimExpr)
+        for dim in expr.used_dims()
+    }
+    matches = matches_of(members, target)
+    steps = {dim: most for dim, (_, most) in blocks_of(matches[anchor]).items()}
+    blocks: dict[int, dict[tuple[int, int], None]] = {}
+    for generic, match in matches.items():
+        own = dims_in_anchor(generic, anchor)
+        for dim, block in blocks_of(match).items():
+            if block[0] > 1:
+                blocks.setdefault(own[dim], {})[block] = None
+    dims = [
+        Dim(
+            extent,
+            kind.data == IteratorType.PARALLEL,
+            steps.get(number, 1),
+            kind.data == IteratorType.REDUCTION and may_run_past_its_end(anchor, number),
+            # The window of a convolution stays whole: its tiles would share most of their halo.
+            kind.data == IteratorType.REDUCTION and number in windowed,
+            tuple(blocks.get(number, ())),
+        )
+        for number, (extent, kind) in enumerate(zip(extents, anchor.iterator_types, strict=True))
+    ]
+    gathered = _Operands(members, anchor, matches, target)
+    held = gathered.operands()
+    capacity = {} if target is None else {name: scope.size_bytes for name, scope in target.scopes().items()}
+    works = () if target is None else tuple(gathered.works(target))
+    return TileProblem(tuple(dims), (*held, *_on_the_way(held, target)), capacity, works)
+
+
+@dataclass
+class _Operands:
+    """The operands of a kernel, each once, in terms of the dims of the anchor, and the ops that use them."""
+
+    members: list[GenericOp]
+    anchor: GenericOp
+    matches: dict[GenericOp, Match | None]
+    target: TargetOp | None
+    numbers: dict[tuple[SSAValue, tuple[tuple[int, ...], ...]], int] = field(
+        default_factory=dict[tuple[SSAValue, tuple[tuple[int, ...], ...]], int]
+    )
+    used: dict[GenericOp, list[int | None]] = field(default_factory=dict[GenericOp, list[int | None]])
+    """The operands of the problem that play those of each op; None for a scalar."""
+
+    def operands(self) -> tuple[Operand, ...]:
+        """Every operand; what two ops read in different places is held twice."""
+        found: list[Operand] = []
+        returned = _tied_root(self.members[-1].results[0])
+        count = self.anchor.get_num_loops()
+        for generic in self.members:
+            own = dims_in_anchor(generic, self.anchor)
+            self.used[generic] = []
+            for number, (value, map_attr) in enumerate(zip(generic.operands, generic.indexing_maps, strict=True)):
+                if not isa(value.type, TensorType):
+                    self.used[generic].append(None)
+                    continue
+                root = _tied_root(value)
+                _, rows = linear_form(map_attr.data)
+                indices = tuple(tuple(_remap(row, own, count)) for row in rows)
+                operand = self._operand(generic, number, value, root, indices, is_returned=root is returned)
+                known = self.numbers.setdefault((root, indices), len(found))
+                self.used[generic].append(known)
+                if known == len(found):
+                    found.append(operand)
+                elif found[known].scope is None and operand.scope is not None:
+                    found[known] = operand
+        return tuple(found)
+
+    def _operand(
+        self,
+        generic: GenericOp,
+        number: int,
+        value: SSAValue,
+        root: SSAValue,
+        indices: tuple[tuple[int, ...], ...],
+        *,
+        is_returned: bool,
+    ) -> Operand:
+        assert isa(value.type, TensorType)
+        match, target = self.matches[generic], self.target
+        scope = match.scope_of_operand(number) if match is not None else DRAM
+        held = None if scope == DRAM or target is None else scope
+        reads = not isinstance(root.owner, tensor.EmptyOp)
+        return Operand(
+            name=root.name_hint or f"operand {len(self.numbers)}",
+            scope=held,
+            element_bytes=element_bytes(value.type),
+            indices=indices,
+            granule=1 if held is None or target is None else target.scope(held).granule_bytes,
+            adjoining=match.adjoining(number) if match is not None else 1,
+            reads=reads,
+            writes=is_returned,
+            bounds=tuple(value.type.get_shape()),
+            padding=_padding(value),
+            fetch=_channels(target, DRAM, held) if reads else (),
+            put=_channels(target, held, DRAM) if is_returned else (),
+        )
+
+    def works(self, target: TargetOp) -> Iterator[Work]:
+        """What computes, in program order; `operands` comes first."""
+        engines = target.dmas()
+        for generic in self.members:
+            match = self.matches[generic]
+            if match is None:
+                continue
+            own = dims_in_anchor(generic, self.anchor)
+            intrinsic = match.intrinsic
+            engine = None if intrinsic.dma_name is None else engines[intrinsic.dma_name]
+            *inputs, output = self.used[generic]
+            assert output is not None
+            yield Work(
+                unit=engine.unit_name if engine is not None else intrinsic.unit_name or "",
+                dims=tuple(own[dim] for dim in range(generic.get_num_loops())),
+                reads=tuple(dict.fromkeys(number for number in inputs if number not in (None, output))),
+                writes=output,
+                interval=intrinsic.initiation_interval,
+                depth=intrinsic.depth,
+                blocks=tuple((own[dim], most) for dim, (_, most) in match.blocks.items()),
+                channel=None if engine is None else _channel(engine, target, intrinsic.operand_specs()[-1].scope),
+                anchor=generic is self.anchor,
+            )
+
+
+def _padding(value: SSAValue) -> tuple[tuple[int, int], ...] | None:
+    if not isinstance(value.owner, tensor.PadOp):
+        return None
+    return tuple(zip(value.owner.static_low.get_values(), value.owner.static_high.get_values(), strict=True))
+
+
+def _channels(target: TargetOp | None, start: str | None, end: str | None) -> tuple[Channel, ...]:
+    """The engines from one scope to another; none where there is no way, or no scope."""
+    path = scope_path(target, start, end) if target is not None and start is not None and end is not None else None
+    if target is None or path is None:
+        return ()
+    hops = [(target.dma_between(here, there), there) for here, there in pairwise(path)]
+    return tuple(_channel(engine, target, there) for engine, there in hops if engine is not None)
+
+
+def _channel(engine: DmaOp, target: TargetOp, destination: str) -> Channel:
+    return Channel(
+        unit=engine.unit_name,
+        bus=engine.bus_name,
+        rate=target.buses()[engine.bus_name].bytes_per_cycle if engine.bus_name is not None else (1, 0),
+        latency=engine.latency_cycles,
+        row_overhead=engine.row_overhead_cycles,
+        outstanding=engine.outstanding_limit,
+        dims=engine.dim_count,
+        pad_max=engine.pad_limit,
+        scope=None if destination == DRAM else destination,
+    )
+
+
+def _on_the_way(operands: Iterable[Operand], target: TargetOp | None) -> list[Operand]:
+    """
+    The room that operands need in the scopes between theirs and off chip: there, too, for one tile.
+
+    They move nothing of their own. How often a scope between is filled is decided when the tile is known
+    (`promote-levels`), so the traffic is estimated as if every tile came from off chip.
+    """
+    found: list[Operand] = []
+    for operand in operands:
+        if operand.scope is None or target is None:
+            continue
+        inwards = intermediates(target, DRAM, operand.scope) if operand.reads else ()
+        outwards = intermediates(target, operand.scope, DRAM) if operand.writes else ()
+        for scope in dict.fromkeys((*inwards, *outwards)):
+            granule = target.scope(scope).granule_bytes
+            found.append(replace(operand, scope=scope, granule=granule, reads=False, writes=False, fetch=(), put=()))
+    return found
+
+
+def _remap(row: tuple[int, ...], own: dict[int, int], count: int) -> list[int]:
+    remapped = [0] * count
+    for dim, coefficient in enumerate(row):
+        if coefficient:
+            remapped[own[dim]] += coefficient
+    return remapped
+
+
+def match_of(generic: GenericOp, target: TargetOp | None) -> Match | None:
+    """The intrinsic that computes `generic`; None without a machine."""
+    access = access_of(generic) if target is not None else None
+    if access is None or target is None:
+        return None
+    matches, _ = candidates(access, target)
+    return matches[0] if matches else None
+
+
+def matches_of(members: list[GenericOp], target: TargetOp | None) -> dict[GenericOp, Match | None]:
+    """
+    The intrinsic of each op, such that what one leaves in a scope the next finds there.
+
+    Units choose, what DMA engines do follows, and what only fills a buffer goes where the others want it.
+    """
+    options: dict[GenericOp, list[Match]] = {}
+    for generic in members:
+        access = access_of(generic) if target is not None else None
+        options[generic] = [] if access is None or target is None else candidates(access, target)[0]
+    scopes: dict[SSAValue, str] = {}
+    chosen: dict[GenericOp, Match | None] = dict.fromkeys(members)
+    order = {g: (not g.inputs, not any(map(runs_on_unit, options[g][:1]))) for g in members}
+    for generic in sorted(members, key=lambda g: order[g]):
+        roots = [_tied_root(value) for value in generic.operands]
+        agreeing = [
+            match
+            for match in options[generic]
+            if all(scopes.get(r, s) == s for r, s in ((r, match.scope_of_operand(n)) for n, r in enumerate(roots)))
+        ]
+        match = next(iter([*agreeing, *options[generic]]), None)
+        chosen[generic] = match
+        for number, root in enumerate(roots):
+            if match is not None and isinstance(root.owner, tensor.EmptyOp):
+                scopes.setdefault(root, match.scope_of_operand(number))
+    return chosen
+
+
+def blocks_of(match: Match | None) -> dict[int, tuple[int, int]]:
+    """The least and the largest extent of one application, in each dim of the generic that the intrinsic bounds."""
+    return {} if match is None else match.blocks
+
+
+def streamed(members: list[GenericOp], target: TargetOp | None) -> frozenset[Operation]:
+    """The members that read or write off chip, on the way of a DMA engine, and those that go on with what they made."""
+    found: set[Operation] = set()
+    for generic in members:
+        match = match_of(generic, target)
+        off_chip = match is not None and any(spec.scope == DRAM for spec in match.intrinsic.operand_specs())
+        if off_chip or any(operand.owner in found for operand in generic.operands):
+            found.add(generic)
+    return frozenset(found)
+
+
+def anchor(members: list[GenericOp]) -> GenericOp:
+    """The op whose dims are tiled: the one that reduces, or else the last."""
+    reducing = [generic for generic in members if has_reduction(generic)]
+    return reducing[0] if reducing else members[-1]
 
 
 def plan_on_machine(
@@ -43,9 +318,9 @@ def plan_on_machine(
     """
     The best plan for a kernel of the machine; raises DoesNotFit or NoTile where there is none.
 
-    With `depth` every scope has so many slots for what is refilled; else the plan says how many. The share `reserve` of
-    each scope that is filled from off chip, and emptied there, stays free, if any tile fits the rest. The tiles of a
-    reduction divide it where nothing can fill what is read behind its end.
+    With `depth` every scope has that many slots for what is refilled; else the plan says how many. The share `reserve`
+    of each scope that is filled from off chip, and emptied there, stays free, if any tile fits the rest. The tiles of a
+    reduction divide it where nothing can fill what is read beyond its end.
     """
     problem = problem_of(members, anchor, target)
     plan = _plan(problem, target, reserve, depth)
@@ -170,8 +445,8 @@ def _unfilled_by(generic: GenericOp, anchor: GenericOp, plan: TilePlan, target: 
         pad = value.owner if isinstance(value.owner, tensor.PadOp) else None
         low = pad.static_low.get_values() if pad is not None else [0] * len(rows)
         high = pad.static_high.get_values() if pad is not None else [0] * len(rows)
-        behind = [edge + sum(row[d] * count for d, count in past.items()) for edge, row in zip(high, rows, strict=True)]
-        needed, adjoining = max([0, *low, *behind]), match.adjoining(number)
+        beyond = [edge + sum(row[d] * count for d, count in past.items()) for edge, row in zip(high, rows, strict=True)]
+        needed, adjoining = max([0, *low, *beyond]), match.adjoining(number)
         tile = [1 + sum(row[d] * (plan.tile[a] - 1) for d, a in own.items()) for row in rows]
         if needed > engine.pad_limit and not _is_filled(value, value.type, tile, target, scope, adjoining):
             return (
@@ -190,20 +465,15 @@ def _engine_into(scope: str, target: TargetOp) -> DmaOp | None:
 def _is_filled(
     value: SSAValue, type: TensorType[Attribute], tile: list[int], target: TargetOp, scope: str, adjoining: int
 ) -> bool:
-    """Whether an intrinsic fills a buffer for a tile of `value` with what stands outside."""
+    """Whether an intrinsic fills a buffer for a tile of `value` with what is read outside it."""
     constant = padding_of(value)
-    strides = static_strides(in_scope(MemRefType(type.element_type, tile), target, scope, adjoining))
-    dest = Operand(None, scope, type.element_type, strides, AffineMap.identity(len(tile)))
-    fill = Node("arith.constant", (("value", constant),), type.element_type, ()) if constant is not None else None
-    if fill is None:
-        return False
-    matches, _ = candidates(Access(tuple(tile), (IteratorType.PARALLEL,) * len(tile), (dest,), fill), target)
-    return bool(matches)
+    buffer = in_scope(MemRefType(type.element_type, tile), target, scope, adjoining)
+    return constant is not None and bool(candidates(fill_access(buffer, constant), target)[0])
 
 
 def _stranded(members: list[GenericOp], target: TargetOp) -> str | None:
     """
-    What does not get to where it is wanted, if anything: what one member leaves for the next, what comes from off chip,
+    What does not get to where it is read, if anything: what one member leaves for the next, what comes from off chip,
     and the result of the last one, which goes there.
     """
     matches = matches_of(members, target)

@@ -1,10 +1,9 @@
 """
-Kernels that are written as tiles, with loops of their own, on a machine: every op becomes one of its intrinsics.
+Kernels that are written as tiles, with loops of their own (an attention), on a machine: every op becomes an intrinsic.
 
-Such a kernel, an attention, comes from `graph-to-tensor` with its loops; `tile` leaves it as it is. Its tiles are
-rewritten a little where the machine asks for it: a body of several operations is split, a reduction that no intrinsic
-accumulates is done by halves, other numbers than those that an intrinsic fills with are added to zero, and so is what
-is only copied; where an intrinsic updates its output, an op starts from an operand that is not read any more.
+A body of several operations is split, a reduction that no intrinsic accumulates is done by halves, numbers that no
+intrinsic fills with are added to zero, and so is what is copied; where an intrinsic updates its output, an op starts
+from an operand that is not read any more.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.access import COMMUTATIVE, access_of, in_place_variants
 from penstock.passes.analysis.intrinsics import Match, candidates
 from penstock.passes.analysis.scope_paths import scope_path
-from penstock.passes.tensor.bufferization.placement import result_number
+from penstock.passes.tensor.bufferization.assignment import result_number
 from penstock.passes.tensor.partition import Coverage, choose, is_fill, remark_on
 from penstock.passes.tensor.pointwise import Dims, accumulate_in_place, dims, structured
 from penstock.passes.tensor.split_bodies import split_bodies
@@ -289,22 +288,22 @@ def _is_read_last(value: SSAValue, op: Operation) -> bool:
 def _misplaced(kernel: func.FuncOp, target: TargetOp) -> str | None:
     """Why the tiles of a kernel cannot be where its intrinsics want them, if that is so."""
     generics = _generics(kernel)
-    wanted: dict[GenericOp, Match] = {}
+    matches: dict[GenericOp, Match] = {}
     for generic in generics:
         access = access_of(generic)
         assert access is not None
-        wanted[generic] = candidates(access, target)[0][0]
+        matches[generic] = candidates(access, target)[0][0]
     held: dict[tuple[SSAValue, str], int] = {}
     for generic in generics:
         for number, value in enumerate(generic.operands):
-            scope = wanted[generic].scope_of_operand(number)
+            scope = matches[generic].scope_of_operand(number)
             producer = _made_by(value)
-            here = DRAM if producer is None else wanted[producer].scope_of_operand(len(producer.inputs))
+            here = DRAM if producer is None else matches[producer].scope_of_operand(len(producer.inputs))
             if producer is not None and here != scope and scope_path(target, here, scope) is None:
                 return remark_on(
                     generic,
-                    f'@{wanted[generic].intrinsic.sym_name.data} wants in "{scope}" what '
-                    f'@{wanted[producer].intrinsic.sym_name.data} leaves in "{here}", and no engine leads there',
+                    f'@{matches[generic].intrinsic.sym_name.data} wants in "{scope}" what '
+                    f'@{matches[producer].intrinsic.sym_name.data} leaves in "{here}", and no engine leads there',
                 )
             if scope != DRAM:
                 held[_storage(value), scope] = _bytes_in(value, target.scope(scope).granule_bytes)

@@ -1,9 +1,8 @@
 """
 Pointwise kernels without their dims of size 1.
 
-A vector unit has its lanes along the last dim of its operands. Where that has size 1, as behind the groups of a
-depthwise convolution, every element would be an application of its own, in a row of the scope that is padded to a
-granule. The values are the same without such dims, and for the callers that is a view.
+A vector unit has its lanes along the last dim of its operands. Where that has size 1, as after a depthwise convolution,
+every element would be an application of its own, in a row padded to a granule. For the callers it is a view.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ def drop_unit_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
     returned = kernel.body.block.last_op
     if not isinstance(returned, func.ReturnOp) or not all(_ends_in_one(value.type) for value in returned.operands):
         return
-    if not all(isinstance(op, _OPS) and not _reduces(op) for op in kernel.body.block.ops):
+    if not all(isinstance(op, _OPS) for op in kernel.body.block.ops):
+        return
+    if any(isinstance(op, GenericOp) and has_reduction(op) for op in kernel.body.block.ops):
         return
     constants = [op for op in kernel.body.block.ops if isinstance(op, arith.ConstantOp)]
     computed = [result for op in kernel.body.block.ops for result in op.results]
@@ -56,10 +57,6 @@ def drop_unit_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
 
 def _ends_in_one(type: Attribute) -> bool:
     return isa(type, TensorType) and bool(type.get_num_dims()) and type.get_shape()[-1] == 1
-
-
-def _reduces(op: Operation) -> bool:
-    return isinstance(op, GenericOp) and has_reduction(op)
 
 
 def _without_units(type: TensorType[Attribute]) -> TensorType[Attribute]:

@@ -1,10 +1,10 @@
 """
-Running a dim past its end, into zeros.
+Running a dim beyond its end, into zeros.
 
-A tile that does not divide a reduction reads a window that hangs over the end of its operands. Where every point of
-the domain adds a product, zeros there change nothing; so the operands are padded up to whole tiles. A parallel dim
-shorter than a block of the machine is padded too, and what is computed behind its end is never stored. As with every
-pad, only slices of it are ever made: windows that read zero outside.
+A tile that does not divide a reduction reads a window that is out of bounds of its operands. Where every point of the
+domain adds a product, zeros there change nothing, so the operands are padded up to whole tiles. A parallel dim shorter
+than a block of the machine is padded too, and what is computed beyond its end is never stored. Only slices of pads are
+ever made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.passes.analysis.kernels import is_contraction
 
 
 def may_run_past_its_end(generic: GenericOp, dim: int) -> bool:
-    """Whether zeros behind the end of reduction `dim` change nothing, and its operands can be given them."""
+    """Whether zeros beyond the end of reduction `dim` change nothing, and its operands can be given them."""
     # Both factors must be zero there: one that stood still could be infinite, and its product with zero no number.
     return is_contraction(generic) and all(
         _position(generic, number, dim) is not None and _is_paddable(value)
@@ -48,7 +48,7 @@ def _is_paddable(value: SSAValue) -> bool:
 
 
 def padding_of(value: SSAValue) -> Attribute | None:
-    """What stands outside of `value` where it is padded: its own padding, else zero; None if that is no constant."""
+    """What is read outside of `value`: its own padding, else zero; None if that is no constant."""
     assert isa(value.type, TensorType)
     if not isinstance(value.owner, tensor.PadOp):
         return _zero(value.type)

@@ -1,4 +1,4 @@
-"""The groups of a block: its ops as nodes for `fusion_groups`, and the house's rules for what only moves elements."""
+"""The groups of a block: its ops as nodes for `fusion_groups`, and our rules for what only moves elements."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def in_post_order(block: Block) -> list[Operation]:
 
 
 def splat(value: SSAValue) -> ConstantOp | None:
-    """The constant behind `value` if it is one number, in the text: groups repeat it inside."""
+    """The constant that `value` is if it is one number, in the text: groups repeat it inside."""
     owner = value.owner
     if not isinstance(owner, ConstantOp) or owner.weight is not None:
         return None
@@ -85,8 +85,8 @@ def kind_at(op: Operation, operand: SSAValue) -> Kind:
     if isinstance(op, PadOp):
         return Kind.OPAQUE
     kind = _KINDS[pattern_kind(op)]
-    alike = kind == Kind.BROADCAST and tensor_of(operand).get_shape() == tensor_of(op.results[0]).get_shape()
-    return Kind.ELEMENTWISE if alike else kind
+    same = kind == Kind.BROADCAST and tensor_of(operand).get_shape() == tensor_of(op.results[0]).get_shape()
+    return Kind.ELEMENTWISE if same else kind
 
 
 @dataclass

@@ -74,14 +74,10 @@ def weight_axis(op: ContractionOp) -> int | None:
 
 def contraction_length(op: ContractionOp) -> int:
     """How many products an element of the result sums."""
+    if isinstance(op, graph.MatmulOp) or (axis := weight_axis(op)) is None:
+        return tensor_of(op.operands[0]).get_shape()[-1]
     shape = tensor_of(op.operands[1]).get_shape()
-    match op:
-        case graph.ConvOp():
-            return math.prod(shape) // (shape[0] if op.layout.data == NCHW else shape[-1])
-        case graph.GemmOp():
-            return shape[1] if op.trans_b else shape[0]
-        case _:
-            return tensor_of(op.operands[0]).get_shape()[-1]
+    return math.prod(size for dim, size in enumerate(shape) if dim != axis)
 
 
 def channels_of(op: ContractionOp) -> int:
@@ -91,7 +87,7 @@ def channels_of(op: ContractionOp) -> int:
 
 
 def on_integers(op: ContractionOp, x: SSAValue, w: SSAValue, pads: Sequence[int] | None = None) -> GraphOp:
-    """The contraction of integers in 32 bits, without its bias; `pads` stand for those of a convolution."""
+    """The contraction of integers in 32 bits, without its bias; `pads` replace those of a convolution."""
     match op:
         case graph.ConvOp():
             return graph.ConvOp(

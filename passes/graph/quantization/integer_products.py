@@ -38,7 +38,7 @@ SIGN = 128
 
 @dataclass(frozen=True)
 class Stored:
-    """The 8-bit integers that stand for a factor: real = (value - zero) * scale."""
+    """The 8-bit integers of a factor: real = (value - zero) * scale."""
 
     value: SSAValue
     zero: Array
@@ -175,7 +175,7 @@ class IntegerProducts(NodeBuilder):
         whole, zeros = array.astype(np.int64), _along(w.zero, w.axis, array.ndim)
         centred, rest = whole - zeros, None
         stored = centred
-        if not _fits(centred):
+        if not _fits_byte(centred):
             below = SIGN if is_unsigned(tensor_of(w.value).element_type) else 0
             stored, rest = whole - below, w.zero - below
         first, zero = self.signed(x.value), int(x.zero)
@@ -237,7 +237,7 @@ class IntegerProducts(NodeBuilder):
         return self.add(graph.AddOp(total, self.constant(addend, "bias")), "biased")
 
     def _padded(self, op: graph.ConvOp, x: SSAValue, zero: int) -> SSAValue:
-        """The image with what stands for 0 around it."""
+        """The image with the zero point around it."""
         rank = tensor_of(x).get_num_dims()
         pads, first = op.pads.get_values(), 2 if op.layout.data == graph.NCHW else 1
         spatial = rank - 2
@@ -270,20 +270,13 @@ def _along(vector: Array, axis: int, rank: int) -> Array:
     return vector.reshape([-1 if dim == axis else 1 for dim in range(rank)]) if vector.ndim else vector
 
 
-def _fits(array: Array) -> bool:
+def _fits_byte(array: Array) -> bool:
     return not array.size or (int(array.min()) in BYTE and int(array.max()) in BYTE)
 
 
 def _sums(op: ContractionOp, weights: Array) -> Array:
     """The sums of the weights of each channel of the result."""
-    match op:
-        case graph.ConvOp():
-            channels = 0 if op.layout.data == graph.NCHW else weights.ndim - 1
-            return weights.sum(axis=tuple(dim for dim in range(weights.ndim) if dim != channels))
-        case graph.GemmOp():
-            return weights.sum(axis=1 if op.trans_b else 0)
-        case _:
-            return weights.sum(axis=-2)
+    return weights.sum(axis=tuple(dim for dim in range(weights.ndim) if dim != weight_axis(op)))
 
 
 def _wrapped(array: Array) -> Array:

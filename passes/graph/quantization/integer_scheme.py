@@ -182,7 +182,7 @@ def _bounded(quantizer: IntegerQuantizer, op: graph.ReluOp | graph.ClipOp) -> No
 
 
 def _padded(quantizer: IntegerQuantizer, op: graph.PadOp) -> None:
-    """With the integer that stands for the value."""
+    """With the integer of the value."""
     given = quantizer.integers(op.x)
     value = op.value.value.data
     number = given.scale.nearest(value)

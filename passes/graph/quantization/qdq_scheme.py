@@ -34,9 +34,7 @@ class QdqQuantizer(Quantizer):
 
     def dequantized(self, value: SSAValue, scale: Scale) -> SSAValue:
         """Emit the float of new integers."""
-        factor = self.constant(np.asarray(scale.factor, np.float32), "scale")
-        zero = self.constant(np.asarray(scale.zero, np.int8), "zero") if scale.zero else None
-        return self.add(graph.DequantizeLinearOp(value, factor, zero), "dq")
+        return self.add(graph.DequantizeLinearOp(value, *self.parameters(scale)), "dq")
 
     def operand(self, old: SSAValue) -> SSAValue:
         """What an op reads in place of an old value: its integers, dequantised for this op."""

@@ -26,7 +26,7 @@ REMARK = "quantize_remark"
 
 @dataclass(frozen=True)
 class Quantized:
-    """The integers that stand for a value."""
+    """The integers of a value."""
 
     value: SSAValue
     scale: Scale
@@ -193,10 +193,14 @@ class Quantizer(NodeBuilder, ABC):
             self.define(old, Quantized(value, scale), None)
         return self._integers[old]
 
+    def parameters(self, scale: Scale) -> tuple[SSAValue, SSAValue | None]:
+        """Emit a scale and its zero point, None if that is 0."""
+        factor = self.constant(np.asarray(scale.factor, np.float32), "scale")
+        return factor, self.constant(np.asarray(scale.zero, np.int8), "zero") if scale.zero else None
+
     def quantized(self, real: SSAValue, scale: Scale, old: SSAValue) -> SSAValue:
         """Emit the quantisation of a new value in float."""
-        factor = self.constant(np.asarray(scale.factor, np.float32), "scale")
-        zero = self.constant(np.asarray(scale.zero, np.int8), "zero") if scale.zero else None
+        factor, zero = self.parameters(scale)
         return self.add_at(
             graph.QuantizeLinearOp(real, factor, zero, element_type=i8),
             "q",
@@ -221,7 +225,7 @@ class Quantizer(NodeBuilder, ABC):
         return self.ranges[name]
 
     def scale_of(self, old: SSAValue) -> Scale:
-        """The scale that the range of an old value asks for."""
+        """The scale for the range of an old value."""
         return self.scale_for(self.range_of(old))
 
     def define(self, old: SSAValue, new: Quantized, op: Operation | None, shift: int | None = None) -> None:

@@ -39,7 +39,7 @@ from penstock.passes.graph.simplification.rules import (
     has_type_of,
     is_integral,
     is_short_constant,
-    keeps_type,
+    with_operands,
 )
 from penstock.passes.graph.values import NodeBuilder, number_of, only_user
 
@@ -252,7 +252,7 @@ def _without_expand(op: GraphOp, nodes: NodeBuilder) -> SSAValue | None:
     for place, operand in enumerate(op.operands):
         if isinstance(owner := operand.owner, graph.ExpandOp):
             operands = [*op.operands[:place], owner.x, *op.operands[place + 1 :]]
-            if (new := keeps_type(op, operands)) is not None:
+            if (new := with_operands(op, operands)) is not None:
                 return nodes.add(new)
     return None
 

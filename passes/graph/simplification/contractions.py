@@ -1,7 +1,7 @@
 """
 Rules that put what surrounds a contraction into its own operands, for `simplify`.
 
-A bias is added to the finished sums, at every level (`graph-to-tensor` makes it an epilogue behind the contraction),
+A bias is added to the finished sums, at every level (`graph-to-tensor` makes it an epilogue of the contraction),
 so that the bits are those of the addition. Only where there is a bias already would another one be added first:
 integers, whose sums are the same in any order, do that, floats do not; and a narrow float is rounded once, after the
 bias, where an addition that follows adds to what is rounded. Padding with zeros is what a convolution does

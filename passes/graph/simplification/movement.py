@@ -128,7 +128,7 @@ def _concat_of_slices(op: graph.ConcatOp, nodes: NodeBuilder) -> SSAValue | None
 
 
 def _follows(left: graph.SliceOp, right: graph.SliceOp, axis: int) -> bool:
-    """Whether two slices of one value are neighbours along `axis` and alike otherwise."""
+    """Whether two slices of one value are neighbours along `axis` and equal otherwise."""
     if left.x != right.x or left.steps != right.steps:
         return False
     ends = list(left.starts.get_values())

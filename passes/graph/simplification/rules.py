@@ -63,34 +63,21 @@ def has_type_of(value: SSAValue, op: GraphOp) -> bool:
     return value.type == op.result.type
 
 
-def with_operands(op: GraphOp, operands: Sequence[SSAValue]) -> GraphOp:
-    """`op` on other operands, with the result type that follows from them; raises VerifyException if none does."""
+def with_operands(op: GraphOp, operands: Sequence[SSAValue]) -> GraphOp | None:
+    """`op` on other operands, if the type of its result stays what it is; else None."""
     new = rebuilt(op, operands)
     try:
         inferred = new.infer_type()
     except VerifyException:
-        discard([new])
-        raise
+        inferred = None
     if inferred == op.result.type:
-        return new
-    discard([new])
-    return rebuilt(op, operands, inferred)
-
-
-def keeps_type(op: GraphOp, operands: Sequence[SSAValue]) -> GraphOp | None:
-    """`op` on other operands, if its result has the type that it had."""
-    try:
-        new = with_operands(op, operands)
-    except VerifyException:
-        return None
-    if has_type_of(new.result, op):
         return new
     discard([new])
     return None
 
 
 def discard(ops: Sequence[Operation]) -> None:
-    """Ops that were made and are not wanted: they no longer use anything."""
+    """Erase ops that were made and are not needed."""
     for op in reversed(ops):
         op.erase()
 

@@ -26,7 +26,7 @@ class _Sinking:
 
     block: Block
     perms: dict[SSAValue, Perm] = field(default_factory=dict[SSAValue, Perm])
-    """The transpose that would stand behind a value, if it and all before it came down to it."""
+    """The transpose that would follow a value, if it and all before it were moved to it."""
     wanted: set[Operation] = field(default_factory=set[Operation])
     """Ops through which, by what follows them, a transpose should go."""
 
@@ -34,7 +34,7 @@ class _Sinking:
         """Move what is worth it; whether something was. One sweep down, one up, one down."""
         ops = list(self.block.ops)
         for op in ops:
-            if (perm := self._perm_behind(op)) is not None:
+            if (perm := self._perm_after_moving(op)) is not None:
                 self.perms[op.results[0]] = perm
         for op in reversed(ops):
             if isinstance(op, GraphOp) and op.result in self.perms and self._is_wanted(op):
@@ -49,7 +49,7 @@ class _Sinking:
                 moved.add(_sink(op, perm))
         return bool(moved)
 
-    def _perm_behind(self, op: Operation) -> Perm | None:
+    def _perm_after_moving(self, op: Operation) -> Perm | None:
         if isinstance(op, TransposeOp):
             return tuple(op.perm.get_values())
         if not isinstance(op, GraphOp) or op.attributes or not _is_movable(op):
@@ -73,7 +73,7 @@ class _Sinking:
         return op in self.wanted
 
     def _perm_now(self, op: Operation) -> Perm | None:
-        """The transpose right before an op whose operands have it, and need it for nobody else."""
+        """The transpose right before an op whose operands have it, and are used by nothing else."""
         assert isinstance(op, GraphOp)
         perms: set[Perm] = set()
         for operand in op.operands:
@@ -157,7 +157,7 @@ def _moved_properties(op: GraphOp, perm: Perm) -> dict[str, Attribute]:
 
 
 def _perm_after(op: GraphOp, perm: Perm) -> list[int]:
-    """The transpose that is left behind `op`: without the dimensions that a reduction has removed."""
+    """The transpose that is left after `op`: without the dimensions that a reduction has removed."""
     if not isinstance(op, graph.ReductionOp) or bool(op.keepdims):
         return list(perm)
     kept = [dim for place, dim in enumerate(perm) if place not in op.axes.get_values()]
@@ -195,11 +195,11 @@ def _merge(op: TransposeOp) -> None:
 
 def sink_transposes(block: Block) -> bool:
     """
-    Move transposes behind the ops that follow them, where every use leads to another transpose (the two become one,
-    or none), to an op whose operands all are transposed alike (one is left), or to a reduction (a smaller one is left).
+    Move transposes after the ops that follow them, where every use leads to another transpose (the two become one,
+    or none), to an op whose operands are all transposed (one is left), or to a reduction (a smaller one is left).
 
     The way leads through elementwise ops, with constants, which are permuted instead, through softmax, pads, slices,
-    concatenations, and reductions, whose order of terms stays. What a transpose leaves behind is for the caller to
+    concatenations, and reductions, whose order of terms stays. What a transpose leaves unused is for the caller to
     remove. Takes time linear in the block. Returns whether anything was moved.
     """
     return _Sinking(block).run()

@@ -20,17 +20,15 @@ from math import gcd
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, memref
 from xdsl.dialects.builtin import DYNAMIC_INDEX, FloatAttr, FunctionType, IntegerAttr, MemRefType
-from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
-from xdsl.ir.affine import AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import DmaOp, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, memref_of, scope_of, static_strides
-from penstock.passes.analysis.access import Access, Node, Operand
+from penstock.passes.analysis.access import fill_access
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.intrinsics import candidates
 from penstock.passes.analysis.memory.storage import reads_and_writes, storage_of, subview_type, uses_through
@@ -326,10 +324,4 @@ Number = IntegerAttr | FloatAttr
 
 def can_fill(type: MemRefType[Attribute], value: Attribute, target: TargetOp) -> bool:
     """Whether some intrinsic of the machine fills a buffer of this type with `value`."""
-    shape = type.get_shape()
-    dest = Operand(
-        None, scope_of(type), type.element_type, static_strides(type), AffineMap.identity(len(shape)), tuple(shape)
-    )
-    constant = Node("arith.constant", (("value", value),), type.element_type, ())
-    access = Access(tuple(shape), (IteratorType.PARALLEL,) * len(shape), (dest,), constant)
-    return bool(candidates(access, target)[0])
+    return bool(candidates(fill_access(type, value), target)[0])

@@ -14,7 +14,7 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.graph import ConvOp, MatmulOp, SliceOp, tensor_of
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.commands.traffic import traffic
-from penstock.passes.graph.combine_matmuls import REACH
+from penstock.passes.graph.combine_matmuls import MAX_GAP
 from penstock.passes.graph.values import is_view
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.engine import Engine
@@ -206,9 +206,11 @@ LEFT_ALONE = {
     "another alpha": GEMMS.replace("%v, %f", "%v, %f alpha 2.0"),
     "too far apart": GEMMS.replace(
         "  %q = graph.gemm",
-        "".join(f"  %z{n} = graph.relu %{'p' if n == 0 else f'z{n - 1}'} : tensor<9x8xf32>\n" for n in range(REACH + 1))
+        "".join(
+            f"  %z{n} = graph.relu %{'p' if n == 0 else f'z{n - 1}'} : tensor<9x8xf32>\n" for n in range(MAX_GAP + 1)
+        )
         + "  %q = graph.gemm",
-    ).replace("return %p", f"return %z{REACH}"),
+    ).replace("return %p", f"return %z{MAX_GAP}"),
 }
 
 
