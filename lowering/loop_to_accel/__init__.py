@@ -22,6 +22,7 @@ from penstock.lowering.loop_to_accel.execs import lower_generic
 from penstock.lowering.loop_to_accel.transfers import lower_copy
 from penstock.passes.accel.ordering import order
 from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.isomorphic_kernels import rewrite_kernels
 
 KEPT = (memref.SubviewOp, memref.CastOp, SlotOp, arith.ConstantOp, affine.ApplyOp, affine.MinOp, scf.YieldOp)
 """Ops that a kernel keeps beside its commands, as it does all index arithmetic."""
@@ -132,9 +133,8 @@ class LoopToAccelPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, functions = machine_kernels(op)
-        for function in functions:
-            assert target is not None
-            _Lowering(target).run(function)
+        if target is not None:
+            rewrite_kernels(functions, _Lowering(target).run)
 
 
 __all__ = ["LoopToAccelPass"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -14,6 +15,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.commands.hazards import Arguments, check_kernel, distinct_calls
 from penstock.passes.analysis.commands.limits import limit_faults
 from penstock.passes.analysis.kernels import machine_of
+from penstock.passes.isomorphic_kernels import structure_of
 
 _NAMED = 4
 """How many hazards one error names."""
@@ -80,8 +82,12 @@ def check_hazards(module: ModuleOp) -> None:
     target = machine_of(module)
     if target is None:
         return
+    free = set[Hashable]()
     for kernel, arguments in distinct_calls(module):
-        _check(kernel, target, arguments)
+        structure, _ = structure_of(kernel, names=False)
+        if (structure, arguments) not in free:
+            _check(kernel, target, arguments)
+            free.add((structure, arguments))
 
 
 def _check(kernel: func.FuncOp, target: TargetOp, arguments: Arguments | None) -> None:

@@ -13,10 +13,11 @@ from xdsl.passes import ModulePass
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.accel.ordering import order
 from penstock.passes.accel.ordering.tokens import strip
-from penstock.passes.accel.pipelining.places import Room, kept_beside
+from penstock.passes.accel.pipelining.places import Kept, Room, kept_beside
 from penstock.passes.accel.pipelining.rings import make_rings
 from penstock.passes.accel.pipelining.skew import remove_unused, skew
 from penstock.passes.analysis.kernels import AUTO, PIPELINING, machine_kernels
+from penstock.passes.isomorphic_kernels import rewrite_kernels
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,18 @@ class AccelPipelinePass(ModulePass):
         if self.depth != AUTO and (isinstance(self.depth, str) or self.depth < 1):
             raise UserError(f'a ring has at least one slot, or "{AUTO}" says how many, not {self.depth}')
         target, functions = machine_kernels(op)
+        if target is None:
+            return
         kept = kept_beside(op) if functions else {}
-        for function in functions:
-            assert target is not None
-            self._kernel(Room(function, target, kept.get(function.sym_name.data, {})))
+
+        def beside(function: func.FuncOp) -> Kept:
+            return kept.get(function.sym_name.data, {})
+
+        rewrite_kernels(
+            functions,
+            lambda function: self._kernel(Room(function, target, beside(function))),
+            lambda function: tuple((scope, *held) for scope, held in beside(function).items()),
+        )
 
     def _kernel(self, room: Room) -> None:
         function, target = room.function, room.target

@@ -1,0 +1,68 @@
+"""Kernels that are copied from what became of an isomorphic one, and those that are not."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp
+
+from penstock.dialects.context import make_context
+from penstock.dialects.diagnostics import location_of
+from penstock.lowering.from_text import SourceText, parse_text
+from penstock.passes.isomorphic_kernels import rewrite_kernels, structure_of
+
+KERNEL = """
+func.func private @{name}(%x: memref<4x{size}xf32>) attributes {{crossing = {crossing} : i64}} {{
+  %{value} = mem.buffer at 0 : memref<4x{size}xf32, "spad"> loc("{place}")
+  mem.copy %x to %{value} : memref<4x{size}xf32> to memref<4x{size}xf32, "spad"> loc("{place}")
+  func.return
+}}
+"""
+
+
+def kernel(name: str, *, size: int = 4, value: str = "a", crossing: int = 0) -> str:
+    return KERNEL.format(name=name, size=size, value=value, crossing=crossing, place=f"node of {name}")
+
+
+def functions(*texts: str) -> tuple[ModuleOp, list[FuncOp]]:
+    module = parse_text(make_context(), SourceText("kernels.mlir", "".join(texts))).module
+    return module, [op for op in module.ops if isinstance(op, FuncOp)]
+
+
+def rewritten(*texts: str, context: dict[str, int] | None = None) -> tuple[list[FuncOp], list[str]]:
+    """The functions, in which every copy is erased and a remark is written; and which were not copied from another."""
+    module, found = functions(*texts)
+    seen: list[str] = []
+
+    def rewrite(function: FuncOp) -> None:
+        seen.append(function.sym_name.data)
+        function.attributes["remark"] = StringAttr("erased")
+        for op in list(function.body.block.ops):
+            if op.name == "mem.copy":
+                op.detach()
+                op.erase()
+
+    rewrite_kernels(found, rewrite, lambda function: (context or {}).get(function.sym_name.data))
+    module.verify()
+    return found, seen
+
+
+def test_a_kernel_that_differs_in_name_crossing_and_locations_is_copied() -> None:
+    found, seen = rewritten(kernel("f"), kernel("g", crossing=8))
+    assert seen == ["f"]
+    assert [op.name for op in found[1].body.block.ops] == ["mem.buffer", "func.return"]
+    assert [str(each.attributes["remark"]) for each in found] == ['"erased"', '"erased"']
+    assert str(found[1].attributes["crossing"]) == "8 : i64"
+    assert [location_of(next(iter(each.body.block.ops))) for each in found] == ['"node of f"', '"node of g"']
+
+
+def test_what_decides_otherwise_is_rewritten_by_itself() -> None:
+    assert rewritten(kernel("f"), kernel("g", size=8))[1] == ["f", "g"]
+    assert rewritten(kernel("f"), kernel("g", value="b"))[1] == ["f", "g"]
+    assert rewritten(kernel("f"), kernel("g"), kernel("h"), context={"g": 1})[1] == ["f", "g"]
+
+
+def test_names_of_values_count_only_where_text_is_made() -> None:
+    _, (f, g, h) = functions(kernel("f"), kernel("g", value="b"), kernel("h", size=8))
+    assert structure_of(f)[0] != structure_of(g)[0]
+    assert structure_of(f, names=False)[0] == structure_of(g, names=False)[0]
+    assert structure_of(f, names=False)[0] != structure_of(h, names=False)[0]
