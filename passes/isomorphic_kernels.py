@@ -32,6 +32,8 @@ def structure_of(function: func.FuncOp, *, names: bool = True) -> tuple[Hashable
         location = locations.setdefault(op.location, len(locations)) if is_known else None
         found.extend((type(op), location, len(op.operands), len(op.results), len(op.regions)))
         found.extend(values.get(operand, -1) for operand in op.operands)
+        if op.successors and (parent := op.parent_region()) is not None:
+            found.append(tuple(parent.get_block_index(block) for block in op.successors))
         for held in (op.properties, op.attributes):
             found.append(tuple((key, attr) for key, attr in sorted(held.items()) if key not in _OF_ITS_OWN))
         for result in op.results:
