@@ -161,7 +161,8 @@ class Recorder:
     def _after(self, tokens: Sequence[Token], command: Command) -> tuple[int, ...]:
         """What a command comes after that neither its unit nor a barrier implies."""
         units, unit, first = self._units, command.unit, tokens[0]
-        numbers = (first,) if len(tokens) == 1 and isinstance(first, int) else self._numbers(Join(tokens))
+        token = first if len(tokens) == 1 else Join(tokens)
+        numbers = (token,) if isinstance(token, int) else self._numbers(token)
         own = [number for number in numbers if units[number] == unit]
         if not own and (not numbers or numbers[0] >= self._start):
             return numbers

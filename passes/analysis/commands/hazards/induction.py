@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from xdsl.dialects import func, memref, scf
 from xdsl.dialects.builtin import IndexType
@@ -406,14 +407,20 @@ def _completed(program: Program) -> list[int]:
         unit = units[command.unit]
         members[unit].append(number)
         prefixes[unit].append(prefixes[unit][-1] | 1 << number)
+
+    @cache
+    def mask_of(unit: int, base: int, later: int) -> int:
+        mask = prefixes[unit][base]
+        for position in range(later.bit_length()):
+            if later >> position & 1:
+                mask |= 1 << members[unit][base + position]
+        return mask
+
     found: list[int] = []
     for _, _, clock, _ in happens_before(program):
         mask = 0
-        for (base, later), prefix, numbers in zip(clock, prefixes, members, strict=True):
-            mask |= prefix[base]
-            while later:
-                mask |= 1 << numbers[base + later.bit_length() - 1]
-                later ^= 1 << (later.bit_length() - 1)
+        for unit, completed in enumerate(clock):
+            mask |= mask_of(unit, *completed)
         found.append(mask)
     return found
 
