@@ -20,7 +20,7 @@ from penstock.passes.loop.repairs.overflow import overflow
 from penstock.passes.planning import registry
 from penstock.passes.planning.problem import Limits, Outcome, height
 
-AT_ONCE = 0
+FIRST_PLAN_STEPS = 0
 """Steps that a planner may take to improve a plan of a scope that fits already: it is the one that it starts from."""
 
 
@@ -129,7 +129,7 @@ def find_plan(memory: MemoryProblem, name: str, limits: Limits) -> Outcome:
             if outcome.plan is None:
                 raise UserError(f'the planner "{name}" has no plan')
             return outcome
-        outcome = registry.solve(problem, name, Limits(limits.seconds, AT_ONCE, limits.seed))
+        outcome = registry.solve(problem, name, Limits(limits.seconds, FIRST_PLAN_STEPS, limits.seed))
         fits = outcome.plan is not None and height(problem, outcome.plan) <= capacity
         if fits or outcome.infeasible or outcome.bound > capacity:
             return outcome

@@ -19,7 +19,7 @@ from penstock.passes.loop.rings import make_rings, restore
 from penstock.passes.planning.problem import Limits
 from penstock.passes.planning.registry import DEFAULT_PLANNER
 
-STEPS = 2_000
+MAX_PLANNER_STEPS = 2_000
 """Steps that a planner may take to find out whether a ring fits."""
 
 
@@ -126,5 +126,5 @@ def _fits(memory: MemoryProblem) -> bool:
     capacity = memory.problem.capacity
     if capacity is None:
         return True
-    taken = memory.height_by(DEFAULT_PLANNER, Limits(steps=STEPS, good_enough=capacity))
+    taken = memory.height_by(DEFAULT_PLANNER, Limits(steps=MAX_PLANNER_STEPS, good_enough=capacity))
     return taken is not None and taken <= capacity

@@ -28,7 +28,7 @@ from penstock.passes.analysis.memory.storage import in_scope, is_written, storag
 from penstock.passes.analysis.scope_paths import no_path, scope_path
 from penstock.passes.planning.problem import Limits
 
-AT_ONCE = "first-fit-by-size"
+FIT_PLANNER = "first-fit-by-size"
 """The planner that decides whether a choice fits: one pass over the buffers, and close to the best."""
 
 
@@ -150,7 +150,7 @@ def _full_scopes(function: func.FuncOp, target: TargetOp, scopes: set[str], rese
     full: set[str] = set()
     for memory in function_problems(function, target):
         if memory.scope in scopes:
-            taken, capacity = memory.height_by(AT_ONCE, Limits()), memory.problem.capacity or 0
+            taken, capacity = memory.height_by(FIT_PLANNER, Limits()), memory.problem.capacity or 0
             if taken is None or taken > int(capacity * (1 - reserve)):
                 full.add(memory.scope)
     return full

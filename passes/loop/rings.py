@@ -19,9 +19,7 @@ from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_byte
 from penstock.passes.analysis.kernels import depths_of
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.analysis.memory.storage import overwrites, reads_and_writes, uses_through
-
-COMPUTED_SLOTS = 2
-"""The most slots of what is computed in its scope, and only emptied: one empties while the next one fills."""
+from penstock.passes.planning.tile_nests import COMPUTED_SLOTS
 
 
 def _loop_around(op: Operation) -> scf.ForOp | None:

@@ -25,7 +25,7 @@ from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
 Box = tuple[tuple[int, int], ...]
 """In each dim the first index and the one after the last."""
 
-_MOST_PIECES = 64
+_MAX_PIECES = 64
 """What is left of a root is followed through that many boxes."""
 
 
@@ -113,7 +113,7 @@ class _Finder:
         run.missing = [piece for missing in run.missing for piece in _without(missing, box)]
         if not run.missing:
             self.kills[run.start] = self.kills.get(run.start, 0) | 1 << part.root
-        if not run.missing or len(run.missing) > _MOST_PIECES:
+        if not run.missing or len(run.missing) > _MAX_PIECES:
             del runs[part.root]
 
 

@@ -140,25 +140,23 @@ class InFlight:
             return None
         states = self._solve()
         needed: dict[Operation, int] = {}
+        pending: dict[Operation, tuple[int, int]] = {}
         for block in self._graph.blocks:
             state = _copy(states[block.number])
             for op in block.nodes:
                 if found := self._beside(op, state):
                     needed[op] = found
+                before = state.pending
                 self._step(op, state)
+                pending[op] = before, state.pending
         anywhere = 0
         for found in needed.values():
             anywhere |= found
-        kept = Kept(needed, {}, {})
-        if not anywhere:
-            return kept
-        for block in self._graph.blocks:
-            state = _copy(states[block.number])
-            for op in block.nodes:
-                kept.before[op] = self._accessed(anywhere, state.pending)
-                self._step(op, state)
-                kept.after[op] = self._accessed(anywhere, state.pending)
-        return kept
+        return Kept(
+            needed,
+            {op: self._accessed(anywhere, before) for op, (before, _) in pending.items()},
+            {op: self._accessed(anywhere, after) for op, (_, after) in pending.items()},
+        )
 
     def _waited_for(self, op: Operation) -> tuple[_Event, ...]:
         unit = self._units.get(op)

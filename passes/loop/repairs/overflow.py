@@ -27,16 +27,16 @@ from penstock.passes.planning.problem import (
 )
 from penstock.passes.planning.registry import DEFAULT_PLANNER, solve
 
-AT_MOST = 5
+MAX_REPAIRS = 5
 """Repairs that are listed."""
 
-LISTED = 12
+MAX_BUFFERS_LISTED = 12
 """Buffers that are named of those alive at the peak."""
 
-TRIES = 16
+MAX_VARIANTS = 16
 """Variants that are planned to see whether they fit."""
 
-SEARCHES = 3
+MAX_SEARCHES = 3
 """How many of them are searched for up to the limits, where the plan that a planner starts from does not fit."""
 
 
@@ -65,7 +65,7 @@ def overflow(memory: MemoryProblem, outcome: Outcome, planner: str, limits: Limi
     notes = [
         f"alive here: {len(alive)} of {len(problem.buffers)} buffers",
         *(f"  {memory.describe(buffer)}" for buffer in _largest(alive)),
-        *([f"  and {len(alive) - LISTED} smaller ones"] if len(alive) > LISTED else []),
+        *([f"  and {len(alive) - MAX_BUFFERS_LISTED} smaller ones"] if len(alive) > MAX_BUFFERS_LISTED else []),
         f"{found}lower bound {bound}, capacity {capacity} bytes",
         *_repairs(memory, needed, bound, planner, limits),
     ]
@@ -91,12 +91,12 @@ def _repairs(memory: MemoryProblem, needed: int | None, bound: int, planner: str
         if default is not None and (least is None or default < least):
             least = default
     searches = 0
-    for variant in variants(memory)[:TRIES]:
-        if len(lines) == AT_MOST - 1:
+    for variant in variants(memory)[:MAX_VARIANTS]:
+        if len(lines) == MAX_REPAIRS - 1:
             break
         changed = replace(problem, buffers=variant.buffers)
         taken = _height(changed, planner, replace(limits, steps=0))
-        if not _fits(problem, taken) and searches < SEARCHES:
+        if not _fits(problem, taken) and searches < MAX_SEARCHES:
             searches += 1
             taken = _height(changed, planner, limits)
         if _fits(problem, taken):
@@ -109,7 +109,7 @@ def _repairs(memory: MemoryProblem, needed: int | None, bound: int, planner: str
 
 def _largest(alive: Sequence[Buffer]) -> list[Buffer]:
     """Those that are listed, in the order of the program."""
-    listed = sorted(alive, key=lambda buffer: -buffer.size)[:LISTED]
+    listed = sorted(alive, key=lambda buffer: -buffer.size)[:MAX_BUFFERS_LISTED]
     return [buffer for buffer in alive if buffer in listed]
 
 

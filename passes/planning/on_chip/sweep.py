@@ -15,7 +15,7 @@ from penstock.passes.planning.on_chip.registry import Options
 from penstock.passes.planning.on_chip.selection import Selection, cheapest, cost, forced
 from penstock.passes.planning.problem import PlanError
 
-GONE, SAME, NEWER = range(3)
+NOT_KEPT, SAME, NEWER = range(3)
 """After an access and until the next, a tensor is not kept, kept, or kept and newer than what lies off chip."""
 
 MAX_STATES_UNPRICED = 500
@@ -41,7 +41,7 @@ class _Choice:
     """By how much it raises the bound."""
     resident: bool
     after: int
-    """GONE, SAME or NEWER."""
+    """NOT_KEPT, SAME or NEWER."""
     space: int
     """On chip at this step, staging included."""
 
@@ -80,14 +80,14 @@ class _Line:
             found: list[list[tuple[float, bool, int, int]]] = [[], [], []]
             if access.may_stream:
                 value = tensor.streamed(index) + access.staging * here
-                found[GONE].append((value, False, GONE, access.staging))
+                found[NOT_KEPT].append((value, False, NOT_KEPT, access.staging))
             if access.may_reside:
                 fill = tensor.moved if index > 0 or tensor.source else 0
-                for before in (GONE, SAME, NEWER):
-                    value = size * here + (fill if before == GONE else 0)
+                for before in (NOT_KEPT, SAME, NEWER):
+                    value = size * here + (fill if before == NOT_KEPT else 0)
                     newer = before == NEWER or writes
                     back = tensor.moved if newer and (index < last or tensor.output) else 0
-                    found[before].append((value + back, True, GONE, size))
+                    found[before].append((value + back, True, NOT_KEPT, size))
                     if index < last:
                         gap = size * (until[accesses[index + 1].step] - until[access.step + 1])
                         found[before].append((value + gap, True, NEWER if newer else SAME, size))
@@ -103,7 +103,7 @@ class _Line:
             if index:
                 after[index - 1] = least
             else:
-                self.start = least[GONE]
+                self.start = least[NOT_KEPT]
 
 
 class _Sweep:
@@ -190,8 +190,8 @@ class _Sweep:
         """Add the states after an access that follow one before it."""
         number, index = access
         kept, flags, left = state
-        before = next((how for other, how in kept if other == number), GONE)
-        others = kept if before == GONE else tuple(each for each in kept if each[0] != number)
+        before = next((how for other, how in kept if other == number), NOT_KEPT)
+        others = kept if before == NOT_KEPT else tuple(each for each in kept if each[0] != number)
         for choice in self._lines[number].choices[index][before]:
             value = bound + choice.value
             if choice.space > left or value > self._limit:
@@ -199,7 +199,7 @@ class _Sweep:
             holding = self._holding(access, flags, choice)
             if holding is None:
                 continue
-            now = others if choice.after == GONE else tuple(sorted((*others, (number, choice.after))))
+            now = others if choice.after == NOT_KEPT else tuple(sorted((*others, (number, choice.after))))
             after = (now, holding, left - choice.space)
             if after not in layer or value < layer[after].bound:
                 layer[after] = _Way(value, state, choice)
@@ -213,7 +213,7 @@ class _Sweep:
         broken: set[int] = set()
         for which, condition in self._conditions[access]:
             holds = {
-                "kept": choice.after != GONE,
+                "kept": choice.after != NOT_KEPT,
                 "resident": choice.resident,
                 "streamed": not choice.resident,
             }[condition.what]
@@ -243,7 +243,7 @@ class _Sweep:
                 found[number][-1] = (found[number][-1][0], index)
             elif choice.resident:
                 found[number].append((index, index))
-            (kept.discard if choice.after == GONE else kept.add)(number)
+            (kept.discard if choice.after == NOT_KEPT else kept.add)(number)
         return [tuple(spans) for spans in found]
 
 
