@@ -8,7 +8,6 @@ reader of machine files reports all of them. What parts demand of each other is 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar, NamedTuple, cast
 
@@ -75,7 +74,7 @@ def numbers_of(attr: Attribute) -> tuple[int, ...]:
     return ()
 
 
-class MachinePart(IRDLOperation, ABC):
+class MachinePart(IRDLOperation):
     """
     A part of a `machine.target`.
 
@@ -96,9 +95,9 @@ class MachinePart(IRDLOperation, ABC):
         name = self.properties.get("sym_name")
         return f'{self.KIND} "{name.data}"' if isinstance(name, StringAttr) else self.KIND
 
-    @abstractmethod
     def own_faults(self) -> Iterator[Fault]:
         """What is wrong with this part beyond the range of its numbers."""
+        return iter(())
 
     def faults(self) -> Iterator[Fault]:
         """What is wrong with this part, taken alone."""
@@ -220,9 +219,6 @@ class UnitOp(MachinePart):
     traits = traits_def(SymbolOpInterface())
 
     assembly_format = "$sym_name (`origin` $origin^)? attr-dict"
-
-    def own_faults(self) -> Iterator[Fault]:
-        return iter(())
 
 
 @irdl_op_definition

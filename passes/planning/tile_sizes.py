@@ -3,7 +3,7 @@ The dims of a domain that is tiled, and the tile sizes of each that are worth tr
 
 An intrinsic cuts a dim into blocks whose extents lie in a range, or are fixed; the last block is what is left. A tile
 must be cut into permitted blocks. Where the dim itself cannot be, its last tile overlaps the one before, reads zeros
-behind the end (a reduction), or, where the whole dim is shorter than a block, the tile is longer than the dim.
+after the end (a reduction), or, where the whole dim is shorter than a block, the tile is longer than the dim.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Dim:
     step: int = 1
     """The intrinsic's own extent in this dim: sizes that are multiples of it waste nothing."""
     runs_past_end: bool = False
-    """A reduction whose last tile may read zeros behind its end."""
+    """A reduction whose last tile may read zeros after its end."""
     whole: bool = False
     """Never cut: the window of a convolution, or a dim that a user wants whole."""
     blocks: tuple[tuple[int, int], ...] = ()

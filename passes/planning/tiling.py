@@ -55,8 +55,8 @@ class TilePlan:
 
     `order` lists the dims that become loops, outermost first: parallel ones, then reductions. `edges` says what
     happens where a tile does not divide its dim: "divides", "whole", "overlap" (the last tile is shifted inwards and
-    computes some elements again), "zeros" (the last tile of a reduction reads zeros behind the end) or "padded" (the
-    one tile is longer than the dim, and what lies behind the end is computed for nothing).
+    computes some elements again), "zeros" (the last tile of a reduction reads zeros after the end) or "padded" (the
+    one tile is longer than the dim, and what is after the end is computed for nothing).
     """
 
     dims: tuple[Dim, ...]
@@ -80,7 +80,7 @@ class TilePlan:
         return self.tile != tuple(dim.extent for dim in self.dims)
 
     def describe(self) -> str:
-        """The plan for people: how each dim that is cut is cut, outermost first, the work done in vain, and why."""
+        """The plan for people: how each dim that is cut is cut, outermost first, the work that is wasted, and why."""
         parts: list[str] = []
         for number, dim in enumerate(self.dims):
             if self.tile[number] > dim.extent:

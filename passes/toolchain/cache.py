@@ -4,7 +4,7 @@ The cache of compiled code: one file for each library, whose name says what it w
 `NAME-KEY-CHECKSUM.so`: KEY is a digest of the sources and the compiler, CHECKSUM one of the file itself, so that an
 entry that is truncated or changed is found before it is loaded, which would end the process. Entries come by a rename
 and are never changed, so that several processes use one cache. Code is loaded from the folder: it must be one that
-nobody else may write.
+no other user may write.
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ def long_dims(extents: Sequence[int]) -> list[int]:
     return [dim for dim, extent in enumerate(extents) if extent > 1]
 
 
-def counted_dims(rounds: Mapping[int, int], loops: int) -> tuple[int, ...]:
+def counted_dims(iterations: Mapping[int, int], loops: int) -> tuple[int, ...]:
     """
     Of the dims that a command iterates so often each, those that its `loops` loops count: the longest, in the order
     of the domain, and of equals the outer ones. The others are listed.
     """
-    longest = sorted(rounds, key=lambda dim: (-rounds[dim], dim))[:loops]
+    longest = sorted(iterations, key=lambda dim: (-iterations[dim], dim))[:loops]
     return tuple(sorted(longest))
 
 
@@ -90,7 +90,7 @@ def next_loop(
     steps: Sequence[Sequence[int]],
 ) -> tuple[int, int] | None:
     """
-    Of `dims`, the one that a loop around the command iterates, and how much of it a round takes; None where one
+    Of `dims`, the one that a loop around the command iterates, and how much of it an iteration takes; None where one
     command does all of `dims`. `steps` are the elements that a step of each dim moves each buffer, in their order.
 
     Outer dims go first: what stays keeps the order of the domain, and so the order of every sum.
@@ -105,7 +105,7 @@ def next_loop(
     limits = intrinsic.max_iterations
     if not limits:
         return None
-    rounds = _rounds(match, dims, extents)
+    rounds = iterations_of(match, dims, extents)
     blocks = match.blocks
     counted = counted_dims(rounds, len(limits))
     listed = [dim for dim in rounds if dim not in counted]
@@ -131,11 +131,11 @@ def _piece(rounds: int, most: int) -> int:
     return -(-rounds // pieces)
 
 
-def _rounds(match: Match, dims: Sequence[int], extents: Sequence[int]) -> dict[int, int]:
+def iterations_of(match: Match, dims: Sequence[int], extents: Sequence[int]) -> dict[int, int]:
     """How often a command iterates each dim, in blocks of the intrinsic's own, without those that are one block."""
     blocks = match.blocks
-    rounds = {dim: -(-extents[dim] // blocks[dim][1]) if dim in blocks else extents[dim] for dim in dims}
-    return {dim: count for dim, count in rounds.items() if count > 1}
+    iterations = {dim: -(-extents[dim] // blocks[dim][1]) if dim in blocks else extents[dim] for dim in dims}
+    return {dim: count for dim, count in iterations.items() if count > 1}
 
 
 def commands(

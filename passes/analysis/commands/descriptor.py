@@ -82,7 +82,7 @@ class Descriptor:
     strides: tuple[tuple[int, ...], ...]
     """For each side, in bytes."""
     padding: tuple[tuple[int, int], ...]
-    """Before and behind, in each dim."""
+    """Before and after, in each dim."""
     entry: int
     """The elements of an entry."""
     bus_bytes: int
@@ -110,8 +110,8 @@ class Descriptor:
     @property
     def entry_padding(self) -> tuple[tuple[int, int], ...]:
         """The padding, that of the last dim in entries."""
-        before, behind = self.padding[-1]
-        return (*self.padding[:-1], (-(-before // self.entry), -(-behind // self.entry)))
+        before, after = self.padding[-1]
+        return (*self.padding[:-1], (-(-before // self.entry), -(-after // self.entry)))
 
 
 def describe(
@@ -129,7 +129,7 @@ def describe(
     """
     moved = sides[-1].shape
     around = tuple(padding) or ((0, 0),) * len(moved)
-    box = [size + before + behind for size, (before, behind) in zip(moved, around, strict=True)]
+    box = [size + before + after for size, (before, after) in zip(moved, around, strict=True)]
     hanging = {dim: max(pads) for dim, pads in enumerate(around) if any(pads)}
     strides = [_free(moved, box, side, fixed=side is sides[-1]) for side in sides]
     pad_max = None if at_any_padding else engine.pad_limit

@@ -24,7 +24,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, IMMEDIATE, DmaOp, IntrinsicOp, ScopeOp, TargetOp
 from penstock.dialects.mem import BufferOp, RingOp, memref_of, scope_of, static_strides
 from penstock.passes.analysis.access import Access, Expression, Hole, Leaf, Node, Operand, linear_form
-from penstock.passes.analysis.commands.command_loops import counted_dims, long_dims
+from penstock.passes.analysis.commands.command_loops import counted_dims, iterations_of, long_dims
 from penstock.passes.analysis.commands.descriptor import Descriptor, describe, entry_elements
 from penstock.passes.analysis.commands.program import Command, Kind, Program, View
 from penstock.passes.analysis.intrinsics import Failure, Match, match_intrinsic, pattern_of
@@ -214,9 +214,7 @@ def _iterations(match: Match, extents: Sequence[int], title: str) -> Iterator[Br
     limits = match.intrinsic.max_iterations
     if not limits:
         return
-    blocks = match.blocks
-    rounds = {dim: -(-extents[dim] // blocks[dim][1]) if dim in blocks else extents[dim] for dim in long_dims(extents)}
-    rounds = {dim: count for dim, count in rounds.items() if count > 1}
+    rounds = iterations_of(match, long_dims(extents), extents)
     counted = counted_dims(rounds, len(limits))
     listed = prod(count for dim, count in rounds.items() if dim not in counted)
     most = match.intrinsic.micro_ops

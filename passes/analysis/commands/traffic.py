@@ -201,13 +201,13 @@ def _arguments_moved(function: func.FuncOp, target: TargetOp) -> tuple[list[SSAV
         else:
             continue
         for memref, role in sides:
-            argument = _argument_behind(memref)
+            argument = _argument_of(memref)
             if argument is not None and argument.block is function.body.block and _place(argument) == DRAM:
                 (read if role == "in" else written)[argument] = None
     return list(read), list(written)
 
 
-def _argument_behind(value: SSAValue) -> BlockArgument | None:
+def _argument_of(value: SSAValue) -> BlockArgument | None:
     """The argument that a memref is a view of."""
     while isinstance(value.owner, Operation) and value.owner.operands:
         value = value.owner.operands[0]
