@@ -15,16 +15,13 @@ from xdsl.ir import Dialect, Operation
 from penstock.dialects.graph.attention import *
 from penstock.dialects.graph.base import *
 from penstock.dialects.graph.constant import *
-from penstock.dialects.graph.convolution import *
 from penstock.dialects.graph.elementwise import *
 from penstock.dialects.graph.group import *
 from penstock.dialects.graph.indexing import *
 from penstock.dialects.graph.layout import *
-from penstock.dialects.graph.layout_transform import *
 from penstock.dialects.graph.nn import *
 from penstock.dialects.graph.quantization import *
 from penstock.dialects.graph.reduction import *
-from penstock.dialects.graph.reshape import *
 from penstock.dialects.graph.shape import *
 from penstock.dialects.graph.window import *
 

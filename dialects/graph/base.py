@@ -432,9 +432,10 @@ class GraphOp(IRDLOperation, ABC):
             raise TypeError(f"{self.name} takes the operands {names} and {[*definition.properties]}, not {words}")
         held = {name: cast(Held, values.pop(name, None)) for name in names}
         held |= dict(zip(names, operands, strict=False))
-        self.fill_in(cast(dict[str, PropertyValue], values), *map(_type_of, held.values()))
+        plain = {name: python_value(value) if isinstance(value, Attribute) else value for name, value in values.items()}
+        self.fill_in(cast(dict[str, PropertyValue], plain), *map(_type_of, held.values()))
         properties = {
-            name: property_of(cast(PropertyValue, values.get(name)), each)
+            name: property_of(cast(PropertyValue, plain.get(name)), each)
             for name, each in definition.properties.items()
         }
         inferred = result_type or self._inferred(held, properties)

@@ -54,6 +54,7 @@ from penstock.dialects.graph.number import Number
 from penstock.dialects.graph.sizes import may_broadcast_to
 
 T = TypeVar("T")
+OpT = TypeVar("OpT", bound="PointwiseOp")
 
 
 class PointwiseOp(GraphOp, ABC):
@@ -96,32 +97,37 @@ _STEP = KeepsFinite(), IsConstantAlmostEverywhere()
 """The traits of a function in steps."""
 
 
-def _unary(name: str, summary: str, *traits: Any) -> type[UnaryOp]:
-    """An op on floats that is a function which every arithmetic has, without properties."""
-    body = {"name": f"graph.{name}", "formula": function(name), "traits": traits_def(*traits), "__doc__": summary}
+def _declared(base: type[OpT], name: str, summary: str, *traits: Any, accepts: Elements | None = None) -> type[OpT]:
+    """An op that is a function which every arithmetic has, without properties."""
+    body: dict[str, Any] = {"name": f"graph.{name}", "formula": function(name), "traits": traits_def(*traits)}
+    body |= {"__doc__": summary, "__module__": __name__}
+    if accepts is not None:
+        body |= {"ACCEPTS": accepts, "__annotations__": {"ACCEPTS": ClassVar[Elements]}}
     words = "".join(word.capitalize() for word in name.split("_"))
-    return irdl_op_definition(type(f"{words}Op", (UnaryOp,), body | {"__module__": __name__}))
+    made: Any = irdl_op_definition(type(f"{words}Op", (base,), body))
+    return made
 
 
-ExpOp = _unary("exp", "e to the power of x.")
-LogOp = _unary("log", "The natural logarithm.")
-SqrtOp = _unary("sqrt", "The square root.")
-ErfOp = _unary("erf", "The error function.", KeepsFinite())
-TanhOp = _unary("tanh", "The hyperbolic tangent.", KeepsFinite(), HasQuantizedForm())
-FloorOp = _unary("floor", "The next integral number towards minus infinity.", *_STEP)
-CeilOp = _unary("ceil", "The next integral number towards plus infinity.", *_STEP)
-RoundOp = _unary("round", "The nearest integral number; of two, the even one.", *_STEP)
-SinOp = _unary("sin", "The sine of x, in radians.")
-CosOp = _unary("cos", "The cosine of x, in radians.")
-TanOp = _unary("tan", "The tangent of x, in radians.")
-AsinOp = _unary("asin", "The inverse sine, in radians; NaN outside -1 to 1.")
-AcosOp = _unary("acos", "The inverse cosine, in radians; NaN outside -1 to 1.")
-AtanOp = _unary("atan", "The inverse tangent, in radians.")
-SinhOp = _unary("sinh", "The hyperbolic sine.")
-CoshOp = _unary("cosh", "The hyperbolic cosine.")
-AsinhOp = _unary("asinh", "The inverse hyperbolic sine.")
-AcoshOp = _unary("acosh", "The inverse hyperbolic cosine; NaN below 1.")
-AtanhOp = _unary("atanh", "The inverse hyperbolic tangent; NaN outside -1 to 1.")
+ExpOp = _declared(UnaryOp, "exp", "e to the power of x.")
+LogOp = _declared(UnaryOp, "log", "The natural logarithm.")
+SqrtOp = _declared(UnaryOp, "sqrt", "The square root.")
+ErfOp = _declared(UnaryOp, "erf", "The error function.", KeepsFinite())
+TanhOp = _declared(UnaryOp, "tanh", "The hyperbolic tangent.", KeepsFinite(), HasQuantizedForm())
+FloorOp = _declared(UnaryOp, "floor", "The next integral number towards minus infinity.", *_STEP)
+CeilOp = _declared(UnaryOp, "ceil", "The next integral number towards plus infinity.", *_STEP)
+RoundOp = _declared(UnaryOp, "round", "The nearest integral number; of two, the even one.", *_STEP)
+SignOp = _declared(UnaryOp, "sign", "-1, 0 or 1.", KeepsFinite(), IsConstantAlmostEverywhere(), accepts=NUMBERS)
+SinOp = _declared(UnaryOp, "sin", "The sine of x, in radians.")
+CosOp = _declared(UnaryOp, "cos", "The cosine of x, in radians.")
+TanOp = _declared(UnaryOp, "tan", "The tangent of x, in radians.")
+AsinOp = _declared(UnaryOp, "asin", "The inverse sine, in radians; NaN outside -1 to 1.")
+AcosOp = _declared(UnaryOp, "acos", "The inverse cosine, in radians; NaN outside -1 to 1.")
+AtanOp = _declared(UnaryOp, "atan", "The inverse tangent, in radians.")
+SinhOp = _declared(UnaryOp, "sinh", "The hyperbolic sine.")
+CoshOp = _declared(UnaryOp, "cosh", "The hyperbolic cosine.")
+AsinhOp = _declared(UnaryOp, "asinh", "The inverse hyperbolic sine.")
+AcoshOp = _declared(UnaryOp, "acosh", "The inverse hyperbolic cosine; NaN below 1.")
+AtanhOp = _declared(UnaryOp, "atanh", "The inverse hyperbolic tangent; NaN outside -1 to 1.")
 
 
 @irdl_op_definition
@@ -142,16 +148,6 @@ class NegOp(UnaryOp):
     ACCEPTS: ClassVar[Elements] = SIGNED_NUMBERS
     traits = traits_def(KeepsFinite())
     formula = function("neg")
-
-
-@irdl_op_definition
-class SignOp(UnaryOp):
-    """-1, 0 or 1."""
-
-    name = "graph.sign"
-    ACCEPTS: ClassVar[Elements] = NUMBERS
-    traits = traits_def(KeepsFinite(), IsConstantAlmostEverywhere())
-    formula = function("sign")
 
 
 @irdl_op_definition
@@ -482,23 +478,6 @@ class DivOp(BinaryOp):
 
 
 @irdl_op_definition
-class ModOp(BinaryOp):
-    """The remainder of a / b with the sign of a, exact: C's `fmod`."""
-
-    name = "graph.mod"
-    ACCEPTS: ClassVar[Elements] = FLOATS
-    formula = function("mod")
-
-
-@irdl_op_definition
-class PowOp(BinaryOp):
-    """a to the power of b."""
-
-    name = "graph.pow"
-    formula = function("pow")
-
-
-@irdl_op_definition
 class MaxOp(BinaryOp):
     """The larger of the two; NaN if one of them is."""
 
@@ -557,87 +536,30 @@ class EqualOp(CompareOp):
     formula = function("equal")
 
 
-@irdl_op_definition
-class LessOp(CompareOp):
-    """a < b."""
-
-    name = "graph.less"
-    formula = function("less")
-
-
-@irdl_op_definition
-class GreaterOp(CompareOp):
-    """a > b."""
-
-    name = "graph.greater"
-    formula = function("greater")
-
-
-@irdl_op_definition
-class AndOp(BinaryOp):
-    """The logical and."""
-
-    name = "graph.and"
-    ACCEPTS: ClassVar[Elements] = BOOLS
-    formula = function("and")
-
-
-@irdl_op_definition
-class OrOp(BinaryOp):
-    """The logical or."""
-
-    name = "graph.or"
-    ACCEPTS: ClassVar[Elements] = BOOLS
-    formula = function("or")
-
-
-@irdl_op_definition
-class BitwiseAndOp(BinaryOp):
-    """The bits that are set in both."""
-
-    name = "graph.bitwise_and"
-    ACCEPTS: ClassVar[Elements] = INTEGERS
-    traits = traits_def(KeepsFinite())
-    formula = function("bitwise_and")
-
-
-@irdl_op_definition
-class BitwiseOrOp(BinaryOp):
-    """The bits that are set in either."""
-
-    name = "graph.bitwise_or"
-    ACCEPTS: ClassVar[Elements] = INTEGERS
-    traits = traits_def(KeepsFinite())
-    formula = function("bitwise_or")
-
-
-@irdl_op_definition
-class BitwiseXorOp(BinaryOp):
-    """The bits that are set in one of the two."""
-
-    name = "graph.bitwise_xor"
-    ACCEPTS: ClassVar[Elements] = INTEGERS
-    traits = traits_def(KeepsFinite())
-    formula = function("bitwise_xor")
-
-
-@irdl_op_definition
-class ShiftLeftOp(BinaryOp):
-    """The bits of a, b places up; 0 if all are shifted out, as a negative b, read without a sign, does."""
-
-    name = "graph.shift_left"
-    ACCEPTS: ClassVar[Elements] = INTEGERS
-    formula = function("shift_left")
-
-
-@irdl_op_definition
-class ShiftRightOp(BinaryOp):
-    """The bits of a, b places down; what comes in is the sign, or 0 for integers without one."""
-
-    name = "graph.shift_right"
-    ACCEPTS: ClassVar[Elements] = INTEGERS
-    traits = traits_def(KeepsFinite())
-    formula = function("shift_right")
+LessOp = _declared(CompareOp, "less", "a < b.")
+GreaterOp = _declared(CompareOp, "greater", "a > b.")
+ModOp = _declared(BinaryOp, "mod", "The remainder of a / b with the sign of a, exact: C's `fmod`.", accepts=FLOATS)
+PowOp = _declared(BinaryOp, "pow", "a to the power of b.")
+AndOp = _declared(BinaryOp, "and", "The logical and.", accepts=BOOLS)
+OrOp = _declared(BinaryOp, "or", "The logical or.", accepts=BOOLS)
+BitwiseAndOp = _declared(BinaryOp, "bitwise_and", "The bits that are set in both.", KeepsFinite(), accepts=INTEGERS)
+BitwiseOrOp = _declared(BinaryOp, "bitwise_or", "The bits that are set in either.", KeepsFinite(), accepts=INTEGERS)
+BitwiseXorOp = _declared(
+    BinaryOp, "bitwise_xor", "The bits that are set in one of the two.", KeepsFinite(), accepts=INTEGERS
+)
+ShiftLeftOp = _declared(
+    BinaryOp,
+    "shift_left",
+    "The bits of a, b positions up; 0 if all are shifted out, as a negative b, read without a sign, does.",
+    accepts=INTEGERS,
+)
+ShiftRightOp = _declared(
+    BinaryOp,
+    "shift_right",
+    "The bits of a, b positions down; what comes in is the sign, or 0 for integers without one.",
+    KeepsFinite(),
+    accepts=INTEGERS,
+)
 
 
 @irdl_op_definition

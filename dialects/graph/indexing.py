@@ -22,6 +22,7 @@ from penstock.dialects.graph.base import (
     HasPatternKind,
     PatternKind,
     PropertyValue,
+    SelectsElements,
     Tensor,
     boolean,
     check_axis,
@@ -55,7 +56,7 @@ class GatherOp(GraphOp):
     indices = operand_def(TENSOR)
     axis = prop_def(IntegerAttr[I64])
 
-    traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
+    traits = traits_def(SelectsElements(), HasPatternKind(PatternKind.OPAQUE))
     assembly_format = "$x `at` $indices `axis` $axis attr-dict `:` functional-type(operands, results)"
 
     @classmethod

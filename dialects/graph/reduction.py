@@ -16,8 +16,10 @@ from penstock.dialects.graph.base import (
     Elements,
     GraphOp,
     HasPatternKind,
+    HasQuantizedForm,
     PatternKind,
     PropertyValue,
+    SelectsElements,
     Tensor,
     boolean,
     check_axis,
@@ -74,6 +76,7 @@ class ReduceMeanOp(ReductionOp):
     """The mean: the sum, of integers in 64 bits, divided by the number of elements; integers truncate towards zero."""
 
     name = "graph.reduce_mean"
+    traits = traits_def(HasQuantizedForm())
 
 
 @irdl_op_definition
@@ -81,6 +84,7 @@ class ReduceMaxOp(ReductionOp):
     """The largest; NaN if one of them is."""
 
     name = "graph.reduce_max"
+    traits = traits_def(SelectsElements())
 
 
 @irdl_op_definition
@@ -88,6 +92,7 @@ class ReduceMinOp(ReductionOp):
     """The smallest; NaN if one of them is."""
 
     name = "graph.reduce_min"
+    traits = traits_def(SelectsElements())
 
 
 @irdl_op_definition

@@ -14,7 +14,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.element_types import element_type
 from penstock.dialects.graph import ConstantOp, GraphOp, Tensor, WeightAttr, dense_of, tensor_of
 from penstock.dialects.graph.base import erased, set_type
@@ -24,13 +24,11 @@ from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_foldable
 from penstock.lowering.from_onnx.declared import Declarations, declarations_of, misfit, mismatch
 from penstock.lowering.from_onnx.findings import Findings, Gap, OpenSize
-from penstock.lowering.from_onnx.functions import Body, body_of, has_body
 from penstock.lowering.from_onnx.node import DOMAINS, Held, Node, Unsupported, called, node_name, operator_of, to_array
 from penstock.lowering.from_onnx.not_a_number import refuse_nan
-from penstock.lowering.from_onnx.order import names_read, nodes_of, why_undefined
-from penstock.lowering.from_onnx.schema import STUMBLES, check_node, refuse_faulty
+from penstock.lowering.from_onnx.schema import STUMBLES, Body, body_of, check_node, has_body, refuse_faulty
 from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown
-from penstock.lowering.from_onnx.structure import check_structure
+from penstock.lowering.from_onnx.structure import check_structure, names_read, nodes_of
 from penstock.lowering.from_onnx.table import importer_of
 
 INLINE_LIMIT = 16
@@ -254,11 +252,9 @@ class GraphImporter:
     def _check_operands(self, proto: NodeProto, names: Names) -> None:
         for name in proto.input:
             if name and name not in names:
-                raise self._fault(
-                    proto,
-                    f'it reads "{name}", which no input, initializer or earlier node defines',
-                    why_undefined(name, names),
-                )
+                near = did_you_mean(name, names)
+                message = f'it reads "{name}", which no input, initializer or earlier node defines'
+                raise self._fault(proto, message, [near] if near else [])
 
     def _check_initializer(self, tensor: TensorProto, inputs: Mapping[str, ValueInfoProto]) -> None:
         """An initializer that is also an input has the type of both."""

@@ -13,8 +13,8 @@ from penstock.dialects.element_types import element_type
 from penstock.dialects.graph import Tensor
 from penstock.dialects.graph.base import tensor_type
 from penstock.dialects.graph.dims import checked_sizes, size_of_name
-from penstock.lowering.from_onnx.external import bind_external_data
 from penstock.lowering.from_onnx.node import Unsupported, array_dtype, node_name
+from penstock.lowering.from_onnx.tensor_data import bind_external_data
 
 OLDEST_OPSET = 7
 """Before it, operators did not broadcast as NumPy does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -23,11 +24,10 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.graph import GraphOp, Tensor, tensor_of
+from penstock.dialects.graph import OPS, GraphOp, Tensor, tensor_of
 from penstock.dialects.graph.sizes import Dim, Size, UnknownSize
 from penstock.dialects.weights import Array
-from penstock.lowering.from_onnx.external import is_external, mapped
-from penstock.lowering.from_onnx.tensor_data import BadTensor, check_data
+from penstock.lowering.from_onnx.tensor_data import BadTensor, check_data, is_external, mapped
 
 DOMAINS = ("", "ai.onnx")
 """The two names of the domain of ONNX's own operators."""
@@ -39,6 +39,32 @@ Importer: TypeAlias = "Callable[[Node], Held | Sequence[Held | None]]"
 """Turns a node into ops and returns its outputs; those left out at the end, or None, must not be used."""
 
 T = TypeVar("T")
+ImporterT = TypeVar("ImporterT", bound=Importer)
+
+IMPORTERS: dict[str, Importer] = {}
+"""The importers of operators by name; see `table.importer_of`."""
+
+
+def imports(*operators: str) -> Callable[[ImporterT], ImporterT]:
+    """Register the decorated function as the importer of operators; one of another domain is `com.example.Op`."""
+
+    def register(importer: ImporterT) -> ImporterT:
+        IMPORTERS.update(dict.fromkeys(operators, importer))
+        return importer
+
+    return register
+
+
+def op_called(operator: str) -> type[GraphOp] | None:
+    """The op that an operator of ONNX is called after, whatever the case of its letters."""
+    return _ops_by_word().get(operator.lower())
+
+
+@cache
+def _ops_by_word() -> dict[str, type[GraphOp]]:
+    words = {op_class.name.partition(".")[2].replace("_", ""): op_class for op_class in OPS}
+    return {word: op_class for word, op_class in words.items() if issubclass(op_class, GraphOp)}
+
 
 Int: TypeAlias = int
 """What `int` is where a method of that name hides it."""
@@ -221,7 +247,7 @@ def node_name(proto: NodeProto) -> str:
 
 
 def operator_of(proto: NodeProto) -> str:
-    """The operator of a node, behind its domain if that is not ONNX's own."""
+    """The operator of a node, after its domain if that is not ONNX's own."""
     return proto.op_type if proto.domain in DOMAINS else f"{proto.domain}.{proto.op_type}"
 
 

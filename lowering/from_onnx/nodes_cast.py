@@ -10,7 +10,7 @@ from penstock.dialects import graph
 from penstock.dialects.element_types import element_type, numpy_dtype
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import is_float, require
-from penstock.lowering.from_onnx.node import Importer, Node, array_dtype
+from penstock.lowering.from_onnx.node import Node, array_dtype, imports
 
 LIMITS = {"float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0, "float8_e5m2": 57344.0, "float8_e5m2fnuz": 57344.0}
 """The largest numbers of the types to which Cast saturates, unless told not to."""
@@ -68,17 +68,17 @@ def _exponent(node: Node, x: SSAValue, mode: str, saturate: bool) -> SSAValue:
     return node.emit(graph.BitcastOp(node.emit(graph.CastOp(exponent, _UI8)), Float8E8M0FNUType()))
 
 
+@imports("Cast")
 def cast(node: Node) -> SSAValue:
     element = element_type(array_dtype(node.int("to", 1)))
     return converted(node, node.value(0), element, saturate=node.flag("saturate", True))
 
 
+@imports("CastLike")
 def cast_like(node: Node) -> SSAValue:
     return converted(node, node.value(0), node.type(1).element_type, saturate=node.flag("saturate", True))
 
 
+@imports("BitCast")
 def bit_cast(node: Node) -> SSAValue:
     return node.emit(graph.BitcastOp(node.value(0), element_type(array_dtype(node.int("to", 1)))))
-
-
-TABLE: dict[str, Importer] = {"BitCast": bit_cast, "Cast": cast, "CastLike": cast_like}

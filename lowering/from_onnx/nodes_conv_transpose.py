@@ -19,7 +19,7 @@ from penstock.dialects import graph
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import require
 from penstock.dialects.weights import Array
-from penstock.lowering.from_onnx.node import Importer, Node
+from penstock.lowering.from_onnx.node import Node, imports
 from penstock.lowering.from_onnx.nodes_shape import sliced
 
 
@@ -43,6 +43,7 @@ class _Geometry:
         return plain and list(self.kernel) == list(self.strides) and self.group == 1
 
 
+@imports("ConvTranspose")
 def conv_transpose(node: Node) -> SSAValue:
     """The gradient of a convolution by its input."""
     geometry = _geometry(node)
@@ -167,6 +168,3 @@ def _side_by_side(node: Node, geometry: _Geometry) -> SSAValue:
 
 def _owned(array: Array) -> Array:
     return np.ascontiguousarray(array)
-
-
-TABLE: dict[str, Importer] = {"ConvTranspose": conv_transpose}

@@ -12,9 +12,10 @@ from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import require
 from penstock.lowering.from_onnx.accumulation import cast
-from penstock.lowering.from_onnx.node import Importer, Node
+from penstock.lowering.from_onnx.node import Node, imports
 
 
+@imports("Einsum")
 def einsum(node: Node) -> SSAValue:
     """Each operand brought to all letters, multiplied, and summed over the letters that the result lacks."""
     equation = node.string("equation", "").replace(" ", "")
@@ -92,6 +93,3 @@ def _as_matmul(node: Node, values: list[tuple[SSAValue, list[str]]], result: lis
     product = node.emit(graph.MatmulOp(first, second))
     found = [*batch, own[0][0], own[1][0]]
     return product if found == result else _spread(node, product, found, result)
-
-
-TABLE: dict[str, Importer] = {"Einsum": einsum}

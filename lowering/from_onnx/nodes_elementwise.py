@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import numpy as np
 from xdsl.dialects.builtin import f64
@@ -11,23 +10,13 @@ from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.graph import BinaryOp, UnaryOp, tensor_of
+from penstock.dialects.graph import BinaryOp, tensor_of
 from penstock.dialects.graph.base import is_float, is_unsigned, require
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported
+from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported, imports
 
 FLOAT32_LIMIT = 3.4028234663852886e38
 """The bounds of Clip that stood for "none" while they were attributes."""
-
-
-def unary(op: type[UnaryOp]) -> Importer:
-    """An operator that is one of ours, without attributes."""
-    return lambda node: node.emit(op(node.value(0)))
-
-
-def binary(op: type[BinaryOp]) -> Importer:
-    """An operator on two operands that is one of ours."""
-    return lambda node: node.emit(op(node.value(0), node.value(1)))
 
 
 def variadic(op: type[BinaryOp]) -> Importer:
@@ -50,79 +39,13 @@ def _has_several(node: Node) -> bool:
     return len(node.inputs) > 2
 
 
-def leaky_relu(node: Node) -> SSAValue:
-    return node.emit(graph.LeakyReluOp(node.value(0), alpha=node.float("alpha", 0.01)))
-
-
-def elu(node: Node) -> SSAValue:
-    return node.emit(graph.EluOp(node.value(0), alpha=node.float("alpha", 1.0)))
-
-
-def selu(node: Node) -> SSAValue:
-    alpha = node.float("alpha", 1.67326319217681884765625)
-    gamma = node.float("gamma", 1.05070102214813232421875)
-    return node.emit(graph.SeluOp(node.value(0), alpha=alpha, gamma=gamma))
-
-
-def hard_sigmoid(node: Node) -> SSAValue:
-    alpha, beta = node.float("alpha", 0.2), node.float("beta", 0.5)
-    return node.emit(graph.HardSigmoidOp(node.value(0), alpha=alpha, beta=beta))
-
-
-def gelu(node: Node) -> SSAValue:
-    approximate = node.string("approximate", "none")
-    require(approximate in ("none", "tanh"), f'approximate is "none" or "tanh", not "{approximate}"')
-    return node.emit(graph.GeluOp(node.value(0), approximate=approximate))
-
-
-def celu(node: Node) -> SSAValue:
-    """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    x, alpha = node.value(0), node.float("alpha", 1.0)
-    scaled = node.emit(graph.DivOp(x, node.scalar(alpha, x)))
-    grown = node.emit(graph.SubOp(node.emit(graph.ExpOp(scaled)), node.scalar(1.0, x)))
-    negative = node.emit(graph.MulOp(grown, node.scalar(alpha, x)))
-    below = node.emit(graph.MinOp(negative, node.scalar(0.0, x)))
-    return node.emit(graph.AddOp(node.emit(graph.ReluOp(x)), below))
-
-
-def thresholded_relu(node: Node) -> SSAValue:
-    """x where x > alpha, else 0."""
-    x = node.value(0)
-    above = node.emit(graph.GreaterOp(x, node.scalar(node.float("alpha", 1.0), x)))
-    return node.emit(graph.WhereOp(above, x, node.scalar(0.0, x)))
-
-
-def softsign(node: Node) -> SSAValue:
-    """x / (1 + |x|)."""
-    x = node.value(0)
-    size = node.emit(graph.AddOp(node.emit(graph.AbsOp(x)), node.scalar(1.0, x)))
-    return node.emit(graph.DivOp(x, size))
-
-
-def mish(node: Node) -> SSAValue:
-    """x * tanh(softplus(x))."""
-    x = node.value(0)
-    return node.emit(graph.MulOp(x, node.emit(graph.TanhOp(node.emit(graph.SoftplusOp(x))))))
-
-
-def shrink(node: Node) -> SSAValue:
-    """x + bias where x < -lambd, x - bias where x > lambd, else 0."""
-    x = node.value(0)
-    bias, lambd = node.float("bias", 0.0), node.float("lambd", 0.5)
-    zero = node.scalar(0.0, x)
-    low = node.emit(graph.LessOp(x, node.scalar(-lambd, x)))
-    high = node.emit(graph.GreaterOp(x, node.scalar(lambd, x)))
-    raised = node.emit(graph.AddOp(x, node.scalar(bias, x)))
-    lowered = node.emit(graph.SubOp(x, node.scalar(bias, x)))
-    upper = node.emit(graph.WhereOp(high, lowered, zero))
-    return node.emit(graph.WhereOp(low, raised, upper))
-
-
+@imports("IsNaN")
 def is_nan(node: Node) -> SSAValue:
     x = node.value(0)
     return node.emit(graph.NotOp(node.emit(graph.EqualOp(x, x))))
 
 
+@imports("IsInf")
 def is_inf(node: Node) -> SSAValue:
     x = node.value(0)
     limit = np.array(np.inf).astype(numpy_dtype(tensor_of(x).element_type))
@@ -135,6 +58,7 @@ def is_inf(node: Node) -> SSAValue:
     return node.emit(graph.EqualOp(x, node.constant(limit if positive else -limit, "inf")))
 
 
+@imports("Mod")
 def modulo(node: Node) -> SSAValue:
     """The remainder: with the sign of the divisor, or, if `fmod`, of the dividend."""
     a, b = node.value(0), node.value(1)
@@ -156,21 +80,13 @@ def modulo(node: Node) -> SSAValue:
     return node.emit(graph.WhereOp(node.emit(graph.EqualOp(rest, zero)), node.emit(graph.MulOp(sign, zero)), moved))
 
 
+@imports("Xor")
 def not_equal(node: Node) -> SSAValue:
     """The exclusive or of truth values."""
     return node.emit(graph.NotOp(node.emit(graph.EqualOp(node.value(0), node.value(1)))))
 
 
-def or_equal(op: Callable[[SSAValue, SSAValue], BinaryOp]) -> Importer:
-    """A comparison or equality: not the negation of the opposite one, which differs for NaN."""
-
-    def build(node: Node) -> SSAValue:
-        a, b = node.value(0), node.value(1)
-        return node.emit(graph.OrOp(node.emit(op(a, b)), node.emit(graph.EqualOp(a, b))))
-
-    return build
-
-
+@imports("Clip")
 def clip(node: Node) -> SSAValue:
     if node.opset < 11:
         low, high = node.float("min", -FLOAT32_LIMIT), node.float("max", FLOAT32_LIMIT)
@@ -209,6 +125,7 @@ def _scalar_value(node: Node, index: int) -> SSAValue:
     return node.emit(graph.ReshapeOp(value, [])) if tensor_of(value).get_num_dims() else value
 
 
+@imports("Pow")
 def power(node: Node) -> SSAValue:
     """The exponent may have another type than the base: the result has that of the base."""
     base, exponent = node.value(0), node.value(1)
@@ -221,14 +138,12 @@ def power(node: Node) -> SSAValue:
     return node.emit(graph.CastOp(node.emit(wide), element))
 
 
-def where(node: Node) -> SSAValue:
-    return node.emit(graph.WhereOp(node.value(0), node.value(1), node.value(2)))
-
-
+@imports("Identity")
 def identity(node: Node) -> Held:
     return node.held(0)
 
 
+@imports("Dropout")
 def dropout(node: Node) -> list[Held]:
     """Nothing, since this is inference; the mask is all true."""
     if node.has(2) and bool(node.array(2, "training mode").ravel()[0]):
@@ -239,57 +154,22 @@ def dropout(node: Node) -> list[Held]:
     return outputs
 
 
-TABLE: dict[str, Importer] = {
-    "Abs": unary(graph.AbsOp),
-    "Add": binary(graph.AddOp),
-    "And": binary(graph.AndOp),
-    "Ceil": unary(graph.CeilOp),
-    "Celu": celu,
-    "Clip": clip,
-    "Div": binary(graph.DivOp),
-    "Dropout": dropout,
-    "Elu": elu,
-    "Equal": binary(graph.EqualOp),
-    "Erf": unary(graph.ErfOp),
-    "Exp": unary(graph.ExpOp),
-    "Floor": unary(graph.FloorOp),
-    "Gelu": gelu,
-    "Greater": binary(graph.GreaterOp),
-    "GreaterOrEqual": or_equal(graph.GreaterOp),
-    "HardSigmoid": hard_sigmoid,
-    "HardSwish": unary(graph.HardSwishOp),
-    "Identity": identity,
-    "IsInf": is_inf,
-    "IsNaN": is_nan,
-    "LeakyRelu": leaky_relu,
-    "Less": binary(graph.LessOp),
-    "LessOrEqual": or_equal(graph.LessOp),
-    "Log": unary(graph.LogOp),
-    "Max": variadic(graph.MaxOp),
-    "Mean": in_accumulator(mean, when=_has_several),
-    "Min": variadic(graph.MinOp),
-    "Mish": mish,
-    "Mod": modulo,
-    "Mul": binary(graph.MulOp),
-    "Neg": unary(graph.NegOp),
-    "Not": unary(graph.NotOp),
-    "Or": binary(graph.OrOp),
-    "PRelu": binary(graph.PreluOp),
-    "Pow": power,
-    "Reciprocal": unary(graph.ReciprocalOp),
-    "Relu": unary(graph.ReluOp),
-    "Round": unary(graph.RoundOp),
-    "Selu": selu,
-    "Shrink": shrink,
-    "Sigmoid": unary(graph.SigmoidOp),
-    "Sign": unary(graph.SignOp),
-    "Softplus": unary(graph.SoftplusOp),
-    "Softsign": softsign,
-    "Sqrt": unary(graph.SqrtOp),
-    "Sub": binary(graph.SubOp),
-    "Sum": in_accumulator(variadic(graph.AddOp), when=_has_several),
-    "Tanh": unary(graph.TanhOp),
-    "ThresholdedRelu": thresholded_relu,
-    "Where": where,
-    "Xor": not_equal,
-}
+imports("Mean")(in_accumulator(mean, when=_has_several))
+imports("Sum")(in_accumulator(variadic(graph.AddOp), when=_has_several))
+
+
+@imports("BitwiseNot")
+def bitwise_not(node: Node) -> SSAValue:
+    """All bits against those of -1, which are all set."""
+    x = node.value(0)
+    dtype = numpy_dtype(tensor_of(x).element_type)
+    ones = np.invert(np.zeros((), dtype))
+    return node.emit(graph.BitwiseXorOp(x, node.constant(ones, "ones")))
+
+
+@imports("BitShift")
+def bit_shift(node: Node) -> SSAValue:
+    direction = node.string("direction", "")
+    require(direction in ("LEFT", "RIGHT"), f'direction is LEFT or RIGHT, not "{direction}"')
+    op = graph.ShiftLeftOp if direction == "LEFT" else graph.ShiftRightOp
+    return node.emit(op(node.value(0), node.value(1)))

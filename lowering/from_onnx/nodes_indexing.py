@@ -12,10 +12,11 @@ from penstock.dialects import graph
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import normalized_axis, require
 from penstock.lowering.from_onnx import nodes_shape
-from penstock.lowering.from_onnx.node import Importer, Node, Unsupported
+from penstock.lowering.from_onnx.node import Node, Unsupported, imports
 from penstock.lowering.from_onnx.nodes_shape import GATHER_LIMIT, runs_of
 
 
+@imports("Gather")
 def gather(node: Node) -> SSAValue:
     """By few constant indices, slices; else a gather."""
     axis = normalized_axis(node.int("axis", 0), len(node.shape(0)))
@@ -25,24 +26,14 @@ def gather(node: Node) -> SSAValue:
     return node.emit(graph.GatherOp(node.value(0), node.value(1), axis=axis))
 
 
-def gather_elements(node: Node) -> SSAValue:
-    return node.emit(graph.GatherElementsOp(node.value(0), node.value(1), axis=node.int("axis", 0)))
-
-
-def gather_nd(node: Node) -> SSAValue:
-    return node.emit(graph.GatherNdOp(node.value(0), node.value(1), batch_dims=node.int("batch_dims", 0)))
-
-
+@imports("Scatter")
 def scatter_elements(node: Node) -> SSAValue:
     return node.emit(
         graph.ScatterElementsOp(*node.values(), axis=node.int("axis", 0), reduction=node.string("reduction", "none"))
     )
 
 
-def scatter_nd(node: Node) -> SSAValue:
-    return node.emit(graph.ScatterNdOp(*node.values(), reduction=node.string("reduction", "none")))
-
-
+@imports("TopK")
 def top_k(node: Node) -> list[SSAValue]:
     """The places by `graph.top_k`, and the elements there; k is an attribute before operator set 10."""
     x, rank = node.value(0), len(node.shape(0))
@@ -52,6 +43,7 @@ def top_k(node: Node) -> list[SSAValue]:
     return [node.emit(graph.GatherElementsOp(x, places, axis=axis)), places]
 
 
+@imports("ReverseSequence")
 def reverse_sequence(node: Node) -> SSAValue:
     """The first elements of each sequence turned round: an element at t comes from length - 1 - t, or from t."""
     x, shape = node.value(0), node.shape(0)
@@ -73,6 +65,7 @@ def reverse_sequence(node: Node) -> SSAValue:
     return node.emit(graph.GatherElementsOp(x, node.emit(graph.ExpandOp(source, shape)), axis=time))
 
 
+@imports("TensorScatter")
 def tensor_scatter(node: Node) -> SSAValue:
     """A cache with an update written to it, of every batch from an index of its own on, perhaps round its end."""
     cache, update, shape = node.value(0), node.value(1), node.shape(1)
@@ -92,6 +85,7 @@ def tensor_scatter(node: Node) -> SSAValue:
     return node.emit(graph.ScatterElementsOp(cache, node.emit(graph.ExpandOp(places, shape)), update, axis=axis))
 
 
+@imports("MaxUnpool")
 def max_unpool(node: Node) -> SSAValue:
     """Zeros, with the elements where a MaxPool found them: the indices are into all elements of its input."""
     x, shape = node.value(0), node.shape(0)
@@ -114,17 +108,3 @@ def max_unpool(node: Node) -> SSAValue:
     more = [size - have for size, have in zip(wanted, whole, strict=True)]
     require(min(more) >= 0, f"the output shape {wanted} is smaller than {whole}")
     return node.emit(graph.PadOp(y, pads=[*[0] * len(more), *more])) if any(more) else y
-
-
-TABLE: dict[str, Importer] = {
-    "Gather": gather,
-    "GatherElements": gather_elements,
-    "GatherND": gather_nd,
-    "MaxUnpool": max_unpool,
-    "ReverseSequence": reverse_sequence,
-    "Scatter": scatter_elements,
-    "ScatterElements": scatter_elements,
-    "ScatterND": scatter_nd,
-    "TensorScatter": tensor_scatter,
-    "TopK": top_k,
-}

@@ -16,12 +16,13 @@ from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import require
 from penstock.dialects.graph.sizes import Dim, UnknownSize
 from penstock.lowering.from_onnx.arithmetic import Arithmetic
-from penstock.lowering.from_onnx.node import Importer, Node
+from penstock.lowering.from_onnx.node import Node, imports
 from penstock.lowering.from_onnx.nodes_shape import sliced
 
 RULES = ("linear", "gated", "delta", "gated_delta")
 
 
+@imports("LinearAttention")
 def linear_attention(node: Node) -> list[SSAValue]:
     """
     The state S, one of `key size` by `value size` for each head, decays, forgets what the key k retrieves (`delta`),
@@ -88,6 +89,3 @@ def _of_heads(sums: Arithmetic, x: SSAValue, heads: int) -> SSAValue:
     require(width % heads == 0, f"{width} numbers for {heads} heads")
     split = sums.reshape(sums.cast(x, f32), [batches, steps, heads, width // heads])
     return sums.transpose(split, 0, 2, 1, 3)
-
-
-TABLE: dict[str, Importer] = {"LinearAttention": linear_attention}

@@ -11,11 +11,13 @@ from penstock.dialects import graph
 from penstock.dialects.graph.base import require
 from penstock.lowering.from_onnx.accumulation import in_accumulator
 from penstock.lowering.from_onnx.arithmetic import Arithmetic
-from penstock.lowering.from_onnx.node import Importer, Node
+from penstock.lowering.from_onnx.node import Node, imports
 from penstock.lowering.from_onnx.nodes_selection import positions
 from penstock.lowering.from_onnx.nodes_shape import sliced
 
 
+@imports("Det")
+@in_accumulator
 def det(node: Node) -> SSAValue:
     """
     The determinant of each matrix, the product of the pivots of Gaussian elimination.
@@ -56,6 +58,7 @@ def det(node: Node) -> SSAValue:
     return sums.reshape(result, batch)
 
 
+@imports("Col2Im")
 def col2im(node: Node) -> SSAValue:
     """
     Patches put back where they come from, and added up where they overlap: the gradient of taking them.
@@ -91,6 +94,3 @@ def col2im(node: Node) -> SSAValue:
     zeros = sums.expand(sums.number(0, x), [batches * channels, whole + 1])
     total = node.emit(graph.ScatterElementsOp(zeros, where, flat, axis=1, reduction="add"))
     return sums.reshape(sliced(node, total, 1, 0, whole), [batches, channels, *image])
-
-
-TABLE: dict[str, Importer] = {"Col2Im": col2im, "Det": in_accumulator(det)}

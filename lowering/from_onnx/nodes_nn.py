@@ -12,27 +12,10 @@ from penstock.dialects import graph
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import normalized_axis
 from penstock.lowering.from_onnx.accumulation import cast, in_accumulator
-from penstock.lowering.from_onnx.node import Importer, Node, Unsupported
+from penstock.lowering.from_onnx.node import Importer, Node, Unsupported, imports
 
 
-def gemm(node: Node) -> SSAValue:
-    return node.emit(
-        graph.GemmOp(
-            node.value(0),
-            node.value(1),
-            node.optional(2),
-            alpha=node.float("alpha", 1.0),
-            beta=node.float("beta", 1.0),
-            trans_a=node.flag("transA", False),
-            trans_b=node.flag("transB", False),
-        )
-    )
-
-
-def matmul(node: Node) -> SSAValue:
-    return node.emit(graph.MatmulOp(node.value(0), node.value(1)))
-
-
+@imports("BatchNormalization")
 def batch_normalization(node: Node) -> SSAValue:
     node.refuse_outputs_after(1)
     if node.flag("training_mode", False):
@@ -44,18 +27,6 @@ def batch_normalization(node: Node) -> SSAValue:
     vectors = [cast(node, node.value(index), element) for index in range(1, 5)]
     epsilon = node.float("epsilon", 1e-5)
     return node.emit(graph.BatchNormalizationOp(x, *vectors, epsilon=epsilon))
-
-
-def lrn(node: Node) -> SSAValue:
-    return node.emit(
-        graph.LrnOp(
-            node.value(0),
-            size=node.int("size", 1),
-            alpha=node.float("alpha", 1e-4),
-            beta=node.float("beta", 0.75),
-            bias=node.float("bias", 1.0),
-        )
-    )
 
 
 def softmax(op: type[graph.SoftmaxOp | graph.LogSoftmaxOp]) -> Importer:
@@ -87,6 +58,7 @@ def _centred(node: Node, x: SSAValue, axes: Sequence[int], epsilon: float) -> tu
     return mean, centred, node.emit(graph.SqrtOp(shifted))
 
 
+@imports("LayerNormalization")
 def layer_normalization(node: Node) -> list[SSAValue]:
     """
     Over all dimensions from `axis` on, in the type `stash_type`, which is f32; of f64 in f64.
@@ -109,6 +81,8 @@ def layer_normalization(node: Node) -> list[SSAValue]:
     return outputs
 
 
+@imports("InstanceNormalization")
+@in_accumulator
 def instance_normalization(node: Node) -> SSAValue:
     """Over the spatial dimensions of each channel of each image."""
     rank = len(node.shape(0))
@@ -121,12 +95,16 @@ def instance_normalization(node: Node) -> SSAValue:
     return node.emit(graph.AddOp(node.emit(graph.MulOp(normal, scale)), bias))
 
 
+@imports("MeanVarianceNormalization")
+@in_accumulator
 def mean_variance_normalization(node: Node) -> SSAValue:
     """x without its mean, divided by its deviation: not sqrt(mean(x^2) - mean(x)^2), which cancels."""
     _, centred, deviation = _centred(node, node.value(0), node.ints("axes") or [0, 2, 3], 0.0)
     return node.emit(graph.DivOp(centred, node.emit(graph.AddOp(deviation, node.scalar(1e-9, deviation)))))
 
 
+@imports("LpNormalization")
+@in_accumulator
 def lp_normalization(node: Node) -> SSAValue:
     """
     x divided by its norm along `axis`: the sum of sizes, or the root of the sum of squares. Where that is
@@ -144,15 +122,5 @@ def lp_normalization(node: Node) -> SSAValue:
     return node.emit(graph.DivOp(x, divisor))
 
 
-TABLE: dict[str, Importer] = {
-    "BatchNormalization": batch_normalization,
-    "Gemm": gemm,
-    "InstanceNormalization": in_accumulator(instance_normalization),
-    "LRN": lrn,
-    "LayerNormalization": layer_normalization,
-    "LogSoftmax": softmax(graph.LogSoftmaxOp),
-    "LpNormalization": in_accumulator(lp_normalization),
-    "MatMul": matmul,
-    "MeanVarianceNormalization": in_accumulator(mean_variance_normalization),
-    "Softmax": softmax(graph.SoftmaxOp),
-}
+imports("LogSoftmax")(softmax(graph.LogSoftmaxOp))
+imports("Softmax")(softmax(graph.SoftmaxOp))

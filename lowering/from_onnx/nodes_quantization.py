@@ -13,7 +13,8 @@ from penstock.dialects.element_types import element_type, numpy_dtype
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import integer_bounds, is_float, normalized_axis, require
 from penstock.dialects.graph.quantization import DEQUANTIZED, QUANTIZED
-from penstock.lowering.from_onnx.node import Importer, Node, Unsupported, array_dtype
+from penstock.lowering.from_onnx.accumulation import cast
+from penstock.lowering.from_onnx.node import Node, Unsupported, array_dtype, imports
 from penstock.lowering.from_onnx.nodes_cast import converted, limit_of
 from penstock.lowering.from_onnx.nodes_shape import sliced
 from penstock.lowering.from_onnx.nodes_window import resolved_pads
@@ -47,13 +48,9 @@ def _quantized_type(node: Node) -> Attribute:
     return element
 
 
-def _cast(node: Node, value: SSAValue, element: Attribute) -> SSAValue:
-    return value if tensor_of(value).element_type == element else node.emit(graph.CastOp(value, element))
-
-
 def _spread(node: Node, index: int, element: Attribute) -> SSAValue:
     """A scale or a zero point, in an element type, in a shape that broadcasts to the first input."""
-    value = _cast(node, _parameter(node, index), element)
+    value = cast(node, _parameter(node, index), element)
     shape, x_shape = list(tensor_of(value).get_shape()), node.shape(0)
     if not shape:
         return value
@@ -70,6 +67,7 @@ def _spread(node: Node, index: int, element: Attribute) -> SSAValue:
     return sliced(node, joined, axis, 0, x_shape[axis])
 
 
+@imports("QuantizeLinear")
 def quantize_linear(node: Node) -> SSAValue:
     element, working = _quantized_type(node), _working_type(node)
     if QUANTIZED.contains(element) and working == f32 and not node.int("block_size", 0):
@@ -78,34 +76,35 @@ def quantize_linear(node: Node) -> SSAValue:
         return node.emit(
             graph.QuantizeLinearOp(node.value(0), _parameter(node, 1), zero, element_type=element, axis=axis)
         )
-    whole = node.emit(graph.DivOp(_cast(node, node.value(0), working), _spread(node, 1, working)))
+    whole = node.emit(graph.DivOp(cast(node, node.value(0), working), _spread(node, 1, working)))
     if bounds := integer_bounds(element):
         whole = node.emit(graph.RoundOp(whole))
         if not _is_zero(node, 2):
             whole = node.emit(graph.AddOp(whole, _spread(node, 2, working)))
-        return _cast(node, node.emit(graph.ClipOp(whole, min=bounds[0], max=bounds[-1])), element)
+        return cast(node, node.emit(graph.ClipOp(whole, min=bounds[0], max=bounds[-1])), element)
     # The zero point of a float of 8 bits is 0: its type is what it is there for.
     if limit_of(element) is None and not _is_zero(node, 2):
         whole = node.emit(graph.AddOp(whole, _spread(node, 2, working)))
     return converted(node, whole, element, saturate=node.flag("saturate", True))
 
 
+@imports("DequantizeLinear")
 def dequantize_linear(node: Node) -> SSAValue:
     x, scale = node.type(0).element_type, node.type(1).element_type
     given = node.int("output_dtype", 0)
     element = element_type(array_dtype(given)) if given else scale
     zero = not _is_zero(node, 2)
     if DEQUANTIZED.contains(x) and not node.int("block_size", 0):
-        factor = _parameter(node, 1) if element == scale else _cast(node, _parameter(node, 1), f32)
+        factor = _parameter(node, 1) if element == scale else cast(node, _parameter(node, 1), f32)
         point = _parameter(node, 2) if zero else None
         result = node.emit(graph.DequantizeLinearOp(node.value(0), factor, point, axis=node.int("axis", 1)))
-        return _cast(node, result, element)
+        return cast(node, result, element)
     if not (DEQUANTIZED.contains(x) or (is_float(x) and numpy_dtype(x).itemsize == 1)):
         raise Unsupported(f"from elements of type {x}")
     number = node.value(0)
     if integer_bounds(x) and zero:
-        number = node.emit(graph.SubOp(_cast(node, number, i32), _spread(node, 2, i32)))
-    return _cast(node, node.emit(graph.MulOp(_cast(node, number, f32), _spread(node, 1, f32))), element)
+        number = node.emit(graph.SubOp(cast(node, number, i32), _spread(node, 2, i32)))
+    return cast(node, node.emit(graph.MulOp(cast(node, number, f32), _spread(node, 1, f32))), element)
 
 
 def _is_zero(node: Node, index: int) -> bool:
@@ -131,6 +130,7 @@ def _centred(node: Node, index: int, zero: int, trailing: int) -> SSAValue:
     return node.emit(graph.SubOp(*(node.emit(graph.CastOp(value, i32)) for value in (x, offset))))
 
 
+@imports("MatMulInteger")
 def matmul_integer(node: Node) -> SSAValue:
     """The product of what the operands stand for, in i32; one zero point for each row of a and column of b."""
     a = _centred(node, 0, 2, trailing=1)
@@ -147,6 +147,7 @@ def _convolution(node: Node, x: SSAValue, w: SSAValue, b: SSAValue | None) -> SS
     return node.emit(op)
 
 
+@imports("ConvInteger")
 def conv_integer(node: Node) -> SSAValue:
     """The convolution of what the operands stand for, in i32; the padding stands for 0."""
     w = _centred(node, 1, 3, trailing=len(node.shape(1)) - 1)
@@ -158,7 +159,7 @@ def _requantized(node: Node, total: SSAValue, scales: tuple[int, int, int], zero
     A sum of products in i32 as the integers that stand for it: round(total * (a * b / y)) + zero point, `scales`
     being the inputs with the scales of the operands and of the result.
     """
-    a, b, y = (_scale(node, index) for index in scales)
+    a, b, y = (cast(node, _parameter(node, index), f32) for index in scales)
     factor = node.emit(graph.DivOp(node.emit(graph.MulOp(a, b)), y))
     shape = tensor_of(factor).get_shape()
     if shape:
@@ -169,11 +170,7 @@ def _requantized(node: Node, total: SSAValue, scales: tuple[int, int, int], zero
     return node.emit(graph.QuantizeLinearOp(product, node.scalar(1.0, product), point, element_type=element))
 
 
-def _scale(node: Node, index: int) -> SSAValue:
-    scale = _parameter(node, index)
-    return scale if tensor_of(scale).element_type == f32 else node.emit(graph.CastOp(scale, f32))
-
-
+@imports("QLinearMatMul")
 def qlinear_matmul(node: Node) -> SSAValue:
     """The integer product, and what stands for it; one scale for each operand, or for each column of the second."""
     if any(math.prod(node.shape(index)) != 1 for index in (1, 2, 6, 7)):
@@ -185,19 +182,10 @@ def qlinear_matmul(node: Node) -> SSAValue:
     return _requantized(node, total, (1, 4, 6), 7, 0)
 
 
+@imports("QLinearConv")
 def qlinear_conv(node: Node) -> SSAValue:
     """The integer convolution plus its bias, and what stands for it; one scale for each output channel at most."""
     rank = len(node.shape(3))
     w = _centred(node, 3, 5, trailing=rank - 1)
     total = _convolution(node, _centred(node, 0, 2, trailing=0), w, node.optional(8))
     return _requantized(node, total, (1, 4, 6), 7, rank - 2)
-
-
-TABLE: dict[str, Importer] = {
-    "ConvInteger": conv_integer,
-    "DequantizeLinear": dequantize_linear,
-    "MatMulInteger": matmul_integer,
-    "QLinearConv": qlinear_conv,
-    "QLinearMatMul": qlinear_matmul,
-    "QuantizeLinear": quantize_linear,
-}

@@ -13,20 +13,464 @@ compared with another runtime's by name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.graph import GraphOp, tensor_of
-from penstock.dialects.graph.base import require
-from penstock.dialects.graph.sizes import Dim, UnknownSize
-from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported
-from penstock.lowering.from_onnx.nodes_recurrent_cells import Cell, GruCell, LstmCell, RnnCell, State
-from penstock.lowering.from_onnx.nodes_recurrent_parts import Scope, Weight, activations_of, check_shape
+from penstock.dialects.graph import GraphOp, UnaryOp, tensor_of
+from penstock.dialects.graph.base import python_value, require
+from penstock.dialects.graph.sizes import Dim, UnknownSize, may_equal
+from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported, imports, op_called
+
+
+@dataclass(frozen=True)
+class Scope:
+    """
+    The ops that compute a part of a node are called `node/part`, so that none of them is taken for its result.
+
+    `numbers` holds the scalars of the node, which all scopes share.
+    """
+
+    node: Node
+    path: str
+    numbers: dict[float, SSAValue]
+
+    @classmethod
+    def of(cls, node: Node) -> Scope:
+        """The scope of all of a node."""
+        return cls(node, node.name, {})
+
+    def within(self, part: str) -> Scope:
+        """The scope of a part of this one."""
+        return Scope(self.node, f"{self.path}/{part}", self.numbers) if part else self
+
+    def emit(self, op: GraphOp, part: str) -> SSAValue:
+        """Append the op that computes a part."""
+        return self.node.builder.emit(op, f"{self.path}/{part}")
+
+    def number(self, number: float, like: SSAValue) -> SSAValue:
+        """A scalar of the type of a value."""
+        if number not in self.numbers:
+            self.numbers[number] = self.node.scalar(number, like)
+        return self.numbers[number]
+
+    def reshaped(self, x: SSAValue, shape: Sequence[int], part: str) -> SSAValue:
+        """`x` in another shape; itself if it has it already."""
+        if tensor_of(x).get_shape() == tuple(shape):
+            return x
+        return self.emit(graph.ReshapeOp(x, shape), part)
+
+    def sliced(self, x: SSAValue, axis: int, start: int, size: int, part: str) -> SSAValue:
+        """`size` elements of `x` along one axis; `x` itself if that is all of it."""
+        sizes = list(tensor_of(x).get_shape())
+        if (start, size) == (0, sizes[axis]):
+            return x
+        starts = [0] * len(sizes)
+        starts[axis], sizes[axis] = start, size
+        return self.emit(graph.SliceOp(x, starts=starts, sizes=sizes, steps=[1] * len(sizes)), part)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """An input of a node, or a part of one; `name` says which, and becomes the name of a stored constant."""
+
+    scope: Scope
+    held: Held
+    name: str
+
+    @classmethod
+    def of(cls, scope: Scope, index: int, shape: Sequence[int], what: str) -> Weight:
+        """Input `index`; raises VerifyException unless it is given and has `shape`."""
+        node = scope.node
+        check_shape(node.shape(index), shape, what)
+        return cls(scope, node.held(index), node.proto.input[index])
+
+    @classmethod
+    def optional(cls, scope: Scope, index: int, shape: Sequence[int], what: str) -> Weight | None:
+        """As `of`, None if the input is not given."""
+        return cls.of(scope, index, shape, what) if scope.node.has(index) else None
+
+    def direction(self, index: int, word: str) -> Weight:
+        """What belongs to one direction, without the dimension of directions, the first."""
+        named = f"{self.name}/{word}" if word else self.name
+        if not isinstance(self.held, SSAValue):
+            return Weight(self.scope, self.held[index], named)
+        one = self.scope.sliced(self.held, 0, index, 1, f"{named}/slice")
+        shape = tensor_of(one).get_shape()[1:]
+        return Weight(self.scope, self.scope.reshaped(one, shape, f"{named}/reshape"), named)
+
+    def rows(self, start: int, size: int, word: str) -> Weight:
+        """`size` entries along the first dimension."""
+        named = f"{self.name}/{word}"
+        if not isinstance(self.held, SSAValue):
+            return Weight(self.scope, self.held[start : start + size], named)
+        return Weight(self.scope, self.scope.sliced(self.held, 0, start, size, named), named)
+
+    def transposed(self) -> Weight:
+        """The transpose of a matrix."""
+        named = f"{self.name}/transpose"
+        if not isinstance(self.held, SSAValue):
+            return Weight(self.scope, np.ascontiguousarray(self.held.T), named)
+        return Weight(self.scope, self.scope.emit(graph.TransposeOp(self.held, perm=[1, 0]), named), named)
+
+    def plus(self, other: Weight) -> Weight:
+        """The sum of two weights of one shape, which are parts of one input."""
+        named = f"{self.name}/add"
+        if isinstance(self.held, SSAValue) or isinstance(other.held, SSAValue):
+            return Weight(self.scope, self.scope.emit(graph.AddOp(self.value(), other.value()), named), named)
+        return Weight(self.scope, self.held + other.held, named)
+
+    def followed_by(self, other: Weight) -> Weight:
+        """The entries of two parts of one input, one after the other."""
+        named = f"{self.name}/concat"
+        if isinstance(self.held, SSAValue) or isinstance(other.held, SSAValue):
+            joined = graph.ConcatOp([self.value(), other.value()], axis=0)
+            return Weight(self.scope, self.scope.emit(joined, named), named)
+        return Weight(self.scope, np.concatenate([self.held, other.held]), named)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it is known to be all zeros: so exporters write a state that none is given for."""
+        if not isinstance(self.held, SSAValue):
+            return not np.any(self.held)
+        owner = self.held.owner
+        number = owner.x.owner if isinstance(owner, graph.ExpandOp) else None
+        return isinstance(number, graph.ConstantOp) and number.weight is None and not any(number.dense.get_values())
+
+    def value(self) -> SSAValue:
+        """The weight as a value of the graph."""
+        if isinstance(self.held, SSAValue):
+            return self.held
+        return self.scope.node.builder.constant(self.held, self.name)
+
+
+def check_shape(found: Sequence[int], wanted: Sequence[int], what: str) -> None:
+    """Raise VerifyException unless two shapes are equal: an UnknownSize if they might be, with other sizes known."""
+    if tuple(found) == tuple(wanted):
+        return
+    agree = len(found) == len(wanted) and all(may_equal(*pair) for pair in zip(found, wanted, strict=True))
+    require(agree, f"{what} must have the shape {list(wanted)}, found {list(found)}")
+    pairs = zip(found, wanted, strict=True)
+    unknown = next(each for pair in pairs if pair[0] != pair[1] for each in pair if isinstance(each, Dim))
+    raise UnknownSize(unknown, f"must be known: {what} must have the shape {list(wanted)}, found {list(found)}")
+
+
+class Activation(Protocol):
+    """A function of each element."""
+
+    def __call__(self, scope: Scope, x: SSAValue, part: str, *, clips: bool = True) -> SSAValue:
+        """Append its ops, of which the last computes `part`; `clips` where the attribute clip applies, if given."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Form:
+    """
+    An activation: its ops, and alpha and beta, if it has them, where none are given.
+
+    These are the defaults of the operators of the same names, as ONNX wants. Two activations have none any more, and
+    runtimes differ: NaN stands for a number that must be given.
+    """
+
+    build: Callable[[Scope, SSAValue, str, float, float], SSAValue]
+    alpha: float | None = None
+    beta: float | None = None
+
+
+def _affine(scope: Scope, x: SSAValue, part: str, alpha: float, beta: float) -> SSAValue:
+    scaled = scope.emit(graph.MulOp(x, scope.number(alpha, x)), f"{part}/scale")
+    return scope.emit(graph.AddOp(scaled, scope.number(beta, x)), part)
+
+
+def _scaled_tanh(scope: Scope, x: SSAValue, part: str, alpha: float, beta: float) -> SSAValue:
+    inner = scope.emit(graph.MulOp(x, scope.number(beta, x)), f"{part}/scale")
+    return scope.emit(graph.MulOp(scope.emit(graph.TanhOp(inner), f"{part}/tanh"), scope.number(alpha, x)), part)
+
+
+def _softsign(scope: Scope, x: SSAValue, part: str, alpha: float, beta: float) -> SSAValue:
+    size = scope.emit(graph.AddOp(scope.emit(graph.AbsOp(x), f"{part}/abs"), scope.number(1.0, x)), f"{part}/size")
+    return scope.emit(graph.DivOp(x, size), part)
+
+
+def _thresholded_relu(scope: Scope, x: SSAValue, part: str, alpha: float, beta: float) -> SSAValue:
+    """x where x > alpha, else 0."""
+    above = scope.emit(graph.GreaterOp(x, scope.number(alpha, x)), f"{part}/above")
+    return scope.emit(graph.WhereOp(above, x, scope.number(0.0, x)), part)
+
+
+_FORMS: dict[str, _Form] = {
+    "affine": _Form(_affine, math.nan, math.nan),
+    "scaledtanh": _Form(_scaled_tanh, math.nan, math.nan),
+    "softsign": _Form(_softsign),
+    "thresholdedrelu": _Form(_thresholded_relu, 1.0),
+}
+"""The activations that are several ops."""
+
+
+def _form(word: str) -> _Form | None:
+    """An activation, which may be an elementwise op of its name, with the defaults of that."""
+    if (form := _FORMS.get(word.lower())) is not None:
+        return form
+    op_class = op_called(word)
+    if op_class is None or not issubclass(op_class, UnaryOp):
+        return None
+    declared = op_class.get_irdl_definition().properties
+    if not declared.keys() <= {"alpha", "beta"}:
+        return None
+
+    def build(scope: Scope, x: SSAValue, part: str, alpha: float, beta: float) -> SSAValue:
+        given: dict[str, Any] = {"alpha": alpha, "beta": beta}
+        return scope.emit(op_class(x, **{name: given[name] for name in declared}), part)
+
+    return _Form(build, **{name: python_value(each.default_value) for name, each in declared.items()})
+
+
+def activations_of(node: Node, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
+    """
+    The activations of each direction: those of the attributes, or `defaults`.
+
+    alpha and beta are lists from which each activation that has one takes the next, or its default at the end; their
+    inputs are clipped to [-clip, clip] if the attribute is given. Raises VerifyException for another number of
+    activations, and Unsupported for one that is not known or lacks its numbers.
+    """
+    words = node.strings("activations") or list(defaults) * directions
+    count = len(defaults) * directions
+    require(len(words) == count, f"{len(words)} activations, not {count}")
+    alphas, betas = (iter(node.floats(name)) for name in ("activation_alpha", "activation_beta"))
+    limit = node.float("clip", 0.0)
+    found = [_activation(word, alphas, betas, limit) for word in words]
+    return [found[start : start + len(defaults)] for start in range(0, count, len(defaults))]
+
+
+def _activation(word: str, alphas: Iterator[float], betas: Iterator[float], limit: float) -> Activation:
+    form = _form(word)
+    if form is None:
+        raise Unsupported(f"the activation {word}")
+    alpha = 0.0 if form.alpha is None else next(alphas, form.alpha)
+    beta = 0.0 if form.beta is None else next(betas, form.beta)
+    if math.isnan(alpha) or math.isnan(beta):
+        raise Unsupported(f"the activation {word} without an alpha and a beta")
+
+    def build(scope: Scope, x: SSAValue, part: str, *, clips: bool = True) -> SSAValue:
+        if clips and limit > 0.0:
+            x = scope.emit(graph.ClipOp(x, min=-limit, max=limit), f"{part}/clip")
+        return form.build(scope, x, part, alpha, beta)
+
+    return build
+
+
+State = Sequence[SSAValue | None]
+"""H, or H and C: batch x hidden; None is zeros."""
+
+
+class Cell(ABC):
+    """
+    The equations of one step.
+
+    `recurrence` is gates * hidden x hidden; `bias` has the entries of all gates for the inputs, then for the
+    recurrence; `functions` are the activations.
+    """
+
+    gates: ClassVar[int]
+    states: ClassVar[int] = 1
+    activations: ClassVar[Sequence[str]]
+    """The names of those without any given."""
+
+    def __init__(
+        self,
+        node: Node,
+        hidden: int,
+        functions: Sequence[Activation],
+        recurrence: Weight,
+        bias: Weight | None,
+        peephole: Weight | None,
+    ):
+        self.node = node
+        self.hidden = hidden
+        self.functions = functions
+        self.recurrence = recurrence
+        self.bias = bias
+        self.peephole = peephole
+
+    def input_bias(self) -> Weight | None:
+        """The bias to add to the inputs of all steps: gates * hidden."""
+        if self.bias is None:
+            return None
+        size = self.gates * self.hidden
+        return self.bias.rows(0, size, "input").plus(self.bias.rows(size, size, "recurrence"))
+
+    @abstractmethod
+    def step(self, scope: Scope, given: SSAValue, state: State) -> list[SSAValue]:
+        """The state after a step: from its inputs times their weights, batch x gates * hidden, and the one before."""
+
+    def gate(self, scope: Scope, x: SSAValue, index: int, part: str) -> SSAValue:
+        """The columns of gate `index`."""
+        return scope.sliced(x, 1, index * self.hidden, self.hidden, f"{part}/slice")
+
+    def matrix(self, start: int, gates: int, word: str) -> SSAValue:
+        """The recurrence weights of some gates, as the right factor of a product."""
+        part = self.recurrence
+        if gates < self.gates:
+            part = part.rows(start * self.hidden, gates * self.hidden, word)
+        return part.transposed().value()
+
+
+class RnnCell(Cell):
+    """H = f(X W' + H R' + Wb + Rb)."""
+
+    gates = 1
+    activations = ("Tanh",)
+
+    @cached_property
+    def all_gates(self) -> SSAValue:
+        return self.matrix(0, 1, "")
+
+    def step(self, scope: Scope, given: SSAValue, state: State) -> list[SSAValue]:
+        (hidden,) = state
+        sums = given if hidden is None else _plus_product(scope, given, hidden, self.all_gates, "gates")
+        return [self.functions[0](scope, sums, "hidden")]
+
+
+class LstmCell(Cell):
+    """
+    With the gates i, o, f and the candidate c, in the order of the weights, s, g, h the activations:
+
+        i, f = s(X W' + H R' + P (.) C + Wb + Rb)         c = g(X W' + H R' + Wb + Rb)
+        C' = f (.) C + i (.) c
+        o = s(X W' + H R' + P (.) C' + Wb + Rb)           H' = o (.) h(C')
+
+    With `input_forget`, f = 1 - i. The attribute clip applies to the inputs of s and g, not to that of h: ONNX speaks
+    of all activations, but onnxruntime, which models are tried on, does so.
+    """
+
+    gates = 4
+    states = 2
+    activations = ("Sigmoid", "Tanh", "Tanh")
+
+    @cached_property
+    def all_gates(self) -> SSAValue:
+        return self.matrix(0, 4, "")
+
+    @cached_property
+    def peepholes(self) -> list[SSAValue]:
+        """Of i, o and f."""
+        assert self.peephole is not None
+        words = ("input", "output", "forget")
+        parts = (self.peephole.rows(at * self.hidden, self.hidden, word) for at, word in enumerate(words))
+        return [part.value() for part in parts]
+
+    def step(self, scope: Scope, given: SSAValue, state: State) -> list[SSAValue]:
+        hidden, cell = state
+        sigma, tanh, squash = self.functions
+        sums = given if hidden is None else _plus_product(scope, given, hidden, self.all_gates, "gates")
+        i = sigma(scope, self._seeing(scope, sums, 0, cell, "input"), "input")
+        candidate = tanh(scope, self.gate(scope, sums, 3, "candidate"), "candidate")
+        new = update = scope.emit(graph.MulOp(i, candidate), "update")
+        if cell is not None:
+            if self.node.flag("input_forget", False):
+                f = scope.emit(graph.SubOp(scope.number(1.0, i), i), "forget")
+            else:
+                f = sigma(scope, self._seeing(scope, sums, 2, cell, "forget"), "forget")
+            new = scope.emit(graph.AddOp(scope.emit(graph.MulOp(f, cell), "kept"), update), "cell")
+        o = sigma(scope, self._seeing(scope, sums, 1, new, "output"), "output")
+        shown = squash(scope, new, "squashed", clips=False)
+        return [scope.emit(graph.MulOp(o, shown), "hidden"), new]
+
+    def _seeing(self, scope: Scope, sums: SSAValue, index: int, cell: SSAValue | None, part: str) -> SSAValue:
+        """The columns of a gate, and what it sees of a cell state through its peephole."""
+        own = self.gate(scope, sums, index, part)
+        if self.peephole is None or cell is None:
+            return own
+        seen = scope.emit(graph.MulOp(cell, self.peepholes[index]), f"{part}/peephole")
+        return scope.emit(graph.AddOp(own, seen), f"{part}/sum")
+
+
+class GruCell(Cell):
+    """
+    With the gates z, r and the candidate h, in the order of the weights, s, g the activations:
+
+        z, r = s(X W' + H R' + Wb + Rb)                   h = g(X W' + (r (.) H) R' + Wb + Rb)
+        H' = (1 - z) (.) h + z (.) H
+
+    With `linear_before_reset`, h = g(X W' + r (.) (H R' + Rb) + Wb).
+    """
+
+    gates = 3
+    activations = ("Sigmoid", "Tanh")
+
+    @cached_property
+    def resets_last(self) -> bool:
+        return self.node.flag("linear_before_reset", False)
+
+    @cached_property
+    def two_gates(self) -> SSAValue:
+        return self.matrix(0, 2, "gates")
+
+    @cached_property
+    def of_candidate(self) -> SSAValue:
+        return self.matrix(2, 1, "candidate")
+
+    @cached_property
+    def candidate_bias(self) -> SSAValue | None:
+        """Rb of the candidate."""
+        if self.bias is None:
+            return None
+        return self.bias.rows((self.gates + 2) * self.hidden, self.hidden, "candidate").value()
+
+    def input_bias(self) -> Weight | None:
+        """Without the part that the reset gate multiplies."""
+        if self.bias is None or not self.resets_last:
+            return super().input_bias()
+        size, both = self.gates * self.hidden, 2 * self.hidden
+        gates = self.bias.rows(0, both, "input").plus(self.bias.rows(size, both, "recurrence"))
+        return gates.followed_by(self.bias.rows(both, self.hidden, "candidate/input"))
+
+    def step(self, scope: Scope, given: SSAValue, state: State) -> list[SSAValue]:
+        (hidden,) = state
+        sigma, tanh = self.functions
+        sums = scope.sliced(given, 1, 0, 2 * self.hidden, "gates/slice")
+        if hidden is not None:
+            sums = _plus_product(scope, sums, hidden, self.two_gates, "gates")
+        z = sigma(scope, self.gate(scope, sums, 0, "update"), "update")
+        own = self.gate(scope, given, 2, "candidate")
+        candidate = tanh(scope, self._recalling(scope, sums, own, hidden), "candidate")
+        rest = scope.emit(graph.SubOp(scope.number(1.0, z), z), "rest")
+        new = scope.emit(graph.MulOp(rest, candidate), "hidden" if hidden is None else "new")
+        if hidden is None:
+            return [new]
+        return [scope.emit(graph.AddOp(scope.emit(graph.MulOp(z, hidden), "kept"), new), "hidden")]
+
+    def _recalling(self, scope: Scope, sums: SSAValue, own: SSAValue, hidden: SSAValue | None) -> SSAValue:
+        """What the candidate is computed of: the part of the inputs, and of the state what the reset gate lets by."""
+
+        def reset(x: SSAValue) -> SSAValue:
+            r = self.functions[0](scope, self.gate(scope, sums, 1, "reset"), "reset")
+            return scope.emit(graph.MulOp(r, x), "recalled")
+
+        if not self.resets_last:
+            if hidden is None:
+                return own
+            return _plus_product(scope, own, reset(hidden), self.of_candidate, "candidate")
+        seen = self.candidate_bias
+        if hidden is not None:
+            product = scope.emit(graph.MatmulOp(hidden, self.of_candidate), "candidate/product")
+            seen = product if seen is None else scope.emit(graph.AddOp(product, seen), "candidate/seen")
+        return own if seen is None else scope.emit(graph.AddOp(reset(seen), own), "candidate/sum")
+
+
+def _plus_product(scope: Scope, given: SSAValue, hidden: SSAValue, matrix: SSAValue, part: str) -> SSAValue:
+    """`given` plus the product of a state and a matrix."""
+    product = scope.emit(graph.MatmulOp(hidden, matrix), f"{part}/product")
+    return scope.emit(graph.AddOp(product, given), f"{part}/sum")
+
 
 DIRECTIONS = {"forward": ("",), "reverse": ("",), "bidirectional": ("forward", "reverse")}
 """For each value of the attribute, what the names of the ops of each direction contain."""
@@ -230,8 +674,6 @@ def recurrent(cell: type[Cell]) -> Importer:
     return lambda node: _Layer(node, cell).build()
 
 
-TABLE: dict[str, Importer] = {
-    "GRU": recurrent(GruCell),
-    "LSTM": recurrent(LstmCell),
-    "RNN": recurrent(RnnCell),
-}
+imports("GRU")(recurrent(GruCell))
+imports("LSTM")(recurrent(LstmCell))
+imports("RNN")(recurrent(RnnCell))

@@ -9,10 +9,10 @@ from xdsl.dialects.builtin import IntegerType, Signedness, f64
 from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
-from penstock.dialects.graph import ReductionOp, tensor_of
+from penstock.dialects.graph import GraphOp, ReductionOp, tensor_of
 from penstock.dialects.graph.base import is_bool, normalized_axis
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Importer, Node
+from penstock.lowering.from_onnx.node import Importer, Node, imports
 
 
 def axes_of(node: Node, input_since: int) -> list[int] | None:
@@ -56,23 +56,11 @@ def extremum(op: type[ReductionOp]) -> Importer:
     return build
 
 
-Step = Callable[[Node, SSAValue], SSAValue]
+Step = Callable[[SSAValue], GraphOp]
 
 
-def _square(node: Node, x: SSAValue) -> SSAValue:
-    return node.emit(graph.MulOp(x, x))
-
-
-def _abs(node: Node, x: SSAValue) -> SSAValue:
-    return node.emit(graph.AbsOp(x))
-
-
-def _sqrt(node: Node, x: SSAValue) -> SSAValue:
-    return node.emit(graph.SqrtOp(x))
-
-
-def _log(node: Node, x: SSAValue) -> SSAValue:
-    return node.emit(graph.LogOp(x))
+def _square(x: SSAValue) -> GraphOp:
+    return graph.MulOp(x, x)
 
 
 def sum_of(before: Step | None = None, after: Step | None = None) -> Importer:
@@ -80,9 +68,9 @@ def sum_of(before: Step | None = None, after: Step | None = None) -> Importer:
 
     def build(node: Node) -> SSAValue:
         axes, x = axes_of(node, 18), node.value(0)
-        x = before(node, x) if before is not None else x
+        x = node.emit(before(x)) if before is not None else x
         total = node.emit(graph.ReduceSumOp(x, axes=axes, keepdims=node.flag("keepdims", True)))
-        return after(node, total) if after is not None else total
+        return node.emit(after(total)) if after is not None else total
 
     return build
 
@@ -94,7 +82,7 @@ def log_sum_exp(node: Node) -> SSAValue:
     infinite = node.emit(graph.EqualOp(node.emit(graph.AbsOp(largest)), node.scalar(math.inf, x)))
     largest = node.emit(graph.WhereOp(infinite, node.scalar(0, x), largest))
     powers = node.emit(graph.ExpOp(node.emit(graph.SubOp(x, largest))))
-    total = _log(node, node.emit(graph.ReduceSumOp(powers, axes=axes)))
+    total = node.emit(graph.LogOp(node.emit(graph.ReduceSumOp(powers, axes=axes))))
     result = node.emit(graph.AddOp(total, largest))
     if node.flag("keepdims", True):
         return result
@@ -103,15 +91,13 @@ def log_sum_exp(node: Node) -> SSAValue:
     return node.emit(graph.ReshapeOp(result, [size for dim, size in enumerate(shape) if dim not in gone]))
 
 
-TABLE: dict[str, Importer] = {
-    "ReduceL1": sum_of(before=_abs),
-    "ReduceL2": in_accumulator(sum_of(before=_square, after=_sqrt), integers=f64),
-    "ReduceLogSum": in_accumulator(sum_of(after=_log), integers=f64),
-    "ReduceLogSumExp": in_accumulator(log_sum_exp, integers=f64),
-    "ReduceMax": extremum(graph.ReduceMaxOp),
-    "ReduceMean": reduction(graph.ReduceMeanOp),
-    "ReduceMin": extremum(graph.ReduceMinOp),
-    "ReduceProd": reduction(graph.ReduceProdOp),
-    "ReduceSum": reduction(graph.ReduceSumOp, input_since=13),
-    "ReduceSumSquare": in_accumulator(sum_of(before=_square)),
-}
+imports("ReduceL1")(sum_of(before=graph.AbsOp))
+imports("ReduceL2")(in_accumulator(sum_of(before=_square, after=graph.SqrtOp), integers=f64))
+imports("ReduceLogSum")(in_accumulator(sum_of(after=graph.LogOp), integers=f64))
+imports("ReduceLogSumExp")(in_accumulator(log_sum_exp, integers=f64))
+imports("ReduceMax")(extremum(graph.ReduceMaxOp))
+imports("ReduceMean")(reduction(graph.ReduceMeanOp))
+imports("ReduceMin")(extremum(graph.ReduceMinOp))
+imports("ReduceProd")(reduction(graph.ReduceProdOp))
+imports("ReduceSum")(reduction(graph.ReduceSumOp, input_since=13))
+imports("ReduceSumSquare")(in_accumulator(sum_of(before=_square)))

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
@@ -20,9 +23,120 @@ from penstock.dialects.graph.base import is_float, normalized_axis, require
 from penstock.dialects.graph.sizes import is_known
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Importer, Node, Unsupported
+from penstock.lowering.from_onnx.node import Node, Unsupported, imports
 from penstock.lowering.from_onnx.nodes_shape import runs_of, sliced
-from penstock.lowering.from_onnx.resampling import Dimension, Sampling, nearest_indices, outside, taps
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The attributes of a Resize."""
+
+    mode: str
+    """`nearest`, `linear` or `cubic`."""
+    coordinates: str
+    """The coordinate transformation."""
+    nearest: str = "round_prefer_floor"
+    cubic_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension to resize, with the part of it that `tf_crop_and_resize` keeps."""
+
+    size: int
+    result: int
+    scale: float
+    start: float = 0.0
+    end: float = 1.0
+
+
+def positions(dim: Dimension, coordinates: str) -> Floats:
+    """For each index of the result the place in the input, in elements."""
+    y = np.arange(dim.result, dtype=np.float64)
+    width, last = dim.scale * dim.size, dim.size - 1
+    if math.isclose(width, dim.result, rel_tol=1e-6):
+        width = dim.result  # what the scale, which had 32 bits, stands for
+    match coordinates:
+        case "align_corners":
+            return np.zeros_like(y) if width == 1 else y * last / (width - 1)
+        case "asymmetric":
+            return y / dim.scale
+        case "tf_half_pixel_for_nn":
+            return (y + 0.5) / dim.scale
+        case "tf_crop_and_resize":
+            part = (dim.end - dim.start) * last
+            within = np.full_like(y, part / 2) if width == 1 else y * part / (width - 1)
+            return within + dim.start * last
+        case "pytorch_half_pixel":
+            return np.full_like(y, -0.5) if width == 1 else (y + 0.5) / dim.scale - 0.5
+        case "half_pixel":
+            return (y + 0.5) / dim.scale - 0.5
+        case "half_pixel_symmetric":
+            return dim.size / 2 * (1 - dim.result / width) + (y + 0.5) / dim.scale - 0.5
+        case _:
+            raise Unsupported(f"coordinate_transformation_mode {coordinates}")
+
+
+def nearest_indices(dim: Dimension, sampling: Sampling) -> Ints:
+    """The index of the element that each element of the result is."""
+    where = positions(dim, sampling.coordinates)
+    require(sampling.nearest in NEAREST, f"nearest_mode {sampling.nearest}")
+    match sampling.nearest:
+        case "floor":
+            chosen = np.floor(where)
+        case "ceil":
+            chosen = np.ceil(where)
+        case "round_prefer_ceil":
+            chosen = np.floor(where + 0.5)
+        case "simple":
+            chosen = np.ceil(where) if dim.scale < 1 else np.floor(where)
+        case _:
+            chosen = np.ceil(where - 0.5)
+    return np.clip(chosen, 0, dim.size - 1).astype(np.int64)
+
+
+def taps(dim: Dimension, sampling: Sampling) -> tuple[Ints, Floats]:
+    """For each index of the result (rows) the indices of its taps, and their weights, which sum up to 1."""
+    where = positions(dim, sampling.coordinates)
+    left = np.ceil(where) - 1
+    ratio = (where - left)[:, np.newaxis]  # above 0, and at most 1
+    shrink = min(dim.scale, 1.0) if sampling.antialias else 1.0
+    reach = 2 if sampling.mode == "cubic" else 1
+    first = math.floor(-reach / shrink) + 1
+    steps = np.arange(first, 2 - first)
+    distance = np.abs((steps - ratio) * shrink)
+    if sampling.mode == "cubic":
+        weights = _cubic(distance, sampling.cubic_a)
+    else:
+        weights = np.clip(1 - distance, 0, 1)
+    indices = left[:, np.newaxis] + steps
+    if sampling.exclude_outside:
+        weights = np.where((indices >= 0) & (indices < dim.size), weights, 0)
+    if sampling.exclude_outside or sampling.antialias:
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    return np.clip(indices, 0, dim.size - 1).astype(np.int64), weights
+
+
+def _cubic(distance: Floats, a: float) -> Floats:
+    """Keys, "Cubic convolution interpolation for digital image processing", IEEE ASSP 29(6), 1981."""
+    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    weights: Any = np.where(distance <= 1, near, np.where(distance < 2, far, 0))
+    return weights
+
+
+def outside(dim: Dimension) -> NDArray[np.bool_]:
+    """Which elements of the result `tf_crop_and_resize` takes from outside the input."""
+    where = positions(dim, "tf_crop_and_resize")
+    return (where < 0) | (where > dim.size - 1)
+
 
 MOST_RUNS = 8
 """Up to so many runs of indices are slices that are joined, more are a gather."""
@@ -36,12 +150,12 @@ def resize(node: Node) -> SSAValue:
     axes = [normalized_axis(axis, len(shape)) for axis in node.ints("axes") or range(len(shape))]
     if node.opset < 11:
         scales = [float(each) for each in node.array(1, "scales").ravel()]
-        sampling = Sampling(_mode(node), "asymmetric", nearest="simple")
+        sampling = Sampling(mode_of(node), "asymmetric", nearest="simple")
         return _resized(
             node, axes, [_scaled(shape[axis], scale) for axis, scale in zip(axes, scales, strict=True)], sampling
         )
     sampling = Sampling(
-        _mode(node),
+        mode_of(node),
         node.string("coordinate_transformation_mode", "half_pixel"),
         node.string("nearest_mode", "round_prefer_floor"),
         node.float("cubic_coeff_a", -0.75),
@@ -65,13 +179,13 @@ def upsample(node: Node) -> SSAValue:
     scales = node.floats("scales") if node.opset < 9 else [float(each) for each in node.array(1, "scales").ravel()]
     require(len(scales) == len(shape), f"{len(scales)} scales for {len(shape)} dimensions")
     dims = [_scaled(size, scale) for size, scale in zip(shape, scales, strict=True)]
-    return _resized(node, list(range(len(shape))), dims, Sampling(_mode(node), "asymmetric", nearest="floor"))
+    return _resized(node, list(range(len(shape))), dims, Sampling(mode_of(node), "asymmetric", nearest="floor"))
 
 
-def _mode(node: Node) -> str:
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(
-        node.string("mode", "nearest"), node.string("mode", "nearest")
-    )
+def mode_of(node: Node, default: str = "nearest") -> str:
+    """How to read between elements, by the name of today."""
+    mode = node.string("mode", default)
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     if mode not in ("nearest", "linear", "cubic"):
         raise Unsupported(f"mode {mode}")
     return mode
@@ -194,10 +308,8 @@ def _product(node: Node, x: SSAValue, axis: int, indices: Array, weights: Array)
 
 
 def _interpolates(node: Node) -> bool:
-    return _mode(node) != "nearest"
+    return mode_of(node) != "nearest"
 
 
-TABLE: dict[str, Importer] = {
-    "Resize": in_accumulator(resize, when=_interpolates),
-    "Upsample": in_accumulator(upsample, when=_interpolates),
-}
+imports("Resize")(in_accumulator(resize, when=_interpolates))
+imports("Upsample")(in_accumulator(upsample, when=_interpolates))

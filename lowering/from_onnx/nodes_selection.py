@@ -10,7 +10,7 @@ from penstock.dialects import graph
 from penstock.dialects.graph import BinaryOp, ReductionOp, tensor_of
 from penstock.dialects.graph.base import is_float, normalized_axis, require
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Importer, Node
+from penstock.lowering.from_onnx.node import Importer, Node, imports
 from penstock.lowering.from_onnx.nodes_shape import sliced
 
 
@@ -44,6 +44,7 @@ def index_of_extremum(op: type[ReductionOp]) -> Importer:
     return build
 
 
+@imports("OneHot")
 def one_hot(node: Node) -> SSAValue:
     """The second value where the index along the new axis is the one given, which may count from the end."""
     indices, rank = node.value(0), len(node.shape(0)) + 1
@@ -61,6 +62,7 @@ def one_hot(node: Node) -> SSAValue:
     return node.emit(graph.WhereOp(hit, on, off))
 
 
+@imports("Hardmax")
 def hardmax(node: Node) -> SSAValue:
     """1 at the first of the largest elements along an axis, which before operator set 13 is all that follow."""
     x, shape = node.value(0), node.shape(0)
@@ -108,11 +110,7 @@ def running(op: type[BinaryOp], start: float) -> Importer:
     return build
 
 
-TABLE: dict[str, Importer] = {
-    "ArgMax": index_of_extremum(graph.ReduceMaxOp),
-    "ArgMin": index_of_extremum(graph.ReduceMinOp),
-    "CumProd": in_accumulator(running(graph.MulOp, 1)),
-    "CumSum": in_accumulator(running(graph.AddOp, 0)),
-    "Hardmax": hardmax,
-    "OneHot": one_hot,
-}
+imports("ArgMax")(index_of_extremum(graph.ReduceMaxOp))
+imports("ArgMin")(index_of_extremum(graph.ReduceMinOp))
+imports("CumProd")(in_accumulator(running(graph.MulOp, 1)))
+imports("CumSum")(in_accumulator(running(graph.AddOp, 0)))

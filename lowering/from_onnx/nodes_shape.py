@@ -14,7 +14,7 @@ from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import normalized_axis, require
 from penstock.dialects.graph.sizes import decided_equal, is_known, may_equal, may_reach
 from penstock.dialects.weights import Array
-from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported, array_dtype
+from penstock.lowering.from_onnx.node import Held, Node, Unsupported, array_dtype, imports
 from penstock.lowering.from_onnx.size_arithmetic import sizes_array
 
 LONGEST = 2**31 - 1
@@ -32,6 +32,7 @@ def reshaped(node: Node, shape: Sequence[int]) -> SSAValue:
     return node.emit(graph.ReshapeOp(x, shape))
 
 
+@imports("Reshape")
 def reshape(node: Node) -> SSAValue:
     """A size of 0 copies that of the input, unless `allowzero`; one of -1 is computed."""
     given, target = node.shape(0), node.sizes_of(1, "shape")
@@ -44,6 +45,7 @@ def reshape(node: Node) -> SSAValue:
     return reshaped(node, inferred.get_shape())
 
 
+@imports("Flatten")
 def flatten(node: Node) -> SSAValue:
     shape, axis = node.shape(0), node.int("axis", 1)
     axis = axis + len(shape) if axis < 0 else axis
@@ -59,6 +61,7 @@ def _axes(node: Node, rank: int) -> list[int] | None:
     return None if axes is None else [normalized_axis(axis, rank) for axis in axes]
 
 
+@imports("Squeeze")
 def squeeze(node: Node) -> SSAValue:
     shape = node.shape(0)
     axes = _axes(node, len(shape))
@@ -68,6 +71,7 @@ def squeeze(node: Node) -> SSAValue:
     return reshaped(node, [size for axis, size in enumerate(shape) if axis not in dropped])
 
 
+@imports("Unsqueeze")
 def unsqueeze(node: Node) -> SSAValue:
     count = len(node.ints("axes") or []) if node.opset < 13 else len(node.ints_of(1, "axes"))
     rank = len(node.shape(0)) + count
@@ -76,6 +80,7 @@ def unsqueeze(node: Node) -> SSAValue:
     return reshaped(node, [1 if axis in axes else next(sizes) for axis in range(rank)])
 
 
+@imports("Transpose")
 def transpose(node: Node) -> SSAValue:
     rank = len(node.shape(0))
     perm = node.ints("perm")
@@ -83,6 +88,7 @@ def transpose(node: Node) -> SSAValue:
     return node.emit(graph.TransposeOp(node.value(0), perm=perm))
 
 
+@imports("Concat")
 def concat(node: Node) -> SSAValue:
     values = node.values()
     if len(values) == 1:
@@ -90,10 +96,12 @@ def concat(node: Node) -> SSAValue:
     return node.emit(graph.ConcatOp(values, axis=node.int("axis", 1)))
 
 
+@imports("Expand")
 def expand(node: Node) -> SSAValue:
     return node.emit(graph.ExpandOp(node.value(0), node.sizes_of(1, "shape")))
 
 
+@imports("Tile")
 def tile(node: Node) -> SSAValue:
     """Repeats as a broadcast along new dimensions of size 1, folded into those they precede."""
     shape, repeats = node.shape(0), node.sizes_of(1, "repeats")
@@ -122,6 +130,7 @@ def sliced(
     return node.emit(graph.SliceOp(x, starts=starts, sizes=sizes, steps=steps))
 
 
+@imports("Split")
 def split(node: Node) -> list[Held]:
     """Sizes are an attribute before operator set 13, then an input; without them, parts are equal."""
     x, shape = node.value(0), node.shape(0)
@@ -139,6 +148,7 @@ def split(node: Node) -> list[Held]:
     return [sliced(node, x, axis, int(start), size) for start, size in zip(starts, sizes, strict=False)]
 
 
+@imports("Slice")
 def slice_(node: Node) -> SSAValue:
     """Starts, ends, axes and steps are attributes before operator set 10, then inputs."""
     shape = node.shape(0)
@@ -215,6 +225,7 @@ def runs_of(indices: Sequence[int]) -> list[tuple[int, int, int]]:
     return runs
 
 
+@imports("Pad")
 def pad(node: Node) -> SSAValue:
     """Pads are an attribute before operator set 11, then an input; negative ones crop."""
     x, shape = node.value(0), node.shape(0)
@@ -297,6 +308,7 @@ def _repeated(node: Node, x: SSAValue, axis: int, index: int, times: int) -> SSA
     return node.emit(graph.ExpandOp(one, shape))
 
 
+@imports("Shape")
 def shape_of(node: Node) -> Array:
     """The shape, or its dimensions from `start` to `end`, as an array known at import."""
     shape = node.shape(0)
@@ -304,10 +316,12 @@ def shape_of(node: Node) -> Array:
     return sizes_array(shape[node.int("start", 0) : end])
 
 
+@imports("Size")
 def size_of(node: Node) -> Array:
     return sizes_array([math.prod(node.shape(0))], [])
 
 
+@imports("EyeLike")
 def eye_like(node: Node) -> Array:
     """Ones on a diagonal, known from the shape."""
     require(len(node.shape(0)) == 2, f"the input has {len(node.shape(0))} dimensions, not 2")
@@ -319,6 +333,7 @@ def eye_like(node: Node) -> Array:
     return np.eye(rows, columns, node.int("k", 0)).astype(dtype)
 
 
+@imports("Trilu")
 def trilu(node: Node) -> SSAValue:
     """A triangle of each matrix: the rest is 0, chosen by a mask known from the shape."""
     x, shape = node.value(0), node.shape(0)
@@ -330,6 +345,7 @@ def trilu(node: Node) -> SSAValue:
     return node.emit(graph.WhereOp(mask, x, node.scalar(0.0, x)))
 
 
+@imports("DepthToSpace")
 def depth_to_space(node: Node) -> SSAValue:
     require(len(node.shape(0)) == 4, f"the input has {len(node.shape(0))} dimensions, not 4")
     batch, channels, height, width = node.shape(0)
@@ -343,6 +359,7 @@ def depth_to_space(node: Node) -> SSAValue:
     return node.emit(graph.ReshapeOp(moved, [batch, depth, height * block, width * block]))
 
 
+@imports("SpaceToDepth")
 def space_to_depth(node: Node) -> SSAValue:
     require(len(node.shape(0)) == 4, f"the input has {len(node.shape(0))} dimensions, not 4")
     batch, channels, height, width = node.shape(0)
@@ -354,22 +371,11 @@ def space_to_depth(node: Node) -> SSAValue:
     return node.emit(graph.ReshapeOp(moved, [batch, channels * block * block, rows, columns]))
 
 
-TABLE: dict[str, Importer] = {
-    "Concat": concat,
-    "DepthToSpace": depth_to_space,
-    "Expand": expand,
-    "EyeLike": eye_like,
-    "Flatten": flatten,
-    "Pad": pad,
-    "Reshape": reshape,
-    "Shape": shape_of,
-    "Size": size_of,
-    "Slice": slice_,
-    "SpaceToDepth": space_to_depth,
-    "Split": split,
-    "Squeeze": squeeze,
-    "Tile": tile,
-    "Transpose": transpose,
-    "Trilu": trilu,
-    "Unsqueeze": unsqueeze,
-}
+@imports("ConstantOfShape")
+def constant_of_shape(node: Node) -> SSAValue:
+    """One number, repeated: where the shape has sizes that are not known yet, else it is evaluated before."""
+    given = node.tensor("value")
+    number = np.zeros(1, np.float32) if given is None else given
+    require(number.size == 1, f"its value has {number.size} elements, not one")
+    shape = node.sizes_of(0, "shape")
+    return node.emit(graph.ExpandOp(node.constant(number.reshape(()), "value"), shape))

@@ -15,7 +15,7 @@ from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import is_float, normalized_axis, require
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.arithmetic import Arithmetic
-from penstock.lowering.from_onnx.node import Importer, Node, Unsupported
+from penstock.lowering.from_onnx.node import Node, Unsupported, imports
 
 
 def transform(size: int, parts: int, length: int, *, inverse: bool, onesided: bool) -> Array:
@@ -39,6 +39,7 @@ def transform(size: int, parts: int, length: int, *, inverse: bool, onesided: bo
     return np.stack(columns, axis=1).reshape(size * parts, -1)
 
 
+@imports("DFT")
 def dft(node: Node) -> SSAValue:
     """The axis is an attribute before operator set 20, then an input."""
     sums, x = Arithmetic(node), node.value(0)
@@ -77,6 +78,7 @@ def _product(node: Node, rows: SSAValue, matrix: Array) -> SSAValue:
     return sums.matmul(rows, sums.constant(matrix, "transform", element))
 
 
+@imports("STFT")
 def stft(node: Node) -> SSAValue:
     """The transforms of frames of a signal, which may overlap, each multiplied by a window."""
     sums, x = Arithmetic(node), node.value(0)
@@ -103,6 +105,3 @@ def stft(node: Node) -> SSAValue:
     matrix = transform(length, parts, length, inverse=False, onesided=onesided)
     y = _product(node, sums.reshape(rows, [batches, frames, length * parts]), matrix)
     return sums.reshape(y, [batches, frames, matrix.shape[1] // 2, 2])
-
-
-TABLE: dict[str, Importer] = {"DFT": dft, "STFT": stft}

@@ -16,7 +16,7 @@ from penstock.dialects.graph.base import is_float, require
 from penstock.dialects.graph.sizes import decided_equal
 from penstock.dialects.graph.window import window_counts
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Importer, Node, Unsupported
+from penstock.lowering.from_onnx.node import Node, Unsupported, imports
 
 MOST_TAPS = 64
 """Where the largest of a window is, is looked for in windows of at most so many elements."""
@@ -56,6 +56,7 @@ def resolved_pads(
     return before + after
 
 
+@imports("Conv")
 def conv(node: Node) -> SSAValue:
     spatial, kernel = node.shape(0)[2:], node.shape(1)[2:]
     stated = node.ints("kernel_shape") or list(kernel)
@@ -85,6 +86,7 @@ def _window(node: Node) -> tuple[list[int], list[int], list[int], list[int]]:
     return kernel, strides, resolved_pads(node, spatial, kernel, strides, dilations), dilations
 
 
+@imports("MaxPool")
 def max_pool(node: Node) -> list[SSAValue]:
     kernel, strides, pads, dilations = _window(node)
     values = node.emit(
@@ -151,6 +153,8 @@ def _where_largest(
     return node.emit(graph.AddOp(best[1], node.constant(planes, "planes")))
 
 
+@imports("LpPool")
+@in_accumulator
 def lp_pool(node: Node) -> SSAValue:
     """(sum of |x|^p)^(1/p) over each window: the sum is a convolution of each channel with ones."""
     kernel, strides, pads, dilations = _window(node)
@@ -173,6 +177,7 @@ def lp_pool(node: Node) -> SSAValue:
     return total if p == 1 else node.emit(graph.PowOp(total, node.scalar(1 / p, x)))
 
 
+@imports("AveragePool")
 def average_pool(node: Node) -> SSAValue:
     kernel, strides, pads, dilations = _window(node)
     return node.emit(
@@ -188,28 +193,11 @@ def average_pool(node: Node) -> SSAValue:
     )
 
 
-def global_average_pool(node: Node) -> SSAValue:
-    return node.emit(graph.GlobalAveragePoolOp(node.value(0)))
-
-
-def global_max_pool(node: Node) -> SSAValue:
-    return node.emit(graph.GlobalMaxPoolOp(node.value(0)))
-
-
+@imports("GlobalLpPool")
+@in_accumulator
 def global_lp_pool(node: Node) -> SSAValue:
     """(sum of |x|^p)^(1/p) over all elements of each channel."""
     x, p = node.value(0), node.int("p", 2)
     powers = node.emit(graph.PowOp(node.emit(graph.AbsOp(x)), node.scalar(p, x)))
     total = node.emit(graph.ReduceSumOp(powers, axes=list(range(2, len(node.shape(0))))))
     return node.emit(graph.PowOp(total, node.scalar(1 / p, x)))
-
-
-TABLE: dict[str, Importer] = {
-    "AveragePool": average_pool,
-    "Conv": conv,
-    "GlobalAveragePool": global_average_pool,
-    "GlobalLpPool": in_accumulator(global_lp_pool),
-    "GlobalMaxPool": global_max_pool,
-    "LpPool": in_accumulator(lp_pool),
-    "MaxPool": max_pool,
-}

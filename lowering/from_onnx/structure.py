@@ -1,12 +1,13 @@
-"""What the names of an ONNX graph must be like: each value is defined once."""
+"""The structure of an ONNX graph: what its names must be like, and the order in which its nodes are imported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 from onnx import GraphProto, NodeProto
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, warn_of
 from penstock.lowering.from_onnx.node import called, node_name
 
 
@@ -68,3 +69,123 @@ def _check_values(graph: GraphProto, place: str) -> None:
                     notes=["every value of a graph is defined once"],
                 )
             makers[name] = f'the result of node "{node_name(node)}"'
+
+
+LONGEST_CYCLE = 8
+"""Nodes of a cycle that a message names."""
+
+
+def nodes_of(graph: GraphProto, place: str) -> list[NodeProto]:
+    """
+    The nodes of a graph, but not those inside them, in an order of their data: where they are in one, their own.
+
+    Issues an InputWarning, located at `place`, for nodes that had to be moved or renamed. Raises UserError for a cycle.
+    """
+    return _sorted(_renamed(list(graph.node), place), place)
+
+
+def names_read(proto: NodeProto) -> list[str]:
+    """The names that a node and the graphs inside it read of the graph around it."""
+    names = list(proto.input)
+    for attribute in proto.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            # A graph inside a node may give its own values names that the one around it has too, as exporters do.
+            own = {each.name for each in (*graph.input, *graph.initializer)}
+            own.update(output for node in graph.node for output in node.output)
+            inside = [value.name for value in graph.output]
+            inside += [name for node in graph.node for name in names_read(node)]
+            names.extend(name for name in inside if name not in own)
+    return names
+
+
+def _renamed(nodes: Sequence[NodeProto], place: str) -> list[NodeProto]:
+    """The nodes, with a number behind the name of each that an earlier one has; those in the model stay as they are."""
+    taken = {node.name for node in nodes if node.name}
+    first: dict[str, NodeProto] = {}
+    messages: list[str] = []
+    found: list[NodeProto] = []
+    for node in nodes:
+        if node.name and first.setdefault(node.name, node) is not node:
+            copy = NodeProto()
+            copy.CopyFrom(node)
+            copy.name = _free_name(node.name, taken)
+            messages.append(
+                f'two nodes are called "{node.name}": a {first[node.name].op_type} and a {node.op_type};'
+                f' the second one is called "{copy.name}" here'
+            )
+            node = copy
+        found.append(node)
+    warn_of(messages, place)
+    return found
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    number = 2
+    while (free := f"{name}_{number}") in taken:
+        number += 1
+    taken.add(free)
+    return free
+
+
+def _sorted(nodes: Sequence[NodeProto], place: str) -> list[NodeProto]:
+    """The nodes in an order of their data; of those that may come next, the one that stands first."""
+    makers = {output: index for index, node in enumerate(nodes) for output in node.output if output}
+    before = [{makers[name] for name in names_read(node) if name in makers} for node in nodes]
+    if all(index > max(needed, default=-1) for index, needed in enumerate(before)):
+        return list(nodes)
+    readers: list[list[int]] = [[] for _ in nodes]
+    for index, needed in enumerate(before):
+        for each in needed:
+            readers[each].append(index)
+    missing = [len(needed) for needed in before]
+    ready = [index for index, count in enumerate(missing) if not count]
+    heapify(ready)
+    order: list[int] = []
+    while ready:
+        order.append(index := heappop(ready))
+        for reader in readers[index]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heappush(ready, reader)
+    if len(order) < len(nodes):
+        raise _cycle(nodes, before, set(order), makers, place)
+    late = [(index, late) for index, needed in enumerate(before) if (late := max(needed, default=-1)) > index]
+    warn_of(
+        [
+            f"{called(nodes[reader])} stands before {called(nodes[maker])}, whose result it reads;"
+            " they are taken in the order of their data"
+            for reader, maker in late
+        ],
+        place,
+    )
+    return [nodes[index] for index in order]
+
+
+def _cycle(
+    nodes: Sequence[NodeProto],
+    before: Sequence[Collection[int]],
+    sorted_already: Collection[int],
+    makers: Mapping[str, int],
+    place: str,
+) -> UserError:
+    """The fault of nodes that cannot be sorted: one cycle of them, from the node in it that stands first."""
+    # Each of them waits for another one of them: backwards, some node comes again.
+    left = [sorted(set(needed).difference(sorted_already)) for needed in before]
+    path = [next(index for index in range(len(nodes)) if index not in sorted_already)]
+    while (step := left[path[-1]][0]) not in path:
+        path.append(step)
+    cycle = path[path.index(step) :][::-1]
+    start = cycle.index(min(cycle))
+    cycle = cycle[start:] + cycle[:start]
+    reader = nodes[cycle[0]]
+    name = next(name for name in names_read(reader) if makers.get(name) == cycle[-1])
+    words = [f'"{node_name(nodes[index])}"' for index in cycle]
+    shown = words if len(words) <= LONGEST_CYCLE else [*words[:LONGEST_CYCLE], "..."]
+    note = "it is its own result: a graph has no cycles"
+    if len(cycle) > 1:
+        note = f"the graph has a cycle: {' -> '.join([*shown, words[0]])}"
+    return UserError(
+        f'{called(reader)}: it reads "{name}", which no input, initializer or earlier node defines',
+        loc=place,
+        notes=[note],
+    )

@@ -2,59 +2,79 @@
 
 from __future__ import annotations
 
-from penstock.dialects.plugins import load_plugins
-from penstock.lowering.from_onnx import (
-    nodes_cast,
-    nodes_conv_transpose,
-    nodes_einsum,
-    nodes_elementwise,
-    nodes_fill,
-    nodes_indexing,
-    nodes_linear_attention,
-    nodes_matrix,
-    nodes_nn,
-    nodes_quantization,
-    nodes_recurrent,
-    nodes_reduction,
-    nodes_resize,
-    nodes_sampling,
-    nodes_scalar_functions,
-    nodes_selection,
-    nodes_shape,
-    nodes_signal,
-    nodes_window,
-)
-from penstock.lowering.from_onnx.constants import FROM_CONSTANTS
-from penstock.lowering.from_onnx.node import Importer
+import importlib
+import pkgutil
+from functools import reduce
+from pathlib import Path
+from typing import Any
 
-IMPORTERS: dict[str, Importer] = {
-    **nodes_cast.TABLE,
-    **nodes_conv_transpose.TABLE,
-    **nodes_einsum.TABLE,
-    **nodes_elementwise.TABLE,
-    **nodes_fill.TABLE,
-    **nodes_nn.TABLE,
-    **nodes_quantization.TABLE,
-    **nodes_recurrent.TABLE,
-    **nodes_reduction.TABLE,
-    **nodes_scalar_functions.TABLE,
-    **nodes_selection.TABLE,
-    **nodes_shape.TABLE,
-    **nodes_signal.TABLE,
-    **nodes_window.TABLE,
-    **nodes_resize.TABLE,
-    **nodes_sampling.TABLE,
-    **nodes_indexing.TABLE,
-    **nodes_linear_attention.TABLE,
-    **nodes_matrix.TABLE,
-}
+import onnx
+from xdsl.ir import SSAValue
+
+from penstock.dialects import graph
+from penstock.dialects.plugins import load_plugins
+from penstock.lowering.from_onnx.constants import FROM_CONSTANTS
+from penstock.lowering.from_onnx.node import DOMAINS, IMPORTERS, Importer, Node, Unsupported, imports, op_called
+from penstock.lowering.from_onnx.schema import schema_of
+
+__all__ = ["IMPORTERS", "as_declared", "importer_of", "imports"]
+
+for _module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+    if _module.name.startswith("nodes_"):
+        importlib.import_module(f"{__package__}.{_module.name}")  # for its registrations
 
 _BY_THE_IMPORT = ("Constant", "If", *FROM_CONSTANTS)
 """Operators of ONNX that need no importer."""
 
 
 def importer_of(operator: str) -> Importer | None:
-    """The importer of an operator, which installed packages may bring where Penstock has none; None without one."""
+    """
+    The importer of an operator, which installed packages may bring where Penstock has none; None without one.
+
+    An operator of ONNX that an op is called after needs none if all its attributes are properties of the op.
+    """
     if operator not in IMPORTERS and operator not in _BY_THE_IMPORT:
+        op_class = op_called(operator)
+        if (
+            op_class is not None
+            and onnx.defs.has(operator)
+            and _property_names(op_class).keys() >= {_word(name) for name in onnx.defs.get_schema(operator).attributes}
+        ):
+            return as_declared(op_class)
         load_plugins()
     return IMPORTERS.get(operator)
+
+
+def as_declared(op_class: type[graph.GraphOp]) -> Importer:
+    """
+    The importer of an operator that is an op: its inputs are the operands, its attributes the properties of the names.
+
+    Of a binary op any other number of inputs than two is a chain from the left.
+    """
+
+    def build(node: Node) -> SSAValue:
+        if issubclass(op_class, graph.BinaryOp) and len(node.inputs) != 2:
+            return reduce(lambda a, b: node.emit(op_class(a, b)), node.values())
+        declared = schema_of(node.proto, node.opset).attributes if node.proto.domain in DOMAINS else {}
+        given = {name: each.default_value for name, each in declared.items() if each.default_value.type}
+        given |= {each.name: each for each in node.proto.attribute}
+        names = _property_names(op_class)
+        values: dict[str, Any] = {}
+        for name, attribute in given.items():
+            if (found := names.get(_word(name))) is None:
+                raise Unsupported(f"the attribute {name}")
+            value = onnx.helper.get_attribute_value(attribute)
+            values[found] = value.decode(errors="replace") if isinstance(value, bytes) else value
+        operands = [node.optional(index) for index in range(len(node.inputs))]
+        return node.emit(op_class(*operands, **values))
+
+    return build
+
+
+def _property_names(op_class: type[graph.GraphOp]) -> dict[str, str]:
+    return {_word(name): name for name in op_class.get_irdl_definition().properties}
+
+
+def _word(name: str) -> str:
+    """ONNX writes `transA` and `batch_dims`."""
+    return name.replace("_", "").lower()

@@ -1,12 +1,22 @@
-"""The data inside an ONNX tensor, against its shape and element type."""
+"""
+The data of ONNX tensors: those inside one against its shape and element type, and those in files beside the model.
+
+Files are mapped and not loaded: a model of any size takes the memory of what is read of it at a time. See "External
+Data" in https://onnx.ai/onnx/repo-docs/ExternalData.html.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from onnx import TensorProto
+import numpy as np
+from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 from xdsl.utils.exceptions import VerifyException
+
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.weights import Array
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "float_data": ("FLOAT", "COMPLEX64"),
@@ -22,6 +32,8 @@ _BITS: Mapping[str, int] = {
     "BFLOAT16": 16,
     "FLOAT": 32,
     "DOUBLE": 64,
+    "STRING": 0,
+    "UNDEFINED": 0,
     "COMPLEX64": 64,
     "COMPLEX128": 128,
     "FLOAT8E8M0": 8,
@@ -53,7 +65,7 @@ def check_data(tensor: TensorProto) -> None:
         raise BadTensor(f"it has data in {' and in '.join(filled)}")
     if tensor.data_location == TensorProto.EXTERNAL:
         return
-    elements, bits = prod(tensor.dims), _bits(name)
+    elements, bits = prod(tensor.dims), _bits(tensor)
     if filled == ["raw_data"]:
         taken = -(-elements * bits // 8)
         if taken != length:
@@ -72,10 +84,135 @@ def _shape(tensor: TensorProto) -> str:
     return "x".join(map(str, tensor.dims)) or "scalar"
 
 
-def _bits(name: str) -> int:
+def _bits(tensor: TensorProto) -> int:
+    """The bits of an element, which most names of types say; those that do not are small."""
+    name = TensorProto.DataType.Name(tensor.data_type) if tensor.data_type in TensorProto.DataType.values() else ""
     if name in _BITS:
         return _BITS[name]
     if name.startswith("FLOAT8"):
         return 8
     digits = "".join(character for character in name if character.isdigit())
     return int(digits) if digits else 8
+
+
+def is_external(tensor: TensorProto) -> bool:
+    """Whether the data of a tensor are in a file of their own."""
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
+def bind_external_data(model: ModelProto, folder: Path, place: str) -> None:
+    """
+    Replace the location of every tensor's external data, relative to the model's `folder`, by the path of the file.
+
+    Raises UserError, located at `place`, for a location outside the folder, a file that is not there, and a part of
+    a file that ends before the tensor does.
+    """
+    for tensor in _tensors(model.graph):
+        if is_external(tensor):
+            _bind(tensor, folder, place)
+
+
+def mapped(tensor: TensorProto, dtype: np.dtype[np.generic]) -> Array:
+    """
+    The array of a tensor with external data, read-only: its bytes are read when they are used.
+
+    Raises ValueError for a tensor whose location nobody has bound.
+    """
+    entries = _entries(tensor)
+    path = Path(entries["location"])
+    if not path.is_absolute():
+        raise ValueError(
+            f'its data are in the file "{path}", and a model that is loaded without its data does not say where that is'
+        )
+    shape = tuple(tensor.dims)
+    if _bits(tensor) < 8:
+        return _unpacked(tensor, path, int(entries.get("offset", "0")))
+    size = prod(shape) * dtype.itemsize
+    if size == 0:
+        return np.empty(shape, dtype)
+    data = np.memmap(path, np.uint8, "r", int(entries.get("offset", "0")), (size,))
+    array = np.asarray(data).view(dtype).reshape(shape)
+    # Elements that are not aligned are for nobody: few compilers and no vector instruction expect them.
+    return array if array.flags.aligned else array.copy()
+
+
+def _unpacked(tensor: TensorProto, path: Path, offset: int) -> Array:
+    """The array of a tensor of which several elements share a byte."""
+    inside = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
+    with path.open("rb") as file:
+        file.seek(offset)
+        inside.raw_data = file.read(_length(tensor))
+    return numpy_helper.to_array(inside)
+
+
+def _bind(tensor: TensorProto, folder: Path, place: str) -> None:
+    entries = _entries(tensor)
+    location = entries.get("location", "")
+    if not location or _escapes(location):
+        raise UserError(
+            f'initializer "{tensor.name}" has its data in "{location}", outside the folder of the model',
+            loc=place,
+            notes=["locations are relative to the model's folder, and stay in it"],
+        )
+    path = (folder / location).absolute()
+    if not path.is_file():
+        raise UserError(
+            f'the data of initializer "{tensor.name}" are in the file "{location}", which does not exist',
+            loc=place,
+            notes=["the model and its data files belong in one folder"],
+        )
+    offset, length = (_count(tensor, entries, key, place) for key in ("offset", "length"))
+    needed = _length(tensor)
+    if length is not None and length != needed:
+        raise UserError(
+            f'initializer "{tensor.name}" has {length} bytes of data, and its shape takes {needed}', loc=place
+        )
+    size = path.stat().st_size
+    if (offset or 0) + needed > size:
+        raise UserError(
+            f'initializer "{tensor.name}" takes bytes {offset or 0} to {(offset or 0) + needed} of "{location}", '
+            f"which has {size}",
+            loc=place,
+            notes=["the data file is truncated, or belongs to another model"],
+        )
+    for entry in tensor.external_data:
+        if entry.key == "location":
+            entry.value = str(path)
+
+
+def _count(tensor: TensorProto, entries: dict[str, str], key: str, place: str) -> int | None:
+    text = entries.get(key)
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise UserError(f'the {key} of the data of initializer "{tensor.name}" is "{text}", no number', loc=place)
+    return int(text)
+
+
+def _escapes(location: str) -> bool:
+    """Whether a location leads out of the folder that it is relative to, as any system would read it."""
+    for path in (PurePosixPath(location), PureWindowsPath(location)):
+        if path.is_absolute() or path.drive or ".." in path.parts:
+            return True
+    return False
+
+
+def _length(tensor: TensorProto) -> int:
+    """The bytes of the data of a tensor."""
+    return -(-prod(tensor.dims) * _bits(tensor) // 8)
+
+
+def _entries(tensor: TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """The tensors of a graph: initializers and attributes of nodes, those of graphs inside it included."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _tensors(inner)

@@ -1,12 +1,12 @@
 """
 The way from the graph level to the tensor level.
 
-`GraphToTensorPass` is the pass. A plug-in that brings a graph op registers its lowering with `lowers`, or,
-if it is elementwise, its formula with `pointwise`:
+`GraphToTensorPass` is the pass. A plug-in that brings a graph op registers its lowering with `lowers`, unless it
+is elementwise and has a formula:
 
-    @pointwise(SquareOp)
-    def square(body: Body, op: SquareOp, x: SSAValue) -> SSAValue:
-        return body.mul(x, x)
+    @lowers(SquareOp)
+    def square(kernel: KernelBuilder, op: SquareOp) -> SSAValue:
+        return kernel.pointwise([op.x], op.result, lambda body, xs: body.mul(xs[0], xs[0]))
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from penstock.lowering.graph_to_tensor import (
     attention,
     contraction,
     indexing,
-    layout,
     nn,
     pooling,
     quantization,
@@ -39,7 +38,6 @@ __all__ = [
     "attention",
     "contraction",
     "indexing",
-    "layout",
     "loops",
     "lowers",
     "nn",

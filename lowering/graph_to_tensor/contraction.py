@@ -8,14 +8,28 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
-from penstock.dialects.graph.accumulator import summed_in
-from penstock.dialects.graph.base import is_unsigned
+from penstock.dialects.graph.accumulator import holds, summed_in
+from penstock.dialects.graph.base import is_float, is_integer, is_unsigned
 from penstock.dialects.graph.layout import Layout, Part, image_layout, spatial_dims
 from penstock.lowering.graph_to_tensor.accumulation import SUM, accumulate, rounded
 from penstock.lowering.graph_to_tensor.body import Body, Compute
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, Split, element_of, loops, shape_of, signless, windowed
-from penstock.lowering.graph_to_tensor.widening import stored_factor
+
+
+def stored_factor(value: SSAValue) -> SSAValue:
+    """A factor of a contraction before the casts that lose nothing."""
+    while isinstance(value.owner, graph.CastOp) and _widens(value.owner):
+        value = value.owner.x
+    return value
+
+
+def _widens(op: graph.CastOp) -> bool:
+    if not isinstance(op.parent_op(), graph.FusedOp):
+        return False  # outside groups every op is a kernel of its own
+    source, target = element_of(op.x), element_of(op.result)
+    alike = (is_float(source) and is_float(target)) or (is_integer(source) and is_integer(target))
+    return alike and holds(target, source)
 
 
 def multiply_add(unsigned: tuple[bool, bool]) -> Compute:

@@ -19,7 +19,7 @@ from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.graph import FusedOp, GraphOp, YieldOp
 from penstock.dialects.graph.base import is_static, set_type
 from penstock.dialects.graph.dims import DIMS, checked_sizes, dims_of, names_attr
-from penstock.dialects.graph.reshape import ToShapeOp
+from penstock.dialects.graph.shape import ToShapeOp
 
 Attributes: TypeAlias = ArrayAttr[DictionaryAttr]
 Locator: TypeAlias = Callable[[Operation], "str | Attribute | None"]

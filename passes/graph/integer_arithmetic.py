@@ -16,7 +16,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects import graph
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import GraphOp, tensor_of
-from penstock.dialects.graph.base import integer_bounds, is_unsigned
+from penstock.dialects.graph.base import SelectsElements, integer_bounds, is_unsigned
 from penstock.dialects.weights import Array, WeightStore
 from penstock.passes.graph.quantization.contraction_parts import (
     Contraction,
@@ -33,7 +33,6 @@ from penstock.passes.graph.quantization.integer_products import (
     is_byte,
     stored_factor,
 )
-from penstock.passes.graph.quantization.quantizer import MOVES
 from penstock.passes.graph.values import (
     NodeBuilder,
     constant_array,
@@ -248,7 +247,11 @@ class IntegerLayers:
             return
         moving = op.x.owner
         source = op.x if isinstance(moving, graph.DequantizeLinearOp) else None
-        if source is None and isinstance(moving, (*MOVES, graph.ReluOp, graph.ClipOp)):
+        if (
+            source is None
+            and isinstance(moving, Operation)
+            and (moving.has_trait(SelectsElements) or isinstance(moving, graph.ReluOp | graph.ClipOp))
+        ):
             source = moving.operands[0] if only_user(op.x) is op else None
         if source is None or not isinstance(dequantize := source.owner, graph.DequantizeLinearOp):
             return

@@ -19,7 +19,7 @@ from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_byte
 from penstock.passes.analysis.kernels import depths_of
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.analysis.memory.storage import overwrites, reads_and_writes, uses_through
-from penstock.passes.planning.tile_nests import COMPUTED_SLOTS
+from penstock.passes.planning.tile_cost import COMPUTED_SLOTS
 
 
 def _loop_around(op: Operation) -> scf.ForOp | None:

@@ -287,9 +287,7 @@ def _round_half_away(a: Any) -> Any:
 
 
 def _erf(a: Any) -> Any:
-    if a.dtype in (np.float32, np.float64):
-        return erf(np.asarray(a))[()]
-    return erf(np.asarray(a, np.float32))[()].astype(a.dtype)
+    return erf(np.asarray(a))[()]
 
 
 def _rsqrt(a: Any) -> Any:

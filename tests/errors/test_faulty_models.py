@@ -21,7 +21,7 @@ from sampling import examples
 import penstock as package
 from penstock.dialects.diagnostics import InputWarning, UserError
 from penstock.lowering.from_onnx import import_model
-from penstock.lowering.from_onnx.order import nodes_of
+from penstock.lowering.from_onnx.structure import nodes_of
 
 if TYPE_CHECKING:
     from tests.conftest import Command

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from xdsl.dialects.builtin import LocationAttr, UnknownLoc
@@ -28,32 +28,16 @@ from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import GraphOp, tensor_of
+from penstock.dialects.registry import Registry
 from penstock.dialects.weights import Array, WeightStore
 from penstock.passes.graph.values import constant_of, derived
 
-OpT = TypeVar("OpT", bound=Operation)
 Rule: TypeAlias = Callable[["AdjointCode", Any], None]
 
-RULES: dict[type[Operation], Rule] = {}
-"""Class of ops -> its rule, which holds for the classes derived from it too."""
-CONSTANT_ALMOST_EVERYWHERE: set[type[Operation]] = set()
-"""Classes of ops whose derivative is 0 wherever there is one: nothing flows back through them."""
+RULES: Registry[Rule] = Registry()
 
-
-def gradient(*classes: type[OpT]) -> Callable[[Callable[[AdjointCode, OpT], None]], Callable[[AdjointCode, OpT], None]]:
-    """Register the decorated function as the rule for `classes` and those derived from them."""
-
-    def register(rule: Callable[[AdjointCode, OpT], None]) -> Callable[[AdjointCode, OpT], None]:
-        for op_class in classes:
-            RULES[op_class] = rule
-        return rule
-
-    return register
-
-
-def rule_for(op: Operation) -> Rule | None:
-    """The rule for the nearest class of `op` that has one."""
-    return next((RULES[each] for each in type(op).__mro__ if each in RULES), None)
+gradient = RULES.register
+"""Register the decorated function as the rule for classes of ops and those derived from them."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +226,7 @@ class AdjointCode:
         if self._seed is None:
             return
         self._location = derived(op.location, "gradient")
-        if (rule := rule_for(op)) is None:
+        if (rule := RULES.find(type(op))) is None:
             refuse(op)
         rule(self, op)
 

@@ -16,22 +16,20 @@ from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import tensor_of
-from penstock.dialects.graph.base import is_float
+from penstock.dialects.graph.base import IsConstantAlmostEverywhere, is_float
 from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.gradients import (
     rules_contraction,
     rules_elementwise,
-    rules_indexing,
     rules_reduction,
     rules_shape,
     rules_window,
 )
-from penstock.passes.graph.gradients.code import CONSTANT_ALMOST_EVERYWHERE, AdjointCode
+from penstock.passes.graph.gradients.code import AdjointCode
 
 RULE_MODULES = (
     rules_contraction,
     rules_elementwise,
-    rules_indexing,
     rules_reduction,
     rules_shape,
     rules_window,
@@ -194,11 +192,11 @@ def _active(forward: Sequence[Operation], targets: Sequence[_Target], results: S
     """The values that depend on a target and influence a result, by ways on which there can be a derivative."""
     varied = {value for target in targets for value in target.values}
     for op in forward:
-        if type(op) not in CONSTANT_ALMOST_EVERYWHERE and any(operand in varied for operand in op.operands):
+        if not op.has_trait(IsConstantAlmostEverywhere) and any(operand in varied for operand in op.operands):
             varied.update(result for result in op.results if _is_differentiable(result))
     useful = set(results)
     for op in reversed(forward):
-        if type(op) not in CONSTANT_ALMOST_EVERYWHERE and any(result in useful for result in op.results):
+        if not op.has_trait(IsConstantAlmostEverywhere) and any(result in useful for result in op.results):
             useful.update(operand for operand in op.operands if _is_differentiable(operand))
     return varied & useful
 

@@ -16,10 +16,8 @@ from xdsl.ir import SSAValue
 from penstock.dialects import graph
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import is_float
-from penstock.passes.graph.gradients.code import CONSTANT_ALMOST_EVERYWHERE, AdjointCode, Term, gradient
+from penstock.passes.graph.gradients.code import AdjointCode, Term, gradient
 from penstock.runtime.interpreter.graph.shape import dense_array
-
-CONSTANT_ALMOST_EVERYWHERE.update((graph.CeilOp, graph.FloorOp, graph.RoundOp, graph.SignOp))
 
 
 def _square_root_of(x: Term) -> Term:
@@ -72,13 +70,13 @@ def neg(code: AdjointCode, op: graph.NegOp) -> None:
 
 
 @gradient(graph.LogOp)
-def log(code: AdjointCode, op: graph.LogOp) -> None:
+def log(code: AdjointCode, op: graph.UnaryOp) -> None:
     """seed / x."""
     code.add(op.x, lambda: code.seed / code.term(op.x))
 
 
 @gradient(graph.SqrtOp)
-def sqrt(code: AdjointCode, op: graph.SqrtOp) -> None:
+def sqrt(code: AdjointCode, op: graph.UnaryOp) -> None:
     """seed / (2 sqrt(x))."""
     code.add(op.x, lambda: code.seed / (code.term(op.result) * 2))
 
@@ -204,14 +202,14 @@ def div(code: AdjointCode, op: graph.DivOp) -> None:
 
 
 @gradient(graph.ModOp)
-def mod(code: AdjointCode, op: graph.ModOp) -> None:
+def mod(code: AdjointCode, op: graph.BinaryOp) -> None:
     """The seed, and minus the seed times the whole quotient, which is (a - a mod b) / b."""
     code.add(op.a, lambda: code.seed)
     code.add(op.b, lambda: code.seed * (code.term(op.result) - code.term(op.a)) / code.term(op.b))
 
 
 @gradient(graph.PowOp)
-def power(code: AdjointCode, op: graph.PowOp) -> None:
+def power(code: AdjointCode, op: graph.BinaryOp) -> None:
     """seed * b * a^(b - 1), 0 where b is, and seed * a^b * log(a), 0 where a is not positive."""
     a, b = code.term(op.a), code.term(op.b)
 

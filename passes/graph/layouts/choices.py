@@ -186,7 +186,7 @@ class LayoutProblem:
         for operand in op.operands:
             if operand not in self._constants:
                 found |= self._orders.get(operand, {})
-        if isinstance(op, graph.UnaryOp | graph.CastOp | graph.BinaryOp | graph.WhereOp):
+        if isinstance(op, graph.PointwiseOp):
             found |= dict.fromkeys(self._images.get(rank_of(op.result), ()))
         return found
 

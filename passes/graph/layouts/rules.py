@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects import graph
-from penstock.dialects.graph.base import integer, ints
+from penstock.dialects.graph.base import KeepsFinite, integer, ints
+from penstock.dialects.registry import Registry
 from penstock.passes.graph.layouts.forms import Order, plain, rank_of, shape_of
 from penstock.passes.graph.layouts.reshape import regrouped, reshaped, reshaped_blocks
-
-OpT = TypeVar("OpT", bound=Operation)
 
 
 class Need(NamedTuple):
@@ -42,59 +41,10 @@ class Choice(NamedTuple):
 
 
 Rule = Callable[[Any, Order], "Choice | None"]
-RULES: dict[type[Operation], Rule] = {}
+RULES: Registry[Rule] = Registry()
 """How ops are computed where an operand, or the result, is stored in a given order; None where they are not."""
 
-FINITE = (
-    graph.AbsOp,
-    graph.AddOp,
-    graph.BitwiseAndOp,
-    graph.BitwiseOrOp,
-    graph.BitwiseXorOp,
-    graph.CastOp,
-    graph.CeilOp,
-    graph.ClipOp,
-    graph.CompareOp,
-    graph.EluOp,
-    graph.ErfOp,
-    graph.FloorOp,
-    graph.GeluOp,
-    graph.HardSigmoidOp,
-    graph.HardSwishOp,
-    graph.IdentityOp,
-    graph.LeakyReluOp,
-    graph.MaxOp,
-    graph.MinOp,
-    graph.MulOp,
-    graph.NegOp,
-    graph.PreluOp,
-    graph.ReluOp,
-    graph.RoundOp,
-    graph.SeluOp,
-    graph.ShiftRightOp,
-    graph.SigmoidOp,
-    graph.SignOp,
-    graph.SubOp,
-    graph.TanhOp,
-    graph.WhereOp,
-)
-"""
-Ops that make numbers of the zeros that blocks hang over with. Of others, the logarithm or a quotient, may come what a
-product with the zeros of the filters does not take away, or a trap.
-"""
-
-
-def rule(
-    *classes: type[OpT],
-) -> Callable[[Callable[[OpT, Order], Choice | None]], Callable[[OpT, Order], Choice | None]]:
-    """Register the decorated function as the rule for `classes` and those derived from them."""
-
-    def register(function: Callable[[OpT, Order], Choice | None]) -> Callable[[OpT, Order], Choice | None]:
-        for op_class in classes:
-            RULES[op_class] = function
-        return function
-
-    return register
+rule = RULES.register
 
 
 def unchanged(op: Operation) -> Choice:
@@ -108,11 +58,14 @@ def beside(order: Order, rest: Sequence[SSAValue]) -> tuple[Need, ...]:
     return (Need(order), *(Need(plain(rank_of(value))) for value in rest))
 
 
-@rule(graph.UnaryOp, graph.CastOp, graph.BinaryOp, graph.WhereOp)
-def pointwise(op: Operation, order: Order) -> Choice | None:
-    """Elementwise ops are computed in any order."""
-    sizes = shape_of(op.results[0])
-    if len(order.perm) != len(sizes) or (order.is_padded(sizes) and not isinstance(op, FINITE)):
+@rule(graph.PointwiseOp)
+def pointwise(op: graph.PointwiseOp, order: Order) -> Choice | None:
+    """
+    Elementwise ops are computed in any order. What blocks hold beyond the end must stay finite, as a product with the
+    zeros of the filters takes away nothing else.
+    """
+    sizes = shape_of(op.result)
+    if len(order.perm) != len(sizes) or (order.is_padded(sizes) and not op.has_trait(KeepsFinite)):
         return None
     needs = tuple(Need(order) if shape_of(value) == sizes else Need(order, sizes) for value in op.operands)
     return Choice(needs, order)
@@ -227,5 +180,5 @@ def reshape(op: graph.ReshapeOp, order: Order) -> Choice | None:
 
 def choice_of(op: Operation, order: Order) -> Choice | None:
     """How `op` is computed where what it reads is stored in `order`; None where it is not."""
-    found = next((RULES[base] for base in type(op).__mro__ if base in RULES), None)
+    found = RULES.find(type(op))
     return None if found is None or order.is_plain else found(op, order)

@@ -19,7 +19,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp, tensor_of
-from penstock.dialects.graph.base import integer_bounds, is_unsigned
+from penstock.dialects.graph.base import SelectsElements, integer_bounds, is_unsigned
 from penstock.dialects.weights import Array, WeightStore
 from penstock.passes.graph.quantization.contraction_parts import (
     ContractionOp,
@@ -28,7 +28,6 @@ from penstock.passes.graph.quantization.contraction_parts import (
     on_integers,
     weight_axis,
 )
-from penstock.passes.graph.quantization.quantizer import MOVES
 from penstock.passes.graph.values import NodeBuilder, constant_array, derived, rebuilt
 
 BYTE = range(-128, 128)
@@ -131,7 +130,7 @@ class IntegerProducts(NodeBuilder):
                 op,
                 graph.PadOp(self.signed(op.x), pads=op.pads.get_values(), value=op.value.value.data - SIGN),
             )
-        if isinstance(op, MOVES):
+        if isinstance(op, GraphOp) and op.has_trait(SelectsElements):
             operands = [self.signed(op.operands[0]), *op.operands[1:]]
             result = graph.Tensor(i8, tensor_of(value).get_shape())
             return self._after(op, rebuilt(op, operands, result))

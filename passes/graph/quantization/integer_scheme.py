@@ -8,8 +8,8 @@ right, cut off and narrowed: y = narrow(clip((x * w + bias + 2^(s-1)) >> s)).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import i8, i32
@@ -136,7 +136,8 @@ class IntegerQuantizer(Quantizer):
         amount = self.constant(np.asarray(shift, np.int32), "shift")
         return self.add(graph.CastOp(self.add(graph.ShiftRightOp(rounded, amount), "shifted"), i8), "aligned")
 
-    forms: ClassVar[Mapping[type[Operation], Callable[[Any, Any], None]]] = {}
+    def form_of(self, op: graph.GraphOp) -> Callable[[Any, Any], None] | None:
+        return _FORMS.get(type(op))
 
 
 def _sum(quantizer: IntegerQuantizer, op: graph.AddOp | graph.SubOp) -> None:
@@ -265,7 +266,7 @@ def _reciprocal(count: int) -> tuple[int, int]:
     return bits, round((1 << bits) / count)
 
 
-IntegerQuantizer.forms = {
+_FORMS: dict[type[Operation], Callable[[Any, Any], None]] = {
     graph.AddOp: _sum,
     graph.SubOp: _sum,
     graph.MulOp: _product,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp
+from penstock.dialects.graph.base import HasQuantizedForm
 from penstock.passes.graph.quantization.contraction_parts import Contraction, ContractionOp
 from penstock.passes.graph.quantization.quantizer import Quantized, Quantizer
 from penstock.passes.graph.quantization.ranges import Range
@@ -27,10 +28,11 @@ from penstock.passes.graph.quantization.scales import (
 class QdqQuantizer(Quantizer):
     """Affine: each op works on dequantised integers, and its result is quantised."""
 
-    forms: ClassVar[Mapping[type[Operation], Callable[[Any, Any], None]]] = {}
-
     def scale_for(self, found: Range) -> Scale:
         return affine_scale(found)
+
+    def form_of(self, op: GraphOp) -> Callable[[Any, Any], None] | None:
+        return _around if op.has_trait(HasQuantizedForm) else None
 
     def dequantized(self, value: SSAValue, scale: Scale) -> SSAValue:
         """Emit the float of new integers."""
@@ -120,28 +122,3 @@ def _around(quantizer: QdqQuantizer, op: GraphOp) -> None:
     copy = op.clone({operand: quantizer.operand(operand) for operand in op.operands})
     real = quantizer.add_at(copy, "real", op.location)
     quantizer.define(op.result, Quantized(quantizer.quantized(real, scale, op.result), scale), op)
-
-
-QdqQuantizer.forms = dict.fromkeys(
-    (
-        graph.AddOp,
-        graph.SubOp,
-        graph.MulOp,
-        graph.MaxOp,
-        graph.MinOp,
-        graph.ReluOp,
-        graph.ClipOp,
-        graph.PadOp,
-        graph.ConcatOp,
-        graph.AveragePoolOp,
-        graph.GlobalAveragePoolOp,
-        graph.ReduceMeanOp,
-        graph.SigmoidOp,
-        graph.TanhOp,
-        graph.LeakyReluOp,
-        graph.HardSigmoidOp,
-        graph.HardSwishOp,
-        graph.GeluOp,
-    ),
-    _around,
-)

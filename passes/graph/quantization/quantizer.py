@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import LocationAttr, StringAttr, UnknownLoc, f32, i8
@@ -14,6 +14,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp, Tensor, tensor_of
+from penstock.dialects.graph.base import SelectsElements
 from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.quantization.contraction_parts import Contraction, ContractionOp, contraction_at
 from penstock.passes.graph.quantization.ranges import Range, value_names
@@ -52,26 +53,8 @@ class Refused(Exception):
     """Why an op has no integer form here."""
 
 
-MOVES = (
-    graph.ReshapeOp,
-    graph.TransposeOp,
-    graph.SliceOp,
-    graph.ExpandOp,
-    graph.MaxPoolOp,
-    graph.GlobalMaxPoolOp,
-    graph.ReduceMaxOp,
-    graph.ReduceMinOp,
-    graph.GatherOp,
-    graph.IdentityOp,
-)
-"""The ops whose result is made of elements of their first operand: integers go through as they are."""
-
-
 class Quantizer(NodeBuilder, ABC):
     """The rebuilding of one function, in place."""
-
-    forms: ClassVar[Mapping[type[Operation], Callable[[Any, Any], None]]]
-    """How ops other than contractions and moves are rebuilt; a form raises Refused before it emits anything."""
 
     def __init__(self, func: FuncOp, ranges: Mapping[str, Range], store: WeightStore, per_channel: bool):
         self.block: Block = func.body.block
@@ -97,8 +80,15 @@ class Quantizer(NodeBuilder, ABC):
         """Rebuild a contraction and what it absorbs; raises Refused."""
 
     @abstractmethod
+    def form_of(self, op: GraphOp) -> Callable[[Any, Any], None] | None:
+        """
+        How an op that is no contraction and selects no elements is rebuilt, by a function of the quantizer and the op,
+        which raises Refused before it emits anything; None if it has no form.
+        """
+
+    @abstractmethod
     def move(self, op: GraphOp, given: Quantized) -> SSAValue:
-        """Rebuild one of `MOVES` on integers."""
+        """Rebuild an op that selects elements on integers."""
 
     # the walk
 
@@ -141,13 +131,13 @@ class Quantizer(NodeBuilder, ABC):
             return True
         if not any(operand in self._integers for operand in op.operands):
             return False
-        if isinstance(op, MOVES):
+        if op.has_trait(SelectsElements):
             given = self._integers.get(op.operands[0])
             if given is None:
                 raise Refused("its data is no integers")
             self.define(op.results[0], Quantized(self.move(op, given), given.scale), op)
             return True
-        form = self.forms.get(type(op))
+        form = self.form_of(op)
         if form is None:
             raise Refused("it has no integer form")
         form(self, op)
@@ -260,6 +250,6 @@ class Quantizer(NodeBuilder, ABC):
         return old.owner.location if isinstance(old.owner, Operation) else UnknownLoc()
 
     def moved(self, op: GraphOp, data: SSAValue) -> GraphOp:
-        """A copy of one of `MOVES` on other data, of its element type."""
+        """A copy of an op that selects elements on other data, of its element type."""
         operands = [data, *(self.real(operand) for operand in op.operands[1:])]
         return rebuilt(op, operands, Tensor(tensor_of(data).element_type, tensor_of(op.result).get_shape()))

@@ -116,7 +116,7 @@ def _div(op: graph.DivOp, nodes: NodeBuilder) -> SSAValue | None:
     return nodes.add(graph.MulOp(op.a, nodes.constant(reciprocal, "reciprocal")))
 
 
-def _pow(op: graph.PowOp, nodes: NodeBuilder) -> SSAValue | None:
+def _pow(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
     if not has_type_of(op.a, op):
         return None
     if _is(op.b, 1):
@@ -128,13 +128,13 @@ def _of_itself(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
     return op.a if op.a == op.b else None
 
 
-def _and(op: graph.AndOp, nodes: NodeBuilder) -> SSAValue | None:
+def _and(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
     return next(
         (x for x, other in _pairs(op) if has_type_of(x, op) and (n := number_of(other)) is not None and n), None
     )
 
 
-def _or(op: graph.OrOp, nodes: NodeBuilder) -> SSAValue | None:
+def _or(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
     for x, other in _pairs(op):
         if has_type_of(x, op) and (number := number_of(other)) is not None and not number:
             return x

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 # Imported for their registrations.
 from penstock.runtime.interpreter.graph import (
-    attention,
     elementwise,
     indexing,
-    layout,
     nn,
     quantization,
     reduction,
@@ -27,14 +25,12 @@ from penstock.runtime.interpreter.graph.tensor_types import dtype_of, tensor_typ
 __all__ = [
     "IMPLEMENTATIONS",
     "Listener",
-    "attention",
     "dtype_of",
     "elementwise",
     "evaluate_op",
     "implementation_of",
     "implements",
     "indexing",
-    "layout",
     "nn",
     "quantization",
     "reduction",

@@ -14,12 +14,6 @@ from penstock.runtime.interpreter import bits
 from penstock.runtime.interpreter.graph.special import erf
 
 
-def _erf(x: Array) -> Array:
-    if x.dtype.itemsize >= 4:
-        return erf(x)
-    return erf(x.astype(np.float32)).astype(x.dtype)  # a 16-bit result, rounded once
-
-
 def divide(a: Array, b: Array) -> Array:
     """a / b; integers truncate towards zero, as in C."""
     if a.dtype.kind not in "iu":
@@ -58,7 +52,7 @@ FUNCTIONS: dict[str, Any] = {
     "cosh": np.cosh,
     "div": divide,
     "equal": np.equal,
-    "erf": _erf,
+    "erf": erf,
     "exp": np.exp,
     "expm1": np.expm1,
     "floor": np.floor,

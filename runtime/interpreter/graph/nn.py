@@ -1,4 +1,4 @@
-"""Matrix products, normalisations and softmax."""
+"""Matrix products, normalisations, softmax and attention."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.graph.attention import AttentionOp
+from penstock.dialects.graph.base import tensor_of
 from penstock.dialects.graph.layout import channel_axis
 from penstock.dialects.graph.nn import (
     BatchNormalizationOp,
@@ -88,3 +91,30 @@ def lrn(op: LrnOp, operands: Sequence[Array]) -> Array:
         total += squares[offset : offset + channels]
     base = number(op.bias.value.data) + number(op.alpha.value.data / size) * total
     return x / np.moveaxis(np.power(base, number(op.beta.value.data)), 0, axis)
+
+
+@implements(AttentionOp)
+@in_accumulator
+def attention(op: AttentionOp, operands: Sequence[Array]) -> Array:
+    """softmax(q k^T * scale + mask) v, divided by the sum of powers at the end."""
+    q, k, v = (np.transpose(operand, perm) for operand, perm in zip(operands[:3], op.perms, strict=False))
+    scores = _product(op, q, np.swapaxes(k, -1, -2))
+    if op.scale.value.data != 1:
+        scores = scores * scores.dtype.type(op.scale.value.data)
+    if op.mask is not None:
+        scores = scores + operands[3]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        largest = np.maximum.reduce(scores, axis=-1, keepdims=True, initial=-np.inf)
+        powers = np.exp(scores - largest)
+        if bool(op.zero_masked):
+            powers = np.where(largest == -np.inf, powers.dtype.type(0), powers)
+        total = np.add.reduce(powers, axis=-1, keepdims=True, dtype=scores.dtype)
+        if bool(op.zero_masked):
+            total = np.where(largest == -np.inf, total.dtype.type(1), total)
+        result = _product(op, powers.astype(numpy_dtype(tensor_of(op.v).element_type)), v) / total
+    return np.transpose(result, op.perms[3])
+
+
+def _product(op: AttentionOp, a: Array, b: Array) -> Array:
+    a, b, total = widened(op, a, b, a.shape[-1])
+    return np.asarray(in_type(np.matmul(a, b), total))

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from penstock.dialects.graph.convolution import ConvOp
 from penstock.dialects.graph.layout import (
     NCHW,
     NHWC,
@@ -21,6 +20,7 @@ from penstock.dialects.graph.layout import (
 )
 from penstock.dialects.graph.window import (
     AveragePoolOp,
+    ConvOp,
     GlobalAveragePoolOp,
     GlobalMaxPoolOp,
     GlobalPoolOp,
@@ -30,31 +30,29 @@ from penstock.dialects.graph.window import (
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.exact import in_type
 from penstock.runtime.interpreter.graph.accumulator import in_accumulator, widened
-from penstock.runtime.interpreter.graph.layout import transformed
 from penstock.runtime.interpreter.graph.reduction import extreme
 from penstock.runtime.interpreter.graph.registry import implements
-from penstock.runtime.interpreter.graph.shape import pad_with
+from penstock.runtime.interpreter.graph.shape import pad_with, transformed
 
 
 class Windows:
     """
-    The places of a sliding window in a padded input.
+    The positions of the sliding window of `op` in a padded input.
 
-    `x` has the layout given; `counts` are the numbers of places. Where windows hang over the end of the
+    `x` has the layout given; `counts` are the numbers of positions. Where windows reach beyond the
     padding (`ceil_mode`), `x` is padded further, with the same `filler`.
     """
 
     def __init__(
         self,
         x: Array,
+        op: ConvOp | PoolOp,
         layout: str,
-        kernel: Sequence[int],
-        strides: Sequence[int],
-        pads: Sequence[int],
-        dilations: Sequence[int],
         counts: Sequence[int],
         filler: object,
     ):
+        kernel = op.kernel_shape if isinstance(op, ConvOp) else op.kernel_shape.get_values()
+        strides, pads, dilations = (each.get_values() for each in (op.strides, op.pads, op.dilations))
         self.kernel, self.strides, self.dilations = kernel, strides, dilations
         self.counts = counts
         rank = len(kernel)
@@ -118,16 +116,7 @@ def conv(op: ConvOp, operands: Sequence[Array]) -> Array:
         layout = NHWC
     inputs, outputs = (w.shape[1], w.shape[0]) if layout == NCHW else w.shape[-2:]
     x, w, total = widened(op, x, w, inputs * math.prod(op.kernel_shape))
-    windows = Windows(
-        x,
-        layout,
-        op.kernel_shape,
-        op.strides.get_values(),
-        op.pads.get_values(),
-        op.dilations.get_values(),
-        counts,
-        x.dtype.type(0),
-    )
+    windows = Windows(x, op, layout, counts, x.dtype.type(0))
     group = op.group.value.data
     if inputs == 1 and outputs == group and group > 1:
         result = _depthwise(windows, w, layout)
@@ -183,16 +172,7 @@ def _channels_last(windows: Windows, w: Array, group: int) -> Array:
 def _pool(op: PoolOp, x: Array, filler: object, combine: Callable[[Array, Array], Any]) -> Array:
     """The elements of each window combined into one, in row-major order."""
     layout = op.layout.data
-    windows = Windows(
-        x,
-        layout,
-        op.kernel_shape.get_values(),
-        op.strides.get_values(),
-        op.pads.get_values(),
-        op.dilations.get_values(),
-        spatial_sizes(op.result_type, layout),
-        filler,
-    )
+    windows = Windows(x, op, layout, spatial_sizes(op.result_type, layout), filler)
     taps = windows.taps()
     total = next(taps).copy()
     for tap in taps:

@@ -28,7 +28,7 @@ from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.interpreter.graph import run_graph
-from penstock.runtime.interpreter.graph.layout import transformed
+from penstock.runtime.interpreter.graph.shape import transformed
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 Array = NDArray[Any]

@@ -1,0 +1,126 @@
+"""What a graph op declares is all that there is to say: fallbacks of all ops, and a new one in one class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import onnx
+import pytest
+from xdsl.dialects.builtin import Float32Type, FloatAttr
+from xdsl.irdl import irdl_op_definition, prop_def, traits_def
+
+import penstock
+from penstock.dialects import graph
+from penstock.dialects.context import make_context
+from penstock.dialects.graph.base import (
+    HasQuantizedForm,
+    IsConstantAlmostEverywhere,
+    KeepsFinite,
+    SelectsElements,
+    single,
+)
+from penstock.dialects.graph.formula import Scalar
+from penstock.dialects.graph.number import Number
+from penstock.dialects.weights import WeightStore
+from penstock.lowering.from_onnx import import_model
+from penstock.lowering.from_onnx.table import IMPORTERS, as_declared, imports
+from penstock.lowering.graph_to_tensor import GraphToTensorPass
+from penstock.lowering.graph_to_tensor.kernel import lowering_of
+from penstock.passes.graph.gradients import function as _rules  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from penstock.passes.graph.gradients.code import RULES as GRADIENTS
+from penstock.passes.graph.layouts.rules import RULES as LAYOUTS
+from penstock.runtime.interpreter import run_module
+from penstock.runtime.interpreter.graph import IMPLEMENTATIONS, implementation_of
+
+DOC = Path(__file__).parents[3] / "docs" / "graph_ops.md"
+T = TypeVar("T")
+
+APART = {graph.ConstantOp, graph.FusedOp, graph.YieldOp}
+"""Ops without operands, and those that hold or end groups."""
+TRAITS = (KeepsFinite, SelectsElements, HasQuantizedForm, IsConstantAlmostEverywhere)
+
+
+def computed(op_class: type[graph.GraphOp]) -> str:
+    return "registered" if IMPLEMENTATIONS.find(op_class) else "formula"
+
+
+def derivative(op_class: type[graph.GraphOp]) -> str:
+    if op_class.has_trait(IsConstantAlmostEverywhere):
+        return "zero"
+    return "rule" if GRADIENTS.find(op_class) else "refused"
+
+
+def layout(op_class: type[graph.GraphOp]) -> str:
+    if issubclass(op_class, graph.PointwiseOp):
+        return "any order" if op_class.has_trait(KeepsFinite) else "any order without padding"
+    has_own = "layout" in op_class.get_irdl_definition().properties
+    return "own" if has_own else "rule" if LAYOUTS.find(op_class) else "as it was"
+
+
+def rows() -> Iterator[str]:
+    for op_class in graph.OPS:
+        if issubclass(op_class, graph.GraphOp) and op_class not in APART:
+            traits = ", ".join(f"`{trait.__name__}`" for trait in TRAITS if op_class.has_trait(trait))
+            cells = (computed(op_class), derivative(op_class), layout(op_class), traits)
+            yield f"| `{op_class.name.removeprefix('graph.')}` | {' | '.join(cells)} |"
+
+
+def test_the_documented_fallback_of_every_op_is_the_one_it_takes() -> None:
+    lines = DOC.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("| `")] == list(rows())
+
+
+def test_every_op_is_computed_and_lowered() -> None:
+    ops = [op_class for op_class in graph.OPS if op_class not in APART]
+    assert [op_class.name for op_class in ops if implementation_of(op_class) is None] == []
+    assert [op_class.name for op_class in ops if lowering_of(op_class) is None] == []
+
+
+@irdl_op_definition
+class HardTanhOp(graph.UnaryOp):
+    """max(-limit, min(limit, x)): all that a package writes for it."""
+
+    name = "lab.hard_tanh"
+
+    limit = prop_def(FloatAttr[Float32Type], default_value=single(1.0))
+    custom_directives = (Number,)
+    traits = traits_def(KeepsFinite(), HasQuantizedForm())
+    assembly_format = "$x (`limit` custom<Number>($limit)^)? attr-dict `:` type($x)"
+
+    def formula(self, x: Scalar[T]) -> Scalar[T]:
+        return x.clamp(-self.limit.value.data, self.limit.value.data)
+
+
+@pytest.fixture
+def model() -> Iterator[onnx.ModelProto]:
+    imports("com.lab.HardTanh")(as_declared(HardTanhOp))
+    made = onnx.helper.make_graph(
+        [onnx.helper.make_node("HardTanh", ["x"], ["y"], "bounded", domain="com.lab", limit=2.5)],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 8])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 8])],
+    )
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.lab", 1)]
+    yield onnx.helper.make_model(made, opset_imports=opsets)
+    del IMPORTERS["com.lab.HardTanh"]
+
+
+X = np.linspace(-4, 4, 32, dtype=np.float32).reshape(4, 8)
+
+
+def test_a_new_elementwise_op_is_one_class(model: onnx.ModelProto) -> None:
+    module, store = import_model(model)
+    assert "lab.hard_tanh %x limit 2.5 : tensor<4x8xf32>" in str(module)
+    np.testing.assert_array_equal(run_module(module, [X], store)[0], np.clip(X, -2.5, 2.5))
+    GraphToTensorPass().apply(make_context(), module)
+    assert "lab.hard_tanh" not in str(module)
+    np.testing.assert_array_equal(run_module(module, [X], WeightStore())[0], np.clip(X, -2.5, 2.5))
+
+
+@pytest.mark.parametrize(("machine", "backend"), [(None, "native"), ("gemmini-fp32", "interpreter")])
+def test_a_new_elementwise_op_is_compiled(model: onnx.ModelProto, machine: str | None, backend: str) -> None:
+    engine = penstock.compile(model, machine=machine, backend=backend)  # pyright: ignore[reportArgumentType]
+    np.testing.assert_array_equal(engine(X)[0], np.clip(X, -2.5, 2.5))
