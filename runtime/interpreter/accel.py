@@ -20,7 +20,7 @@ from penstock.runtime.interpreter.generic import Evaluator
 from penstock.runtime.interpreter.loop import regions_of
 from penstock.runtime.interpreter.registry import interprets
 from penstock.runtime.interpreter.scopes import Region, array_of
-from penstock.runtime.interpreter.windows import Transfer, check_apart, move
+from penstock.runtime.interpreter.slices import Transfer, check_apart, move
 
 
 @interprets(accel.ReadyOp)

@@ -60,59 +60,45 @@ def divide_upwards(a: Any, b: Any) -> Any:
     return quotient + (quotient * b != a).astype(a.dtype)
 
 
-def _outside(a: Any, b: Any) -> Any:
-    bits = 8 * a.dtype.itemsize
-    return (b < 0) | (b >= bits)
+def _out_of_range(a: Any, b: Any) -> Any:
+    return (b < 0) | (b >= 8 * a.dtype.itemsize)
 
 
 def shift_left(a: Any, b: Any) -> Any:
     """a * 2^b, 0 when all bits are shifted out."""
-    return choose(_outside(a, b), a.dtype.type(0), np.left_shift(a, b))
+    return choose(_out_of_range(a, b), a.dtype.type(0), np.left_shift(a, b))
 
 
 def shift_right(a: Any, b: Any) -> Any:
     """a / 2^b downwards, for unsigned `a` 0 and for signed `a` its sign when all bits are shifted out."""
     last = a.dtype.type(8 * a.dtype.itemsize - 1)
-    gone = np.right_shift(np.right_shift(a, last), a.dtype.type(1))
-    return choose(_outside(a, b), gone, np.right_shift(a, b))
+    sign = np.right_shift(np.right_shift(a, last), a.dtype.type(1))
+    return choose(_out_of_range(a, b), sign, np.right_shift(a, b))
 
 
-def population(width: int) -> Function:
-    """The function that counts the ones among `width` bits."""
-
-    def count(a: Any) -> Any:
-        rest = unsigned(a, width).astype(np.uint64)
-        ones = np.zeros_like(rest)
-        for _ in range(width):
-            ones += rest & np.uint64(1)
-            rest = rest >> np.uint64(1)
-        return ones.astype(a.dtype)
-
-    return count
+def population(a: Any, width: int) -> Any:
+    """The number of ones among `width` bits."""
+    rest = unsigned(a, width).astype(np.uint64)
+    ones = np.zeros_like(rest)
+    for _ in range(width):
+        ones += rest & np.uint64(1)
+        rest = rest >> np.uint64(1)
+    return ones.astype(a.dtype)
 
 
-def leading_zeros(width: int) -> Function:
-    """The function that counts the zeros above the highest one of `width` bits."""
-
-    def count(a: Any) -> Any:
-        rest = unsigned(a, width).astype(np.uint64)
-        zeros = np.full_like(rest, width)
-        for _ in range(width):
-            zeros -= (rest != 0).astype(np.uint64)
-            rest = rest >> np.uint64(1)
-        return zeros.astype(a.dtype)
-
-    return count
+def leading_zeros(a: Any, width: int) -> Any:
+    """The number of zeros above the highest one of `width` bits."""
+    rest = unsigned(a, width).astype(np.uint64)
+    zeros = np.full_like(rest, width)
+    for _ in range(width):
+        zeros -= (rest != 0).astype(np.uint64)
+        rest = rest >> np.uint64(1)
+    return zeros.astype(a.dtype)
 
 
-def trailing_zeros(width: int) -> Function:
-    """The function that counts the zeros below the lowest one of `width` bits."""
-    ones = population(width)
-
-    def count(a: Any) -> Any:
-        return ones(np.bitwise_and(np.invert(a), a - a.dtype.type(1)))
-
-    return count
+def trailing_zeros(a: Any, width: int) -> Any:
+    """The number of zeros below the lowest one of `width` bits."""
+    return population(np.bitwise_and(np.invert(a), a - a.dtype.type(1)), width)
 
 
 def fused_multiply_add(a: Any, b: Any, c: Any) -> Any:

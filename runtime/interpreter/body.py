@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.traits import IsTerminator
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.runtime.interpreter.elementwise import ELEMENTWISE, constant_of
+from penstock.runtime.interpreter.arithmetic import ARITHMETIC, constant_of
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def compile_expression(
 
 
 def _function_of(op: Operation) -> Callable[..., Any]:
-    maker = ELEMENTWISE.get(type(op))
-    if maker is None:
+    rule = ARITHMETIC.get(type(op))
+    if rule is None:
         raise UserError(f"{op.name} has no elementwise meaning", loc=location_of(op), status=UNSUPPORTED)
-    return maker(op)
+    return rule.on_arrays(op)

@@ -164,6 +164,11 @@ class Command:
     queue: TokenQueue | None = None
     token: Token = field(default_factory=Token)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it starts only when all earlier commands of its unit are complete."""
+        return self.kind is Kind.EXEC or (self.kind is Kind.TRANSFER and self.outstanding == 1)
+
     def start(self) -> None:
         """Check what is read; what is written is in flight from now on."""
         self._check_reads(self.reads)

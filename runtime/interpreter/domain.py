@@ -10,18 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from xdsl.ir.affine import (
-    AffineBinaryOpExpr,
-    AffineBinaryOpKind,
-    AffineConstantExpr,
-    AffineDimExpr,
-    AffineExpr,
-    AffineMap,
-)
+from xdsl.dialects.builtin import ShapedType
+from xdsl.ir.affine import AffineMap
 
 from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.weights import Array
@@ -98,8 +92,8 @@ class Access:
 
     def indices(self, extents: Sequence[int]) -> list[Array]:
         """For each dim of the operand its index at every point, as arrays that broadcast to the domain."""
-        mesh = [axis_indices(dim, extents) for dim in range(len(extents))]
-        return [np.asarray(_evaluate(expr, mesh)) for expr in self.index_map.results]
+        mesh: list[Any] = [axis_indices(dim, extents) for dim in range(len(extents))]
+        return [np.asarray(expr.eval(mesh, [])) for expr in self.index_map.results]
 
     def strides(self, strides: Sequence[int], extents: Sequence[int]) -> list[int]:
         """The stride of each dim of the domain in the operand; only for linear accesses."""
@@ -153,29 +147,6 @@ def axis_indices(dim: int, extents: Sequence[int]) -> Array:
     shape = [1] * len(extents)
     shape[dim] = extents[dim]
     return np.arange(extents[dim], dtype=np.int64).reshape(shape)
-
-
-def _evaluate(expr: AffineExpr, mesh: Sequence[Array]) -> Any:
-    match expr:
-        case AffineConstantExpr():
-            return expr.value
-        case AffineDimExpr():
-            return mesh[expr.position]
-        case AffineBinaryOpExpr():
-            left, right = _evaluate(expr.lhs, mesh), _evaluate(expr.rhs, mesh)
-            match expr.kind:
-                case AffineBinaryOpKind.Add:
-                    return left + right
-                case AffineBinaryOpKind.Mul:
-                    return left * right
-                case AffineBinaryOpKind.Mod:
-                    return left % right
-                case AffineBinaryOpKind.FloorDiv:
-                    return left // right
-                case AffineBinaryOpKind.CeilDiv:
-                    return -(-left // right)
-        case _:
-            raise ValueError(f"{expr} has symbols")
 
 
 def view_over(array: Array, access: Access, order: Sequence[int], extents: Sequence[int]) -> Array:
@@ -237,19 +208,12 @@ def self_overlaps(shape: Sequence[int], access: Access, dims: Sequence[int], ext
     if access.forms is None:
         return bool(dims)
     reach = 0
-    strides = access.strides(_packed_strides(shape), extents)
+    strides = access.strides(cast("tuple[int, ...]", ShapedType.strides_for_shape(shape)), extents)
     for stride, extent in sorted((abs(strides[dim]), extents[dim]) for dim in dims if extents[dim] > 1):
         if stride <= reach:
             return True
         reach += stride * (extent - 1)
     return False
-
-
-def _packed_strides(shape: Sequence[int]) -> list[int]:
-    strides = [1] * len(shape)
-    for dim in range(len(shape) - 2, -1, -1):
-        strides[dim] = strides[dim + 1] * max(shape[dim + 1], 1)
-    return strides
 
 
 def points(dims: Sequence[int], extents: Sequence[int]) -> Iterator[tuple[int, ...]]:

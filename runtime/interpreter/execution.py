@@ -16,9 +16,8 @@ from penstock.dialects.diagnostics import UserError, calls_itself, did_you_mean,
 from penstock.dialects.machine import TargetOp, find_target
 from penstock.runtime.interpreter.counters import Counters
 from penstock.runtime.interpreter.ownership import Ownership
-from penstock.runtime.interpreter.scalar_memory import UndefinedRead
 from penstock.runtime.interpreter.schedule import Order, Schedule
-from penstock.runtime.interpreter.scopes import Memory
+from penstock.runtime.interpreter.scopes import Memory, UndefinedRead
 from penstock.runtime.interpreter.source import Compiled, Listener, compile_function
 
 T = TypeVar("T")
@@ -28,7 +27,7 @@ _FAULTS_OF_PROGRAMS = (IndexError, OverflowError, TypeError, ValueError, ZeroDiv
 
 
 _INLINE_HELPERS = {
-    str(Path(__file__).with_name(name)) for name in ("addresses.py", "control.py", "scalar.py", "scalar_memory.py")
+    str(Path(__file__).with_name(name)) for name in ("arithmetic.py", "control.py", "scalar.py", "scopes.py")
 }
 """The files of the functions that inline code calls."""
 

@@ -32,10 +32,9 @@ from penstock.runtime.interpreter.scopes import (
     strided,
     written,
 )
-from penstock.runtime.interpreter.slices import SliceSpec, filled
-from penstock.runtime.interpreter.tensor import run_generic
+from penstock.runtime.interpreter.slices import SliceSpec, Transfer, check_apart, filled, move
+from penstock.runtime.interpreter.tensor import check_cast, regrouped, run_generic
 from penstock.runtime.interpreter.values import dtype_of, undefined
-from penstock.runtime.interpreter.windows import Transfer, check_apart, move
 
 
 @interprets(memref.AllocOp, memref.AllocaOp)
@@ -127,11 +126,7 @@ def _reshape(
     execution: Execution, op: memref.ExpandShapeOp | memref.CollapseShapeOp, args: Sequence[Any]
 ) -> Sequence[Any]:
     source = args[0]
-    if isinstance(op, memref.ExpandShapeOp):
-        shape = filled(op.static_output_shape.get_values(), args[1:])
-    else:
-        groups = [[dim.value.data for dim in group] for group in op.reassociation]
-        shape = [int(np.prod([source.shape[dim] for dim in group], dtype=np.int64)) for group in groups]
+    shape = regrouped(op, source.shape, args[1:])
     if type(source) is Buffer:
         per_element = source.tags.shape[-1]
         tags = _reshaped(source.tags, [*shape, per_element], op)
@@ -149,9 +144,7 @@ def _reshaped(array: Array, shape: Sequence[int], op: Operation) -> Array:
 @interprets(memref.CastOp, memref.MemorySpaceCastOp)
 def _cast(execution: Execution, op: memref.CastOp | memref.MemorySpaceCastOp, args: Sequence[Any]) -> Sequence[Any]:
     if isinstance(op.dest.type, MemRefType):
-        for dim, (size, wanted) in enumerate(zip(args[0].shape, op.dest.type.get_shape(), strict=True)):
-            if wanted not in (DYNAMIC_INDEX, size):
-                raise UserError(f"dim {dim} has size {size}, cast to {wanted}", loc=location_of(op))
+        check_cast(op, args[0].shape, op.dest.type.get_shape())
     return args
 
 

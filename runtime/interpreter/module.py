@@ -20,7 +20,7 @@ from penstock.dialects.functions import body_block
 from penstock.dialects.mem import memref_of
 from penstock.dialects.verification import find_invalid
 from penstock.dialects.weights import Array, WeightStore
-from penstock.runtime.interpreter import accel, addresses, control, loop, scalar, tensor
+from penstock.runtime.interpreter import accel, control, loop, scalar, tensor
 from penstock.runtime.interpreter.counters import Counters
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.graph import implementation_of, run_graph
@@ -29,7 +29,7 @@ from penstock.runtime.interpreter.scopes import undefined_memref
 from penstock.runtime.interpreter.source import Listener
 from penstock.runtime.interpreter.values import dtype_of
 
-__all__ = ["accel", "addresses", "control", "loop", "run_function", "run_module", "scalar", "tensor"]
+__all__ = ["accel", "control", "loop", "run_function", "run_module", "scalar", "tensor"]
 
 WEIGHT = "graph.weight"
 """Argument attribute: the name of the store's entry that the argument is."""

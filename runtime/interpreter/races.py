@@ -82,8 +82,7 @@ class Races:
         if unit is None:
             unit = self._units[command.unit] = _Unit(len(self._units))
         before = join(self._host, unit.started)
-        alone = command.kind in (Kind.EXEC, Kind.PUSH) or (command.kind is Kind.TRANSFER and command.outstanding == 1)
-        before = join(before, unit.all if alone else unit.execs)
+        before = join(before, unit.all if command.is_alone or command.kind is Kind.PUSH else unit.execs)
         for token in command.after:
             before = join(before, token.clock(self._epoch))
         for touch in command.reads:

@@ -1,307 +1,71 @@
 """
-Scalar ops of `arith` and `math` as Python source.
+Scalar ops as Python source: `arith`, `math`, `affine.apply`, `affine.min`, `memref.load` and `memref.store`.
 
-A float is computed in float64 and then rounded to its type, which is correct rounding (see `Rounder`); f32 goes
-through an `array('f')` cell, the quickest way there is. An integer is kept in the signed range of its width. What
-has no template here is computed by its elementwise function on NumPy scalars.
+What `arithmetic` has a template for is inline. A float is rounded to its type by a store and a load, which is correct
+(see `_Rounder`); f32 goes through an `array('f')` cell, the quickest way there is.
 """
 
 from __future__ import annotations
 
 import math as python_math
 from array import array
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from xdsl.dialects import arith, math, memref
-from xdsl.dialects.builtin import (
-    BFloat16Type,
-    DenseIntOrFPElementsAttr,
-    Float16Type,
-    Float32Type,
-    Float64Type,
-    TensorType,
+from xdsl.dialects import affine, arith, memref
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, Float32Type, Float64Type, TensorType
+from xdsl.ir import Operation, SSAValue
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind,
+    AffineConstantExpr,
+    AffineDimExpr,
+    AffineExpr,
+    AffineSymExpr,
 )
-from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.elementwise import ELEMENTWISE, constant_of
+from penstock.runtime.interpreter.arithmetic import ARITHMETIC, constant_of
 from penstock.runtime.interpreter.ownership import is_tensor_select
 from penstock.runtime.interpreter.registry import EMITTERS, emits
-from penstock.runtime.interpreter.scalar_memory import Rounder
 from penstock.runtime.interpreter.source import Writer
 from penstock.runtime.interpreter.values import dtype_of, scalar_of, width_of
 
-_FLOATS = (Float16Type, BFloat16Type, Float32Type, Float64Type)
 
-
-# helpers that the source calls
-
-
-def _divide(a: float, b: float) -> float:
-    """a / b where b is zero."""
-    if a == 0 or a != a:
-        return python_math.nan
-    return python_math.copysign(python_math.inf, a) * python_math.copysign(1.0, b)
-
-
-def _tie_high(a: float, b: float) -> float:
-    """The maximum of two floats that do not compare: NaN, or a zero."""
-    return a + b if a == b == 0 else (a if a == b else python_math.nan)
-
-
-def _tie_low(a: float, b: float) -> float:
-    return -((-a) + (-b)) if a == b == 0 else (a if a == b else python_math.nan)
-
-
-def _square_root(a: float) -> float:
-    return python_math.sqrt(a) if a >= 0 else (a if a == 0 else python_math.nan)
-
-
-def _divide_towards_zero(a: int, b: int) -> int:
-    quotient = abs(a) // abs(b)
-    return quotient if (a < 0) == (b < 0) else -quotient
-
-
-# integers
-
-
-def _wrapped(expression: str, type: Attribute) -> str:
-    """An expression wrapped to its integer type; numbers of type index are never wrapped."""
-    width = width_of(type)
-    return expression if width is None else _wrapped_to(expression, width)
-
-
-def _wrapped_to(expression: str, width: int) -> str:
-    half = 1 << (width - 1)
-    return f"(({expression}) + {half} & {2 * half - 1}) - {half}"
-
-
-def _unsigned(name: str, type: Attribute) -> str:
-    width = width_of(type) or 64
-    return f"({name} & {(1 << width) - 1})"
-
-
-def _integer(template: str) -> Callable[[Writer, Any], None]:
-    """The emitter of an integer op by a template of `a` and `b` whose result may need wrapping."""
-
-    def emit(writer: Writer, op: Any) -> None:
-        if width_of(op.result.type) == 1:
-            emit_elementwise(writer, op)
-            return
-        expression = template.format(a=writer.name(op.lhs), b=writer.name(op.rhs))
-        writer.assign(op.result, _wrapped(expression, op.result.type))
-        if {op.lhs, op.rhs} <= writer.non_negative and "-" not in template and width_of(op.result.type) is None:
-            writer.non_negative.add(op.result)
-
-    return emit
-
-
-def _exact(template: str) -> Callable[[Writer, Any], None]:
-    """The emitter of an integer op whose result is in range; `ua` and `ub` are the operands read as unsigned."""
-
-    def emit(writer: Writer, op: Any) -> None:
-        type = op.result.type
-        if width_of(type) == 1:
-            emit_elementwise(writer, op)
-            return
-        a, b = writer.name(op.lhs), writer.name(op.rhs)
-        names = {"a": a, "b": b, "ua": _unsigned(a, type), "ub": _unsigned(b, type), "w": (width_of(type) or 64) - 1}
-        expression = template.format(**names)
-        was_unsigned = "{ua}" in template
-        writer.assign(op.result, _wrapped_to(expression, width_of(type) or 64) if was_unsigned else expression)
-        if {op.lhs, op.rhs} <= writer.non_negative:
-            writer.non_negative.add(op.result)
-
-    return emit
-
-
-for _op, _template in (
-    (arith.AddiOp, "{a} + {b}"),
-    (arith.SubiOp, "{a} - {b}"),
-    (arith.MuliOp, "{a} * {b}"),
-):
-    EMITTERS[_op] = _integer(_template)
-for _op, _template in (
-    (arith.MinSIOp, "{a} if {a} < {b} else {b}"),
-    (arith.MaxSIOp, "{a} if {a} > {b} else {b}"),
-    (arith.AndIOp, "{a} & {b}"),
-    (arith.OrIOp, "{a} | {b}"),
-    (arith.XOrIOp, "{a} ^ {b}"),
-    (arith.FloorDivSIOp, "{a} // {b}"),
-    (arith.CeilDivSIOp, "-(-{a} // {b})"),
-    (arith.DivUIOp, "{ua} // {ub}"),
-    (arith.RemUIOp, "{ua} % {ub}"),
-    (arith.ShRSIOp, "{a} >> ({b} if 0 <= {b} <= {w} else {w})"),
-):
-    EMITTERS[_op] = _exact(_template)
-
-
-@emits(arith.DivSIOp, arith.RemSIOp)
-def _emit_signed_division(writer: Writer, op: arith.DivSIOp | arith.RemSIOp) -> None:
-    if width_of(op.result.type) == 1:
-        emit_elementwise(writer, op)
+def _emit_arithmetic(writer: Writer, op: Operation) -> None:
+    rule, result = ARITHMETIC[type(op)], op.results[0]
+    template = None if rule.template is None else rule.template(op)
+    if template is None:
+        _call_on_arrays(writer, op)
         return
-    a, b = writer.name(op.lhs), writer.name(op.rhs)
-    non_negative = {op.lhs, op.rhs} <= writer.non_negative
-    divide = writer.bind(_divide_towards_zero, "divide")
-    quotient = f"{a} // {b}" if non_negative else f"{divide}({a}, {b})"
-    if isinstance(op, arith.DivSIOp):
-        writer.assign(op.result, _wrapped(quotient, op.result.type))
-    else:
-        writer.assign(op.result, f"{a} % {b}" if non_negative else f"{a} - {b} * {quotient}")
-    if non_negative:
-        writer.non_negative.add(op.result)
+    is_non_negative = writer.non_negative.issuperset(op.operands)
+    needs_wrap = rule.wraps
+    if is_non_negative and rule.on_non_negative is not None:
+        template, needs_wrap = rule.on_non_negative, False
+    width, operand_width = width_of(result.type), width_of(op.operands[0].type) or 64
+    names = dict(zip("ab", map(writer.name, op.operands), strict=False))
+    for letter, name in list(names.items()):
+        names[f"u{letter}"] = f"({name} & {(1 << operand_width) - 1})"
+    helper = writer.bind(rule.helper, "h") if rule.helper is not None else ""
+    expression = template.format(**names, w=operand_width - 1, h=helper)
+    if rule.rounds:
+        assign_rounded(writer, result, expression)
+        return
+    if width is None and "{ua}" in template:
+        width = 64  # other numbers of type index are never wrapped
+    if needs_wrap and width is not None:
+        half = 1 << (width - 1)
+        expression = f"(({expression}) + {half} & {2 * half - 1}) - {half}"
+    writer.assign(result, expression)
+    if is_non_negative and rule.keeps_non_negative and not (needs_wrap and width is not None):
+        writer.non_negative.add(result)
 
 
-_SIGNED = ("==", "!=", "<", "<=", ">", ">=")
-
-
-@emits(arith.CmpiOp)
-def _emit_cmpi(writer: Writer, op: arith.CmpiOp) -> None:
-    a, b, predicate = writer.name(op.lhs), writer.name(op.rhs), op.predicate.value.data
-    if width_of(op.lhs.type) == 1 and 2 <= predicate < 6:
-        a, b = b, a  # a true i1 is -1
-    elif predicate >= 6:
-        a, b, predicate = _unsigned(a, op.lhs.type), _unsigned(b, op.lhs.type), predicate - 4
-    writer.assign(op.result, f"{a} {_SIGNED[predicate]} {b}")
-
-
-@emits(arith.IndexCastOp, arith.ExtSIOp, arith.TruncIOp)
-def _emit_integer_cast(writer: Writer, op: arith.IndexCastOp | arith.ExtSIOp | arith.TruncIOp) -> None:
-    name = writer.name(op.input)
-    if 1 in (width_of(op.input.type), width_of(op.result.type)):
-        emit_elementwise(writer, op)
-    elif isinstance(op, arith.ExtSIOp):
-        writer.assign(op.result, name)
-    else:
-        writer.assign(op.result, _wrapped(name, op.result.type))
-        if op.input in writer.non_negative and width_of(op.result.type) is None:
-            writer.non_negative.add(op.result)
-
-
-@emits(arith.ExtUIOp)
-def _emit_extui(writer: Writer, op: arith.ExtUIOp) -> None:
-    name = writer.name(op.input)
-    writer.assign(op.result, f"int({name})" if width_of(op.input.type) == 1 else _unsigned(name, op.input.type))
-
-
-@emits(arith.SelectOp)
-def _emit_select(writer: Writer, op: arith.SelectOp) -> None:
-    chosen = f"{writer.name(op.lhs)} if {writer.name(op.cond)} else {writer.name(op.rhs)}"
-    # A tensor chosen as a whole gets an array of its own, so that no other name can change it.
-    writer.assign(op.result, f"({chosen}).copy()" if is_tensor_select(op) else chosen)
-    if {op.lhs, op.rhs} <= writer.non_negative:
-        writer.non_negative.add(op.result)
-    writer.defined(op.results)
-
-
-# floats
-
-
-def assign_rounded(writer: Writer, value: SSAValue, expression: str) -> None:
-    """Define a float value by an expression in float64."""
-    if isinstance(value.type, Float64Type) or _stored_only(value):
-        writer.assign(value, expression)
-    elif isinstance(value.type, Float32Type):
-        cell = writer.bind(_cell_of(writer), "cell")
-        writer.line(f"{cell}[0] = {expression}")
-        writer.assign(value, f"{cell}[0]")
-    else:
-        rounder = writer.bind(_rounder_of(writer, dtype_of(value.type)), "round")
-        writer.assign(value, f"{rounder}({expression})")
-
-
-def _stored_only(value: SSAValue) -> bool:
-    """Whether the only thing that happens to an f32 value is a store, which rounds it."""
-    return isinstance(value.type, Float32Type) and all(
-        isinstance(use.operation, memref.StoreOp) and use.index == 0 for use in value.uses
-    )
-
-
-def _cell_of(writer: Writer) -> array[float]:
-    return writer.execution.kept("f32 cell", lambda: array("f", [0.0]))
-
-
-def _rounder_of(writer: Writer, dtype: np.dtype[Any]) -> Rounder:
-    return writer.execution.kept(f"{dtype} cell", lambda: Rounder(dtype))
-
-
-def _float_binary(template: str, helper: Callable[..., float] | None = None, *, rounds: bool = True) -> Any:
-    def emit(writer: Writer, op: Any) -> None:
-        if not isinstance(op.result.type, _FLOATS):
-            emit_elementwise(writer, op)
-            return
-        called = writer.bind(helper, "h") if helper is not None else ""
-        expression = template.format(a=writer.name(op.lhs), b=writer.name(op.rhs), h=called)
-        if rounds:
-            assign_rounded(writer, op.result, expression)
-        else:
-            writer.assign(op.result, expression)
-
-    return emit
-
-
-def _float_unary(template: str, helper: Callable[..., float] | None = None, *, rounds: bool = True) -> Any:
-    def emit(writer: Writer, op: Any) -> None:
-        if not isinstance(op.result.type, _FLOATS):
-            emit_elementwise(writer, op)
-            return
-        called = writer.bind(helper, "h") if helper is not None else ""
-        expression = template.format(a=writer.name(op.operands[0]), h=called)
-        if rounds:
-            assign_rounded(writer, op.result, expression)
-        else:
-            writer.assign(op.result, expression)
-
-    return emit
-
-
-EMITTERS[arith.AddfOp] = _float_binary("{a} + {b}")
-EMITTERS[arith.SubfOp] = _float_binary("{a} - {b}")
-EMITTERS[arith.MulfOp] = _float_binary("{a} * {b}")
-EMITTERS[arith.DivfOp] = _float_binary("{a} / {b} if {b} else {h}({a}, {b})", _divide)
-EMITTERS[arith.MaximumfOp] = _float_binary(
-    "{a} if {a} > {b} else {b} if {a} < {b} else {h}({a}, {b})", _tie_high, rounds=False
-)
-EMITTERS[arith.MinimumfOp] = _float_binary(
-    "{a} if {a} < {b} else {b} if {a} > {b} else {h}({a}, {b})", _tie_low, rounds=False
-)
-EMITTERS[arith.NegfOp] = _float_unary("-{a}", rounds=False)
-EMITTERS[math.AbsFOp] = _float_unary("abs({a})", rounds=False)
-EMITTERS[math.SqrtOp] = _float_unary("{h}({a})", _square_root)
-EMITTERS[arith.ExtFOp] = _float_unary("{a}", rounds=False)
-EMITTERS[arith.TruncFOp] = _float_unary("{a}")
-
-_CMPF = (
-    "False", "{a} == {b}", "{a} > {b}", "{a} >= {b}", "{a} < {b}", "{a} <= {b}", "{a} < {b} or {a} > {b}",
-    "{a} == {a} and {b} == {b}", "not ({a} < {b} or {a} > {b})", "not {a} <= {b}", "not {a} < {b}",
-    "not {a} >= {b}", "not {a} > {b}", "{a} != {b}", "{a} != {a} or {b} != {b}", "True",
-)  # fmt: skip
-
-
-@emits(arith.CmpfOp)
-def _emit_cmpf(writer: Writer, op: arith.CmpfOp) -> None:
-    template = _CMPF[op.predicate.value.data]
-    writer.assign(op.result, template.format(a=writer.name(op.lhs), b=writer.name(op.rhs)))
-
-
-@emits(arith.SIToFPOp)
-def _emit_sitofp(writer: Writer, op: arith.SIToFPOp) -> None:
-    if (width_of(op.input.type) or 64) > 32 or width_of(op.input.type) == 1:
-        emit_elementwise(writer, op)  # float64 would round once more
-    else:
-        assign_rounded(writer, op.result, f"float({writer.name(op.input)})")
-
-
-# everything else
-
-
-def emit_elementwise(writer: Writer, op: Operation) -> None:
-    """Compute an op of scalars by its elementwise function."""
-    function = ELEMENTWISE[type(op)](op)
+def _call_on_arrays(writer: Writer, op: Operation) -> None:
+    """Compute an op of scalars by its function on arrays."""
+    function = ARITHMETIC[type(op)].on_arrays(op)
     # Arrays of one element: NumPy computes some functions of its scalars another way, and rounds them differently.
     cells = [np.zeros(1, dtype_of(operand.type, op)) for operand in op.operands]
 
@@ -314,8 +78,55 @@ def emit_elementwise(writer: Writer, op: Operation) -> None:
     writer.assign(op.results[0], f"{writer.bind(compute, 'compute')}({arguments})")
 
 
-for _op in ELEMENTWISE:
-    EMITTERS.setdefault(_op, emit_elementwise)
+for _op in ARITHMETIC:
+    EMITTERS[_op] = _emit_arithmetic
+
+
+class _Rounder:
+    """
+    Cells that round a Python float to a narrower type: store, then load.
+
+    One operation on operands of the narrow type, done in float64 and then rounded, is correctly rounded for +, -,
+    *, / and the square root, as 53 >= 2 * 24 + 2 (Figueroa, When is double rounding innocuous, 1995).
+    """
+
+    def __init__(self, dtype: np.dtype[Any]):
+        self._cell = np.zeros(1, dtype)
+
+    def __call__(self, number: float) -> float:
+        self._cell[0] = number
+        return float(self._cell[0])
+
+
+def assign_rounded(writer: Writer, value: SSAValue, expression: str) -> None:
+    """Define a float value by an expression in float64."""
+    if isinstance(value.type, Float64Type) or _stored_only(value):
+        writer.assign(value, expression)
+    elif isinstance(value.type, Float32Type):
+        cell = writer.bind(writer.execution.kept("f32 cell", lambda: array("f", [0.0])), "cell")
+        writer.line(f"{cell}[0] = {expression}")
+        writer.assign(value, f"{cell}[0]")
+    else:
+        dtype = dtype_of(value.type)
+        rounder = writer.bind(writer.execution.kept(f"{dtype} cell", lambda: _Rounder(dtype)), "round")
+        writer.assign(value, f"{rounder}({expression})")
+
+
+def _stored_only(value: SSAValue) -> bool:
+    """Whether the only thing that happens to an f32 value is a store, which rounds it."""
+    return isinstance(value.type, Float32Type) and all(
+        isinstance(use.operation, memref.StoreOp) and use.index == 0 for use in value.uses
+    )
+
+
+@emits(arith.SelectOp)
+def _emit_select(writer: Writer, op: arith.SelectOp) -> None:
+    chosen = f"{writer.name(op.lhs)} if {writer.name(op.cond)} else {writer.name(op.rhs)}"
+    # A tensor chosen as a whole gets an array of its own, so that no other name can change it.
+    writer.assign(op.result, f"({chosen}).copy()" if is_tensor_select(op) else chosen)
+    if {op.lhs, op.rhs} <= writer.non_negative:
+        writer.non_negative.add(op.result)
+    writer.defined(op.results)
 
 
 def dense_array(op: Operation, attr: DenseIntOrFPElementsAttr) -> Array:
@@ -342,3 +153,67 @@ def _emit_constant(writer: Writer, op: arith.ConstantOp) -> None:
         writer.alias(op.result, f"({number!r})")
     if not isinstance(number, float) and number >= 0:
         writer.non_negative.add(op.result)
+
+
+# addresses
+
+
+def _outside() -> None:
+    raise IndexError("an index is negative")
+
+
+def _affine(expr: AffineExpr, names: Sequence[str], num_dims: int) -> str:
+    match expr:
+        case AffineConstantExpr():
+            return f"({expr.value})" if expr.value < 0 else str(expr.value)
+        case AffineDimExpr():
+            return names[expr.position]
+        case AffineSymExpr():
+            return names[num_dims + expr.position]
+        case AffineBinaryOpExpr():
+            a, b = _affine(expr.lhs, names, num_dims), _affine(expr.rhs, names, num_dims)
+            match expr.kind:
+                case AffineBinaryOpKind.Add:
+                    return f"({a} + {b})"
+                case AffineBinaryOpKind.Mul:
+                    return f"({a} * {b})"
+                case AffineBinaryOpKind.Mod:
+                    return f"({a} % {b})"
+                case AffineBinaryOpKind.FloorDiv:
+                    return f"({a} // {b})"
+                case AffineBinaryOpKind.CeilDiv:
+                    return f"-(-{a} // {b})"
+        case _:
+            raise TypeError(f"{expr} is no affine expression")
+
+
+@emits(affine.ApplyOp, affine.MinOp)
+def _emit_affine(writer: Writer, op: affine.ApplyOp | affine.MinOp) -> None:
+    index_map = op.map.data
+    names = [writer.name(operand) for operand in op.operands]
+    results = [_affine(expr, names, index_map.num_dims) for expr in index_map.results]
+    writer.assign(op.result, results[0] if len(results) == 1 else f"min({', '.join(results)})")
+    if writer.non_negative.issuperset(op.operands) and all("-" not in result for result in results):
+        writer.non_negative.add(op.result)
+
+
+def _index(writer: Writer, indices: Sequence[SSAValue]) -> str:
+    """The subscript of an access, after the checks that it needs: Python would count a negative index from the end."""
+    unchecked = [writer.name(index) for index in indices if index not in writer.non_negative]
+    if unchecked:
+        condition = " or ".join(f"{name} < 0" for name in unchecked)
+        writer.line(f"if {condition}: {writer.bind(_outside, 'outside')}()")
+    names = [writer.name(index) for index in indices]
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+@emits(memref.LoadOp)
+def _emit_load(writer: Writer, op: memref.LoadOp) -> None:
+    index = _index(writer, op.indices)
+    writer.assign(op.res, f"{writer.view_name(op.memref)}[{index}]")
+
+
+@emits(memref.StoreOp)
+def _emit_store(writer: Writer, op: memref.StoreOp) -> None:
+    index = _index(writer, op.indices)
+    writer.line(f"{writer.view_name(op.memref)}[{index}] = {writer.name(op.value)}")

@@ -24,7 +24,7 @@ is overwriting is undefined from its start to its end.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -32,7 +32,6 @@ from typing import Literal
 from penstock.dialects.diagnostics import USAGE, UserError, did_you_mean, location_of
 from penstock.runtime.interpreter.commands import DONE, Command, Kind, Token, TokenQueue
 from penstock.runtime.interpreter.races import Races
-from penstock.runtime.interpreter.timing import Earliest, Latest
 
 Order = Literal["program", "asap", "alap"] | int
 """Which of the legal orders of starts and ends is taken; a number is what one is drawn with."""
@@ -80,6 +79,122 @@ class _Unit:
         return head.kind is not Kind.TRANSFER or len(busy) < head.outstanding
 
 
+# As soon as possible and as late as possible: times where every command takes one unit of time. Of these only the order
+# matters. They know the order of commands of a unit and the tokens; where a queue is full, or transfers wait for each
+# other, commands are later than their time says.
+
+
+@dataclass
+class _Last:
+    """The latest times of a unit's commands so far."""
+
+    start: int = 0
+    end: int = 0
+    exec_end: int = 0
+
+
+class _Earliest:
+    """The first time at which each command can start and end, known when it is issued."""
+
+    def __init__(self) -> None:
+        self._units: dict[str, _Last] = {}
+        self._ends: dict[Token, int] = {}
+        self._host = 0
+        self.starts: dict[Command, int] = {}
+
+    def barrier(self) -> None:
+        self._units.clear()
+        self._ends.clear()
+        self.starts.clear()
+        self._host = 0
+
+    def waited(self, tokens: Sequence[Token]) -> None:
+        """What the host issues from now on is later than `tokens`."""
+        self._host = max([self._host, *(self._end(token) for token in tokens)])
+
+    def issued(self, command: Command) -> None:
+        unit = self._units.setdefault(command.unit, _Last())
+        before = [self._host, *(self._end(token) for token in command.after)]
+        if command.kind is Kind.PUSH:
+            start = max(before)
+            end = max(start, unit.end)
+        else:
+            start = max(*before, unit.start, unit.end if command.is_alone else unit.exec_end)
+            end = start + (command.kind is not Kind.POP)
+            unit.start = start
+        self.starts[command] = start
+        self._ends[command.token] = end
+        unit.end = max(unit.end, end)
+        if command.kind is Kind.EXEC:
+            unit.exec_end = end
+
+    def end_of(self, command: Command) -> int:
+        """The time at which a command ends."""
+        return self._ends[command.token]
+
+    def _end(self, token: Token) -> int:
+        found = self._ends.get(token)
+        if found is None:
+            found = max((self._end(part) for part in token.parts), default=0)
+            self._ends[token] = found
+        return found
+
+
+class _Latest:
+    """
+    The last times at which commands can start and end, counted back from the time at which `wanted` must be there.
+
+    Larger is earlier. What is not needed for `wanted`, or for what is, has no time; `wanted` of None needs all.
+    """
+
+    def __init__(self, commands: Sequence[Command], wanted: Iterable[Token] | None):
+        self.starts: dict[Command, int] = {}
+        self.ends: dict[Command, int] = {}
+        self._due: dict[Token, int] = {}
+        for token in wanted or ():
+            self._need(token, 0)
+        next_start: dict[str, int] = {}
+        next_alone: dict[str, int] = {}
+        next_push: dict[str, int] = {}
+        for command in reversed(commands):
+            unit = command.unit
+            behind = [self._due.get(command.token), next_alone.get(unit), next_push.get(unit)]
+            if command.kind is Kind.EXEC and unit in next_start:
+                behind.append(next_start[unit] + 1)
+            needs = [0] if wanted is None else []
+            needs += [time for time in behind if time is not None]
+            end = max(needs, default=None)
+            if end is not None:
+                self.ends[command] = end
+                if command.kind is Kind.PUSH:
+                    next_push[unit] = max(next_push.get(unit, 0), end + 1)
+            self._set_start(command, end, next_start, next_alone)
+
+    def _set_start(
+        self, command: Command, end: int | None, next_start: dict[str, int], next_alone: dict[str, int]
+    ) -> None:
+        unit, later = command.unit, next_start.get(command.unit)
+        own = None if end is None else end + (command.kind not in (Kind.POP, Kind.PUSH))
+        start = max((time for time in (own, later) if time is not None), default=None)
+        if start is None:
+            return
+        self.starts[command] = start
+        next_start[unit] = start
+        if command.is_alone:
+            next_alone[unit] = start + 1
+        for token in command.after:
+            self._need(token, start + 1)
+
+    def _need(self, token: Token, time: int) -> None:
+        waiting = [token]
+        while waiting:
+            each = waiting.pop()
+            if each.complete or self._due.get(each, -1) >= time:
+                continue
+            self._due[each] = time
+            waiting += each.parts
+
+
 @dataclass(frozen=True)
 class _Choice:
     """A start or an end that is legal now."""
@@ -97,9 +212,9 @@ class Schedule:
     def __init__(self, order: Order = "program"):
         self._in_program_order = order == "program"
         self._random = Random(order if isinstance(order, int) else 0)
-        self._earliest = Earliest() if order == "asap" else None
+        self._earliest = _Earliest() if order == "asap" else None
         self._is_late = order == "alap"
-        self._latest: Latest | None = None
+        self._latest: _Latest | None = None
         self._issued: list[Command] = []
         """With "alap", those that may be incomplete."""
         self._units: dict[str, _Unit] = {}
@@ -173,7 +288,7 @@ class Schedule:
         """With "alap", find out what is needed for `tokens`, or for the end, and when."""
         if self._is_late:
             self._issued = [command for command in self._issued if not command.token.complete]
-            self._latest = Latest(self._issued, tokens)
+            self._latest = _Latest(self._issued, tokens)
 
     def _deadlock(self) -> UserError:
         stuck = [

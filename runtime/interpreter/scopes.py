@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from xdsl.dialects import memref as memref_dialect
-from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.builtin import MemRefType, ModuleOp, ShapedType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects import mem
@@ -266,17 +266,9 @@ def _bytes_of(scope: Scope, offset: int, type: MemRefType[Attribute], op: Operat
     data = scope.data[offset : offset + size].view(dtype)
     tags = scope.tags[offset // scope.unit : (offset + size) // scope.unit].reshape(-1, each)
     shape, strides = type.get_shape(), mem.static_strides(type)
-    if strides == packed(shape):
+    if strides == ShapedType.strides_for_shape(shape):
         return Buffer(data.reshape(shape), tags.reshape(*shape, each), UNWRITTEN, scope)
     return Buffer(data, tags, UNWRITTEN, scope).viewed(shape, strides, 0)
-
-
-def packed(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides, in elements, of an array without gaps."""
-    strides = [1] * len(shape)
-    for dim in range(len(shape) - 2, -1, -1):
-        strides[dim] = strides[dim + 1] * shape[dim + 1]
-    return tuple(strides)
 
 
 def span(type: MemRefType[Attribute], op: Operation) -> int:
@@ -291,7 +283,71 @@ def span(type: MemRefType[Attribute], op: Operation) -> int:
 def undefined_memref(type: MemRefType[Attribute], dtype: np.dtype[Any]) -> Array:
     """A memref off chip of its own, its contents undefined, with the layout of its type."""
     shape, strides = type.get_shape(), mem.static_strides(type)
-    if strides == packed(shape):
+    if strides == ShapedType.strides_for_shape(shape):
         return undefined(shape, dtype)
     last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else -1
     return as_strided(undefined([last + 1], dtype), shape, [stride * dtype.itemsize for stride in strides])
+
+
+# scalars
+
+_BUFFER_FORMATS = "fdbhilq?"
+
+
+class ScalarView(Protocol):
+    """Element access by a tuple of indices (one index where there is one dim); IndexError outside."""
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+    def __setitem__(self, index: Any, value: Any, /) -> None: ...
+
+
+class UndefinedRead(Exception):
+    """A scalar was read that was never written; the op that did so is known to the caller."""
+
+
+def scalar_view(memref: MemRef) -> ScalarView:
+    """The scalars of a memref."""
+    if type(memref) is Buffer:
+        return _TaggedView(memref)
+    return _plain_view(memref)  # pyright: ignore
+
+
+def _plain_view(array: Array) -> ScalarView:
+    # A memoryview reads and writes Python numbers, three times as quickly as an ndarray, and rounds on the way.
+    if array.dtype.char in _BUFFER_FORMATS:
+        return memoryview(array)  # pyright: ignore[reportArgumentType]  (an ndarray is a buffer)
+    return _FloatView(array)
+
+
+class _FloatView:
+    """The elements of a type that Python's buffers do not know, such as float16 and bfloat16, as floats."""
+
+    def __init__(self, array: Array):
+        self._array = array
+
+    def __getitem__(self, index: Any) -> float:
+        return float(self._array[index])
+
+    def __setitem__(self, index: Any, value: float) -> None:
+        self._array[index] = value
+
+
+class _TaggedView:
+    """The elements of a buffer, each access checked against the tags of its bytes."""
+
+    def __init__(self, buffer: Buffer):
+        self._buffer = buffer
+        self._scalars = _plain_view(buffer.array)
+
+    def __getitem__(self, index: Any) -> Any:
+        buffer = self._buffer
+        tags = buffer.tags[index]
+        if (tags != buffer.tag).any():
+            why = why_undefined(buffer, int(tags[tags != buffer.tag][0]))
+            raise UndefinedRead(f"reads an element of {describe(buffer.scope.owners[buffer.tag])}, {why}")
+        return self._scalars[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._scalars[index] = value
+        self._buffer.tags[index] = self._buffer.tag

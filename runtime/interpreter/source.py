@@ -23,7 +23,7 @@ from penstock.dialects.verification import require_dominance
 from penstock.runtime.interpreter.body import captured_values
 from penstock.runtime.interpreter.ownership import Ownership
 from penstock.runtime.interpreter.registry import EMITTERS, INTERPRETERS
-from penstock.runtime.interpreter.scalar_memory import scalar_view
+from penstock.runtime.interpreter.scopes import scalar_view
 
 Listener = Callable[[Operation, Sequence[Any], Sequence[Any]], None]
 """Called after each op with the op, the values of its results and those of its operands; memrefs as they are now."""

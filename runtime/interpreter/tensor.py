@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
-from xdsl.dialects import tensor
+from xdsl.dialects import memref, tensor
 from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -112,24 +113,32 @@ def _pad(execution: Execution, op: tensor.PadOp, args: Sequence[Any]) -> Sequenc
 def _rename(execution: Execution, op: Operation, args: Sequence[Any]) -> Sequence[Any]:
     """The same elements in a result shape of which at most one size is unknown."""
     source: Array = args[0]
-    shape = list(_type_of(op.results[0]).get_shape())
+    shape: Sequence[int] = source.shape
     if isinstance(op, tensor.CastOp):
-        _check_cast(op, source.shape, shape)
-        shape = list(source.shape)
+        check_cast(op, shape, _type_of(op.dest).get_shape())
     elif isinstance(op, tensor.ReshapeOp):
         shape = [int(size) for size in args[1]]
-    elif isinstance(op, tensor.ExpandShapeOp):
-        shape = filled(op.static_output_shape.get_values(), args[1:])
-    if isinstance(op, tensor.CollapseShapeOp):
-        groups = [[dim.value.data for dim in group] for group in op.reassociation]
-        shape = [int(np.prod([source.shape[dim] for dim in group], dtype=np.int64)) for group in groups]
+    elif isinstance(op, tensor.CollapseShapeOp | tensor.ExpandShapeOp):
+        shape = regrouped(op, shape, args[1:])
     result = source.reshape(shape)
     shared = execution.is_owned(op, 0) and not execution.may_take(op, 0)
     return (result.copy() if shared else result,)
 
 
-def _check_cast(op: tensor.CastOp, given: Sequence[int], wanted: Sequence[int]) -> None:
-    for dim, (size, expected) in enumerate(zip(given, wanted, strict=True)):
+def regrouped(
+    op: tensor.CollapseShapeOp | tensor.ExpandShapeOp | memref.CollapseShapeOp | memref.ExpandShapeOp,
+    shape: Sequence[int],
+    dynamic: Sequence[int],
+) -> list[int]:
+    """The shape that results where dims are collapsed or expanded."""
+    if isinstance(op, tensor.ExpandShapeOp | memref.ExpandShapeOp):
+        return filled(op.static_output_shape.get_values(), dynamic)
+    return [prod(shape[dim.value.data] for dim in group) for group in op.reassociation]
+
+
+def check_cast(op: Operation, shape: Sequence[int], target: Sequence[int]) -> None:
+    """Raises UserError where a cast claims another size."""
+    for dim, (size, expected) in enumerate(zip(shape, target, strict=True)):
         if expected not in (DYNAMIC_INDEX, size):
             raise UserError(f"dim {dim} has size {size}, cast to {expected}", loc=location_of(op))
 

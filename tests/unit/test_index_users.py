@@ -15,11 +15,11 @@ from penstock.dialects.mem import CopyOp, SlotOp
 from penstock.dialects.weights import WeightStore
 from penstock.passes.accel.ordering.counting import number_of
 from penstock.passes.accel.unrolling import unroll
-from penstock.passes.analysis.commands.hazards.steady import steady
+from penstock.passes.analysis.commands.hazards.induction import _steady  # pyright: ignore[reportPrivateUsage]
 from penstock.passes.analysis.commands.traffic import traffic
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.memory.footprint import footprint, source_of
-from penstock.passes.tensor.bufferization.places import disjoint, slice_of, whole
+from penstock.passes.tensor.bufferization.assignment import disjoint, slice_of, whole
 from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.native import find_compiler, load_native
@@ -160,9 +160,15 @@ def ringed(index: str) -> func.FuncOp:
 @pytest.mark.parametrize("name", WITHIN_A_RING)
 def test_iterations_are_periodic(name: str) -> None:
     loop = next(op for op in ringed(WITHIN_A_RING[name]).walk() if isinstance(op, scf.ForOp))
-    found = steady(loop)
+    found = _steady(loop)
     assert found is not None
     assert (found.period, found.first, found.last) == (4, 0, 0)
+
+
+def test_iterations_with_an_index_from_memory_are_not_periodic() -> None:
+    loaded = "%c = memref.alloc() : memref<index>\n%p = memref.load %c[] : memref<index>"
+    loop = next(op for op in ringed(loaded).walk() if isinstance(op, scf.ForOp))
+    assert _steady(loop) is None
 
 
 @pytest.mark.parametrize("name", [name for name in WITHIN_A_RING if name != "apply"])

@@ -209,7 +209,7 @@ def watched(*passes: ModulePass) -> UserError:
 
 def test_a_missing_token_is_blamed_on_the_pass_that_left_it_out_although_a_later_one_would_hide_it() -> None:
     error = watched(*read_pipeline("cse"), Drops("token"), *read_pipeline("accel-pipeline"))
-    assert error.message.startswith('the pass "drops" broke the program: accel.dma "mvout" on store reads')
+    assert error.message.startswith('the pass "drops" broke the program: data race: accel.dma "mvout" on store')
     assert error.loc == '"store"'
     assert error.notes[-1] == "every value was kept by cse"
 

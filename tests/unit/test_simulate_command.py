@@ -225,7 +225,7 @@ def test_no_cycles_are_told_of_a_program_with_a_hazard(penstock: Command, accel:
     accel.write_text(re.sub(r" after\([^)]*\)", "", text))
     done = penstock("simulate", accel, "--csv", "out.csv", "--svg", "out.svg")
     assert (done.status, done.out) == (1, "")
-    assert re.match(r"\S*matrices\.accel\.mlir:\d+:\d+: error: accel\.", done.err)
+    assert re.match(r"\S*matrices\.accel\.mlir:\d+:\d+: error: data race: accel\.", done.err)
     assert "no happens-before between the two" in done.err
     assert "is not simulated: the cycles of a faulty program mean nothing" in done.err
     assert not Path("out.csv").exists()

@@ -27,6 +27,7 @@ from functools import cache
 from xdsl.dialects import func, memref, scf
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.traits import is_side_effect_free
 
 from penstock.dialects import accel, mem
 from penstock.dialects.machine import TargetOp
@@ -221,7 +222,7 @@ class _GrowthReader(IndexReader):
         if not self._loop.is_ancestor(op):
             return AffineIndex(rest=Opaque())
         operands = [self.read(operand) for operand in op.operands]
-        if op.regions or not all(_is_fixed(operand) for operand in operands):
+        if not is_side_effect_free(op) or op.regions or not all(_is_fixed(operand) for operand in operands):
             return self._depends()
         return AffineIndex(rest=Opaque())
 
