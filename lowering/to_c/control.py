@@ -16,7 +16,7 @@ from penstock.dialects.mem import memref_of
 from penstock.lowering.to_c import copies, memory, structured
 from penstock.lowering.to_c.emitter import FunctionEmitter, View, is_token, refuse
 from penstock.lowering.to_c.scalar import RULES, emit_scalar
-from penstock.lowering.to_c.text import Expr, Size, for_loop
+from penstock.lowering.to_c.text import Expr, for_loop
 
 Emitter = Callable[[FunctionEmitter, Any], None]
 
@@ -120,17 +120,11 @@ def emit_for(emitter: FunctionEmitter, op: scf.ForOp) -> None:
     counter = emitter.name(body.args[0])
     ctype = emitter.ctype(body.args[0].type, op)
     emitter.values[body.args[0]] = Expr(counter, is_atom=True)
-    header = _counted(counter, ctype.value, lower, upper, step)
+    header = for_loop(counter, upper, step=step, start=lower, type=ctype.value)
     with emitter.writer.block(header):
         emit_block(emitter, body)
         _assign(emitter, body.args[1:], terminator.arguments)
     _share(emitter, body.args[1:], op.results)
-
-
-def _counted(counter: str, type: str, lower: Size, upper: Size, step: Size) -> str:
-    if type == "int64_t" and isinstance(step, int):
-        return for_loop(counter, upper, step=step, start=lower)
-    return f"for ({type} {counter} = {lower}; {counter} < {upper}; {counter} += {step})"
 
 
 def emit_parallel(emitter: FunctionEmitter, op: scf.ParallelOp) -> None:
@@ -141,8 +135,7 @@ def emit_parallel(emitter: FunctionEmitter, op: scf.ParallelOp) -> None:
     for arg, lower, upper, step in zip(op.body.block.args, op.lowerBound, op.upperBound, op.step, strict=True):
         name = emitter.name(arg)
         emitter.values[arg] = Expr(name, is_atom=True)
-        bounds = (emitter.size(value) for value in (lower, upper, step))
-        headers.append(_counted(name, "int64_t", *bounds))
+        headers.append(for_loop(name, emitter.size(upper), step=emitter.size(step), start=emitter.size(lower)))
     with emitter.writer.loops(headers):
         emit_block(emitter, op.body.block)
 

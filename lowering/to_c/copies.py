@@ -51,12 +51,12 @@ def emit_transfer(emitter: FunctionEmitter, op: WindowedTransfer) -> None:
     """The loops that do a `mem.copy` or an `accel.dma`."""
     source, dest = emitter.view(op.source), emitter.view(op.dest)
     _describe(emitter, op, source, dest)
-    may_hang_over = op.padding is not None or (isinstance(op, DmaOp) and op.clipped is not None)
+    may_be_out_of_bounds = op.padding is not None or (isinstance(op, DmaOp) and op.clipped is not None)
     if isinstance(op, DmaOp):
         emitter.count("transfers", 1)
     if 0 in op.box:
         return
-    axes, offsets = _axes(emitter, op, source, dest, may_hang_over)
+    axes, offsets = _axes(emitter, op, source, dest, may_be_out_of_bounds)
     if op.padding is not None:
         _fill_outside(emitter, axes, dest, emitter.scalar(op.padding))
     _count_bytes(emitter, op, axes, source, dest)
@@ -88,24 +88,24 @@ Terms = list[tuple[Size, Size]]
 
 
 def _axes(
-    emitter: FunctionEmitter, op: WindowedTransfer, source: View, dest: View, may_hang_over: bool
+    emitter: FunctionEmitter, op: WindowedTransfer, source: View, dest: View, may_be_out_of_bounds: bool
 ) -> tuple[list[Axis], tuple[Terms, Terms]]:
     """The dims of the box, and where it begins in the source and in the destination."""
     side = op.window_side
     at = op.mixed_source_offsets() if side == "source" else op.mixed_dest_offsets()
     window = source if side == "source" else dest
-    may_clip = may_hang_over or side == "dest"
+    may_clip = may_be_out_of_bounds or side == "dest"
     axes: list[Axis] = []
-    places: list[Size] = []
+    starts: list[Size] = []
     for dim, (offset, size, bound) in enumerate(zip(at, op.box, window.shape, strict=True)):
         strides = (source.strides[dim], dest.strides[dim])
-        place = _named(emitter, offset)
-        places.append(place)
-        if may_clip and isinstance(bound, int) and not _lies_inside(offset, size, bound):
-            axes.append(Axis(size, *_bounds(emitter, place, size, bound), strides))
+        start = _named(emitter, offset)
+        starts.append(start)
+        if may_clip and isinstance(bound, int) and not _is_in_bounds(offset, size, bound):
+            axes.append(Axis(size, *_bounds(emitter, start, size, bound), strides))
         else:
             axes.append(Axis(size, 0, size, strides))
-    begin: Terms = list(zip(places, window.strides, strict=True))
+    begin: Terms = list(zip(starts, window.strides, strict=True))
     return axes, (begin, []) if side == "source" else ([], begin)
 
 
@@ -119,7 +119,7 @@ def _named(emitter: FunctionEmitter, offset: int | SSAValue) -> Size:
     return name
 
 
-def _lies_inside(offset: int | SSAValue, size: int, bound: int) -> bool:
+def _is_in_bounds(offset: int | SSAValue, size: int, bound: int) -> bool:
     reach = AffineIndex.of(offset).bounds
     return reach is not None and reach[0] >= 0 and reach[1] + size <= bound
 
@@ -224,7 +224,7 @@ def _loops(
     *,
     is_element: bool = True,
 ) -> None:
-    """Loops over the parts of the dims, and at every point what `point` writes, given both sides' places."""
+    """Loops over the parts of the dims, and at every point what `point` writes, given both sides' offsets."""
     headers = [for_loop(f"i{number}", axis.high, start=axis.low) for number, axis in enumerate(axes)]
     terms: tuple[Terms, Terms] = ([], [])
     for number, axis in enumerate(axes):

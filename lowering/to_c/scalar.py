@@ -1,35 +1,87 @@
-"""The ops of `arith` and `math` on scalars as C expressions, with the meaning that the interpreter gives them."""
+"""
+The ops of `arith` and `math` and affine expressions on scalars as C expressions.
+
+They have the meaning that the interpreter gives them. `RULES` says how each op is written.
+"""
 
 from __future__ import annotations
 
-from xdsl.dialects import affine, arith
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xdsl.dialects import affine, arith, math
 from xdsl.dialects.builtin import IndexType, IntegerType
 from xdsl.ir import Operation, SSAValue
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind,
+    AffineConstantExpr,
+    AffineDimExpr,
+    AffineExpr,
+    AffineSymExpr,
+)
 
 from penstock.dialects.upstream.arith import RemFOp
-from penstock.lowering.to_c.affine_text import affine_expression
 from penstock.lowering.to_c.emitter import FunctionEmitter, refuse
-from penstock.lowering.to_c.expressions import (
-    Rule,
-    call,
-    cast,
-    integer_helper,
-    operands_of,
-    result_type,
-    type_of,
-    unsigned_of,
-)
-from penstock.lowering.to_c.math_functions import MATH_RULES, library
 from penstock.lowering.to_c.text import Expr
 from penstock.lowering.to_c.types import CType, attribute_number, literal
 
+Rule = Callable[[FunctionEmitter, Any], Expr]
 
-def constant(emitter: FunctionEmitter, op: arith.ConstantOp) -> Expr:
+
+def _type_of(emitter: FunctionEmitter, value: SSAValue) -> CType:
+    """The C type of a scalar."""
+    return emitter.ctype(value.type, value.owner)
+
+
+def _result_type(emitter: FunctionEmitter, op: Operation) -> CType:
+    """The C type of the result of an op."""
+    return emitter.ctype(op.results[0].type, op)
+
+
+def _operands_of(emitter: FunctionEmitter, op: Operation) -> list[Expr]:
+    """The expressions of the operands."""
+    return [emitter.scalar(operand) for operand in op.operands]
+
+
+def _unsigned_of(ctype: CType) -> str:
+    """The unsigned type of the same width."""
+    return f"uint{ctype.bits}_t" if not ctype.is_bool else "uint8_t"
+
+
+def _call(function: str, *operands: Expr | str) -> Expr:
+    """A call of a C function."""
+    texts = [each.text if isinstance(each, Expr) else each for each in operands]
+    return Expr(f"{function}({', '.join(texts)})", is_atom=True)
+
+
+def _cast(type: str, operand: Expr) -> Expr:
+    """A conversion."""
+    return Expr(f"({type}){operand.atom}")
+
+
+def _integer_helper(what: str, on_bool: str | None = None, *, may_fault: bool = False) -> Rule:
+    """A helper of the prelude; on i1 the operator `on_bool`."""
+
+    def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
+        ctype = _result_type(emitter, op)
+        operands = _operands_of(emitter, op)
+        if ctype.is_bool:
+            if on_bool is None:
+                raise refuse(op, f"{op.name} of i1 cannot be lowered to C")
+            return Expr(f"{operands[0].atom} {on_bool} {operands[1].atom}")
+        fault = ["&ctx->fault"] if may_fault else []
+        return _call(emitter.helper(what, ctype), *operands, *fault)
+
+    return rule
+
+
+def _constant(emitter: FunctionEmitter, op: arith.ConstantOp) -> Expr:
     """The literal of a scalar constant."""
     number = attribute_number(op.value)
     if number is None:
         raise refuse(op, f"{op.value} is no scalar constant", "a constant tensor is a memref.global at this level")
-    return literal(result_type(emitter, op), number)
+    return literal(_result_type(emitter, op), number)
 
 
 # floats
@@ -37,8 +89,8 @@ def constant(emitter: FunctionEmitter, op: arith.ConstantOp) -> Expr:
 
 def _float_infix(symbol: str) -> Rule:
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
-        left, right = operands_of(emitter, op)
-        return emitter.rounded(result_type(emitter, op), f"{left.atom} {symbol} {right.atom}")
+        left, right = _operands_of(emitter, op)
+        return emitter.rounded(_result_type(emitter, op), f"{left.atom} {symbol} {right.atom}")
 
     return rule
 
@@ -51,13 +103,13 @@ def _extremum(general: str, simple: str) -> Rule:
     """A maximum or minimum; next to a constant that decides between two zeros, a simpler one."""
 
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
-        ctype = result_type(emitter, op)
-        left, right = operands_of(emitter, op)
+        ctype = _result_type(emitter, op)
+        left, right = _operands_of(emitter, op)
         for this, other, value in ((left, right, op.operands[1]), (right, left, op.operands[0])):
             number = attribute_number(value.owner.value) if isinstance(value.owner, arith.ConstantOp) else None
             if number is not None and (number != 0 or str(float(number)) == ("0.0" if simple == "max" else "-0.0")):
-                return call(emitter.helper(simple, ctype), this, other)
-        return call(emitter.helper(general, ctype), left, right)
+                return _call(emitter.helper(simple, ctype), this, other)
+        return _call(emitter.helper(general, ctype), left, right)
 
     return rule
 
@@ -69,15 +121,15 @@ _NEGATED = {9: "<=", 10: "<", 11: ">=", 12: ">"}
 
 def _cmpf(emitter: FunctionEmitter, op: arith.CmpfOp) -> Expr:
     predicate = op.predicate.value.data
-    left, right = operands_of(emitter, op)
+    left, right = _operands_of(emitter, op)
     if predicate in (0, 15):
         return Expr("1" if predicate else "0", is_atom=True)
     if predicate in _COMPARISONS:
         return Expr(f"{left.atom} {_COMPARISONS[predicate]} {right.atom}")
     if predicate in _NEGATED:
         return Expr(f"!({left.atom} {_NEGATED[predicate]} {right.atom})")
-    ctype = type_of(emitter, op.lhs)
-    called = call(emitter.helper("one" if predicate in (6, 8) else "ordered", ctype), left, right)
+    ctype = _type_of(emitter, op.lhs)
+    called = _call(emitter.helper("one" if predicate in (6, 8) else "ordered", ctype), left, right)
     return called if predicate in (6, 7) else Expr(f"!{called.text}")
 
 
@@ -88,18 +140,18 @@ def _integer_infix(symbol: str, on_bool: str) -> Rule:
     """An operation that wraps: on unsigned numbers where C's signed one must not overflow."""
 
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
-        ctype = result_type(emitter, op)
-        left, right = operands_of(emitter, op)
+        ctype = _result_type(emitter, op)
+        left, right = _operands_of(emitter, op)
         if ctype.is_bool:
             return Expr(f"{left.atom} {on_bool} {right.atom}")
         if isinstance(op.results[0].type, IndexType):
-            # Indices are sizes and places: they do not overflow.
+            # Indices are sizes and offsets: they do not overflow.
             return Expr(f"{left.atom} {symbol} {right.atom}")
         if ctype.bits < 32:
             return Expr(f"({ctype.value})({left.atom} {symbol} {right.atom})")
         if symbol == "*" and all(_comes_from_16_bits(operand) for operand in op.operands):
             return Expr(f"{left.atom} * {right.atom}")
-        unsigned = unsigned_of(ctype)
+        unsigned = _unsigned_of(ctype)
         return Expr(f"({ctype.value})(({unsigned}){left.atom} {symbol} ({unsigned}){right.atom})")
 
     return rule
@@ -115,8 +167,8 @@ def _comes_from_16_bits(value: SSAValue) -> bool:
 
 def _bitwise(symbol: str) -> Rule:
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
-        ctype = result_type(emitter, op)
-        left, right = operands_of(emitter, op)
+        ctype = _result_type(emitter, op)
+        left, right = _operands_of(emitter, op)
         text = f"{left.atom} {symbol} {right.atom}"
         return Expr(f"({ctype.value})({text})") if ctype.bits < 32 else Expr(text)
 
@@ -125,14 +177,14 @@ def _bitwise(symbol: str) -> Rule:
 
 def _division(what: str, symbol: str) -> Rule:
     """A division, a plain one where the divisor is a constant that cannot fault."""
-    general = integer_helper(what, may_fault=True)
+    general = _integer_helper(what, may_fault=True)
 
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
-        left, right = operands_of(emitter, op)
-        if (right.number or 0) > 0 and not result_type(emitter, op).is_bool:
-            value = result_type(emitter, op).value
+        left, right = _operands_of(emitter, op)
+        if (right.number or 0) > 0 and not _result_type(emitter, op).is_bool:
+            value = _result_type(emitter, op).value
             text = f"{left.atom} {symbol} {right.atom}"
-            return Expr(text) if result_type(emitter, op).bits >= 32 else Expr(f"({value})({text})")
+            return Expr(text) if _result_type(emitter, op).bits >= 32 else Expr(f"({value})({text})")
         return general(emitter, op)
 
     return rule
@@ -143,18 +195,18 @@ _CMPI = ("==", "!=", "<", "<=", ">", ">=", "<", "<=", ">", ">=")
 
 def _cmpi(emitter: FunctionEmitter, op: arith.CmpiOp) -> Expr:
     predicate = op.predicate.value.data
-    left, right = operands_of(emitter, op)
-    ctype = type_of(emitter, op.lhs)
+    left, right = _operands_of(emitter, op)
+    ctype = _type_of(emitter, op.lhs)
     symbol = _CMPI[predicate]
     if ctype.is_bool and 2 <= predicate < 6:
         left, right = right, left  # a true i1 is -1
     elif predicate >= 6 and not ctype.is_bool:
-        left, right = cast(unsigned_of(ctype), left), cast(unsigned_of(ctype), right)
+        left, right = _cast(_unsigned_of(ctype), left), _cast(_unsigned_of(ctype), right)
     return Expr(f"{left.atom} {symbol} {right.atom}")
 
 
 def _select(emitter: FunctionEmitter, op: arith.SelectOp) -> Expr:
-    condition, left, right = operands_of(emitter, op)
+    condition, left, right = _operands_of(emitter, op)
     return Expr(f"{condition.atom} ? {left.atom} : {right.atom}")
 
 
@@ -171,12 +223,12 @@ def _as_unsigned(ctype: CType, operand: Expr) -> Expr:
     """An integer read without its sign."""
     if ctype.is_narrow:
         return Expr(f"({operand.atom} & {(1 << ctype.bits) - 1})", is_atom=True)
-    return cast(unsigned_of(ctype), operand)
+    return _cast(_unsigned_of(ctype), operand)
 
 
 def _convert_integer(emitter: FunctionEmitter, op: Operation) -> Expr:
     """Sign extension, truncation, and between index and integers."""
-    source, ctype = type_of(emitter, op.operands[0]), result_type(emitter, op)
+    source, ctype = _type_of(emitter, op.operands[0]), _result_type(emitter, op)
     operand = emitter.scalar(op.operands[0])
     if ctype.is_bool:
         return operand if source.is_bool else Expr(f"{operand.atom} & 1")
@@ -184,17 +236,17 @@ def _convert_integer(emitter: FunctionEmitter, op: Operation) -> Expr:
         return _wrapped(ctype, Expr(f"-{operand.atom}") if source.is_bool else operand)
     if source.is_bool:
         return Expr(f"({ctype.value})-{operand.atom}")
-    return operand if source.value == ctype.value else cast(ctype.value, operand)
+    return operand if source.value == ctype.value else _cast(ctype.value, operand)
 
 
 def _extend_unsigned(emitter: FunctionEmitter, op: arith.ExtUIOp) -> Expr:
-    source, ctype = type_of(emitter, op.input), result_type(emitter, op)
+    source, ctype = _type_of(emitter, op.input), _result_type(emitter, op)
     operand = _as_unsigned(source, emitter.scalar(op.input))
-    return _wrapped(ctype, operand) if ctype.is_narrow else cast(ctype.value, operand)
+    return _wrapped(ctype, operand) if ctype.is_narrow else _cast(ctype.value, operand)
 
 
 def _integer_to_float(emitter: FunctionEmitter, op: arith.SIToFPOp | arith.UIToFPOp) -> Expr:
-    source, ctype = type_of(emitter, op.input), result_type(emitter, op)
+    source, ctype = _type_of(emitter, op.input), _result_type(emitter, op)
     operand = emitter.scalar(op.input)
     if isinstance(op, arith.UIToFPOp):
         operand = _as_unsigned(source, operand)
@@ -205,62 +257,141 @@ def _integer_to_float(emitter: FunctionEmitter, op: arith.SIToFPOp | arith.UIToF
 
 def _float_to_integer(emitter: FunctionEmitter, op: arith.FPToSIOp | arith.FPToUIOp) -> Expr:
     """Towards zero; by way of 64 bits, so that what does not fit wraps."""
-    ctype = result_type(emitter, op)
+    ctype = _result_type(emitter, op)
     operand = emitter.scalar(op.input)
     if isinstance(op, arith.FPToUIOp) and ctype.bits == 64:
         return Expr(f"(int64_t)(uint64_t){operand.atom}")
-    whole = cast("int64_t", operand)
+    whole = _cast("int64_t", operand)
     if ctype.is_narrow:
         return _wrapped(ctype, whole)
     if ctype.is_bool:
         return Expr(f"{whole.atom} & 1")
-    return whole if ctype.bits == 64 else cast(ctype.value, whole)
+    return whole if ctype.bits == 64 else _cast(ctype.value, whole)
 
 
 def _convert_float(emitter: FunctionEmitter, op: arith.ExtFOp | arith.TruncFOp) -> Expr:
-    source, ctype = type_of(emitter, op.input), result_type(emitter, op)
+    source, ctype = _type_of(emitter, op.input), _result_type(emitter, op)
     operand = emitter.scalar(op.input)
     if source.bits == 64 and (ctype.name == "f16" or ctype.bits < 16):
         emitter.program.helpers.add("odd_f16")
         return emitter.rounded(ctype, f"pen_odd_f16({operand.text})")
     if ctype.is_small:
         return emitter.rounded(ctype, f"(float){operand.atom}")
-    return operand if source.value == ctype.value else cast(ctype.value, operand)
+    return operand if source.value == ctype.value else _cast(ctype.value, operand)
 
 
 def _bitcast(emitter: FunctionEmitter, op: arith.BitcastOp) -> Expr:
-    source, ctype = type_of(emitter, op.input), result_type(emitter, op)
+    source, ctype = _type_of(emitter, op.input), _result_type(emitter, op)
     operand = emitter.scalar(op.input)
     if source.is_float == ctype.is_float and source.bits == ctype.bits and not source.is_small:
         return operand
     if source.bits != ctype.bits or source.is_bool or source.bits < 8:
         raise refuse(op, f"a bitcast of {op.input.type} to {op.result.type} cannot be lowered to C")
     if source.bits > 16:
-        return call(emitter.helper("bitcast", ctype), operand)
-    bits = cast(f"uint{source.bits}_t", operand)
+        return _call(emitter.helper("bitcast", ctype), operand)
+    bits = _cast(f"uint{source.bits}_t", operand)
     if source.is_small:
         emitter.program.helpers.update(source.helpers)
         bits = Expr(source.store(operand.text), is_atom=True)
-    return emitter.load(ctype, bits.text) if ctype.is_small else cast(ctype.value, bits)
+    return emitter.load(ctype, bits.text) if ctype.is_small else _cast(ctype.value, bits)
 
 
-def _affine(emitter: FunctionEmitter, op: affine.ApplyOp) -> Expr:
-    operands = [emitter.scalar(operand) for operand in op.mapOperands]
-    return affine_expression(op.map.data.results[0], operands[: op.map.data.num_dims], operands[op.map.data.num_dims :])
+# the C library
 
 
-def _affine_minimum(emitter: FunctionEmitter, op: affine.MinOp) -> Expr:
-    operands = [emitter.scalar(operand) for operand in op.operands]
-    dims, symbols = operands[: op.map.data.num_dims], operands[op.map.data.num_dims :]
-    found = [affine_expression(result, dims, symbols) for result in op.map.data.results]
-    least = found[0]
-    for other in found[1:]:
-        least = call(emitter.helper("mins", result_type(emitter, op)), least, other)
+def _library(function: str) -> Rule:
+    """A function of the C library, in float for 16-bit floats."""
+
+    def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
+        ctype = _result_type(emitter, op)
+        name = function if ctype.bits == 64 else f"{function}f"
+        called = _call(name, *_operands_of(emitter, op))
+        return emitter.rounded(ctype, called.text) if ctype.is_small else called
+
+    return rule
+
+
+def _rsqrt(emitter: FunctionEmitter, op: math.RsqrtOp) -> Expr:
+    ctype = _result_type(emitter, op)
+    one, root = ("1.0", "sqrt") if ctype.bits == 64 else ("1.0f", "sqrtf")
+    operand = emitter.scalar(op.operand).text
+    inner = emitter.rounded(ctype, f"{root}({operand})")
+    return emitter.rounded(ctype, f"{one} / {inner.text}")
+
+
+def _power_of_float(emitter: FunctionEmitter, op: math.FPowIOp) -> Expr:
+    ctype = _result_type(emitter, op)
+    base, power = _operands_of(emitter, op)
+    called = _call("pow" if ctype.bits == 64 else "powf", base, _cast(ctype.value, power))
+    return emitter.rounded(ctype, called.text) if ctype.is_small else called
+
+
+def _absolute(emitter: FunctionEmitter, op: math.AbsIOp) -> Expr:
+    ctype = _result_type(emitter, op)
+    operand = emitter.scalar(op.operand)
+    if ctype.is_bool:
+        return operand
+    negated = f"({ctype.value})(0 - ({_unsigned_of(ctype)}){operand.atom})"
+    return Expr(f"{operand.atom} < 0 ? {negated} : {operand.atom}")
+
+
+# affine expressions
+
+
+def affine_expression(expr: AffineExpr, dims: Sequence[Expr], symbols: Sequence[Expr] = ()) -> Expr:
+    """The value of an affine expression; divisors are positive, quotients round down."""
+    match expr:
+        case AffineConstantExpr():
+            return Expr(str(expr.value), is_atom=expr.value >= 0)
+        case AffineDimExpr():
+            return dims[expr.position]
+        case AffineSymExpr():
+            return symbols[expr.position]
+        case AffineBinaryOpExpr():
+            return _affine_binary(
+                expr.kind, affine_expression(expr.lhs, dims, symbols), affine_expression(expr.rhs, dims, symbols)
+            )
+        case _:
+            raise ValueError(f"{expr} is no affine expression")
+
+
+def _affine_binary(kind: AffineBinaryOpKind, left: Expr, right: Expr) -> Expr:
+    a, b = left.atom, right.atom
+    if left.number is not None and right.number is not None:
+        value = AffineBinaryOpExpr(kind, AffineConstantExpr(left.number), AffineConstantExpr(right.number)).eval([], [])
+        return Expr(str(value), is_atom=value >= 0)
+    match kind:
+        case AffineBinaryOpKind.Add:
+            return Expr(f"{a} - {-right.number}" if right.number is not None and right.number < 0 else f"{a} + {b}")
+        case AffineBinaryOpKind.Mul:
+            return Expr(f"{a} * {b}")
+        case AffineBinaryOpKind.Mod:
+            return Expr(f"(({a} % {b}) + {b}) % {b}")
+        case AffineBinaryOpKind.FloorDiv:
+            return Expr(f"({a} - (({a} % {b}) + {b}) % {b}) / {b}")
+        case AffineBinaryOpKind.CeilDiv:
+            return Expr(f"({a} + ((-{a} % {b}) + {b}) % {b}) / {b}")
+
+
+def _affine(emitter: FunctionEmitter, op: affine.ApplyOp | affine.MinOp) -> Expr:
+    index_map, operands = op.map.data, _operands_of(emitter, op)
+    dims, symbols = operands[: index_map.num_dims], operands[index_map.num_dims :]
+    least, *others = [affine_expression(result, dims, symbols) for result in index_map.results]
+    for other in others:
+        least = _call(emitter.helper("mins", _result_type(emitter, op)), least, other)
     return least
 
 
+_LIBRARY = (
+    math.AcosOp, math.AcoshOp, math.AsinOp, math.AsinhOp, math.AtanOp, math.Atan2Op, math.AtanhOp, math.CbrtOp,
+    math.CeilOp, math.CopySignOp, math.CosOp, math.CoshOp, math.ErfOp, math.ExpOp, math.Exp2Op, math.ExpM1Op,
+    math.FloorOp, math.FmaOp, math.LogOp, math.Log10Op, math.Log1pOp, math.Log2Op, math.RoundOp, math.SinOp,
+    math.SinhOp, math.SqrtOp, math.TanOp, math.TanhOp, math.TruncOp,
+)  # fmt: skip
+"""The ops whose names are those of functions of the C library."""
+
 RULES: dict[type[Operation], Rule] = {
-    arith.ConstantOp: constant,
+    arith.ConstantOp: _constant,
     arith.AddfOp: _float_infix("+"),
     arith.SubfOp: _float_infix("-"),
     arith.MulfOp: _float_infix("*"),
@@ -268,8 +399,8 @@ RULES: dict[type[Operation], Rule] = {
     arith.NegfOp: _negate,
     arith.MaximumfOp: _extremum("maximum", "max"),
     arith.MinimumfOp: _extremum("minimum", "min"),
-    arith.MaxnumfOp: lambda e, op: call(e.helper("maxnum", result_type(e, op)), *operands_of(e, op)),
-    arith.MinnumfOp: lambda e, op: call(e.helper("minnum", result_type(e, op)), *operands_of(e, op)),
+    arith.MaxnumfOp: lambda e, op: _call(e.helper("maxnum", _result_type(e, op)), *_operands_of(e, op)),
+    arith.MinnumfOp: lambda e, op: _call(e.helper("minnum", _result_type(e, op)), *_operands_of(e, op)),
     arith.CmpfOp: _cmpf,
     arith.AddiOp: _integer_infix("+", "^"),
     arith.SubiOp: _integer_infix("-", "^"),
@@ -279,19 +410,19 @@ RULES: dict[type[Operation], Rule] = {
     arith.XOrIOp: _bitwise("^"),
     arith.DivSIOp: _division("divs", "/"),
     arith.RemSIOp: _division("rems", "%"),
-    arith.DivUIOp: integer_helper("divu", may_fault=True),
-    arith.RemUIOp: integer_helper("remu", may_fault=True),
-    RemFOp: library("fmod"),
-    arith.FloorDivSIOp: integer_helper("floordivs", may_fault=True),
-    arith.CeilDivSIOp: integer_helper("ceildivs", may_fault=True),
-    arith.CeilDivUIOp: integer_helper("ceildivu", may_fault=True),
-    arith.MinSIOp: integer_helper("mins", "|"),
-    arith.MaxSIOp: integer_helper("maxs", "&"),
-    arith.MinUIOp: integer_helper("minu", "&"),
-    arith.MaxUIOp: integer_helper("maxu", "|"),
-    arith.ShLIOp: integer_helper("shl"),
-    arith.ShRSIOp: integer_helper("shrs"),
-    arith.ShRUIOp: integer_helper("shru"),
+    arith.DivUIOp: _integer_helper("divu", may_fault=True),
+    arith.RemUIOp: _integer_helper("remu", may_fault=True),
+    RemFOp: _library("fmod"),
+    arith.FloorDivSIOp: _integer_helper("floordivs", may_fault=True),
+    arith.CeilDivSIOp: _integer_helper("ceildivs", may_fault=True),
+    arith.CeilDivUIOp: _integer_helper("ceildivu", may_fault=True),
+    arith.MinSIOp: _integer_helper("mins", "|"),
+    arith.MaxSIOp: _integer_helper("maxs", "&"),
+    arith.MinUIOp: _integer_helper("minu", "&"),
+    arith.MaxUIOp: _integer_helper("maxu", "|"),
+    arith.ShLIOp: _integer_helper("shl"),
+    arith.ShRSIOp: _integer_helper("shrs"),
+    arith.ShRUIOp: _integer_helper("shru"),
     arith.CmpiOp: _cmpi,
     arith.SelectOp: _select,
     arith.IndexCastOp: _convert_integer,
@@ -306,8 +437,18 @@ RULES: dict[type[Operation], Rule] = {
     arith.TruncFOp: _convert_float,
     arith.BitcastOp: _bitcast,
     affine.ApplyOp: _affine,
-    affine.MinOp: _affine_minimum,
-    **MATH_RULES,
+    affine.MinOp: _affine,
+    math.AbsFOp: _library("fabs"),
+    math.AbsIOp: _absolute,
+    math.CountLeadingZerosOp: _integer_helper("leading_zeros"),
+    math.CountTrailingZerosOp: _integer_helper("trailing_zeros"),
+    math.CtPopOp: _integer_helper("ones"),
+    math.FPowIOp: _power_of_float,
+    math.IPowIOp: _integer_helper("power_integer"),
+    math.PowFOp: _library("pow"),
+    math.RoundEvenOp: _library("rint"),
+    math.RsqrtOp: _rsqrt,
+    **{op_class: _library(op_class.name.removeprefix("math.")) for op_class in _LIBRARY},
 }
 """Class of a pure op with one result -> its expression. A plug-in may add its own."""
 

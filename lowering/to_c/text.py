@@ -166,7 +166,7 @@ def sum_of(terms: Sequence[tuple[Size, Size]], constant: int = 0) -> str:
     return text
 
 
-def for_loop(name: str, extent: Size, *, step: int = 1, start: Size = 0) -> str:
+def for_loop(name: str, extent: Size, *, step: Size = 1, start: Size = 0, type: str = "int64_t") -> str:
     """The header of a loop that counts `name` from `start` to below `extent`."""
-    move = f"++{name}" if step == 1 else f"{name} += {step}"
-    return f"for (int64_t {name} = {start}; {name} < {extent}; {move})"
+    move = f"++{name}" if step == 1 and type == "int64_t" else f"{name} += {step}"
+    return f"for ({type} {name} = {start}; {name} < {extent}; {move})"
