@@ -5,8 +5,7 @@ from __future__ import annotations
 from penstock.passes.toolchain.cache import cache_directory
 from penstock.passes.toolchain.compiler import Compiler, find_compiler
 from penstock.passes.toolchain.library import CompilerFault
-from penstock.runtime.native.library import build
-from penstock.runtime.native.module import NativeContext, NativeCounters, NativeModule, load_native
+from penstock.runtime.native.module import NativeContext, NativeCounters, NativeModule, build, load_native
 
 __all__ = [
     "Compiler",
