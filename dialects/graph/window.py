@@ -54,7 +54,7 @@ def window_counts(
     """
     The number of places of a window along each spatial dimension; raises VerifyException if it fits none.
 
-    With `ceil_mode` a last window may hang over the end, if it begins inside the data or the padding
+    With `ceil_mode` a last window may be partly out of bounds, if it begins inside the data or the padding
     before them. Along a dimension of unknown size it is unknown too.
     """
     rank = len(spatial)
