@@ -18,7 +18,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp, CopyOp, RingOp, scope_of, span_in_bytes
+from penstock.dialects.mem import BufferOp, CopyOp, RingOp, scope_of
 
 VIEWS = (
     memref.SubviewOp,
@@ -149,7 +149,7 @@ def _may_overlap(one: SSAValue, other: SSAValue, apart: frozenset[int]) -> bool:
     if constants:
         return len(constants) == 2 and constants[0] == constants[1]
     if isinstance(one.owner, BufferOp) and isinstance(other.owner, BufferOp):
-        return _places_overlap(one.owner, other.owner)
+        return _addresses_overlap(one.owner, other.owner)
     numbers = [value.index for value in (one, other) if isinstance(value, BlockArgument)]
     known = [isinstance(value, BlockArgument) or isinstance(value.owner, BufferOp) for value in (one, other)]
     if not all(known):
@@ -158,10 +158,10 @@ def _may_overlap(one: SSAValue, other: SSAValue, apart: frozenset[int]) -> bool:
     return not any(number in apart for number in numbers)
 
 
-def _places_overlap(one: BufferOp, other: BufferOp) -> bool:
+def _addresses_overlap(one: BufferOp, other: BufferOp) -> bool:
     if scope_of(one.type) != scope_of(other.type):
         return False
     if one.byte_offset is None or other.byte_offset is None:
         return True
-    ends = [place + span_in_bytes(op.type) for op, place in ((one, one.byte_offset), (other, other.byte_offset))]
-    return one.byte_offset < ends[1] and other.byte_offset < ends[0]
+    one_end, other_end = one.byte_offset + one.size_in_bytes, other.byte_offset + other.size_in_bytes
+    return one.byte_offset < other_end and other.byte_offset < one_end

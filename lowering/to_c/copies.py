@@ -124,14 +124,14 @@ def _is_in_bounds(offset: int | SSAValue, size: int, bound: int) -> bool:
     return reach is not None and reach[0] >= 0 and reach[1] + size <= bound
 
 
-def _bounds(emitter: FunctionEmitter, place: Size, size: int, bound: int) -> tuple[Size, Size]:
-    """The part of `size` elements at `place` that lies in `bound` elements."""
-    if isinstance(place, int):
-        low, high = max(0, -place), min(size, bound - place)
+def _bounds(emitter: FunctionEmitter, start: Size, size: int, bound: int) -> tuple[Size, Size]:
+    """The part of `size` elements at `start` that lies in `bound` elements."""
+    if isinstance(start, int):
+        low, high = max(0, -start), min(size, bound - start)
         return (low, high) if low < high else (0, 0)
     low, high = emitter.names.fresh("lo"), emitter.names.fresh("hi")
-    emitter.writer.line(f"const int64_t {low} = {place} < 0 ? -{place} : 0;")
-    emitter.writer.line(f"const int64_t {high} = {bound} - {place} < {size} ? {bound} - {place} : {size};")
+    emitter.writer.line(f"const int64_t {low} = {start} < 0 ? -{start} : 0;")
+    emitter.writer.line(f"const int64_t {high} = {bound} - {start} < {size} ? {bound} - {start} : {size};")
     return low, high
 
 

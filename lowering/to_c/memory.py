@@ -133,11 +133,11 @@ def _check_offsets(
             continue
         extent, size = view.shape[dim], sizes[dim]
         if isinstance(extent, int) and isinstance(size, int):
-            places = str(extent - size + 1)
+            positions = str(extent - size + 1)
         else:
-            places = f"{extent} - {size} + 1"
+            positions = f"{extent} - {size} + 1"
         helper = emitter.helper("inside", emitter.ctype(value.type, op))
-        offsets[dim] = f"{helper}({offsets[dim]}, {places}, &ctx->fault)"
+        offsets[dim] = f"{helper}({offsets[dim]}, {positions}, &ctx->fault)"
 
 
 def _is_read_from_memory(value: SSAValue) -> bool:
@@ -152,18 +152,18 @@ def _is_read_from_memory(value: SSAValue) -> bool:
 
 
 def _kept_dims(op: memref.SubviewOp, sizes: list[Size], strides: list[Size]) -> list[int]:
-    """The dims of the source that the result of a subview has, told apart by size and stride."""
+    """The dims of the source that the result of a subview has, found by size and stride."""
     result = memref_of(op.result)
     shape, wanted = result.get_shape(), result.get_strides()
     kept: list[int] = []
     for dim, size in enumerate(sizes):
-        place, left = len(kept), len(sizes) - dim - 1
-        if place == len(shape):
+        position, left = len(kept), len(sizes) - dim - 1
+        if position == len(shape):
             break
-        fits = size == shape[place] or not isinstance(size, int)
-        if fits and wanted is not None and isinstance(wanted[place], int) and isinstance(strides[dim], int):
-            fits = wanted[place] == strides[dim]
-        if fits or size != 1 or left < len(shape) - place:
+        fits = size == shape[position] or not isinstance(size, int)
+        if fits and wanted is not None and isinstance(wanted[position], int) and isinstance(strides[dim], int):
+            fits = wanted[position] == strides[dim]
+        if fits or size != 1 or left < len(shape) - position:
             kept.append(dim)
     return kept
 

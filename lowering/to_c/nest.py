@@ -43,7 +43,7 @@ class Domain:
     outputs: int
     """How many operands at the end are written."""
     indexed: frozenset[int] = frozenset()
-    """The dims whose index the body asks for: they are not merged."""
+    """The dims whose index the body reads: they are not merged."""
 
     @property
     def inputs(self) -> int:
@@ -108,8 +108,8 @@ def is_injective(strides: Sequence[int], extents: Sequence[int]) -> bool:
 
 def parallel_dims(domain: Domain) -> frozenset[int] | None:
     """
-    The dims along which every output moves; None if two of their points are the same output, or an output stands
-    still where another moves, so that the order of the domain matters.
+    The dims along which every output moves; None if two of their points are the same output, or an output does
+    not move where another does, so that the order of the domain matters.
     """
     outputs = domain.strides[domain.inputs :]
     moving = [frozenset(dim for dim, stride in enumerate(strides) if stride) for strides in outputs]

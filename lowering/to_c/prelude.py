@@ -29,6 +29,18 @@ HEADER = """\
 #endif
 """
 
+
+def _binary(what: str, expression: str, *, result: str = "{T}") -> str:
+    """A helper that returns an expression of two numbers."""
+    return f"static inline {result} pen_{what}_{{N}}({{T}} a, {{T}} b) {{{{ return {expression}; }}}}\n"
+
+
+def _division(what: str, *lines: str) -> str:
+    """A division, which notes a divisor of zero instead of trapping."""
+    body = "".join(f"  {line}\n" for line in ("if (b == 0) *fault = 1;", *lines))
+    return f"static inline {{T}} pen_{what}_{{N}}({{T}} a, {{T}} b, int32_t *fault) {{{{\n{body}}}}}\n"
+
+
 _TEMPLATES: dict[str, str] = {
     # 16-bit floats: memory to float and back, to nearest even.
     "bits_f16": """\
@@ -98,25 +110,13 @@ static inline {T} pen_minimum_{N}({T} a, {T} b) {{
 }}
 """,
     # The same where `b` is a constant that decides between two zeros.
-    "max": """\
-static inline {T} pen_max_{N}({T} a, {T} b) {{ return (a > b) | (a != a) ? a : b; }}
-""",
-    "min": """\
-static inline {T} pen_min_{N}({T} a, {T} b) {{ return (a < b) | (a != a) ? a : b; }}
-""",
+    "max": _binary("max", "(a > b) | (a != a) ? a : b"),
+    "min": _binary("min", "(a < b) | (a != a) ? a : b"),
     # The larger and the smaller number; a number if one is NaN.
-    "maxnum": """\
-static inline {T} pen_maxnum_{N}({T} a, {T} b) {{ return (a >= b) | (b != b) ? a : b; }}
-""",
-    "minnum": """\
-static inline {T} pen_minnum_{N}({T} a, {T} b) {{ return (a <= b) | (b != b) ? a : b; }}
-""",
-    "one": """\
-static inline int pen_one_{N}({T} a, {T} b) {{ return (a < b) | (a > b); }}
-""",
-    "ordered": """\
-static inline int pen_ordered_{N}({T} a, {T} b) {{ return (a == a) & (b == b); }}
-""",
+    "maxnum": _binary("maxnum", "(a >= b) | (b != b) ? a : b"),
+    "minnum": _binary("minnum", "(a <= b) | (b != b) ? a : b"),
+    "one": _binary("one", "(a < b) | (a > b)", result="int"),
+    "ordered": _binary("ordered", "(a == a) & (b == b)", result="int"),
     "power_integer": """\
 static inline {T} pen_power_integer_{N}({T} a, {T} b) {{
   if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;
@@ -128,56 +128,26 @@ static inline {T} pen_power_integer_{N}({T} a, {T} b) {{
   return ({T})result;
 }}
 """,
-    "mins": "static inline {T} pen_mins_{N}({T} a, {T} b) {{ return a < b ? a : b; }}\n",
-    "maxs": "static inline {T} pen_maxs_{N}({T} a, {T} b) {{ return a > b ? a : b; }}\n",
-    "minu": "static inline {T} pen_minu_{N}({T} a, {T} b) {{ return ({U})a < ({U})b ? a : b; }}\n",
-    "maxu": "static inline {T} pen_maxu_{N}({T} a, {T} b) {{ return ({U})a > ({U})b ? a : b; }}\n",
-    # Division, which tells of a divisor of zero instead of trapping.
-    "divs": """\
-static inline {T} pen_divs_{N}({T} a, {T} b, int32_t *fault) {{
-  if (b == 0) *fault = 1;
-  return b == 0 ? 0 : b == -1 ? ({T})(0 - ({U})a) : ({T})(a / b);
-}}
-""",
-    "rems": """\
-static inline {T} pen_rems_{N}({T} a, {T} b, int32_t *fault) {{
-  if (b == 0) *fault = 1;
-  return b == 0 || b == -1 ? 0 : ({T})(a % b);
-}}
-""",
-    "divu": """\
-static inline {T} pen_divu_{N}({T} a, {T} b, int32_t *fault) {{
-  if (b == 0) *fault = 1;
-  return b == 0 ? 0 : ({T})(({U})a / ({U})b);
-}}
-""",
-    "remu": """\
-static inline {T} pen_remu_{N}({T} a, {T} b, int32_t *fault) {{
-  if (b == 0) *fault = 1;
-  return b == 0 ? 0 : ({T})(({U})a % ({U})b);
-}}
-""",
-    "floordivs": """\
-static inline {T} pen_floordivs_{N}({T} a, {T} b, int32_t *fault) {{
-  if (b == 0) *fault = 1;
-  if (b == 0 || b == -1) return b == 0 ? 0 : ({T})(0 - ({U})a);
-  return ({T})(a / b - (a % b != 0 && (a < 0) != (b < 0)));
-}}
-""",
-    "ceildivs": """\
-static inline {T} pen_ceildivs_{N}({T} a, {T} b, int32_t *fault) {{
-  if (b == 0) *fault = 1;
-  if (b == 0 || b == -1) return b == 0 ? 0 : ({T})(0 - ({U})a);
-  return ({T})(a / b + (a % b != 0 && (a < 0) == (b < 0)));
-}}
-""",
-    "ceildivu": """\
-static inline {T} pen_ceildivu_{N}({T} a, {T} b, int32_t *fault) {{
-  if (b == 0) *fault = 1;
-  return b == 0 ? 0 : ({T})(({U})a / ({U})b + (({U})a % ({U})b != 0));
-}}
-""",
-    # An index that was read from memory, for which there are `size` places.
+    "mins": _binary("mins", "a < b ? a : b"),
+    "maxs": _binary("maxs", "a > b ? a : b"),
+    "minu": _binary("minu", "({U})a < ({U})b ? a : b"),
+    "maxu": _binary("maxu", "({U})a > ({U})b ? a : b"),
+    "divs": _division("divs", "return b == 0 ? 0 : b == -1 ? ({T})(0 - ({U})a) : ({T})(a / b);"),
+    "rems": _division("rems", "return b == 0 || b == -1 ? 0 : ({T})(a % b);"),
+    "divu": _division("divu", "return b == 0 ? 0 : ({T})(({U})a / ({U})b);"),
+    "remu": _division("remu", "return b == 0 ? 0 : ({T})(({U})a % ({U})b);"),
+    "floordivs": _division(
+        "floordivs",
+        "if (b == 0 || b == -1) return b == 0 ? 0 : ({T})(0 - ({U})a);",
+        "return ({T})(a / b - (a % b != 0 && (a < 0) != (b < 0)));",
+    ),
+    "ceildivs": _division(
+        "ceildivs",
+        "if (b == 0 || b == -1) return b == 0 ? 0 : ({T})(0 - ({U})a);",
+        "return ({T})(a / b + (a % b != 0 && (a < 0) == (b < 0)));",
+    ),
+    "ceildivu": _division("ceildivu", "return b == 0 ? 0 : ({T})(({U})a / ({U})b + (({U})a % ({U})b != 0));"),
+    # An index that was read from memory, which must be below `size`.
     "inside": """\
 static inline {T} pen_inside_{N}({T} a, {T} size, int32_t *fault) {{
   if (a >= 0 && a < size) return a;
@@ -186,15 +156,9 @@ static inline {T} pen_inside_{N}({T} a, {T} size, int32_t *fault) {{
 }}
 """,
     # Shifts; all bits may be shifted out.
-    "shl": """\
-static inline {T} pen_shl_{N}({T} a, {T} b) {{ return ({U})b < {B} ? ({T})(({U})a << b) : 0; }}
-""",
-    "shrs": """\
-static inline {T} pen_shrs_{N}({T} a, {T} b) {{ return ({T})(a >> (({U})b < {B} ? b : {B} - 1)); }}
-""",
-    "shru": """\
-static inline {T} pen_shru_{N}({T} a, {T} b) {{ return ({U})b < {B} ? ({T})(({U})a >> b) : 0; }}
-""",
+    "shl": _binary("shl", "({U})b < {B} ? ({T})(({U})a << b) : 0"),
+    "shrs": _binary("shrs", "({T})(a >> (({U})b < {B} ? b : {B} - 1))"),
+    "shru": _binary("shru", "({U})b < {B} ? ({T})(({U})a >> b) : 0"),
     "ones": """\
 static inline {T} pen_ones_{N}({T} a) {{
   {T} count = 0;

@@ -69,7 +69,7 @@ class Structured:
         return len(self.operands) - self.outputs
 
     def index_dims(self) -> frozenset[int]:
-        """The dims whose index the body asks for."""
+        """The dims whose index the body reads."""
         return frozenset(op.dim.value.data for op in self.body.ops if isinstance(op, IndexOp))
 
 
@@ -237,19 +237,19 @@ class _Blocks(_Nest):
             with self.emitter.writer.block():
                 self._at(step.loop, whole, step.tail, rest)
 
-    def _at(self, loop: Loop, place: Size, size: int, rest: Sequence[Step]) -> None:
-        self._positions[loop], self._sizes[loop] = (place,), size
+    def _at(self, loop: Loop, position: Size, size: int, rest: Sequence[Step]) -> None:
+        self._positions[loop], self._sizes[loop] = (position,), size
         self._outer(rest)
 
     @contextmanager
     def _counted(self, loop: Loop) -> Generator[None]:
         """A loop over all of `loop`, or over the current step of it."""
-        place, size = self._positions.get(loop, ()), self._sizes.get(loop)
+        position, size = self._positions.get(loop, ()), self._sizes.get(loop)
         name = f"d{loop.suffix}" if size is None else f"k{loop.suffix}"
         with self.emitter.writer.block(for_loop(name, loop.extent if size is None else size)):
-            self._positions[loop] = (name,) if size is None else (*place, name)
+            self._positions[loop] = (name,) if size is None else (*position, name)
             yield
-        self._positions[loop] = place
+        self._positions[loop] = position
 
     @contextmanager
     def _nested(self, loops: Sequence[Loop]) -> Generator[None]:
@@ -281,11 +281,11 @@ class _Blocks(_Nest):
 
     @contextmanager
     def _lane(self, lanes: Loop) -> Generator[None]:
-        place = self._positions[lanes]
+        position = self._positions[lanes]
         with self.emitter.writer.block(for_loop("j0", self._sizes[lanes])):
-            self._positions[lanes] = (*place, "j0")
+            self._positions[lanes] = (*position, "j0")
             yield
-        self._positions[lanes] = place
+        self._positions[lanes] = position
 
     def _panel(self) -> str:
         """The element of the panel at the current point."""
@@ -344,15 +344,15 @@ class _Blocks(_Nest):
         return super().value(number)
 
     def index(self, dim: int) -> Expr:
-        place = next((place for loop, place in self._positions.items() if loop.dims == (dim,)), (0,))
-        text = sum_of([(part, 1) for part in place])
+        position = next((position for loop, position in self._positions.items() if loop.dims == (dim,)), (0,))
+        text = sum_of([(part, 1) for part in position])
         return Expr(text, is_atom=" " not in text)
 
     def lvalue(self, number: int) -> str:
         terms = [
             (part, loop.strides[number])
-            for loop, place in self._positions.items()
-            for part in place
+            for loop, position in self._positions.items()
+            for part in position
             if loop.strides[number]
         ]
         return self.view(number).element(terms, self._offsets[number])

@@ -97,44 +97,31 @@ class CType:
         return numpy_dtype(_ATTRIBUTES[self.name])
 
 
-_F32 = CType("f32", "float", "float", 32, is_float=True)
-_F64 = CType("f64", "double", "double", 64, is_float=True)
-_F16 = CType("f16", "uint16_t", "float", 16, is_float=True)
-_BF16 = CType("bf16", "uint16_t", "float", 16, is_float=True)
-_BYTE_FLOATS: dict[type[Attribute], CType] = {
-    kind: CType(str(kind()), "uint8_t", "float", kind().bitwidth, is_float=True)
-    for kind in (
-        Float8E4M3FNType,
-        Float8E5M2Type,
-        Float8E4M3FNUZType,
-        Float8E5M2FNUZType,
-        Float8E8M0FNUType,
-        Float4E2M1FNType,
+_FLOATS: dict[type[Attribute], CType] = {
+    kind: CType(str(kind()), storage, value, kind().bitwidth, is_float=True)
+    for kind, storage, value in (
+        (Float32Type, "float", "float"),
+        (Float64Type, "double", "double"),
+        (Float16Type, "uint16_t", "float"),
+        (BFloat16Type, "uint16_t", "float"),
+        (Float8E4M3FNType, "uint8_t", "float"),
+        (Float8E5M2Type, "uint8_t", "float"),
+        (Float8E4M3FNUZType, "uint8_t", "float"),
+        (Float8E5M2FNUZType, "uint8_t", "float"),
+        (Float8E8M0FNUType, "uint8_t", "float"),
+        (Float4E2M1FNType, "uint8_t", "float"),
     )
 }
-_I1 = CType("i1", "uint8_t", "uint8_t", 1)
 _INDEX = CType("index", "int64_t", "int64_t", 64)
 _INTEGERS = {
-    bits: CType(f"i{bits}", f"int{max(8, bits)}_t", f"int{max(8, bits)}_t", bits) for bits in (2, 4, 8, 16, 32, 64)
-}
-
-_FLOATS: dict[type[Attribute], CType] = {
-    Float32Type: _F32,
-    Float64Type: _F64,
-    Float16Type: _F16,
-    BFloat16Type: _BF16,
-    **_BYTE_FLOATS,
+    1: CType("i1", "uint8_t", "uint8_t", 1),
+    **{bits: CType(f"i{bits}", f"int{max(8, bits)}_t", f"int{max(8, bits)}_t", bits) for bits in (2, 4, 8, 16, 32, 64)},
 }
 
 _ATTRIBUTES: dict[str, Attribute] = {
-    "f32": Float32Type(),
-    "f64": Float64Type(),
-    "f16": Float16Type(),
-    "bf16": BFloat16Type(),
-    "i1": IntegerType(1),
+    **{ctype.name: kind() for kind, ctype in _FLOATS.items()},
     "index": IndexType(),
-    **{f"i{bits}": IntegerType(bits) for bits in _INTEGERS},
-    **{ctype.name: kind() for kind, ctype in _BYTE_FLOATS.items()},
+    **{ctype.name: IntegerType(bits) for bits, ctype in _INTEGERS.items()},
 }
 
 
@@ -146,8 +133,6 @@ def c_type(type: Attribute, op: Operation) -> CType:
     match type:
         case IndexType():
             return _INDEX
-        case IntegerType() if type.width.data == 1:
-            return _I1
         case IntegerType() if type.width.data in _INTEGERS:
             return _INTEGERS[type.width.data]
         case _:
