@@ -1,5 +1,5 @@
 """
-The reference semantics of every level, on NumPy.
+The reference semantics of every level, on NumPy: a second opinion that imports `dialects` and no pass.
 
 `run_module` runs a module at any level, `run_function` one function below graph level. A plug-in says what its ops
 do with `interprets` (and on the graph level with `penstock.runtime.interpreter.graph.implements`).

@@ -13,7 +13,7 @@ from penstock.dialects import accel, machine, mem
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import memref_of
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.commands import Command, Kind, TokenQueue, Touch, joined
+from penstock.runtime.interpreter.commands import CommandKind, IssuedCommand, TokenQueue, Touch, joined
 from penstock.runtime.interpreter.counters import issues_of, moved_bytes, touched_bytes
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.generic import Evaluator
@@ -54,51 +54,24 @@ def _scope(value: SSAValue) -> str | None:
     return mem.scope_of(memref_of(value))
 
 
-@dataclass(frozen=True)
-class _Dma:
-    """What an `accel.dma` does, apart from its operands."""
-
-    engine: str
-    unit: str
-    outstanding: int
-    transfer: Transfer
-    ends: tuple[str, str]
-    """The scopes it moves between."""
-    source: SSAValue
-    dest: SSAValue
-
-
-def _prepare_dma(execution: Execution, op: accel.DmaOp) -> _Dma:
-    engine = _target(execution, op).dmas()[op.engine.data]
-    return _Dma(
-        engine.sym_name.data,
-        engine.unit_name,
-        engine.outstanding_limit,
-        Transfer.of(op),
-        (_scope(op.source) or machine.DRAM, _scope(op.dest) or machine.DRAM),
-        op.source,
-        op.dest,
-    )
-
-
 @interprets(accel.DmaOp)
 def _dma(execution: Execution, op: accel.DmaOp, args: Sequence[Any]) -> Sequence[Any]:
-    dma = execution.kept(op, lambda: _prepare_dma(execution, op))
-    transfer = dma.transfer
+    engine, transfer = execution.kept(op, lambda: (_target(execution, op).dmas()[op.engine.data], Transfer.of(op)))
+    ends = execution.kept((op, "ends"), lambda: (_scope(op.source) or machine.DRAM, _scope(op.dest) or machine.DRAM))
     source, dest, padding = args[transfer.source], args[transfer.dest], transfer.padding_of(args)
     overlap = transfer.overlap(args)
     elements, target = array_of(source), array_of(dest)
     check_apart(op, elements, target, overlap)
-    execution.counters.add_bytes(dma.engine, {dma.ends: overlap.elements * elements.itemsize})
+    execution.counters.add_bytes(engine.sym_name.data, {ends: overlap.elements * elements.itemsize})
     everything = padding is not None or (overlap.whole and transfer.side != "dest")
-    command = Command(
+    command = IssuedCommand(
         op,
-        dma.unit,
-        Kind.TRANSFER,
+        engine.unit_name,
+        CommandKind.TRANSFER,
         [args[number] for number in transfer.dependencies],
-        dma.outstanding,
-        reads=[Touch(source, overlap.source, dma.source)],
-        writes=[Touch(dest, None if everything else overlap.dest, dma.dest)],
+        engine.outstanding_limit,
+        reads=[Touch(source, overlap.source, op.source)],
+        writes=[Touch(dest, None if everything else overlap.dest, op.dest)],
         perform=lambda: move(elements, target, overlap, padding),
         overwrites=True,
     )
@@ -115,7 +88,7 @@ class _Exec:
     evaluator: Evaluator
     extents: tuple[int, ...]
     unit: str
-    kind: Kind
+    kind: CommandKind
     outstanding: int
     issues: int
     points: int
@@ -143,7 +116,7 @@ def _prepare(execution: Execution, op: accel.ExecOp, arrays: Sequence[Array]) ->
         evaluator,
         extents,
         unit,
-        Kind.TRANSFER if engine is not None else Kind.EXEC,
+        CommandKind.TRANSFER if engine is not None else CommandKind.EXEC,
         engine.outstanding_limit if engine is not None else 1,
         issues_of(op, intrinsic),
         prod(extents),
@@ -166,7 +139,7 @@ def _exec(execution: Execution, op: accel.ExecOp, args: Sequence[Any]) -> Sequen
     touches = [
         Touch(value, region, operand) for value, region, operand in zip(memrefs, prepared.regions, buffers, strict=True)
     ]
-    command = Command(
+    command = IssuedCommand(
         op,
         prepared.unit,
         prepared.kind,
@@ -183,12 +156,11 @@ def _exec(execution: Execution, op: accel.ExecOp, args: Sequence[Any]) -> Sequen
 def _queue(execution: Execution, op: accel.PushOp | accel.PopOp, source: str, dest: str) -> TokenQueue:
     """The queue of a push or pop; all queues of the machine are made at the first one."""
 
-    def declare() -> bool:
+    def declare() -> None:
         for queue in _target(execution, op).queues():
             title = f"the queue from {queue.source} to {queue.destination}"
             tokens = TokenQueue(title, queue.capacity_tokens, queue.blocks, queue.initial_tokens)
             execution.schedule.add_queue(queue.source, queue.destination, tokens)
-        return True
 
     execution.kept("queues", declare)
     return execution.schedule.queue(source, dest)
@@ -197,7 +169,7 @@ def _queue(execution: Execution, op: accel.PushOp | accel.PopOp, source: str, de
 @interprets(accel.PushOp)
 def _push(execution: Execution, op: accel.PushOp, args: Sequence[Any]) -> Sequence[Any]:
     queue = _queue(execution, op, op.unit.data, op.peer.data)
-    command = Command(op, op.unit.data, Kind.PUSH, queue=queue)
+    command = IssuedCommand(op, op.unit.data, CommandKind.PUSH, queue=queue)
     queue.issued.append(command.token)
     execution.schedule.issue(command)
     return ()
@@ -206,5 +178,5 @@ def _push(execution: Execution, op: accel.PushOp, args: Sequence[Any]) -> Sequen
 @interprets(accel.PopOp)
 def _pop(execution: Execution, op: accel.PopOp, args: Sequence[Any]) -> Sequence[Any]:
     queue = _queue(execution, op, op.peer.data, op.unit.data)
-    execution.schedule.issue(Command(op, op.unit.data, Kind.POP, [queue.next_push(op)], queue=queue))
+    execution.schedule.issue(IssuedCommand(op, op.unit.data, CommandKind.POP, [queue.next_push(op)], queue=queue))
     return ()

@@ -24,7 +24,7 @@ class Body:
     reads: tuple[bool, ...]
     """For each block argument whether it is used."""
     index_dims: tuple[int, ...]
-    """The dims whose index the body asks for."""
+    """The dims whose index the body reads."""
 
 
 def captured_values(op: Operation) -> tuple[SSAValue, ...]:

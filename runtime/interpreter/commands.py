@@ -1,4 +1,8 @@
-"""Commands, tokens and queues: what is issued to the units of an accelerator, and what orders it."""
+"""
+Commands, tokens and queues of an execution: a second opinion, kept independent of the compiler's command program.
+
+Each command holds the values that it reads and writes; `passes` is not imported.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +136,7 @@ class Touch:
             poison(self.part())
 
 
-class Kind(Enum):
+class CommandKind(Enum):
     """How a command passes its unit."""
 
     TRANSFER = "transfer"
@@ -146,12 +150,12 @@ class Kind(Enum):
 
 
 @dataclass(eq=False)
-class Command:
+class IssuedCommand:
     """A command that has been issued."""
 
     op: Operation
     unit: str
-    kind: Kind
+    kind: CommandKind
     after: Sequence[Token] = ()
     outstanding: int = 1
     """How many transfers its engine can have in flight."""
@@ -167,7 +171,7 @@ class Command:
     @property
     def is_alone(self) -> bool:
         """Whether it starts only when all earlier commands of its unit are complete."""
-        return self.kind is Kind.EXEC or (self.kind is Kind.TRANSFER and self.outstanding == 1)
+        return self.kind is CommandKind.EXEC or (self.kind is CommandKind.TRANSFER and self.outstanding == 1)
 
     def start(self) -> None:
         """Check what is read; what is written is in flight from now on."""
@@ -197,8 +201,8 @@ class Command:
             self.perform()
         for touch in self.writes:
             written(touch.memref, touch.region)
-        if self.queue is not None and self.kind is Kind.PUSH:
+        if self.queue is not None and self.kind is CommandKind.PUSH:
             self.queue.push(self.op)
-        if self.queue is not None and self.kind is Kind.POP:
+        if self.queue is not None and self.kind is CommandKind.POP:
             self.queue.count -= 1
         self.token.happen()

@@ -140,7 +140,7 @@ def issues_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> int:
     for dim in reversed(range(len(intrinsic.dims))):
         bounds = intrinsic.shape[dim]
         wanted = [_part(access, dim) for access in pattern]
-        candidates = [each for each in range(len(extents)) if each not in taken and _moves_alike(columns[each], wanted)]
+        candidates = [each for each in range(len(extents)) if each not in taken and _moves_as(columns[each], wanted)]
         if not candidates:
             continue
         whole = [each for each in candidates if bounds is None or _last_block(extents[each], bounds[1]) >= bounds[0]]
@@ -168,7 +168,7 @@ _ABSENT, _ROW, _LAST = "absent", "row", "last"
 def _part(access: Access, dim: int) -> str:
     """How a dim of an intrinsic moves through an operand."""
     assert access.forms is not None
-    found = [place for place, form in enumerate(access.forms) if form.coefficients[dim]]
+    found = [index for index, form in enumerate(access.forms) if form.coefficients[dim]]
     if not found:
         return _ABSENT
     return _LAST if found[-1] == len(access.forms) - 1 else _ROW
@@ -194,7 +194,7 @@ def _strides(type: MemRefType) -> Sequence[int]:
         return [1] * type.get_num_dims()
 
 
-def _moves_alike(column: Sequence[int], wanted: Sequence[str]) -> bool:
+def _moves_as(column: Sequence[int], wanted: Sequence[str]) -> bool:
     for stride, part in zip(column, wanted, strict=True):
         if (stride == 0) != (part == _ABSENT) or (part == _LAST and stride != 1):
             return False

@@ -110,18 +110,17 @@ class Execution:
 
     def kept(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` returns, made once for each key: an op, or a tuple that begins with one."""
-        found = self._kept.get(key)
-        if found is None:
-            found = self._kept[key] = make()
-        return found
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
 
     def may_take(self, op: Operation, number: int) -> bool:
         """Whether `op` may overwrite the tensor that is its operand `number`."""
-        return self.kept(("take", op, number), lambda: (self._ownership_of(op).may_take(op, number),))[0]
+        return self.kept(("take", op, number), lambda: self._ownership_of(op).may_take(op, number))
 
     def is_owned(self, op: Operation, number: int) -> bool:
         """Whether another op may overwrite the tensor that is operand `number` of `op`."""
-        return self.kept(("own", op, number), lambda: (self._ownership_of(op).is_owned(op.operands[number]),))[0]
+        return self.kept(("own", op, number), lambda: self._ownership_of(op).is_owned(op.operands[number]))
 
     def _ownership_of(self, op: Operation) -> Ownership:
         function: Operation | None = op

@@ -204,7 +204,7 @@ def _copy(execution: Execution, op: mem.CopyOp, args: Sequence[Any]) -> Sequence
     check_apart(op, elements, target, overlap)
     move(elements, target, overlap, padding)
     written(dest, overlap.dest if padding is None else None)
-    crossing = execution.kept((op, "engine"), lambda: (_engine_of(execution, op),))[0]
+    crossing = execution.kept((op, "engine"), lambda: _engine_of(execution, op))
     if crossing is not None:
         engine, ends = crossing
         execution.counters.add_bytes(engine, {ends: overlap.elements * elements.itemsize})
@@ -265,7 +265,7 @@ def _generic(execution: Execution, op: GenericOp, args: Sequence[Any]) -> Sequen
     if tagged:
         for value, region in zip(memrefs[inputs:], regions[inputs:], strict=True):
             written(value, region)
-    engine = execution.kept((op, "engine"), lambda: (_engine_on_the_way(execution, op),))[0]
+    engine = execution.kept((op, "engine"), lambda: _engine_on_the_way(execution, op))
     if engine is not None:
         moved = execution.kept((op, shapes, "moved"), lambda: _moved_on_the_way(op, evaluator, arrays, extents))
         execution.counters.add_bytes(engine, moved)

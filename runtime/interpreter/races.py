@@ -27,7 +27,7 @@ from numpy.lib.stride_tricks import as_strided
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.clocks import Clock, holds, join, with_command
-from penstock.runtime.interpreter.commands import Command, Kind, Token, Touch
+from penstock.runtime.interpreter.commands import CommandKind, IssuedCommand, Token, Touch
 from penstock.runtime.interpreter.scopes import Buffer, array_of, describe
 
 
@@ -47,7 +47,7 @@ class _Unit:
 class _Access:
     """What a command does with an operand."""
 
-    command: Command
+    command: IssuedCommand
     touch: Touch
     unit: int
     number: int
@@ -76,13 +76,13 @@ class Races:
         for token in tokens:
             self._host = join(self._host, token.clock(self._epoch))
 
-    def issued(self, command: Command) -> None:
+    def issued(self, command: IssuedCommand) -> None:
         """Raises UserError if a command races with one that was issued before."""
         unit = self._units.get(command.unit)
         if unit is None:
             unit = self._units[command.unit] = _Unit(len(self._units))
         before = join(self._host, unit.started)
-        before = join(before, unit.all if command.is_alone or command.kind is Kind.PUSH else unit.execs)
+        before = join(before, unit.all if command.is_alone or command.kind is CommandKind.PUSH else unit.execs)
         for token in command.after:
             before = join(before, token.clock(self._epoch))
         for touch in command.reads:
@@ -92,9 +92,9 @@ class Races:
         done = with_command(before, unit.number, unit.count)
         command.token.note_clock(self._epoch, done)
         unit.all = join(unit.all, done)
-        if command.kind is not Kind.PUSH:
+        if command.kind is not CommandKind.PUSH:
             unit.started = join(unit.started, before)
-        if command.kind is Kind.EXEC:
+        if command.kind is CommandKind.EXEC:
             unit.execs = join(unit.execs, done)
         unit.count += 1
 

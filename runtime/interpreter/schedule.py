@@ -30,7 +30,7 @@ from random import Random
 from typing import Literal
 
 from penstock.dialects.diagnostics import USAGE, UserError, did_you_mean, location_of
-from penstock.runtime.interpreter.commands import DONE, Command, Kind, Token, TokenQueue
+from penstock.runtime.interpreter.commands import DONE, CommandKind, IssuedCommand, Token, TokenQueue
 from penstock.runtime.interpreter.races import Races
 
 Order = Literal["program", "asap", "alap"] | int
@@ -46,22 +46,22 @@ _EAGERNESS = (0.0, 0.5, 0.95)
 
 @dataclass(eq=False)
 class _Running:
-    command: Command
+    command: IssuedCommand
     pace: float
-    behind: Sequence[Token] = ()
-    """Of a push: the commands it waits for."""
+    earlier: Sequence[Token] = ()
+    """Of a push: the commands of its unit that it waits for."""
 
     def may_end(self) -> bool:
         queue = self.command.queue
-        if self.command.kind is not Kind.PUSH or queue is None:
+        if self.command.kind is not CommandKind.PUSH or queue is None:
             return True
-        return all(token.complete for token in self.behind) and not (queue.is_full and queue.blocks)
+        return all(token.complete for token in self.earlier) and not (queue.is_full and queue.blocks)
 
 
 @dataclass(eq=False)
 class _Unit:
     pace: float
-    waiting: deque[Command] = field(default_factory=deque[Command])
+    waiting: deque[IssuedCommand] = field(default_factory=deque[IssuedCommand])
     running: list[_Running] = field(default_factory=list[_Running])
 
     def may_start(self) -> bool:
@@ -71,12 +71,12 @@ class _Unit:
         head = self.waiting[0]
         if not all(token.complete for token in head.after):
             return False
-        if head.kind is Kind.PUSH:
+        if head.kind is CommandKind.PUSH:
             return True
-        busy = [each.command.kind for each in self.running if each.command.kind is not Kind.PUSH]
-        if Kind.EXEC in busy or (busy and head.kind is Kind.EXEC):
+        busy = [each.command.kind for each in self.running if each.command.kind is not CommandKind.PUSH]
+        if CommandKind.EXEC in busy or (busy and head.kind is CommandKind.EXEC):
             return False
-        return head.kind is not Kind.TRANSFER or len(busy) < head.outstanding
+        return head.kind is not CommandKind.TRANSFER or len(busy) < head.outstanding
 
 
 # As soon as possible and as late as possible: times where every command takes one unit of time. Of these only the order
@@ -100,7 +100,7 @@ class _Earliest:
         self._units: dict[str, _Last] = {}
         self._ends: dict[Token, int] = {}
         self._host = 0
-        self.starts: dict[Command, int] = {}
+        self.starts: dict[IssuedCommand, int] = {}
 
     def barrier(self) -> None:
         self._units.clear()
@@ -112,23 +112,23 @@ class _Earliest:
         """What the host issues from now on is later than `tokens`."""
         self._host = max([self._host, *(self._end(token) for token in tokens)])
 
-    def issued(self, command: Command) -> None:
+    def issued(self, command: IssuedCommand) -> None:
         unit = self._units.setdefault(command.unit, _Last())
         before = [self._host, *(self._end(token) for token in command.after)]
-        if command.kind is Kind.PUSH:
+        if command.kind is CommandKind.PUSH:
             start = max(before)
             end = max(start, unit.end)
         else:
             start = max(*before, unit.start, unit.end if command.is_alone else unit.exec_end)
-            end = start + (command.kind is not Kind.POP)
+            end = start + (command.kind is not CommandKind.POP)
             unit.start = start
         self.starts[command] = start
         self._ends[command.token] = end
         unit.end = max(unit.end, end)
-        if command.kind is Kind.EXEC:
+        if command.kind is CommandKind.EXEC:
             unit.exec_end = end
 
-    def end_of(self, command: Command) -> int:
+    def end_of(self, command: IssuedCommand) -> int:
         """The time at which a command ends."""
         return self._ends[command.token]
 
@@ -147,9 +147,9 @@ class _Latest:
     Larger is earlier. What is not needed for `wanted`, or for what is, has no time; `wanted` of None needs all.
     """
 
-    def __init__(self, commands: Sequence[Command], wanted: Iterable[Token] | None):
-        self.starts: dict[Command, int] = {}
-        self.ends: dict[Command, int] = {}
+    def __init__(self, commands: Sequence[IssuedCommand], wanted: Iterable[Token] | None):
+        self.starts: dict[IssuedCommand, int] = {}
+        self.ends: dict[IssuedCommand, int] = {}
         self._due: dict[Token, int] = {}
         for token in wanted or ():
             self._need(token, 0)
@@ -158,23 +158,23 @@ class _Latest:
         next_push: dict[str, int] = {}
         for command in reversed(commands):
             unit = command.unit
-            behind = [self._due.get(command.token), next_alone.get(unit), next_push.get(unit)]
-            if command.kind is Kind.EXEC and unit in next_start:
-                behind.append(next_start[unit] + 1)
+            later = [self._due.get(command.token), next_alone.get(unit), next_push.get(unit)]
+            if command.kind is CommandKind.EXEC and unit in next_start:
+                later.append(next_start[unit] + 1)
             needs = [0] if wanted is None else []
-            needs += [time for time in behind if time is not None]
+            needs += [time for time in later if time is not None]
             end = max(needs, default=None)
             if end is not None:
                 self.ends[command] = end
-                if command.kind is Kind.PUSH:
+                if command.kind is CommandKind.PUSH:
                     next_push[unit] = max(next_push.get(unit, 0), end + 1)
             self._set_start(command, end, next_start, next_alone)
 
     def _set_start(
-        self, command: Command, end: int | None, next_start: dict[str, int], next_alone: dict[str, int]
+        self, command: IssuedCommand, end: int | None, next_start: dict[str, int], next_alone: dict[str, int]
     ) -> None:
         unit, later = command.unit, next_start.get(command.unit)
-        own = None if end is None else end + (command.kind not in (Kind.POP, Kind.PUSH))
+        own = None if end is None else end + (command.kind not in (CommandKind.POP, CommandKind.PUSH))
         start = max((time for time in (own, later) if time is not None), default=None)
         if start is None:
             return
@@ -200,7 +200,7 @@ class _Choice:
     """A start or an end that is legal now."""
 
     unit: _Unit
-    command: Command
+    command: IssuedCommand
     running: _Running | None
     """What would end; None for a start."""
     pace: float
@@ -215,7 +215,7 @@ class Schedule:
         self._earliest = _Earliest() if order == "asap" else None
         self._is_late = order == "alap"
         self._latest: _Latest | None = None
-        self._issued: list[Command] = []
+        self._issued: list[IssuedCommand] = []
         """With "alap", those that may be incomplete."""
         self._units: dict[str, _Unit] = {}
         self._races = Races()
@@ -239,7 +239,7 @@ class Schedule:
                 return f"{queue.title} holds {queue.count} tokens, {queue.initial} at the beginning"
         return None
 
-    def issue(self, command: Command) -> Token:
+    def issue(self, command: IssuedCommand) -> Token:
         """Give a command to its unit; in program order it happens now. Raises UserError for a race."""
         self.unwaited += 1
         if self._in_program_order:
@@ -342,11 +342,11 @@ class Schedule:
             return True
         unit.waiting.popleft()
         command.start()
-        if command.kind is Kind.POP:
+        if command.kind is CommandKind.POP:
             command.end()
         else:
-            behind = [running.command.token for running in unit.running] if command.kind is Kind.PUSH else ()
-            unit.running.append(_Running(command, self._random.choice(_PACES) * unit.pace, behind))
+            earlier = [running.command.token for running in unit.running] if command.kind is CommandKind.PUSH else ()
+            unit.running.append(_Running(command, self._random.choice(_PACES) * unit.pace, earlier))
         return True
 
 

@@ -116,17 +116,17 @@ class Transfer:
     @staticmethod
     def of(op: WindowedTransfer) -> Transfer:
         """What is known of a transfer before it runs."""
-        place = {value: number for number, value in enumerate(op.operands)}
+        number_of = {value: number for number, value in enumerate(op.operands)}
         windows = (*op.source_offsets, *op.dest_offsets)
         static = (*op.static_source_offsets.get_values(), *op.static_dest_offsets.get_values())
         is_dma = isinstance(op, accel.DmaOp)
         return Transfer(
             op,
-            place[op.source],
-            place[op.dest],
-            tuple(place[value] for value in windows),
-            place[op.padding] if op.padding is not None else None,
-            tuple(place[value] for value in op.dependencies) if is_dma else (),
+            number_of[op.source],
+            number_of[op.dest],
+            tuple(number_of[value] for value in windows),
+            number_of[op.padding] if op.padding is not None else None,
+            tuple(number_of[value] for value in op.dependencies) if is_dma else (),
             op.window_side,
             static,
             is_dma and op.clipped is not None,

@@ -161,9 +161,9 @@ def _from_elements(execution: Execution, op: tensor.FromElementsOp, args: Sequen
 
 
 def _checked_index(op: Operation, shape: Sequence[int], index: Sequence[int]) -> tuple[int, ...]:
-    for dim, (place, size) in enumerate(zip(index, shape, strict=True)):
-        if not 0 <= place < size:
-            raise UserError(f"index {place} in dim {dim}, which has size {size}", loc=location_of(op))
+    for dim, (position, size) in enumerate(zip(index, shape, strict=True)):
+        if not 0 <= position < size:
+            raise UserError(f"index {position} in dim {dim}, which has size {size}", loc=location_of(op))
     return tuple(index)
 
 

@@ -14,7 +14,7 @@ from penstock.dialects.mem import memref_of, scope_of
 from penstock.passes.analysis.commands.program import Program
 from penstock.passes.analysis.commands.region import Region
 from penstock.runtime.interpreter import run_function
-from penstock.runtime.interpreter.commands import DONE, Command, Token, Touch
+from penstock.runtime.interpreter.commands import DONE, IssuedCommand, Token, Touch
 from penstock.runtime.interpreter.schedule import Schedule
 from penstock.runtime.interpreter.scopes import Buffer, array_of
 from penstock.runtime.interpreter.values import dtype_of
@@ -48,7 +48,7 @@ def interpreted(module: ModuleOp, name: str) -> list[tuple[Bytes, Bytes]]:
         arguments.append(np.ones(type.get_shape(), dtype_of(type.element_type, function)))
     found: list[tuple[Bytes, Bytes]] = []
 
-    def watched(schedule: Schedule, command: Command) -> Token:
+    def watched(schedule: Schedule, command: IssuedCommand) -> Token:
         touched = [
             frozenset(byte for touch in touches for byte in _touched(touch, arguments))
             for touches in (command.reads, command.writes)

@@ -15,7 +15,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 from penstock.runtime.interpreter import Counters, run_function, run_module
-from penstock.runtime.interpreter.commands import Command
+from penstock.runtime.interpreter.commands import IssuedCommand
 
 CONTEXT = make_context()
 SEEDS = range(12)
@@ -261,13 +261,13 @@ def test_a_ring_of_two_buffers_is_free_of_races_with_its_tokens_and_not_without(
 
 def test_a_seed_draws_one_interleaving_and_seeds_draw_many(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    end = Command.end
+    end = IssuedCommand.end
 
-    def noted(self: Command) -> None:
+    def noted(self: IssuedCommand) -> None:
         order.append(self.unit)
         end(self)
 
-    monkeypatch.setattr(Command, "end", noted)
+    monkeypatch.setattr(IssuedCommand, "end", noted)
 
     def drawn(seed: int) -> tuple[str, ...]:
         order.clear()

@@ -15,7 +15,7 @@ from penstock.lowering.from_text import SourceText, parse_text
 from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import Order, read_order, run_function
 from penstock.runtime.interpreter.clocks import holds, join, with_command
-from penstock.runtime.interpreter.commands import Command
+from penstock.runtime.interpreter.commands import IssuedCommand
 
 CHECKED: tuple[Order, ...] = ("asap", "alap", 0, 1, 2, 3)
 
@@ -86,18 +86,18 @@ def test_bytes_and_not_buffers_decide(schedule: Order) -> None:
 
 def order_of_events(module: ModuleOp, schedule: Order, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     events: list[str] = []
-    start, end = Command.start, Command.end
+    start, end = IssuedCommand.start, IssuedCommand.end
 
-    def noted_start(self: Command) -> None:
+    def noted_start(self: IssuedCommand) -> None:
         events.append(f"start {self.op.results[0].name_hint}")
         start(self)
 
-    def noted_end(self: Command) -> None:
+    def noted_end(self: IssuedCommand) -> None:
         events.append(f"end {self.op.results[0].name_hint}")
         end(self)
 
-    monkeypatch.setattr(Command, "start", noted_start)
-    monkeypatch.setattr(Command, "end", noted_end)
+    monkeypatch.setattr(IssuedCommand, "start", noted_start)
+    monkeypatch.setattr(IssuedCommand, "end", noted_end)
     run(module, schedule)
     return events
 
