@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from penstock.dialects.machine import DRAM
 from penstock.lowering.to_vta.isa import (
-    BLOCK,
     DRAM_BYTES,
+    ENTRY_BYTES,
     MICRO_OP_BYTES,
+    SCOPES,
     Alu,
     Gemm,
     Instruction,
@@ -24,23 +25,11 @@ from penstock.lowering.to_vta.isa import (
 from penstock.lowering.to_vta.words import micro_op_indices
 from penstock.passes.analysis.commands.region import Region
 
-SCOPES = {
-    Memory.UOP: "uop",
-    Memory.WGT: "wgt",
-    Memory.INP: "inp",
-    Memory.ACC: "acc",
-    Memory.OUT: "acc",
-    Memory.ACC_8BIT: "acc",
-}
-"""Where the entries of a memory are on chip; OUT is a view of the accumulators."""
-
-ENTRY_BYTES = {"uop": MICRO_OP_BYTES, "wgt": BLOCK * BLOCK, "inp": BLOCK, "acc": 4 * BLOCK}
-
 Regions = tuple[Region, ...]
 
 
 class Accesses:
-    """Follows a stream, in which LOADs decide what the micro-operations are that GEMM and ALU go through."""
+    """Follows a stream, in which LOADs decide what the micro-operations are that GEMM and ALU apply."""
 
     def __init__(self, micro_ops: bytes, base: int):
         """`micro_ops` lie off chip from the address `base` on."""
@@ -71,12 +60,12 @@ class Accesses:
         dst, src, wgt = micro_op_indices(listed.tobytes())
         begin, end = loops.uop_begin * MICRO_OP_BYTES, loops.uop_end * MICRO_OP_BYTES
         reads = [Region("uop", 0, begin, end - begin)]
-        written = _entries("acc", loops, dst, loops.dst_factor_out, loops.dst_factor_in)
+        written = _entries("acc", loops, dst, "dst")
         if isinstance(loops, Gemm) and not loops.reset:
-            reads += _entries("inp", loops, src, loops.src_factor_out, loops.src_factor_in)
-            reads += _entries("wgt", loops, wgt, loops.wgt_factor_out, loops.wgt_factor_in)
+            reads += _entries("inp", loops, src, "src")
+            reads += _entries("wgt", loops, wgt, "wgt")
         if isinstance(loops, Alu) and not loops.use_immediate:
-            reads += _entries("acc", loops, src, loops.src_factor_out, loops.src_factor_in)
+            reads += _entries("acc", loops, src, "src")
         if not loops.reset:
             reads += written
         return tuple(reads), tuple(written)
@@ -100,8 +89,9 @@ def _on_chip(transfer: Transfer) -> Regions:
     return (Region(scope, 0, transfer.sram_base * size, rows * width * size),)
 
 
-def _entries(scope: str, loops: Loops, listed: NDArray[np.int64], outer: int, inner: int) -> list[Region]:
+def _entries(scope: str, loops: Loops, listed: NDArray[np.int64], index: str) -> list[Region]:
     """The entries that the loops reach: runs of neighbours, and equal runs at equal distances as one region."""
+    outer, inner = loops.factors(index)
     reached = np.unique(listed)
     for count, step in ((loops.iter_in, inner), (loops.iter_out, outer)):
         if count > 1 and step:

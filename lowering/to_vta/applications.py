@@ -2,14 +2,14 @@
 Execs as GEMM and ALU: two counted loops around a list of micro-operations.
 
 Each dim of the domain outside the block becomes one of the two loops or is spelled out in the list. Neighbours that
-move all operands alike are one dim. Of the choices whose factors fit their bits, one that writes no accumulator twice
-in a row is taken, if there is one; among these, the one with the shortest list.
+move all operands as one dim would are merged. Of the choices whose factors fit their bits, one that writes no
+accumulator twice in a row is taken, if there is one; among these, the one with the shortest list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import permutations
 from math import prod
 
@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import IntegerAttr
 
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.lowering.to_vta.isa import BLOCK, DEPTHS, MICRO_OP, Alu, AluOpcode, Gemm, Loops, Memory
+from penstock.lowering.to_vta.isa import BLOCK, DEPTHS, ENTRY_BYTES, MICRO_OP, Alu, AluOpcode, Gemm, Loops, Memory
 from penstock.passes.analysis.commands.program import Command
 from penstock.runtime.interpreter.domain import Access
 
@@ -28,7 +28,6 @@ MAX_ITERATIONS = 16383
 MicroOps = NDArray[np.uint32]
 """A list of micro-operations, a word each."""
 
-_ENTRY_BYTES = {"inp": BLOCK, "wgt": BLOCK * BLOCK, "acc": 4 * BLOCK}
 _ALU = {f"alu_{opcode.name.lower()}": opcode for opcode in AluOpcode}
 
 ACCUMULATOR, SOURCE, WEIGHT = range(3)
@@ -60,8 +59,11 @@ class Application:
     """An instruction without its list of micro-operations, and that list."""
 
     micro_ops: MicroOps
-    at: Callable[[int], Loops]
-    """The instruction, if the list begins at this entry."""
+    loops: Loops
+
+    def at(self, begin: int) -> Loops:
+        """The instruction, if the list begins at this entry."""
+        return replace(self.loops, uop_begin=begin, uop_end=begin + self.micro_ops.size)
 
 
 def encode_exec(command: Command, most: int) -> Application:
@@ -74,19 +76,21 @@ def encode_exec(command: Command, most: int) -> Application:
         raise UserError(f"the exec {command.name} has no operation to be encoded from")
     operands = _operands(command, op)
     name = op.intrinsic_name
-    extents = list(op.extents.get_values())
     if name == "gemm":
         inp, wgt, acc = operands
         block = {"k": [(inp, 1), (wgt, 1), (acc, 0)], "n": [(inp, 0), (wgt, BLOCK), (acc, 4)]}
-        return _gemm(op, extents, [acc, inp, wgt], block, most)
+        return _application(op, [acc, inp, wgt], block, most, Gemm())
     if name == "gemm_reset":
-        return _gemm(op, extents, [operands[0]], {"n": [(operands[0], 4)]}, most, reset=True)
+        return _application(op, operands[:1], {"n": [(operands[0], 4)]}, most, Gemm(reset=True))
     opcode = _ALU.get(name.removesuffix("_imm"))
     if opcode is None:
         raise UserError(f"@{name} is no instruction of VTA", loc=location_of(op))
     *rhs, acc = operands
-    block = {"n": [(each, 4) for each in operands]}
-    return _alu(op, extents, [acc, *rhs], block, opcode, most)
+    immediates = [value.value.data for value in op.immediate_values if isinstance(value, IntegerAttr)]
+    if len(operands) + len(immediates) != 2:
+        raise UserError(f"@{name} has not two operands", loc=location_of(op))
+    alu = Alu(alu_opcode=opcode, use_immediate=bool(immediates), immediate=sum(immediates))
+    return _application(op, [acc, *rhs], {"n": [(each, 4) for each in operands]}, most, alu)
 
 
 def _operands(command: Command, op: ExecOp) -> list[_Operand]:
@@ -103,78 +107,28 @@ def _operands(command: Command, op: ExecOp) -> list[_Operand]:
     return found
 
 
-def _gemm(
-    op: ExecOp,
-    extents: list[int],
-    operands: Sequence[_Operand],
-    block: dict[str, list[tuple[_Operand, int]]],
-    most: int,
-    *,
-    reset: bool = False,
-) -> Application:
-    dims, bases = _dims_and_bases(op, extents, operands, block)
-    outer, inner, listed = _choose(op, _merged(dims), most)
-    words = _listed(op, listed, bases)
-
-    def at(begin: int) -> Gemm:
-        return Gemm(
-            reset=reset,
-            uop_begin=begin,
-            uop_end=begin + words.size,
-            iter_out=outer.extent,
-            iter_in=inner.extent,
-            dst_factor_out=outer.steps[ACCUMULATOR],
-            dst_factor_in=inner.steps[ACCUMULATOR],
-            src_factor_out=outer.steps[SOURCE],
-            src_factor_in=inner.steps[SOURCE],
-            wgt_factor_out=outer.steps[WEIGHT],
-            wgt_factor_in=inner.steps[WEIGHT],
-        )
-
-    return Application(words, at)
+Block = Mapping[str, Sequence[tuple[_Operand, int]]]
+"""Dims inside an instruction: by name, how many bytes a step in it moves each operand."""
 
 
-def _alu(
-    op: ExecOp,
-    extents: list[int],
-    operands: Sequence[_Operand],
-    block: dict[str, list[tuple[_Operand, int]]],
-    opcode: AluOpcode,
-    most: int,
-) -> Application:
-    dims, bases = _dims_and_bases(op, extents, operands, block)
-    tangled = _is_tangled(dims, bases, len(operands))
-    outer, inner, listed = _choose(op, dims if tangled else _merged(dims), most, in_order=tangled)
-    words = _listed(op, listed, bases)
-    immediates = [value.value.data for value in op.immediate_values if isinstance(value, IntegerAttr)]
-    if len(operands) + len(immediates) != 2:
-        raise UserError(f"@{op.intrinsic_name} has not two operands", loc=location_of(op))
-
-    def at(begin: int) -> Alu:
-        return Alu(
-            alu_opcode=opcode,
-            use_immediate=bool(immediates),
-            immediate=immediates[0] if immediates else 0,
-            uop_begin=begin,
-            uop_end=begin + words.size,
-            iter_out=outer.extent,
-            iter_in=inner.extent,
-            dst_factor_out=outer.steps[ACCUMULATOR],
-            dst_factor_in=inner.steps[ACCUMULATOR],
-            src_factor_out=outer.steps[SOURCE],
-            src_factor_in=inner.steps[SOURCE],
-        )
-
-    return Application(words, at)
+def _application(op: ExecOp, operands: Sequence[_Operand], block: Block, most: int, kind: Loops) -> Application:
+    """`kind` with its loops and their factors; `operands` are dst, src and wgt, as far as it has them."""
+    dims, bases = _dims_and_bases(op, operands, block)
+    in_order = isinstance(kind, Alu) and _depends_on_order(dims, bases, len(operands))
+    outer, inner, listed = _choose(op, dims if in_order else _merged(dims), most, in_order=in_order)
+    factors = {
+        f"{index}_factor_{side}": loop.steps[position]
+        for position, index in enumerate(MICRO_OP)
+        for side, loop in (("out", outer), ("in", inner))
+        if f"{index}_factor_{side}" in kind.fields()
+    }
+    loops = replace(kind, iter_out=outer.extent, iter_in=inner.extent, **factors)
+    return Application(_listed(op, listed, bases), loops)
 
 
-def _dims_and_bases(
-    op: ExecOp,
-    extents: list[int],
-    operands: Sequence[_Operand],
-    block: dict[str, list[tuple[_Operand, int]]],
-) -> tuple[list[Dim], tuple[int, int, int]]:
+def _dims_and_bases(op: ExecOp, operands: Sequence[_Operand], block: Block) -> tuple[list[Dim], tuple[int, int, int]]:
     """The dims around the block, in entries, outermost first; and the entries of the first application."""
+    extents = list(op.extents.get_values())
     around = dict(enumerate(extents))
     inside: list[int] = []
     for name, pattern in block.items():
@@ -202,7 +156,7 @@ def _dims_and_bases(
 
 
 def _entries(op: ExecOp, operand: _Operand, size: int) -> int:
-    entry = _ENTRY_BYTES.get(operand.scope)
+    entry = ENTRY_BYTES.get(operand.scope)
     if entry is None or size % entry:
         raise UserError(
             f'@{op.intrinsic_name}: begins or steps by {size} bytes of "{operand.scope}", which is no multiple of an'
@@ -230,8 +184,8 @@ def _merged(dims: Sequence[Dim]) -> list[Dim]:
     return found
 
 
-def _is_tangled(dims: Sequence[Dim], bases: tuple[int, int, int], operands: int) -> bool:
-    """Whether an application may read what another one writes, so that their order shows."""
+def _depends_on_order(dims: Sequence[Dim], bases: tuple[int, int, int], operands: int) -> bool:
+    """Whether an application may read what another one writes, so that their order matters."""
     if operands < 2 or (bases[ACCUMULATOR] == bases[SOURCE] and all(d.steps[0] == d.steps[1] for d in dims)):
         return False
     ends = [bases[each] + sum(dim.steps[each] * (dim.extent - 1) for dim in dims) for each in (ACCUMULATOR, SOURCE)]

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.machine import DRAM, DmaOp, TargetOp
-from penstock.lowering.to_vta.accesses import SCOPES, Accesses
+from penstock.dialects.machine import DRAM, TargetOp
+from penstock.lowering.to_vta.accesses import Accesses
 from penstock.lowering.to_vta.isa import (
     BLOCK,
     DRAM_BYTES,
+    SCOPES,
     Alu,
     Finish,
     Gemm,
@@ -63,12 +64,13 @@ def _command(instruction: Instruction, target: TargetOp) -> Command:
     name = instruction.opcode.name.lower()
     match instruction:
         case Transfer() if not instruction.is_empty:
-            engine = _engine(instruction, target)
+            on_chip = SCOPES[instruction.memory]
+            ends = (on_chip, DRAM) if instruction.memory is Memory.OUT else (DRAM, on_chip)
+            if (engine := target.dma_between(*ends)) is None:
+                raise UserError(f"{target.machine_name} has no engine from {ends[0]} to {ends[1]}")
             row = instruction.x_size * DRAM_BYTES[instruction.memory]
             bus = target.buses().get(engine.bus_name or "")
             moved, per = bus.bytes_per_cycle if bus is not None else (1, 0)
-            on_chip = SCOPES[instruction.memory]
-            ends = (on_chip, DRAM) if instruction.memory is Memory.OUT else (DRAM, on_chip)
             return Command(
                 instruction.unit,
                 Kind.TRANSFER,
@@ -95,15 +97,6 @@ def _command(instruction: Instruction, target: TargetOp) -> Command:
             )
         case _:
             return Command(instruction.unit, Kind.CARRIER, name, pops=pops, pushes=pushes)
-
-
-def _engine(transfer: Transfer, target: TargetOp) -> DmaOp:
-    scope = SCOPES[transfer.memory]
-    ends = (scope, DRAM) if transfer.memory is Memory.OUT else (DRAM, scope)
-    engine = target.dma_between(*ends)
-    if engine is None:
-        raise UserError(f"{target.machine_name} has no engine from {ends[0]} to {ends[1]}")
-    return engine
 
 
 def _intrinsic_name(loops: Loops) -> str:

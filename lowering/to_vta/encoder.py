@@ -148,7 +148,7 @@ class _Launch:
         self.instructions.append(instruction)
 
     def synchronize(self, command: Command | None = None) -> None:
-        """Let compute wait until the units before and behind it are done, and, before a command, these for compute."""
+        """Let compute wait until the units before and after it are done, and, before a command, these for compute."""
         if left := [f"{count} from {a} to {b}" for (a, b), count in self._tokens.items() if count]:
             what = "a barrier" if command is not None else "the end"
             raise UserError(
@@ -175,7 +175,7 @@ class _Launch:
                 self._append(replace(empty_instruction(unit), **{flag: True}))
 
     def finish(self) -> None:
-        """FINISH, which cannot take a token itself, behind all else."""
+        """FINISH, which cannot take a token itself, after all else."""
         self.synchronize()
         self._append(Finish())
 

@@ -7,9 +7,10 @@ Three units execute in order, each what is its own; prev and next are its neighb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import ClassVar
+from functools import cache
+from typing import Annotated, ClassVar, get_type_hints
 
 from penstock.dialects.diagnostics import UserError
 
@@ -66,6 +67,19 @@ DRAM_BYTES = {
 }
 """Bytes of one entry off chip; sizes, strides and addresses of a LOAD or STORE count entries."""
 
+SCOPES = {
+    Memory.UOP: "uop",
+    Memory.WGT: "wgt",
+    Memory.INP: "inp",
+    Memory.ACC: "acc",
+    Memory.OUT: "acc",
+    Memory.ACC_8BIT: "acc",
+}
+"""Where the entries of a memory are on chip; OUT is a view of the accumulators."""
+
+ENTRY_BYTES = {"uop": MICRO_OP_BYTES, "wgt": BLOCK * BLOCK, "inp": BLOCK, "acc": 4 * BLOCK}
+"""Bytes of one entry on chip, by scope."""
+
 DEPTHS = {
     Memory.UOP: 8192,
     Memory.WGT: 1024,
@@ -87,6 +101,7 @@ class Field:
     word: int
     low: int
     width: int
+    type: type[int] = int
     signed: bool = False
 
     @property
@@ -97,24 +112,7 @@ class Field:
         return 0, (1 << self.width) - 1
 
 
-FLAGS = {
-    "pop_prev": Field(0, 3, 1),
-    "pop_next": Field(0, 4, 1),
-    "push_prev": Field(0, 5, 1),
-    "push_next": Field(0, 6, 1),
-}
-OPCODE = Field(0, 0, 3)
-_LOOPS = {
-    "reset": Field(0, 7, 1),
-    "uop_begin": Field(0, 8, 13),
-    "uop_end": Field(0, 21, 14),
-    "iter_out": Field(0, 35, 14),
-    "iter_in": Field(0, 49, 14),
-    "dst_factor_out": Field(1, 0, 11),
-    "dst_factor_in": Field(1, 11, 11),
-    "src_factor_out": Field(1, 22, 11),
-    "src_factor_in": Field(1, 33, 11),
-}
+FLAGS = ("pop_prev", "pop_next", "push_prev", "push_next")
 MICRO_OP = {"dst": Field(0, 0, 11), "src": Field(0, 11, 11), "wgt": Field(0, 22, 10)}
 
 
@@ -122,16 +120,21 @@ MICRO_OP = {"dst": Field(0, 0, 11), "src": Field(0, 11, 11), "wgt": Field(0, 22,
 class Instruction:
     """The part that all instructions have: the tokens that it waits for, and those that it gives when it is done."""
 
-    FIELDS: ClassVar[dict[str, Field]] = FLAGS
+    opcode: ClassVar[Opcode]
 
-    pop_prev: bool = False
-    pop_next: bool = False
-    push_prev: bool = False
-    push_next: bool = False
+    pop_prev: Annotated[bool, Field(0, 3, 1)] = False
+    pop_next: Annotated[bool, Field(0, 4, 1)] = False
+    push_prev: Annotated[bool, Field(0, 5, 1)] = False
+    push_next: Annotated[bool, Field(0, 6, 1)] = False
 
-    @property
-    def opcode(self) -> Opcode:
-        raise NotImplementedError
+    @classmethod
+    @cache
+    def fields(cls) -> dict[str, Field]:
+        """The bits of every field but the opcode."""
+        hints = get_type_hints(cls, include_extras=True)
+        return {
+            each.name: replace(*hints[each.name].__metadata__, type=hints[each.name].__origin__) for each in fields(cls)
+        }
 
     @property
     def unit(self) -> str:
@@ -146,45 +149,28 @@ class Instruction:
     def words(self) -> tuple[int, int]:
         """The instruction as two words; raises UserError where a field does not hold its value."""
         words = [int(self.opcode), 0]
-        for name, field in self.FIELDS.items():
+        for name, bits in self.fields().items():
             value = int(getattr(self, name))
-            _check(f"{self.opcode.name} {name}", value, field)
-            words[field.word] |= (value & ((1 << field.width) - 1)) << field.low
-        self._check_flags()
-        return words[0], words[1]
-
-    def _check_flags(self) -> None:
-        missing = {LOAD_UNIT: ("prev", "load"), STORE_UNIT: ("next", "store")}.get(self.unit)
-        if missing is not None:
-            side, unit = missing
+            low, high = bits.bounds
+            if not low <= value <= high:
+                raise UserError(f"{self.opcode.name} {name} is {value}, and its {bits.width} bits hold {low} to {high}")
+            words[bits.word] |= (value & ((1 << bits.width) - 1)) << bits.low
+        if (side := {LOAD_UNIT: "prev", STORE_UNIT: "next"}.get(self.unit)) is not None:
             if getattr(self, f"pop_{side}") or getattr(self, f"push_{side}"):
-                raise UserError(f"the {unit} unit has no {side} unit to pass a token to or from")
+                raise UserError(f"the {self.unit} unit has no {side} unit to pass a token to or from")
+        return words[0], words[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer(Instruction):
     """LOAD or STORE: `y_size` rows of `x_size` entries, `x_stride` apart off chip and adjacent on chip."""
 
-    FIELDS: ClassVar[dict[str, Field]] = {
-        **FLAGS,
-        "memory": Field(0, 7, 3),
-        "sram_base": Field(0, 10, 16),
-        "dram_base": Field(0, 26, 32),
-        "y_size": Field(1, 0, 16),
-        "x_size": Field(1, 16, 16),
-        "x_stride": Field(1, 32, 16),
-        "y_pad_0": Field(1, 48, 4),
-        "y_pad_1": Field(1, 52, 4),
-        "x_pad_0": Field(1, 56, 4),
-        "x_pad_1": Field(1, 60, 4),
-    }
-
-    memory: Memory
-    sram_base: int = 0
-    dram_base: int = 0
-    y_size: int = 0
-    x_size: int = 0
-    x_stride: int = 0
+    memory: Annotated[Memory, Field(0, 7, 3)]
+    sram_base: Annotated[int, Field(0, 10, 16)] = 0
+    dram_base: Annotated[int, Field(0, 26, 32)] = 0
+    y_size: Annotated[int, Field(1, 0, 16)] = 0
+    x_size: Annotated[int, Field(1, 16, 16)] = 0
+    x_stride: Annotated[int, Field(1, 32, 16)] = 0
 
     @property
     def is_empty(self) -> bool:
@@ -195,29 +181,28 @@ class Transfer(Instruction):
 class Load(Transfer):
     """Rows into a memory on chip, with zeros around them: `y_pad_*` whole rows, `x_pad_*` entries in each row."""
 
-    y_pad_0: int = 0
-    y_pad_1: int = 0
-    x_pad_0: int = 0
-    x_pad_1: int = 0
+    opcode: ClassVar[Opcode] = Opcode.LOAD
 
-    @property
-    def opcode(self) -> Opcode:
-        return Opcode.LOAD
+    y_pad_0: Annotated[int, Field(1, 48, 4)] = 0
+    y_pad_1: Annotated[int, Field(1, 52, 4)] = 0
+    x_pad_0: Annotated[int, Field(1, 56, 4)] = 0
+    x_pad_1: Annotated[int, Field(1, 60, 4)] = 0
 
     @property
     def unit(self) -> str:
         return LOAD_UNIT if self.memory in (Memory.INP, Memory.WGT) else COMPUTE_UNIT
+
+    @property
+    def pads(self) -> tuple[int, int, int, int]:
+        """Rows before and after, entries before and after."""
+        return self.y_pad_0, self.y_pad_1, self.x_pad_0, self.x_pad_1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Store(Transfer):
     """Rows of a memory on chip to off chip; it cannot pad."""
 
-    FIELDS: ClassVar[dict[str, Field]] = {name: field for name, field in Transfer.FIELDS.items() if "_pad_" not in name}
-
-    @property
-    def opcode(self) -> Opcode:
-        return Opcode.STORE
+    opcode: ClassVar[Opcode] = Opcode.STORE
 
     @property
     def unit(self) -> str:
@@ -228,24 +213,28 @@ class Store(Transfer):
 class Loops(Instruction):
     """GEMM or ALU: for i < `iter_out`, j < `iter_in`, each micro-operation from `uop_begin` up to `uop_end`."""
 
-    reset: bool = False
-    uop_begin: int = 0
-    uop_end: int = 0
-    iter_out: int = 1
-    iter_in: int = 1
-    dst_factor_out: int = 0
-    dst_factor_in: int = 0
-    src_factor_out: int = 0
-    src_factor_in: int = 0
+    reset: Annotated[bool, Field(0, 7, 1)] = False
+    uop_begin: Annotated[int, Field(0, 8, 13)] = 0
+    uop_end: Annotated[int, Field(0, 21, 14)] = 0
+    iter_out: Annotated[int, Field(0, 35, 14)] = 1
+    iter_in: Annotated[int, Field(0, 49, 14)] = 1
+    dst_factor_out: Annotated[int, Field(1, 0, 11)] = 0
+    dst_factor_in: Annotated[int, Field(1, 11, 11)] = 0
+    src_factor_out: Annotated[int, Field(1, 22, 11)] = 0
+    src_factor_in: Annotated[int, Field(1, 33, 11)] = 0
 
     @property
     def iterations(self) -> int:
-        """How often it applies a micro-operation."""
+        """The number of times it applies a micro-operation."""
         return self.iter_out * self.iter_in * max(0, self.uop_end - self.uop_begin)
 
     @property
     def is_empty(self) -> bool:
         return self.iterations == 0
+
+    def factors(self, index: str) -> tuple[int, int]:
+        """How far the outer and the inner loop move an index of `MICRO_OP`; (0, 0) where the instruction has none."""
+        return getattr(self, f"{index}_factor_out", 0), getattr(self, f"{index}_factor_in", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,73 +245,31 @@ class Gemm(Loops):
     An index is that of the micro-operation + i times the outer factor + j times the inner one.
     """
 
-    FIELDS: ClassVar[dict[str, Field]] = {
-        **FLAGS,
-        **_LOOPS,
-        "wgt_factor_out": Field(1, 44, 10),
-        "wgt_factor_in": Field(1, 54, 10),
-    }
+    opcode: ClassVar[Opcode] = Opcode.GEMM
 
-    wgt_factor_out: int = 0
-    wgt_factor_in: int = 0
-
-    @property
-    def opcode(self) -> Opcode:
-        return Opcode.GEMM
+    wgt_factor_out: Annotated[int, Field(1, 44, 10)] = 0
+    wgt_factor_in: Annotated[int, Field(1, 54, 10)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alu(Loops):
     """acc[dst] = acc[dst] op acc[src], or op `immediate`, at each point."""
 
-    FIELDS: ClassVar[dict[str, Field]] = {
-        **FLAGS,
-        **_LOOPS,
-        "alu_opcode": Field(1, 44, 3),
-        "use_immediate": Field(1, 47, 1),
-        "immediate": Field(1, 48, 16, signed=True),
-    }
+    opcode: ClassVar[Opcode] = Opcode.ALU
 
-    alu_opcode: AluOpcode
-    use_immediate: bool = False
-    immediate: int = 0
-
-    @property
-    def opcode(self) -> Opcode:
-        return Opcode.ALU
+    alu_opcode: Annotated[AluOpcode, Field(1, 44, 3)]
+    use_immediate: Annotated[bool, Field(1, 47, 1)] = False
+    immediate: Annotated[int, Field(1, 48, 16, signed=True)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finish(Instruction):
     """The end of a launch."""
 
-    @property
-    def opcode(self) -> Opcode:
-        return Opcode.FINISH
+    opcode: ClassVar[Opcode] = Opcode.FINISH
 
 
-@dataclass(frozen=True)
-class MicroOp:
-    """Three indices that the loops around it move."""
-
-    dst: int
-    src: int = 0
-    wgt: int = 0
-
-    def word(self) -> int:
-        """The micro-operation as a word; raises UserError where a field does not hold its value."""
-        word = 0
-        for name, field in MICRO_OP.items():
-            value = int(getattr(self, name))
-            _check(f"micro-operation {name}", value, field)
-            word |= value << field.low
-        return word
-
-
-def _check(what: str, value: int, field: Field) -> None:
-    low, high = field.bounds
-    if not low <= value <= high:
-        raise UserError(f"{what} is {value}, and its {field.width} bits hold {low} to {high}")
+INSTRUCTIONS: dict[Opcode, type[Instruction]] = {kind.opcode: kind for kind in (Load, Store, Gemm, Finish, Alu)}
 
 
 QueueName = tuple[str, str]

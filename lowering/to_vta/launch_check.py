@@ -4,7 +4,7 @@ Whether a stream is a launch of VTA: all that can be said of instructions withou
 A stream that passes runs to its end on hardware, and computes the same in every order that its tokens permit. What
 decides that is read off the bits, in four steps: each instruction alone (its memories, its padding, a shift by an
 immediate), what it reaches on chip and off chip, what the entries that it reads hold (in the order of the stream, which
-stands for all orders once there are no hazards), and hazards. FINISH is the last instruction, and everything else is
+is that of all orders once there are no hazards), and hazards. FINISH is the last instruction, and everything else is
 ordered before it: the host reads the results then. Shifts by the amounts in an accumulator are the one thing that
 depends on data.
 """
@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.lowering.to_vta.accesses import ENTRY_BYTES, Regions
+from penstock.lowering.to_vta.accesses import Regions
 from penstock.lowering.to_vta.cycles import program_of
 from penstock.lowering.to_vta.disassembler import text_of
 from penstock.lowering.to_vta.isa import (
     DRAM_BYTES,
+    ENTRY_BYTES,
     MICRO_OP_BYTES,
     Alu,
     AluOpcode,
@@ -37,14 +38,14 @@ from penstock.lowering.to_vta.isa import (
 from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.program import Program
 
-MOST_SHIFTED = 31
+MAX_SHIFT = 31
 
 
 def check_launch(
     instructions: Sequence[Instruction], target: TargetOp, micro_ops: bytes, base: int, name: str = "launch"
 ) -> Program:
     """
-    The commands of a launch that may run; `micro_ops` lie off chip from the address `base` on, behind all else.
+    The commands of a launch that may run; `micro_ops` lie off chip from the address `base` on, after all else.
 
     A launch reads on chip only what it has written itself. Raises UserError, which names `name` and the instruction,
     for a stream that is none.
@@ -82,22 +83,18 @@ def _check_finish(instructions: Sequence[Instruction], name: str) -> None:
 
 
 def _alone(instruction: Instruction) -> str | None:
-    """What is wrong with an instruction, whatever stands around it."""
+    """What is wrong with an instruction, whatever is around it."""
     match instruction:
         case Load(memory=Memory.OUT):
             return "LOAD does not fill OUT"
-        case Load() if instruction.memory is not Memory.INP and any(
-            (instruction.y_pad_0, instruction.y_pad_1, instruction.x_pad_0, instruction.x_pad_1)
-        ):
+        case Load() if instruction.memory is not Memory.INP and any(instruction.pads):
             return f"only loads of INP pad, not of {instruction.memory.name}"
         case Store() if instruction.memory is not Memory.OUT:
             return f"STORE empties OUT, not {instruction.memory.name}"
         case Alu(reset=True):
             return "ALU has no reset"
-        case Alu(alu_opcode=AluOpcode.SHR, use_immediate=True) if not 0 <= instruction.immediate <= MOST_SHIFTED:
-            return (
-                f"shifts by less than 0 or more than {MOST_SHIFTED} bits, which implementations of VTA do differently"
-            )
+        case Alu(alu_opcode=AluOpcode.SHR, use_immediate=True) if not 0 <= instruction.immediate <= MAX_SHIFT:
+            return f"shifts by less than 0 or more than {MAX_SHIFT} bits, which implementations of VTA do differently"
         case _:
             return None
 

@@ -13,9 +13,9 @@ from penstock.lowering.to_vta.isa import MICRO_OP_BYTES, Load, Memory
 
 class MicroOpStore:
     """
-    All lists of a program off chip, one behind the other from `base` on, an address in bytes; equal ones once.
+    All lists of a program off chip, one after the other from `base` on, an address in bytes; equal ones once.
 
-    Each begins at a multiple of `together` micro-operations, and so does what is behind it.
+    Each begins at a multiple of `together` micro-operations, and so does what follows it.
     """
 
     def __init__(self, base: int, together: int = 1):

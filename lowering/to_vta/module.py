@@ -2,7 +2,7 @@
 A module at the accelerator level as launches of VTA, with what the host does between them.
 
 Memory off chip holds each storage of the program at a multiple of the largest entry, the arena of intermediate
-buffers with the offsets that it was planned with, and the micro-operations behind all else.
+buffers with the offsets that it was planned with, and the micro-operations after all else.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from penstock.dialects.machine import DRAM, TargetOp
 from penstock.lowering.to_vta.encoder import encode_launch
 from penstock.lowering.to_vta.isa import DRAM_BYTES, MICRO_OP_BYTES, Instruction, Memory
 from penstock.lowering.to_vta.micro_ops import MicroOpStore
+from penstock.lowering.to_vta.transfers import LOADS
 from penstock.passes.analysis.commands.program import Kind, Program, View
 from penstock.passes.analysis.commands.trace import trace_calls
 from penstock.passes.analysis.kernels import machine_of
@@ -91,7 +92,7 @@ def encode_module(module: ModuleOp) -> VtaModule:
 
 
 def _bases(views: Sequence[View]) -> tuple[tuple[int, ...], int]:
-    """The addresses of storages as large as these views are, and the first one behind them."""
+    """The addresses of storages as large as these views are, and the first one after them."""
     sizes: dict[int, int] = {}
     for view in views:
         if view.space == DRAM:
@@ -105,7 +106,7 @@ def _bases(views: Sequence[View]) -> tuple[tuple[int, ...], int]:
 
 
 def end_of(view: View) -> int:
-    """The first byte of its storage behind a view."""
+    """The first byte of its storage after a view."""
     reach = sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
     return view.start + reach + view.element_bytes
 
@@ -132,11 +133,5 @@ def _uses(
             if view is None or view.storage != off_chip.storage or not view.start <= off_chip.start < end_of(view):
                 continue
             (read if loads else written).add(number)
-            memories[number] = Memory.OUT if not loads else _memory(on_chip, off_chip)
+            memories[number] = Memory.OUT if not loads else LOADS[on_chip.space, off_chip.element_bytes]
     return tuple(sorted(read)), tuple(sorted(written)), tuple(memories)
-
-
-def _memory(on_chip: View, off_chip: View) -> Memory:
-    if on_chip.space == "acc" and off_chip.element_bytes == 1:
-        return Memory.ACC_8BIT
-    return Memory[on_chip.space.upper()]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 from typing import Any
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.lowering.to_vta.isa import BLOCK, DRAM_BYTES, Load, Memory, Store, Transfer
+from penstock.lowering.to_vta.isa import DRAM_BYTES, ENTRY_BYTES, SCOPES, Load, Memory, Store, Transfer
 from penstock.passes.analysis.commands.descriptor import Descriptor, describe, entry_elements
 from penstock.passes.analysis.commands.program import Command, View
 
@@ -18,7 +17,7 @@ MAX_STRIDE = 65535
 MAX_SIZE = 65535
 MAX_PAD = 15
 
-_LOADS = {
+LOADS = {
     ("inp", 1): Memory.INP,
     ("wgt", 1): Memory.WGT,
     ("acc", 4): Memory.ACC,
@@ -30,17 +29,17 @@ _LOADS = {
 
 @dataclass(frozen=True)
 class _Rows:
-    """One dim of a transfer: how often, how far apart on both sides in bytes, and the padding around it."""
+    """One dim of a transfer: its size, the strides on both sides in bytes, and the padding around it."""
 
     count: int
     off_chip: int
     on_chip: int
     before: int = 0
-    behind: int = 0
+    after: int = 0
 
     @property
     def padded(self) -> bool:
-        return bool(self.before or self.behind)
+        return bool(self.before or self.after)
 
 
 def encode_transfer(command: Command, target: TargetOp, bases: Sequence[int]) -> list[Transfer]:
@@ -68,7 +67,7 @@ def encode_transfer(command: Command, target: TargetOp, bases: Sequence[int]) ->
 
 def _memory(command: Command, on_chip: View, off_chip: View, *, loads: bool) -> Memory:
     if loads:
-        found = _LOADS.get((on_chip.space, off_chip.element_bytes))
+        found = LOADS.get((on_chip.space, off_chip.element_bytes))
         if found is not None:
             return found
     elif (on_chip.space, on_chip.element_bytes, off_chip.element_bytes) == ("acc", 4, 1):
@@ -87,26 +86,26 @@ def _encoded(
     *,
     loads: bool,
 ) -> Iterator[Transfer]:
-    outside, inside = DRAM_BYTES[memory], _entry_bytes_on_chip(memory)
+    outside, inside = DRAM_BYTES[memory], ENTRY_BYTES[SCOPES[memory]]
     elements = outside // off_chip.element_bytes
     row = described.counts[-1]
-    before, behind = described.padding[-1]
-    if row % elements or before % elements or behind % elements:
+    before, after = described.padding[-1]
+    if row % elements or before % elements or after % elements:
         raise _refused(command, f"moves rows of {row} elements, which are no whole entries of {elements}")
     outer, inner = (0, 1) if loads else (1, 0)
     dims = [
         _Rows(count, described.strides[outer][dim], described.strides[inner][dim], *described.padding[dim])
         for dim, count in enumerate(described.counts[:-1])
     ]
-    x_size, x_pad = row // elements, (before // elements, behind // elements)
+    x_size, x_pad = row // elements, (before // elements, after // elements)
     width = sum(x_pad) + x_size
     rows = _Rows(1, 0, 0)
     if dims and _adjoins(dims[-1], width * inside, outside):
         rows = dims.pop()
     if any(dim.padded for dim in dims):
         raise _refused(command, "pads more than rows and the entries of a row")
-    if any(pad > MAX_PAD for pad in (*x_pad, rows.before, rows.behind)):
-        raise _refused(command, f"pads by {max(*x_pad, rows.before, rows.behind)}, and the most is {MAX_PAD}")
+    if any(pad > MAX_PAD for pad in (*x_pad, rows.before, rows.after)):
+        raise _refused(command, f"pads by {max(*x_pad, rows.before, rows.after)}, and the most is {MAX_PAD}")
     if max(x_size, rows.count) > MAX_SIZE:
         raise _refused(command, f"moves {max(x_size, rows.count)} rows or entries, and the most is {MAX_SIZE}")
     start = bases[off_chip.storage] + off_chip.start
@@ -130,18 +129,18 @@ def _encoded(
             "x_stride": rows.off_chip // outside if rows.count > 1 else x_size,
         }
         if loads:
-            yield Load(**fields, y_pad_0=rows.before, y_pad_1=rows.behind, x_pad_0=x_pad[0], x_pad_1=x_pad[1])
+            yield Load(**fields, y_pad_0=rows.before, y_pad_1=rows.after, x_pad_0=x_pad[0], x_pad_1=x_pad[1])
         else:
             yield Store(**fields)
 
 
 def _zeros(command: Command, memory: Memory, on_chip: View) -> Load:
     """What only pads: no rows, and one row of padding as long as the box, which must be dense."""
-    inside = _entry_bytes_on_chip(memory)
+    inside = ENTRY_BYTES[SCOPES[memory]]
     place, size = on_chip.start, on_chip.element_bytes
     dims = list(zip(on_chip.shape, on_chip.strides, command.padding or [(0, 0)] * len(on_chip.shape), strict=True))
-    for count, stride, (before, behind) in reversed(dims):
-        extent = count + before + behind
+    for count, stride, (before, after) in reversed(dims):
+        extent = count + before + after
         if extent > 1 and stride != size:
             raise _refused(command, "only pads, and what it pads has gaps")
         place -= before * stride
@@ -153,18 +152,9 @@ def _zeros(command: Command, memory: Memory, on_chip: View) -> Load:
 
 def _adjoins(rows: _Rows, width: int, entry: int) -> bool:
     """Whether rows follow each other on chip as an instruction lays them, and its stride reaches as far as theirs."""
-    if rows.count + rows.before + rows.behind > 1 and rows.on_chip != width:
+    if rows.count + rows.before + rows.after > 1 and rows.on_chip != width:
         return False
     return rows.count == 1 or 0 <= rows.off_chip <= MAX_STRIDE * entry
-
-
-def _entry_bytes_on_chip(memory: Memory) -> int:
-    return 4 * BLOCK if memory in (Memory.OUT, Memory.ACC_8BIT) else DRAM_BYTES[memory]
-
-
-def transfer_bytes(transfer: Transfer) -> int:
-    """The bytes that it moves off chip."""
-    return prod((transfer.y_size, transfer.x_size, DRAM_BYTES[transfer.memory]))
 
 
 def _refused(command: Command, why: str) -> UserError:

@@ -4,40 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_vta.isa import (
-    FLAGS,
     INSTRUCTION_BYTES,
+    INSTRUCTIONS,
     MICRO_OP,
     MICRO_OP_BYTES,
-    OPCODE,
-    Alu,
-    AluOpcode,
     Field,
-    Finish,
-    Gemm,
     Instruction,
-    Load,
-    Memory,
-    MicroOp,
     Opcode,
-    Store,
 )
 
-_KINDS: dict[Opcode, type[Instruction]] = {
-    Opcode.LOAD: Load,
-    Opcode.STORE: Store,
-    Opcode.GEMM: Gemm,
-    Opcode.FINISH: Finish,
-    Opcode.ALU: Alu,
-}
-_ENUMS: dict[str, type[IntEnum]] = {"memory": Memory, "alu_opcode": AluOpcode}
-_BOOLS = frozenset({*FLAGS, "reset", "use_immediate"})
+_OPCODE = Field(0, 0, 3, Opcode)
 
 
 def encode(instructions: Iterable[Instruction]) -> bytes:
@@ -71,16 +53,11 @@ def decode(stream: bytes) -> list[Instruction]:
 
 
 def _decoded(words: Sequence[int]) -> Instruction:
-    kind = _KINDS[_enumerated("opcode", Opcode, _bits(words, OPCODE))]
-    values: dict[str, int | bool] = {}
+    kind = INSTRUCTIONS[Opcode(_value(words, "opcode", _OPCODE))]
+    values = {name: _value(words, name, field) for name, field in kind.fields().items()}
     rest = list(words)
-    for name, field in {"opcode": OPCODE, **kind.FIELDS}.items():
-        value = _bits(words, field)
+    for field in (_OPCODE, *kind.fields().values()):
         rest[field.word] &= ~(((1 << field.width) - 1) << field.low)
-        if name in _ENUMS:
-            values[name] = _enumerated(name, _ENUMS[name], value)
-        elif name != "opcode":
-            values[name] = bool(value) if name in _BOOLS else value
     if any(rest):
         raise UserError(f"{kind.__name__.upper()} has bits set that mean nothing: {rest[0]:#018x} {rest[1]:#018x}")
     instruction = kind(**values)  # pyright: ignore[reportArgumentType]
@@ -88,29 +65,13 @@ def _decoded(words: Sequence[int]) -> Instruction:
     return instruction
 
 
-_EnumT = TypeVar("_EnumT", bound=IntEnum)
-
-
-def _enumerated(name: str, kind: type[_EnumT], value: int) -> _EnumT:
-    if value not in tuple(kind):
-        raise UserError(f"no {name.replace('_', ' ')} is {value}")
-    return kind(value)
-
-
-def _bits(words: Sequence[int], field: Field) -> int:
+def _value(words: Sequence[int], name: str, field: Field) -> int:
     value = (words[field.word] >> field.low) & ((1 << field.width) - 1)
-    return value - (1 << field.width) if field.signed and value >> (field.width - 1) else value
-
-
-def encode_micro_ops(micro_ops: Iterable[MicroOp]) -> bytes:
-    """Micro-operations as bytes; raises UserError where a field does not hold its value."""
-    return np.array([each.word() for each in micro_ops], "<u4").tobytes()
-
-
-def decode_micro_ops(stream: bytes) -> list[MicroOp]:
-    """The micro-operations of bytes; every 32 bits are one."""
-    columns = micro_op_indices(stream)
-    return [MicroOp(*row) for row in columns.T.tolist()]
+    if field.signed and value >> (field.width - 1):
+        value -= 1 << field.width
+    if issubclass(field.type, IntEnum) and value not in tuple(field.type):
+        raise UserError(f"no {name.replace('_', ' ')} is {value}")
+    return field.type(value)
 
 
 def micro_op_indices(stream: bytes) -> NDArray[np.int64]:

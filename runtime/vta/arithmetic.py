@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.to_vta.isa import Alu, AluOpcode, Gemm, Loops
+from penstock.lowering.to_vta.isa import MICRO_OP, Alu, AluOpcode, Gemm, Loops
 from penstock.lowering.to_vta.words import micro_op_indices
 from penstock.runtime.vta.memories import Indices, Memories
 
@@ -28,15 +28,13 @@ _ALU: dict[AluOpcode, Callable[[Any, Any], Any]] = {
 def _points(memories: Memories, op: Loops) -> tuple[Indices, Indices, Indices]:
     """dst, src and wgt of every point, in the order of execution: the micro-operations are innermost."""
     used = np.arange(op.uop_begin, op.uop_end)
-    dst, src, wgt = micro_op_indices(memories.uop.read(used).tobytes())
+    listed = micro_op_indices(memories.uop.read(used).tobytes())
     outer, inner = np.arange(op.iter_out)[:, None, None], np.arange(op.iter_in)[None, :, None]
-    factors = [(op.dst_factor_out, op.dst_factor_in), (op.src_factor_out, op.src_factor_in), (0, 0)]
-    if isinstance(op, Gemm):
-        factors[2] = op.wgt_factor_out, op.wgt_factor_in
-    found = [
-        base + outer * by_out + inner * by_in for base, (by_out, by_in) in zip((dst, src, wgt), factors, strict=True)
-    ]
-    return found[0].ravel(), found[1].ravel(), found[2].ravel()
+    factors = map(op.factors, MICRO_OP)
+    dst, src, wgt = (
+        (base + outer * by_out + inner * by_in).ravel() for base, (by_out, by_in) in zip(listed, factors, strict=True)
+    )
+    return dst, src, wgt
 
 
 def gemm(memories: Memories, op: Gemm) -> None:

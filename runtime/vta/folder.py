@@ -3,7 +3,7 @@ A program for VTA as a folder, for any executor of its instructions:
 
 - `manifest.json`: the schema, where everything is, the steps of a run in order, and the buffers off chip;
 - `insn.bin`: the instructions of all launches, 16 bytes each; `insn.txt`: the same, to be read;
-- `uop.bin`: the micro-operations, 4 bytes each, which lie off chip behind all else; `uop.txt`: the same, to be read;
+- `uop.bin`: the micro-operations, 4 bytes each, which lie off chip after all else; `uop.txt`: the same, to be read;
 - `dram.bin`: the rest of memory off chip at the beginning: inputs, weights, constants, and zeros;
 - `host.bin`: what the host writes between launches; `expected.bin`: what launches write, and the outputs.
 
@@ -35,7 +35,7 @@ from penstock.lowering.to_vta.isa import (
     Memory,
 )
 from penstock.lowering.to_vta.module import VtaModule, VtaStep
-from penstock.lowering.to_vta.words import decode_micro_ops, encode
+from penstock.lowering.to_vta.words import encode
 from penstock.passes.analysis.commands.program import View
 from penstock.runtime.folders import FILES, write_folder
 from penstock.runtime.signature import TensorSpec
@@ -80,7 +80,7 @@ def save_folder(
         write_whole(folder / INSTRUCTIONS, encode(description.instructions))
         write_whole(folder / TEXT, disassemble(description.instructions))
         write_whole(folder / MICRO_OPS, encoded.micro_ops.data)
-        listed = micro_op_text(decode_micro_ops(encoded.micro_ops.data), encoded.micro_ops.base // MICRO_OP_BYTES)
+        listed = micro_op_text(encoded.micro_ops.data, encoded.micro_ops.base // MICRO_OP_BYTES)
         write_whole(folder / MICRO_OP_TEXT, listed)
         write_whole(folder / DRAM_IMAGE, observed.dram.tobytes())
         write_whole(folder / HOST, bytes(description.host.data))
@@ -97,7 +97,7 @@ def _readable(manifest: dict[str, Any]) -> str:
 
 @dataclass
 class _Blob:
-    """Arrays one behind the other in a file."""
+    """Arrays one after the other in a file."""
 
     data: bytearray = field(default_factory=bytearray)
 

@@ -60,8 +60,7 @@ class Memories:
         target = {Memory.INP: self.inp, Memory.WGT: self.wgt, Memory.ACC: self.acc, Memory.UOP: self.uop}.get(kind)
         if target is None:
             raise UserError(f"LOAD does not fill {memory.name}")
-        pads = load.y_pad_0, load.y_pad_1, load.x_pad_0, load.x_pad_1
-        if any(pads) and memory is not Memory.INP:
+        if any(load.pads) and memory is not Memory.INP:
             raise UserError(f"only loads of INP pad, not of {memory.name}")
         width = load.x_pad_0 + load.x_size + load.x_pad_1
         rows = load.y_pad_0 + load.y_size + load.y_pad_1

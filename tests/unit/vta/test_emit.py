@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.vta import micro_op_bytes
 from vta_programs import Kernel, convolution, matmul, residual_add
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -17,10 +18,10 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_vta.cycles import program_of
 from penstock.lowering.to_vta.disassembler import assemble, disassemble
-from penstock.lowering.to_vta.isa import Load, Memory, MicroOp
+from penstock.lowering.to_vta.isa import Load, Memory
 from penstock.lowering.to_vta.micro_ops import MicroOpCache, MicroOpStore
 from penstock.lowering.to_vta.module import encode_module
-from penstock.lowering.to_vta.words import decode, encode, encode_micro_ops
+from penstock.lowering.to_vta.words import decode, encode
 from penstock.passes.analysis.commands.trace import trace_calls
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.interpreter import run_module
@@ -192,8 +193,8 @@ def test_the_text_beside_the_bits_is_the_same_program(folder: Path) -> None:
     text, bits = (folder / "insn.txt").read_text(), (folder / "insn.bin").read_bytes()
     assert encode(assemble(text)) == bits
     listed = [line.partition(": ") for line in (folder / "uop.txt").read_text().splitlines()]
-    micro_ops = [MicroOp(*map(int, fields.split())) for _, _, fields in listed]
-    assert encode_micro_ops(micro_ops) == (folder / "uop.bin").read_bytes()
+    micro_ops = [[*map(int, fields.split())] for _, _, fields in listed]
+    assert micro_op_bytes(*micro_ops) == (folder / "uop.bin").read_bytes()
     manifest = json.loads((folder / "manifest.json").read_text())
     assert int(listed[0][0]) * 4 == manifest["dram"]["contents"][1]["offset"]
 

@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.vta import micro_op_bytes
 
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_vta.disassembler import assemble
-from penstock.lowering.to_vta.isa import MicroOp
-from penstock.lowering.to_vta.words import encode, encode_micro_ops
+from penstock.lowering.to_vta.words import encode
 from penstock.runtime.vta import Executor
 
 INP, WGT, ACC, OUT, UOP, END = 0, 1024, 2048, 4096, 6144, 6400
 """Where things are off chip, in bytes."""
+
+MicroOp = tuple[int, int, int]
+"""dst, src, wgt."""
 
 RNG = np.random.default_rng(0)
 VECTORS = RNG.integers(-128, 128, (4, 16)).astype(np.int8)
@@ -29,7 +32,7 @@ def memory(micro_ops: list[MicroOp]) -> NDArray[np.uint8]:
         (INP, VECTORS),
         (WGT, BLOCKS),
         (ACC, SUMS),
-        (UOP, np.frombuffer(encode_micro_ops(micro_ops), np.uint8)),
+        (UOP, np.frombuffer(micro_op_bytes(*micro_ops), np.uint8)),
     ]
     for start, array in contents:
         dram[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
@@ -44,7 +47,7 @@ def executed(text: str, micro_ops: list[MicroOp], *, seed: int | None = None) ->
 
 def fault(text: str, micro_ops: list[MicroOp] | None = None) -> UserError:
     with pytest.raises(UserError) as error:
-        executed(text, micro_ops or [MicroOp(0)])
+        executed(text, micro_ops or [(0, 0, 0)])
     return error.value
 
 
@@ -66,7 +69,7 @@ store out sram 0 dram {OUT // 16} rows 4 of 2 stride 4 pop_prev push_prev
 load uop sram 0 dram 0 rows 0 of 0 stride 0 pop_next
 finish
 """
-    executor = executed(text, [MicroOp(0, 0, 0), MicroOp(1, 0, 1)], seed=seed)
+    executor = executed(text, [(0, 0, 0), (1, 0, 1)], seed=seed)
     expected = SUMS.astype(np.int64)
     for vector in range(4):
         for block in range(2):
@@ -120,7 +123,7 @@ load inp sram 0 dram 0 rows 0 of 0 stride 0 push_next
 load uop sram 0 dram 0 rows 0 of 0 stride 0 pop_prev
 finish
 """
-    executor = executed(text, [MicroOp(0, 4), MicroOp(5)])
+    executor = executed(text, [(0, 4, 0), (5, 0, 0)])
     acc = executor.memories.acc.data
     np.testing.assert_array_equal(acc[:4], compute(SUMS[:4], SUMS[4:]))
     np.testing.assert_array_equal(acc[4:8], [SUMS[4], *compute(SUMS[5:7], np.int32(-300)), SUMS[7]])
@@ -133,7 +136,7 @@ load uop sram 0 dram {UOP // 4} rows 1 of 1 stride 1
 alu add uops 0..1 loops 1x7 dst 0,1 src 0,1
 finish
 """
-    executor = executed(text, [MicroOp(1, 0)])
+    executor = executed(text, [(1, 0, 0)])
     np.testing.assert_array_equal(executor.memories.acc.data[:8], np.cumsum(SUMS, axis=0, dtype=np.int32))
 
 
