@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import product
+from functools import cached_property, lru_cache
 from math import ceil, prod
 from typing import Any
 
@@ -175,31 +174,37 @@ def _mean_length(
     moving = [dim for dim, coefficient in enumerate(row) if coefficient]
     if not moving:
         return ones.astype(np.float64)
-    sizes = np.stack([tile[dim] for dim in moving])
-    distinct, where = np.unique(sizes, axis=1, return_inverse=True)
-    lengths = [_exact_mean(row, dims, moving, [int(s) for s in column], bound, low, high) for column in distinct.T]
+    windows = tuple((dims[dim].extent, dims[dim].parallel, row[dim]) for dim in moving)
+    if len(ones) == 1:
+        return np.array([_exact_mean(windows, tuple(int(tile[dim][0]) for dim in moving), bound, low, high)])
+    # Of a grid each combination of sizes is looked at once: a combination is the digits of one number.
+    codes, radix = tile[moving[0]], 1
+    for dim in moving[1:]:
+        radix = int(codes.max()) + 1
+        codes = codes + radix * tile[dim]
+    _, first, where = np.unique(codes, return_index=True, return_inverse=True)
+    columns = zip(*(tile[dim][first].tolist() for dim in moving), strict=True)
+    lengths = [_exact_mean(windows, sizes, bound, low, high) for sizes in columns]
     return np.array(lengths)[where.reshape(-1)]
 
 
+@lru_cache(maxsize=1 << 16)
 def _exact_mean(
-    row: tuple[int, ...], dims: Sequence[Dim], moving: list[int], sizes: list[int], bound: int, low: int, high: int
+    windows: tuple[tuple[int, bool, int], ...], sizes: tuple[int, ...], bound: int, low: int, high: int
 ) -> float:
-    length = 1 + sum(row[dim] * (size - 1) for dim, size in zip(moving, sizes, strict=True))
-    length = min(length, bound) if all(s >= dims[d].extent for d, s in zip(moving, sizes, strict=True)) else length
-    if prod(-(-dims[dim].extent // size) for dim, size in zip(moving, sizes, strict=True)) > MAX_WINDOWS:
+    """The mean over the tiles: `windows` holds the extent of each dim, whether it is parallel, and its coefficient."""
+    length = 1 + sum(stride * (size - 1) for (_, _, stride), size in zip(windows, sizes, strict=True))
+    if all(size >= extent for (extent, _, _), size in zip(windows, sizes, strict=True)):
+        length = min(length, bound)
+    if prod(-(-extent // size) for (extent, _, _), size in zip(windows, sizes, strict=True)) > MAX_WINDOWS:
         return min(length, bound - low - high)
-    starts = [_starts(dims[dim], size, row[dim]) for dim, size in zip(moving, sizes, strict=True)]
-    inside = [
-        max(0, min(sum(at) + length - low, bound - low - high) - max(sum(at) - low, 0)) for at in product(*starts)
-    ]
-    return sum(inside) / len(inside)
-
-
-def _starts(dim: Dim, size: int, coefficient: int) -> list[int]:
-    """Where along an operand the tiles of a dim begin; a parallel one is shifted inwards at the end."""
-    starts = range(0, dim.extent, size)
-    last = max(0, dim.extent - size) if dim.parallel else dim.extent
-    return [coefficient * min(start, last) for start in starts]
+    starts = np.zeros(1, dtype=np.int64)
+    for (extent, parallel, stride), size in zip(windows, sizes, strict=True):
+        # A parallel dim is shifted inwards at the end.
+        last = max(0, extent - size) if parallel else extent
+        starts = np.add.outer(starts, stride * np.minimum(np.arange(0, extent, size), last)).reshape(-1)
+    inside = np.minimum(starts + length - low, bound - low - high) - np.maximum(starts - low, 0)
+    return int(np.maximum(inside, 0).sum()) / len(starts)
 
 
 @dataclass(frozen=True)
@@ -208,6 +213,10 @@ class Moving:
 
     cycles: Ints
     commands: Ints
+
+    def at(self, one: slice) -> Moving:
+        """What it costs for some of the tiles."""
+        return Moving(self.cycles[one], self.commands[one])
 
 
 def moving(operand: Operand, box: Box, channel: Channel) -> Moving:
@@ -288,8 +297,14 @@ class Tiles:
         return found
 
     def at(self, index: int) -> Tiles:
-        """One of the tiles."""
-        return Tiles(self.problem, [size[index : index + 1] for size in self.tile], self.ones[:1])
+        """One of the tiles, with what it costs."""
+        one = slice(index, index + 1)
+        tiles = Tiles(self.problem, [size[one] for size in self.tile], self.ones[:1])
+        tiles.held = [held[one] for held in self.held]
+        tiles.fetches = [[cost.at(one) for cost in way] for way in self.fetches]
+        tiles.puts = [[cost.at(one) for cost in way] for way in self.puts]
+        tiles.work_cycles = [(cycles[one], commands[one]) for cycles, commands in self.work_cycles]
+        return tiles
 
 
 def moved_operand(problem: TileProblem, work: Work) -> int:

@@ -283,8 +283,8 @@ class _Search:
         """The plan with more slots where that pays, and fewer where it costs nothing."""
         if self.depth is not None or plan.time is None:
             return plan
-        tile = [np.array([size]) for size in plan.tile]
-        tiles = Tiles(self.tiles.problem, tile, self.tiles.ones[:1])
+        same = np.all([sizes == size for sizes, size in zip(self.tiles.tile, plan.tile, strict=True)], axis=0)
+        tiles = self.tiles.at(int(np.flatnonzero(same)[0]))
         for scope in plan.depths:
             for count in range(1, MAX_SLOTS + 1):
                 depths = {**plan.depths, scope: count}
