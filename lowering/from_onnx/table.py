@@ -76,5 +76,5 @@ def _property_names(op_class: type[graph.GraphOp]) -> dict[str, str]:
 
 
 def _word(name: str) -> str:
-    """ONNX writes `transA` and `batch_dims`."""
+    """The letters of a name: ONNX writes some in camel case and some in snake case."""
     return name.replace("_", "").lower()

@@ -10,7 +10,7 @@ chain may be shifted by whole iterations. Therefore
   same for as many iterations as a token is carried, it never does.
 
 1. Unroll each steady loop to its first iterations, enough for the answer to settle, and its last ones, where addresses
-   may differ (`Cut`).
+   may differ (`_Cut`).
 2. Check that it has settled (`_has_settled`); if not, keep more iterations.
 3. Each pair of unrolled commands stands for all pairs of the whole loop at the same distance. Accesses that are to the
    same bytes again after a period are checked as they are (`check`).
