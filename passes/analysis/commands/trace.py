@@ -96,6 +96,8 @@ class Recorder:
         """What the next command of a unit comes after because the host has waited for it."""
         self._pops: dict[str, list[QueueName]] = {}
         """What the next command of a unit pops."""
+        self._joined: dict[Operation | None, tuple[Sequence[Token], Join]] = {}
+        """By op: the tokens that its last command waited for, and their join."""
 
     def program(self, storages: Sequence[str]) -> Program:
         """All of them."""
@@ -161,15 +163,21 @@ class Recorder:
     def _after(self, tokens: Sequence[Token], command: Command) -> tuple[int, ...]:
         """What a command comes after that neither its unit nor a barrier implies."""
         units, unit, first = self._units, command.unit, tokens[0]
-        token = first if len(tokens) == 1 else Join(tokens)
+        token = first if len(tokens) == 1 else self._join(tokens, command.op)
         numbers = (token,) if isinstance(token, int) else self._numbers(token)
-        own = [number for number in numbers if units[number] == unit]
-        if not own and (not numbers or numbers[0] >= self._start):
+        if all(units[number] != unit for number in numbers) and (not numbers or numbers[0] >= self._start):
             return numbers
         implied = len(units) if self._machine.starts_alone(command) else self._latest_alone.get(unit, -1)
         if 0 <= implied < len(units) and self.commands[implied].kind is not Kind.TRANSFER:
             implied += 1
-        return tuple(n for n in numbers if n >= self._start and (n >= implied or n not in own))
+        return tuple(n for n in numbers if n >= self._start and (n >= implied or units[n] != unit))
+
+    def _join(self, tokens: Sequence[Token], op: Operation | None) -> Join:
+        """The join of tokens, which is that of the last command of an op if it waited for the same."""
+        last = self._joined.get(op)
+        if last is None or last[0] != tokens:
+            last = self._joined[op] = tokens, Join(tokens)
+        return last[1]
 
     def _numbers(self, token: Join) -> tuple[int, ...]:
         """The commands that a token stands for, without those that later ones of their unit imply."""

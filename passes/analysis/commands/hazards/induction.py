@@ -41,7 +41,7 @@ from penstock.passes.analysis.commands.trace import Iterations, trace
 from penstock.passes.analysis.index import AffineIndex, IndexReader, Opaque
 from penstock.passes.analysis.loops import constant_of, loops_around, trip_count
 
-_MAX_COMMANDS = 10_000
+_MAX_COMMANDS = 20_000
 """The most commands that loops are unrolled to."""
 _MAX_PAIRS = 200_000
 _MAX_STEPS = 20_000
@@ -344,10 +344,10 @@ _Cuts = Mapping[Operation, _Cut]
 
 
 def commands_of(function: func.FuncOp, cuts: _Cuts | None = None) -> int:
-    """How many accel ops a kernel executes, if loops are cut; a loop that is not static counts once."""
+    """How many accel ops but joins a kernel executes, if loops are cut; a loop that is not static counts once."""
     total = 0
     for op in function.walk():
-        if op.name.startswith("accel."):
+        if op.name.startswith("accel.") and not isinstance(op, accel.ReadyOp):
             count = 1
             for loop in loops_around(op):
                 cut = None if cuts is None else cuts.get(loop)
