@@ -10,7 +10,7 @@ unit nor lets any start, after those. Transfers of one unit are ordered by their
 one outstanding. A push happens after all earlier commands of its unit, a pop after its push. The host is ordered
 after what it waited for.
 
-Every byte remembers the commands that touched it last (see shadow memory). The check needs no luck: it does not depend on
+Every byte remembers the commands that touched it last (shadow memory). The check needs no luck: it does not depend on
 the interleaving that is being run.
 """
 
