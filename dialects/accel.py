@@ -12,7 +12,6 @@ from abc import ABC
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import (
-    DYNAMIC_INDEX,
     AffineMapAttr,
     ArrayAttr,
     DenseArrayBase,
@@ -25,7 +24,6 @@ from xdsl.dialects.builtin import (
     UnitAttr,
     i64,
 )
-from xdsl.dialects.utils import split_dynamic_index_list
 from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -86,7 +84,7 @@ class DmaOp(WindowedTransfer):
     Start a transfer of a static box on the engine `engine`, a `machine.dma`.
 
     Windows are those of `mem.copy`. With `clipped`, what the window of the source lacks is left as it was in
-    the destination, for an engine that cannot pad; somebody else has filled it.
+    the destination, for an engine that cannot pad; another command has filled it.
 
     ```mlir
     %t = accel.dma %image[%i, 0] to %tile on "mvin" after (%free)
@@ -125,13 +123,11 @@ class DmaOp(WindowedTransfer):
         clipped: bool = False,
         dependencies: Sequence[SSAValue] = (),
     ):
-        static_source, dynamic_source = split_dynamic_index_list(source_offsets, DYNAMIC_INDEX)
-        static_dest, dynamic_dest = split_dynamic_index_list(dest_offsets, DYNAMIC_INDEX)
+        dynamic, static = self.split_offsets(source_offsets, dest_offsets)
         super().__init__(
-            operands=[dependencies, source, dest, dynamic_source, dynamic_dest, padding],
+            operands=[dependencies, source, dest, *dynamic, padding],
             properties={
-                "static_source_offsets": DenseArrayBase.from_list(i64, static_source),
-                "static_dest_offsets": DenseArrayBase.from_list(i64, static_dest),
+                **static,
                 "engine": StringAttr(engine),
                 "clipped": UnitAttr() if clipped else None,
             },
@@ -150,7 +146,7 @@ class DmaOp(WindowedTransfer):
             start, end = (_scope_in(target, type) for type in (self.source_type, self.dest_type))
             if start not in engine.sources or end not in engine.destinations:
                 raise VerifyException(f'the engine "{self.engine.data}" does not go from "{start}" to "{end}"')
-        self.verify_window(may_hang_over=self.padding is not None or self.clipped is not None)
+        self.verify_window(may_be_out_of_bounds=self.padding is not None or self.clipped is not None)
 
 
 @irdl_op_definition
@@ -251,7 +247,7 @@ class ExecOp(IRDLOperation):
                     )
 
     def _verify_against(self, target: TargetOp) -> None:
-        """The operands live where the intrinsic wants them."""
+        """The operands live where the intrinsic requires them."""
         intrinsic = target.intrinsics().get(self.intrinsic_name)
         if intrinsic is None:
             message = f"@{target.sym_name.data} has no intrinsic @{self.intrinsic_name}"
@@ -304,9 +300,6 @@ class BarrierOp(IRDLOperation):
 
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 class QueueAccess(IRDLOperation, ABC):

@@ -8,13 +8,12 @@ is writing `mem.copy`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import (
-    DYNAMIC_INDEX,
     CompileTimeFixedBitwidthType,
-    DenseArrayBase,
     IndexType,
     IntegerAttr,
     MemRefType,
@@ -22,7 +21,6 @@ from xdsl.dialects.builtin import (
     TensorType,
     i64,
 )
-from xdsl.dialects.utils import split_dynamic_index_list
 from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -101,8 +99,31 @@ def _verify_buffer(type: MemRefType[Attribute], byte_offset: int | None) -> None
         raise VerifyException(f"a buffer cannot lie at byte {byte_offset}")
 
 
+class Allocation(IRDLOperation, ABC):
+    """Bytes of a scope, or of the arena off chip, at an offset that a planner decides."""
+
+    offset = opt_prop_def(IntegerAttr.constr(i64))
+    """Bytes from the start of the scope; absent until a planner has run."""
+
+    @property
+    @abstractmethod
+    def storage(self) -> SSAValue:
+        """The value that stands for the bytes."""
+
+    @property
+    def scope(self) -> str | None:
+        """The scope that the bytes are in; None off chip."""
+        type = self.storage.type
+        return scope_of(type.slot if isinstance(type, RingType) else type)
+
+    @property
+    def byte_offset(self) -> int | None:
+        """Bytes from the start of the scope; None until a planner has run."""
+        return None if self.offset is None else self.offset.value.data
+
+
 @irdl_op_definition
-class BufferOp(IRDLOperation):
+class BufferOp(Allocation):
     """
     A buffer in a scope, or off chip; `at` gives its place, as a byte offset in that scope (or in the arena).
 
@@ -116,8 +137,6 @@ class BufferOp(IRDLOperation):
 
     name = "mem.buffer"
 
-    offset = opt_prop_def(IntegerAttr.constr(i64))
-    """Bytes from the start of the scope; absent until a planner has run."""
     memref = result_def(MemRefType)
 
     traits = traits_def(MemoryAllocEffect())
@@ -133,8 +152,7 @@ class BufferOp(IRDLOperation):
 
     @property
     def type(self) -> MemRefType[Attribute]:
-        assert isa(self.memref.type, MemRefType)
-        return self.memref.type
+        return memref_of(self.memref)
 
     @property
     def storage(self) -> SSAValue:
@@ -142,18 +160,8 @@ class BufferOp(IRDLOperation):
         return self.memref
 
     @property
-    def scope(self) -> str | None:
-        """The scope that the bytes are in; None off chip."""
-        return scope_of(self.type)
-
-    @property
     def size_in_bytes(self) -> int:
         return span_in_bytes(self.type)
-
-    @property
-    def byte_offset(self) -> int | None:
-        """Bytes from the start of the scope; None until a planner has run."""
-        return None if self.offset is None else self.offset.value.data
 
     def verify_(self) -> None:
         _verify_buffer(self.type, self.byte_offset)
@@ -169,7 +177,7 @@ class RingType(ParametrizedAttribute, TypeAttribute):
 
 
 @irdl_op_definition
-class RingOp(IRDLOperation):
+class RingOp(Allocation):
     """
     `depth` buffers of one type in a row, to be filled and emptied in turn: multi-buffering as a value.
 
@@ -188,8 +196,6 @@ class RingOp(IRDLOperation):
     depth = prop_def(IntegerAttr.constr(i64))
     pitch = opt_prop_def(IntegerAttr.constr(i64))
     """Bytes from the start of one slot to that of the next; those of one buffer where it is absent."""
-    offset = opt_prop_def(IntegerAttr.constr(i64))
-    """Bytes from the start of the scope; absent until a planner has run."""
     ring = result_def(RingType)
 
     traits = traits_def(MemoryAllocEffect())
@@ -223,11 +229,6 @@ class RingOp(IRDLOperation):
         return self.ring
 
     @property
-    def scope(self) -> str | None:
-        """The scope that the bytes are in; None off chip."""
-        return scope_of(self.slot_type)
-
-    @property
     def pitch_in_bytes(self) -> int:
         """Bytes from the start of one slot to that of the next."""
         return span_in_bytes(self.slot_type) if self.pitch is None else self.pitch.value.data
@@ -235,11 +236,6 @@ class RingOp(IRDLOperation):
     @property
     def size_in_bytes(self) -> int:
         return (self.slot_count - 1) * self.pitch_in_bytes + span_in_bytes(self.slot_type)
-
-    @property
-    def byte_offset(self) -> int | None:
-        """Bytes from the start of the scope; None until a planner has run."""
-        return None if self.offset is None else self.offset.value.data
 
     def slot_offsets(self) -> list[int]:
         """The byte offset of every slot; the ring must have a place."""
@@ -320,18 +316,11 @@ class CopyOp(WindowedTransfer):
         dest_offsets: Sequence[int | SSAValue] = (),
         padding: SSAValue | None = None,
     ):
-        static_source, dynamic_source = split_dynamic_index_list(source_offsets, DYNAMIC_INDEX)
-        static_dest, dynamic_dest = split_dynamic_index_list(dest_offsets, DYNAMIC_INDEX)
-        super().__init__(
-            operands=[source, dest, dynamic_source, dynamic_dest, padding],
-            properties={
-                "static_source_offsets": DenseArrayBase.from_list(i64, static_source),
-                "static_dest_offsets": DenseArrayBase.from_list(i64, static_dest),
-            },
-        )
+        dynamic, static = self.split_offsets(source_offsets, dest_offsets)
+        super().__init__(operands=[source, dest, *dynamic, padding], properties={**static})
 
     def verify_(self) -> None:
-        self.verify_window(may_hang_over=self.padding is not None)
+        self.verify_window(may_be_out_of_bounds=self.padding is not None)
 
 
 Mem = Dialect("mem", [BufferOp, RingOp, SlotOp, CopyOp], [RingType])

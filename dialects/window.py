@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import (
     MemRefType,
     i64,
 )
-from xdsl.dialects.utils import get_dynamic_index_list, print_dynamic_index_list
+from xdsl.dialects.utils import get_dynamic_index_list, print_dynamic_index_list, split_dynamic_index_list
 from xdsl.dialects.utils.dynamic_index_list import parse_dynamic_index_without_type
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
@@ -114,6 +114,19 @@ class WindowedTransfer(IRDLOperation, ABC):
     padding = opt_operand_def(T)
     """The scalar read where the window of the source lies outside it."""
 
+    @staticmethod
+    def split_offsets(
+        source: Sequence[int | SSAValue], dest: Sequence[int | SSAValue]
+    ) -> tuple[list[Sequence[SSAValue]], dict[str, Attribute]]:
+        """The dynamic offsets of both sides, as operands, and the static ones, as properties."""
+        dynamic: list[Sequence[SSAValue]] = []
+        static: dict[str, Attribute] = {}
+        for side, offsets in (("source", source), ("dest", dest)):
+            numbers, values = split_dynamic_index_list(offsets, DYNAMIC_INDEX)
+            dynamic.append(values)
+            static[f"static_{side}_offsets"] = DenseArrayBase.from_list(i64, numbers)
+        return dynamic, static
+
     @property
     def source_type(self) -> MemRefType[Attribute]:
         assert isa(self.source.type, MemRefType)
@@ -163,8 +176,8 @@ class WindowedTransfer(IRDLOperation, ABC):
                 return False
         return True if known else None
 
-    def verify_window(self, *, may_hang_over: bool) -> None:
-        """The checks of every transfer; `may_hang_over` says whether a source window may leave the source."""
+    def verify_window(self, *, may_be_out_of_bounds: bool) -> None:
+        """The checks of every transfer; `may_be_out_of_bounds` says whether a source window may leave the source."""
         source, dest = self.source_type, self.dest_type
         if not (source.has_static_shape() and dest.has_static_shape()):
             raise VerifyException("a transfer moves a static box: both shapes must be static")
@@ -194,7 +207,7 @@ class WindowedTransfer(IRDLOperation, ABC):
             raise VerifyException("`else` needs a window of the source")
         if (
             self.window_side == "source"
-            and not may_hang_over
+            and not may_be_out_of_bounds
             and self.window_lies_inside(self.mixed_source_offsets(), source.get_shape()) is False
         ):
             raise VerifyException(

@@ -23,6 +23,7 @@ from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.quantization.ranges import Range, value_names
 from penstock.passes.graph.quantization.scales import HIGHEST, LOWEST
 from penstock.runtime.interpreter.graph import run_graph
+from penstock.runtime.signature import main_function
 
 Array = NDArray[Any]
 Method = Literal["min-max", "percentile", "mse"]
@@ -49,7 +50,7 @@ class _Extremes:
         if not (np.isfinite(low) and np.isfinite(high)):
             raise UserError(
                 f'the value "{name}" is not finite on the calibration inputs',
-                notes=["infinities and NaN have no 8-bit integers: leave such inputs out, or mend the model"],
+                notes=["infinities and NaN have no 8-bit integers: leave such inputs out, or correct the model"],
             )
         before = self.found.get(name, (low, high))
         self.found[name] = (min(before[0], low), max(before[1], high))
@@ -66,14 +67,6 @@ class _Histograms:
         if array.size:
             counts, _ = np.histogram(array, BINS, self.ranges[name])
             self.counts[name] = self.counts.get(name, 0) + counts
-
-
-def main_of(module: ModuleOp) -> FuncOp:
-    """The function @main of a module; raises UserError if there is none."""
-    for op in module.ops:
-        if isinstance(op, FuncOp) and op.sym_name.data == "main" and op.body.first_block is not None:
-            return op
-    raise UserError("the module has no func.func @main", loc=module.location)
 
 
 def calibrate(
@@ -99,7 +92,7 @@ def calibrate(
         raise UserError("there are no calibration inputs")
     if not 50 < percentile <= 100:
         raise UserError(f"a percentile is above 50 and at most 100, not {percentile}")
-    func = main_of(module)
+    func = main_function(module)
     names = value_names(func)
     extremes = _Extremes()
     _observe(func, names, weights, samples, extremes.take)

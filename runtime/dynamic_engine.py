@@ -21,7 +21,7 @@ from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.graph.dims import checked_sizes
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.runtime.compiler import Program, bind_program, import_program, load_input, open_dims
-from penstock.runtime.engine import BACKENDS, Backend, Engine, compile_program
+from penstock.runtime.engine import Backend, Engine, compile_program, require_backend
 from penstock.runtime.signature import BoundDims, signature_of
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ class DynamicEngine:
 
         Raises UserError for an unknown backend or machine.
         """
-        if backend not in BACKENDS:
-            near = did_you_mean(backend, BACKENDS)
-            raise UserError(f'there is no backend "{backend}"', notes=[near or f"backends: {', '.join(BACKENDS)}"])
+        require_backend(backend)
         if machine is not None:
             load_machine(machine)
         if cached < 1:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import PenstockContext
-from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.runtime.compiler import Program, Progress, compile_module, require_bound
 from penstock.runtime.memory import interpreter_need, native_need, require_memory
 from penstock.runtime.proofs import prove
@@ -33,6 +33,12 @@ BACKENDS: tuple[Backend, ...] = ("native", "interpreter")
 
 Runner = Callable[[Sequence[Array]], list[Array]]
 """Runs a program once on its checked inputs."""
+
+
+def require_backend(name: str) -> None:
+    """Raise UserError for a name that is no backend."""
+    if name not in BACKENDS:
+        raise UserError(f'there is no backend "{name}"', notes=[nearest_or_all(name, BACKENDS, "backends")])
 
 
 class ExecutionContext:
@@ -85,9 +91,7 @@ class Engine:
         not bound; and, with `verify`, for a program that is not proved safe (see `runtime.proofs`). A program that
         the compiler has just lowered has been proved already.
         """
-        if backend not in BACKENDS:
-            near = did_you_mean(backend, BACKENDS)
-            raise UserError(f'there is no backend "{backend}"', notes=[near or f"backends: {', '.join(BACKENDS)}"])
+        require_backend(backend)
         self.module = module
         self.ctx = ctx
         require_bound(module)

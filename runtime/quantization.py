@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
-from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.passes.graph.quantization.quantizer import QuantizedLayer
 from penstock.passes.graph.quantization.ranges import Range, checked_ranges, value_names
 from penstock.passes.graph.quantize import QUANTIZERS, Scheme, quantize_module
-from penstock.runtime.calibration import Method, calibrate, main_of
+from penstock.runtime.calibration import Method, calibrate
 from penstock.runtime.compiler import Program, import_program, load_input, require_bound
 from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes
-from penstock.runtime.signature import Signature, signature_of
+from penstock.runtime.signature import Signature, main_function, signature_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -125,8 +125,7 @@ def quantize(
     bound, and for ranges of another program.
     """
     if scheme not in QUANTIZERS:
-        near = did_you_mean(scheme, QUANTIZERS)
-        raise UserError(f'there is no scheme "{scheme}"', notes=[near or f"schemes: {', '.join(QUANTIZERS)}"])
+        raise UserError(f'there is no scheme "{scheme}"', notes=[nearest_or_all(scheme, QUANTIZERS, "schemes")])
     if isinstance(model, Program):
         program = model
     elif isinstance(model, str | Path):
@@ -221,7 +220,7 @@ def _losses(
 ) -> dict[str, float]:
     """The least signal-to-quantisation-noise ratio of each value, in dB."""
     store = program.ctx.weights
-    before, after = main_of(original), main_of(program.module)
+    before, after = main_function(original), main_function(program.module)
     names = value_names(before)
     known = {layer.value: layer for layer in layers}
     losses: dict[str, float] = {}

@@ -50,14 +50,14 @@ def open_weights(ctx: PenstockContext, parsed: ParsedText, source: str) -> froze
     A module that names no file may refer to weights all the same: text is worth reading without them.
     Raises UserError for a missing file, a missing entry and an entry of another shape or type.
     """
-    bind_weights(ctx, parsed.module, _behind_links(source).parent)
+    bind_weights(ctx, parsed.module, _without_links(source).parent)
     if WEIGHTS_ATTRIBUTE in parsed.module.attributes:
         for name, type, op in weight_uses(parsed.module):
             _check_entry(ctx.weights, name, type, parsed.place_of(op))
     return frozenset(ctx.weights.names())
 
 
-def _behind_links(name: str) -> Path:
+def _without_links(name: str) -> Path:
     """The file that `name` leads to: the weights of a text are beside the text, and not beside a link to it."""
     path = Path(name)
     return path.resolve() if path.is_symlink() else path
@@ -105,9 +105,9 @@ def carry_weights(
     if output is not None and output != "-":
         check_writable(output)
         if not is_special(output):
-            folder = _behind_links(output).parent
+            folder = _without_links(output).parent
             if added and weights is None:
-                weights = str(_behind_links(output).with_suffix(".safetensors"))
+                weights = str(_without_links(output).with_suffix(".safetensors"))
     if weights is not None and used:
         check_writable(weights)
         if output is not None and follow(weights) == follow(output):
@@ -119,7 +119,7 @@ def carry_weights(
         where = "stdout" if output in (None, "-") else output
         return None, [f"{len(added)} new weights are lost on {where}; give -o FILE or --weights FILE to keep them"]
     if isinstance(named, StringAttr) and folder is not None:
-        _name_weights(module, _behind_links(source).parent / named.data, folder)
+        _name_weights(module, _without_links(source).parent / named.data, folder)
     return None, []
 
 

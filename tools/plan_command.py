@@ -108,8 +108,8 @@ def _plan_problem(args: argparse.Namespace, path: Path, names: tuple[str, ...] |
     capacity, bank_size = read_bytes("--capacity", args.capacity), read_bytes("--bank-size", args.bank_size)
     problem, given = load_csv(path, capacity, bank_size=bank_size, fixed=args.fixed)
     if args.verbose:
-        moments = len({moment for buffer in problem.buffers for interval in buffer.intervals for moment in interval})
-        say(args, f"{path}: {len(problem.buffers):,} buffers, {moments:,} moments at which one comes alive or dies")
+        times = len({time for buffer in problem.buffers for interval in buffer.intervals for time in interval})
+        say(args, f"{path}: {len(problem.buffers):,} buffers, {times:,} times at which one comes alive or dies")
     if args.verify:
         return _verify(args, path, problem, given)
     if args.fit:

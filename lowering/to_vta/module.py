@@ -96,19 +96,13 @@ def _bases(views: Sequence[View]) -> tuple[tuple[int, ...], int]:
     sizes: dict[int, int] = {}
     for view in views:
         if view.space == DRAM:
-            sizes[view.storage] = max(sizes.get(view.storage, 0), end_of(view))
+            sizes[view.storage] = max(sizes.get(view.storage, 0), view.end)
     bases: list[int] = []
     address = 0
     for storage in range(max(sizes, default=0) + 1):
         bases.append(address)
         address += -(-sizes.get(storage, 0) // ALIGNMENT) * ALIGNMENT
     return tuple(bases), address
-
-
-def end_of(view: View) -> int:
-    """The first byte of its storage after a view."""
-    reach = sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
-    return view.start + reach + view.element_bytes
 
 
 def _uses(
@@ -130,7 +124,7 @@ def _uses(
             continue
         seen.add(key)
         for number, view in enumerate(views):
-            if view is None or view.storage != off_chip.storage or not view.start <= off_chip.start < end_of(view):
+            if view is None or view.storage != off_chip.storage or not view.start <= off_chip.start < view.end:
                 continue
             (read if loads else written).add(number)
             memories[number] = Memory.OUT if not loads else LOADS[on_chip.space, off_chip.element_bytes]

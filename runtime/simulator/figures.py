@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.runtime.simulator.run import KernelRun, ProgramRun
 from penstock.runtime.simulator.stalls import BUSY, DONE
@@ -36,6 +36,9 @@ class Traffic:
     @property
     def ratio(self) -> float | None:
         return self.bytes / self.least if self.least else None
+
+
+_Parts = TypeVar("_Parts", Traffic, Work)
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def figures_of(kernels: Iterable[tuple[KernelRun, int]]) -> Figures:
         traffic.append((_traffic(kernel), times))
         work.append((kernel.work, times))
     ordered = {unit: dict(sorted(sums.items(), key=_rank)) for unit, sums in units.items()}
-    return Figures(runs, commands, cycles, ideal, _work(work), ordered, buses, moved, _sum(traffic))
+    return Figures(runs, commands, cycles, ideal, _sum(work, Work), ordered, buses, moved, _sum(traffic, Traffic))
 
 
 def _rank(item: tuple[str, int]) -> tuple[bool, bool]:
@@ -108,34 +111,16 @@ def _traffic(kernel: KernelRun) -> Traffic:
     )
 
 
-def _sum(traffic: list[tuple[Traffic, int]]) -> Traffic:
-    return Traffic(
-        sum(each.bytes * times for each, times in traffic),
-        _total((each.compulsory, times) for each, times in traffic),
-        _total((each.square_root, times) for each, times in traffic),
-        all(each.square_root_is_bound for each, _ in traffic),
-        _total((each.best_tiling, times) for each, times in traffic),
-        _total((each.least, times) for each, times in traffic),
-    )
-
-
-def _work(work: list[tuple[Work, int]]) -> Work:
-    return Work(
-        sum(each.issued * times for each, times in work),
-        _total((each.useful, times) for each, times in work),
-        _total((each.redundant, times) for each, times in work),
-        _total((each.padded, times) for each, times in work),
-    )
-
-
-def _total(values: Iterable[tuple[int | None, int]]) -> int | None:
-    """The sum of numbers, each with how often it counts; None where one is not known."""
-    total = 0
-    for value, times in values:
-        if value is None:
-            return None
-        total += value * times
-    return total
+def _sum(parts: Sequence[tuple[_Parts, int]], kind: type[_Parts]) -> _Parts:
+    """The sum of each field, each part so many times; None where one is not known; of a flag, whether all have it."""
+    sums: list[Any] = []
+    for each in fields(kind):
+        values = [(getattr(part, each.name), times) for part, times in parts]
+        if each.type == "bool":
+            sums.append(all(value for value, _ in values))
+        else:
+            sums.append(None if any(n is None for n, _ in values) else sum(n * times for n, times in values))
+    return kind(*sums)
 
 
 def peak_shares(figures: Figures, peak: Fraction) -> tuple[float | None, float | None, float | None]:
@@ -230,13 +215,13 @@ def csv_text(run: ProgramRun) -> str:
         writer.writerow(
             [
                 *head,
-                *("" if n is None else n for n in (work.useful, work.redundant, work.padded)),
-                *("" if share is None else f"{share:.6f}" for share in peak_shares(figures, peak)),
+                *(work.useful, work.redundant, work.padded),
+                *(None if share is None else f"{share:.6f}" for share in peak_shares(figures, peak)),
                 traffic.bytes,
-                *("" if n is None else n for n in (traffic.compulsory, traffic.square_root)),
-                int(traffic.square_root_is_bound) if traffic.square_root is not None else "",
-                "" if traffic.best_tiling is None else traffic.best_tiling,
-                "" if traffic.ratio is None else f"{traffic.ratio:.6f}",
+                *(traffic.compulsory, traffic.square_root),
+                None if traffic.square_root is None else int(traffic.square_root_is_bound),
+                traffic.best_tiling,
+                None if traffic.ratio is None else f"{traffic.ratio:.6f}",
                 *(figures.moved.get(pair, 0) for pair in total.moved),
                 *(figures.buses.get(bus, 0) for bus in total.buses),
                 *(figures.units.get(unit, {}).get(cause, 0) for unit, cause in causes),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.passes.analysis.commands.program import Kind
-from penstock.runtime.simulator.run import ProgramRun, Window, calls, place_of
+from penstock.runtime.simulator.run import ProgramRun, Window, calls
 from penstock.runtime.simulator.timeline import Simulation
 
 _KERNELS, _UNITS, _BUSES, _QUEUES = 1, 2, 3, 4
@@ -76,7 +76,7 @@ class _Tracks:
             if not window.meets(begin + start, begin + end):
                 continue
             args: dict[str, Any] = {"command": number, "waited for": str(simulation.causes[number]) or "nothing"}
-            if place := place_of(simulation, number):
+            if place := simulation.place_of(number):
                 args["from"] = place
             if command.counters:
                 args["round"] = list(command.counters)

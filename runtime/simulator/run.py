@@ -10,11 +10,11 @@ from itertools import combinations
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 
-from penstock.dialects.diagnostics import USAGE, UserError, did_you_mean, location_of
+from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.limits import limit_faults
-from penstock.passes.analysis.commands.program import Program, View
+from penstock.passes.analysis.commands.program import Program
 from penstock.passes.analysis.commands.trace import Call, trace_calls
 from penstock.passes.analysis.kernels import machine_of, stated_macs
 from penstock.passes.planning.traffic_bounds import BestTiling, Contraction, SquareRoot, best_tiling, square_root
@@ -23,7 +23,7 @@ from penstock.runtime.simulator.timeline import Simulation
 from penstock.runtime.simulator.work import Work, compulsory, work_of
 from penstock.runtime.simulator.workloads import Workloads
 
-_MOST_NOTES = 10
+_MAX_NOTES = 10
 """Hazards that are told beside the first."""
 
 
@@ -127,9 +127,8 @@ def run_program(
         runs[number].runs += 1
         order.append(number)
     if only is not None and only not in names:
-        near = did_you_mean(only, names)
-        note = near or f"kernels on the machine: {', '.join(names) or 'none'}"
-        raise UserError(f'no kernel "{only}" runs on the machine', notes=[note], status=USAGE)
+        notes = [nearest_or_all(only, names, "kernels on the machine")]
+        raise UserError(f'no kernel "{only}" runs on the machine', notes=notes, status=USAGE)
     return ProgramRun(target, tuple(runs), tuple(order), () if only is not None else tuple(host.items()))
 
 
@@ -139,14 +138,9 @@ def _shared_places(call: Call) -> Hashable:
     shared: list[Hashable] = [view.space for view in views]
     for (one, first), (other, second) in combinations(enumerate(views), 2):
         if (first.space, first.storage) == (second.space, second.storage):
-            apart = first.start + _span(first) <= second.start or second.start + _span(second) <= first.start
+            apart = first.end <= second.start or second.end <= first.start
             shared += [] if apart else [(one, other, second.start - first.start)]
     return tuple(shared)
-
-
-def _span(view: View) -> int:
-    """The bytes from the first element to the end of the last."""
-    return sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True)) + view.element_bytes
 
 
 def check_program(program: Program, target: TargetOp, kernel: func.FuncOp) -> None:
@@ -155,8 +149,8 @@ def check_program(program: Program, target: TargetOp, kernel: func.FuncOp) -> No
     faults += [] if faults else [hazard.error() for hazard in check(program)]
     if faults:
         first, *others = faults
-        notes = [*first.notes, *(f"{other.loc}: {other.message}" for other in others[:_MOST_NOTES])]
-        notes += [f"and {len(others) - _MOST_NOTES} more"] if len(others) > _MOST_NOTES else []
+        notes = [*first.notes, *(f"{other.loc}: {other.message}" for other in others[:_MAX_NOTES])]
+        notes += [f"and {len(others) - _MAX_NOTES} more"] if len(others) > _MAX_NOTES else []
         notes.append(f"@{kernel.sym_name.data} is not simulated: the cycles of a faulty program mean nothing")
         raise UserError(first.message, loc=first.loc or location_of(kernel), notes=notes, status=first.status)
 
@@ -171,12 +165,6 @@ def bounds_of(program: Program, contraction: Contraction | None, target: TargetO
     # For a bound that holds for every schedule, all scopes are full of the smallest elements.
     root = square_root(contraction, sum(capacity.values()) // width, width)
     return Bounds(contraction.compulsory, root, best_tiling(contraction, capacity))
-
-
-def place_of(simulation: Simulation, number: int) -> str:
-    """Where a command comes from, for people; empty if nowhere."""
-    op = simulation.commands[number].op
-    return "" if op is None else location_of(op)
 
 
 @dataclass(frozen=True)

@@ -54,17 +54,18 @@ class Simulation(CommandTimes):
                 first = self.fault.stuck[0]
                 message = f"deadlock at cycle {self.fault.time:,}: {first}"
                 notes = [f"also {other}" for other in self.fault.stuck[1:]]
-                raise UserError(message, loc=self._place(first.command), notes=notes)
+                raise UserError(message, loc=self.place_of(first.command), notes=notes)
             case Overflow():
                 source, destination = self.fault.queue
                 message = f'the queue from "{source}" to "{destination}" is full at cycle {self.fault.time:,}'
                 capacity = next(q.capacity for q in self.program.machine.queues if q.name == self.fault.queue)
                 notes = [f"it holds {capacity} tokens, and a push into it when it is full is an error"]
-                raise UserError(message, loc=self._place(self.fault.command), notes=notes)
+                raise UserError(message, loc=self.place_of(self.fault.command), notes=notes)
             case None:
                 pass
 
-    def _place(self, number: int) -> str | None:
+    def place_of(self, number: int) -> str | None:
+        """Where a command comes from, for people."""
         op = self.commands[number].op
         return None if op is None else location_of(op)
 

@@ -100,7 +100,7 @@ def workload_of(kernel: func.FuncOp, target: TargetOp) -> Workload | None:
     operands: list[ContractionOperand] = []
     arguments: list[int] = []
     for number, (value, map_attr) in enumerate(zip(generic.operands, generic.indexing_maps, strict=True)):
-        source, low = (value, None) if number == len(generic.inputs) else _behind_padding(value)
+        source, low = (value, None) if number == len(generic.inputs) else _without_padding(value)
         operand = _operand(source, low, map_attr.data, extents, matches[0], number, target)
         if operand is None:
             return None
@@ -130,7 +130,7 @@ def _size(value: SSAValue) -> int | None:
     return prod(value.type.get_shape()) * element_bytes(value.type)
 
 
-def _behind_padding(value: SSAValue) -> tuple[SSAValue, tuple[int, ...] | None]:
+def _without_padding(value: SSAValue) -> tuple[SSAValue, tuple[int, ...] | None]:
     if isinstance(value.owner, tensor.PadOp):
         return value.owner.source, value.owner.static_low.get_values()
     return value, None

@@ -111,6 +111,12 @@ class View:
     """Bytes from one index to the next, in each dim."""
     element_bytes: int
 
+    @property
+    def end(self) -> int:
+        """The first byte of the storage after the last element."""
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        return self.start + last + self.element_bytes
+
 
 @dataclass(eq=False)
 class Command:
