@@ -206,7 +206,7 @@ def _trace(module: ModuleOp, run: Run) -> list[_Group]:
     def arguments_written(op: func.CallOp) -> frozenset[int]:
         callee = functions[op.callee.string_value()]
         if callee not in written:
-            summary = DataFlow(callee).summary()
+            summary = DataFlow(callee).summary
             # What a faulty kernel leaves alone may be what it should have written.
             written[callee] = frozenset(range(len(op.arguments))) - (summary.reads - summary.writes)
         return written[callee]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import DYNAMIC_INDEX
@@ -11,7 +12,8 @@ from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Block, SSAValue
 
 from penstock.dialects.accel import DmaOp, ExecOp
-from penstock.dialects.machine import IMMEDIATE, TargetOp
+from penstock.dialects.machine import IMMEDIATE, IntrinsicOp, TargetOp
+from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.mem import (
     BufferOp,
     RingOp,
@@ -48,12 +50,12 @@ class Access:
     slot: Count | None
     """Of a ring: the number of the slot, up to multiples of the slots; None if not understood."""
 
-    @property
+    @cached_property
     def span(self) -> int:
         """From the first byte to the end of the last."""
         return sum((count - 1) * stride for count, stride in self.dims) + self.length
 
-    @property
+    @cached_property
     def place(self) -> tuple[int, int] | None:
         """The bytes of its scope, or of the arena, that the storage occupies; None for an argument."""
         op = self.storage.owner
@@ -96,11 +98,9 @@ class _View:
 
 def commands_of(function: func.FuncOp, target: TargetOp) -> list[CommandInfo]:
     """The commands of a kernel in the order of the text."""
-    found: list[CommandInfo] = []
-    for op in function.walk():
-        if isinstance(op, DmaOp | ExecOp):
-            found.append(_command(op, len(found), target))
-    return found
+    engines, intrinsics = target.dmas(), target.intrinsics()
+    ops = [op for op in function.walk() if isinstance(op, DmaOp | ExecOp)]
+    return [_command(op, number, engines, intrinsics) for number, op in enumerate(ops)]
 
 
 def in_order_units(commands: Sequence[CommandInfo], target: TargetOp) -> frozenset[str]:
@@ -109,17 +109,19 @@ def in_order_units(commands: Sequence[CommandInfo], target: TargetOp) -> frozens
     return frozenset(unit for unit in target.units() if unit not in loose)
 
 
-def _command(op: CommandOp, number: int, target: TargetOp) -> CommandInfo:
+def _command(
+    op: CommandOp, number: int, engines: Mapping[str, EngineOp], intrinsics: Mapping[str, IntrinsicOp]
+) -> CommandInfo:
     loops = tuple(loop.body.block for loop in nest_around(op))
     if isinstance(op, DmaOp):
-        engine, accesses = target.dmas()[op.engine.data], _of_transfer(op)
+        engine, accesses = engines[op.engine.data], _of_transfer(op)
     else:
-        intrinsic = target.intrinsics()[op.intrinsic_name]
+        intrinsic = intrinsics[op.intrinsic_name]
         accesses = tuple(_of_exec(op, [s.role for s in intrinsic.operand_specs() if s.role != IMMEDIATE]))
         if intrinsic.dma_name is None:
             assert intrinsic.unit_name is not None
             return CommandInfo(op, number, intrinsic.unit_name, False, 1, None, accesses, loops)
-        engine = target.dmas()[intrinsic.dma_name]
+        engine = engines[intrinsic.dma_name]
     return CommandInfo(op, number, engine.unit_name, True, engine.outstanding_limit, engine.bus_name, accesses, loops)
 
 

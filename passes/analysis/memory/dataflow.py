@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from xdsl.dialects import func
@@ -114,11 +115,15 @@ class Lives:
     after: int
 
 
+Flows = dict[str, "DataFlow | None"]
+"""The data flow of functions by name; None while it is being found out, and for those without a body."""
+
+
 class DataFlow:
     """The roots of a function, what its ops do to them, and where they are alive."""
 
-    def __init__(self, function: func.FuncOp, summaries: dict[str, CallSummary | None] | None = None):
-        self._summaries: dict[str, CallSummary | None] = {} if summaries is None else summaries
+    def __init__(self, function: func.FuncOp, flows: Flows | None = None):
+        self._flows: Flows = {} if flows is None else flows
         module = function.parent_op()
         target = find_target(module) if isinstance(module, ModuleOp) else None
         self._module = module if isinstance(module, ModuleOp) else None
@@ -131,13 +136,14 @@ class DataFlow:
 
     def _summarize(self, call: func.CallOp) -> CallSummary | None:
         name = call.callee.string_value()
-        if name not in self._summaries:
+        if name not in self._flows:
             # Of a function that calls itself nothing is known meanwhile.
-            self._summaries[name] = None
+            self._flows[name] = None
             for op in () if self._module is None else self._module.ops:
                 if isinstance(op, func.FuncOp) and op.sym_name.data == name and not op.is_declaration:
-                    self._summaries[name] = DataFlow(op, self._summaries).summary()
-        return self._summaries[name]
+                    self._flows[name] = DataFlow(op, self._flows)
+        flow = self._flows[name]
+        return None if flow is None else flow.summary
 
     def lives(self) -> dict[Operation, Lives]:
         """For each node the roots alive around it."""
@@ -153,6 +159,7 @@ class DataFlow:
             lives[op] = Lives(before, before | after | self.effects[op].touches, after)
         return lives
 
+    @cached_property
     def summary(self) -> CallSummary:
         """What a call of the function does to its arguments."""
         backward = self._backward()

@@ -82,7 +82,9 @@ class MemoryEffects:
         return Effect(reads, writes, own.fills)
 
     def _own(self, op: Operation) -> Effect:
-        of = self._aliases.of
+        of, touched = self._aliases.of, self._aliases.of_all(op.operands)
+        if not touched:
+            return NOTHING
         match op:
             case memref.LoadOp():
                 return Effect(of(op.memref))
@@ -101,13 +103,12 @@ class MemoryEffects:
             case func.CallOp():
                 return self._call(op)
             case _:
-                return self._other(op)
+                return self._other(op, touched)
 
-    def _other(self, op: Operation) -> Effect:
+    def _other(self, op: Operation, touched: int) -> Effect:
         if isinstance(op, Allocation | memref.DeallocOp | memref.DimOp | memref.RankOp) or op.has_trait(IsTerminator):
             return NOTHING
-        touched = self._aliases.of_all(op.operands)
-        if not touched or op.has_trait(NoMemoryEffect) or (not op.regions and is_side_effect_free(op)):
+        if op.has_trait(NoMemoryEffect) or (not op.regions and is_side_effect_free(op)):
             return NOTHING
         if isinstance(op, LinalgStructuredOperation):
             return Effect(touched, self._aliases.of_all(op.outputs))

@@ -293,12 +293,12 @@ def _units(commands: list[DmaOp | ExecOp]) -> dict[Operation, _Unit]:
     target = find_target(module) if isinstance(module, ModuleOp) else None
     if target is None:
         return {}
-    engines, units = target.dmas(), dict[Operation, _Unit]()
+    engines, intrinsics, units = target.dmas(), target.intrinsics(), dict[Operation, _Unit]()
     for op in commands:
         if isinstance(op, DmaOp):
             name = op.engine.data
         else:
-            intrinsic = target.intrinsics()[op.intrinsic_name]
+            intrinsic = intrinsics[op.intrinsic_name]
             if intrinsic.unit_name is not None:
                 units[op] = _Unit(intrinsic.unit_name, alone=True, executes=True)
                 continue

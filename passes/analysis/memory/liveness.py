@@ -27,7 +27,7 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits
-from penstock.passes.analysis.memory.dataflow import DataFlow, TransferFunction, outlived, solve
+from penstock.passes.analysis.memory.dataflow import DataFlow, Flows, TransferFunction, outlived, solve
 from penstock.passes.analysis.memory.graph import CONTROL
 from penstock.passes.analysis.memory.in_flight import InFlight
 from penstock.passes.planning.problem import Interval
@@ -43,11 +43,18 @@ class Liveness:
     """
     The steps at which each op of a function begins and ends, and at which each buffer that it makes is alive.
 
-    `call_length` says how many steps a callee takes. The function has a body and must not change meanwhile.
+    `call_length` says how many steps a callee takes, `flows` holds the data flow of functions as far as it is known.
+    The function has a body, and neither it nor its callees may change meanwhile.
     """
 
-    def __init__(self, function: func.FuncOp, call_length: Callable[[func.CallOp], int] = _no_steps):
+    def __init__(
+        self,
+        function: func.FuncOp,
+        call_length: Callable[[func.CallOp], int] = _no_steps,
+        flows: Flows | None = None,
+    ):
         self._function = function
+        self._flows: Flows = {} if flows is None else flows
         self._begin: dict[Operation, int] = {}
         self._end: dict[Operation, int] = {}
         self._call_length = call_length
@@ -122,7 +129,11 @@ class Liveness:
 
     @cached_property
     def _flow(self) -> DataFlow:
-        return DataFlow(self._function)
+        name = self._function.sym_name.data
+        flow = self._flows.get(name)
+        if flow is None:
+            flow = self._flows[name] = DataFlow(self._function, self._flows)
+        return flow
 
     @cached_property
     def _outlived(self) -> int:

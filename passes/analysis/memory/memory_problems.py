@@ -221,10 +221,11 @@ class OffChipAlignment:
     """
 
     def __init__(self, target: TargetOp | None, time: ProgramTime):
-        self._target = target
+        self._engines = {} if target is None else target.dmas()
+        self._intrinsics = {} if target is None else target.intrinsics()
         self._time = time
         self._wanted: dict[str, dict[SSAValue, int]] = {}
-        self._is_needed = target is not None and any(engine.alignment > 1 for engine in target.parts(EngineOp))
+        self._is_needed = any(engine.alignment > 1 for engine in self._engines.values())
 
     def of(self, function: func.FuncOp, buffer: SSAValue) -> int:
         """What the place of a buffer that `function` makes must be a multiple of."""
@@ -252,15 +253,14 @@ class OffChipAlignment:
             entry = () if callee is None else callee.body.blocks[0].args
             yield from ((value, wanted.get(to, 1)) for value, to in zip(op.arguments, entry, strict=False))
             return
-        engines = list(self._engines(op))
+        engines = list(self._engines_of(op))
         for value in op.operands if engines else ():
             if isinstance(value.type, MemRefType) and scope_of(memref_of(value)) is None:
                 yield value, lcm(*(engine.alignment for engine in engines))
 
-    def _engines(self, op: Operation) -> Iterator[EngineOp]:
+    def _engines_of(self, op: Operation) -> Iterator[EngineOp]:
         """The engines that may run an op: of a copy, all that go the way."""
-        assert self._target is not None
-        engines, intrinsics = self._target.dmas(), self._target.intrinsics()
+        engines, intrinsics = self._engines, self._intrinsics
         match op:
             case CopyOp():
                 ends = [scope_of(memref_of(value)) or DRAM for value in (op.source, op.dest)]

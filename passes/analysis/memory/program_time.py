@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import calls_itself
+from penstock.passes.analysis.memory.dataflow import Flows
 from penstock.passes.analysis.memory.liveness import Liveness
 from penstock.passes.planning.problem import Interval, merge_intervals
 
@@ -28,6 +29,7 @@ class ProgramTime:
             for name, function in self._functions.items()
         }
         self._lines: dict[str, Liveness | None] = {}
+        self._flows: Flows = {}
         self._starts: dict[str, list[int]] = {name: [] for name in self._functions}
         called = {call.callee.string_value() for calls in self._calls.values() for call in calls}
         clock = 0
@@ -96,7 +98,7 @@ class ProgramTime:
                 raise calls_itself(name, site)
             return line
         self._lines[name] = None
-        line = self._lines[name] = Liveness(function, self._length)
+        line = self._lines[name] = Liveness(function, self._length, self._flows)
         return line
 
     def _length(self, call: func.CallOp) -> int:
