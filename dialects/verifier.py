@@ -11,6 +11,8 @@ from xdsl.ir import Attribute, Block, ErasedSSAValue, Operation
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from penstock.dialects.machine import TargetOp
+
 Key: TypeAlias = Hashable
 Contents: TypeAlias = Sequence[object]
 
@@ -33,11 +35,12 @@ class Verifier:
     `VERIFIES_ALONE` is first compared with those that were found valid: one of the same class with the very same
     attributes, as objects, which never change, is valid as well. After a pass that touches few ops, or copies them,
     verification takes the time of a look. A function that is made of the very same objects as when it was last found
-    valid, in a module whose functions have the same attributes and that is otherwise the same, is not verified again.
+    valid, in a module whose functions have the same attributes and that is otherwise the same, is not verified again;
+    neither is a machine that is made of the very same objects.
     """
 
     def __init__(self) -> None:
-        self._functions: dict[Operation, Contents] = {}
+        self._contents: dict[Operation, Contents] = {}
         self._surroundings: Contents = ()
         self._valid: dict[Key, tuple[Attribute, ...]] = {}
         """The attributes are kept, so that no other gets the identity of one."""
@@ -46,19 +49,18 @@ class Verifier:
         """
         Verify what changed since the last module that was found valid, and raise what `module.verify()` raises.
 
-        Yields the functions that did not change; resumed, it takes the module to be valid.
+        Yields the functions and machines that did not change; resumed, it takes the module to be valid.
         """
         ops = [op for region in module.regions for block in region.blocks for op in block.ops]
-        functions: dict[Operation, Contents] = {op: [*_contents(op)] for op in ops if isinstance(op, FuncOp)}
+        contents: dict[Operation, Contents] = {op: [*_contents(op)] for op in ops}
         # What a function is verified against outside it: its callees, the machine.
-        around = [each for op in ops for each in (_own(op) if op in functions else _contents(op))]
+        around = [each for op in ops for each in (_own(op) if isinstance(op, FuncOp) else contents[op])]
         surroundings = [*_own(module), *around]
-        valid: set[Operation] = set()
-        if _are_same(surroundings, self._surroundings):
-            valid = {op for op, found in functions.items() if _are_same(found, self._functions.get(op, ()))}
+        alone = FuncOp | TargetOp if _are_same(surroundings, self._surroundings) else TargetOp
+        valid = {op for op in ops if isinstance(op, alone) and _are_same(contents[op], self._contents.get(op, ()))}
         self.verify(module, valid)
         yield valid
-        self._functions, self._surroundings = functions, surroundings
+        self._contents, self._surroundings = contents, surroundings
 
     def verify(self, op: Operation, valid: Collection[Operation] = ()) -> None:
         """Raise what `op.verify()` raises; what `valid` has is not looked into."""
