@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -49,6 +50,8 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
+    # The IR is a large graph that lives on: searching it as often as is usual takes several hundredths of the time.
+    gc.set_threshold(100_000, 50, 100)
     sys.exit(run())
 
 
