@@ -162,13 +162,12 @@ def _dominance_message(op: Operation, number: int, operand: SSAValue) -> str:
 
 
 def _check_slice(
-    op: Operation,
-    source: Sequence[int],
-    offsets: Sequence[int | SSAValue],
-    sizes: Sequence[int | SSAValue],
-    strides: Sequence[int | SSAValue],
-) -> None:
-    """The static part of the bounds of a slice of a `source` shape."""
+    op: tensor.ExtractSliceOp | tensor.InsertSliceOp | memref.SubviewOp, source: Sequence[int]
+) -> tuple[list[int | SSAValue], list[int | SSAValue], list[int | SSAValue]]:
+    """Check the static part of the bounds of a slice of a `source` shape; returns its offsets, sizes and strides."""
+    offsets = get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX)
+    sizes = get_dynamic_index_list(op.static_sizes.get_values(), op.sizes, DYNAMIC_INDEX)
+    strides = get_dynamic_index_list(op.static_strides.get_values(), op.strides, DYNAMIC_INDEX)
     if not len(offsets) == len(sizes) == len(strides) == len(source):
         raise FaultyOp(op, f"has {len(offsets)} offsets for {len(source)} dims")
     for dim, (bound, offset, size, stride) in enumerate(zip(source, offsets, sizes, strides, strict=True)):
@@ -182,6 +181,7 @@ def _check_slice(
         last = first + (size - 1) * stride
         if size > 0 and not 0 <= last < bound:
             raise FaultyOp(op, f"reaches element {last} of dim {dim}, which has {bound}")
+    return offsets, sizes, strides
 
 
 def _static(sizes: Sequence[int | SSAValue]) -> tuple[int, ...]:
@@ -202,8 +202,7 @@ def _check_extract_slice(op: tensor.ExtractSliceOp) -> None:
     source, result = op.source.type, op.result.type
     assert isa(source, TensorType)
     assert isa(result, TensorType)
-    offsets, sizes, strides = _slice_operands(op)
-    _check_slice(op, source.get_shape(), offsets, sizes, strides)
+    _, sizes, _ = _check_slice(op, source.get_shape())
     if source.element_type != result.element_type:
         raise FaultyOp(op, f"yields {result.element_type} from {source.element_type}")
     if not _kept_dims(_static(sizes), result.get_shape()):
@@ -214,8 +213,7 @@ def _check_insert_slice(op: tensor.InsertSliceOp) -> None:
     source, dest = op.source.type, op.dest.type
     assert isa(source, TensorType)
     assert isa(dest, TensorType)
-    offsets, sizes, strides = _slice_operands(op)
-    _check_slice(op, dest.get_shape(), offsets, sizes, strides)
+    _, sizes, _ = _check_slice(op, dest.get_shape())
     if source.element_type != dest.element_type:
         raise FaultyOp(op, f"inserts {source.element_type} into {dest.element_type}")
     if op.result.type != dest:
@@ -228,8 +226,7 @@ def _check_subview(op: memref.SubviewOp) -> None:
     source, result = op.source.type, op.result.type
     assert isa(source, MemRefType)
     assert isa(result, MemRefType)
-    offsets, sizes, strides = _slice_operands(op)
-    _check_slice(op, source.get_shape(), offsets, sizes, strides)
+    offsets, sizes, strides = _check_slice(op, source.get_shape())
     try:
         expected = memref.SubviewOp.infer_result_type(source, offsets, sizes, strides)
     except ValueError as error:
@@ -265,16 +262,6 @@ def _check_pad(op: tensor.PadOp) -> None:
     yielded = op.region.block.last_op
     if isinstance(yielded, tensor.YieldOp) and [v.type for v in yielded.operands] != [result.element_type]:
         raise FaultyOp(op, f"yields an element that is not {result.element_type}")
-
-
-def _slice_operands(
-    op: tensor.ExtractSliceOp | tensor.InsertSliceOp | memref.SubviewOp,
-) -> tuple[list[int | SSAValue], list[int | SSAValue], list[int | SSAValue]]:
-    return (
-        get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX),
-        get_dynamic_index_list(op.static_sizes.get_values(), op.sizes, DYNAMIC_INDEX),
-        get_dynamic_index_list(op.static_strides.get_values(), op.strides, DYNAMIC_INDEX),
-    )
 
 
 def _spell(sizes: Sequence[int | SSAValue]) -> str:

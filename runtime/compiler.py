@@ -18,7 +18,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.context import PenstockContext, make_context
-from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.dialects.machine import find_target
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.from_text import ParsedText, parse_text, place_in, read_text
@@ -100,8 +100,7 @@ def pipeline(until: str, machine: str | None, *, start: str = "graph") -> tuple[
     """
     for level in (until, start):
         if level not in LEVELS:
-            near = did_you_mean(level, LEVELS)
-            raise UserError(f'there is no level "{level}"', notes=[near or f"levels: {', '.join(LEVELS)}"])
+            raise UserError(f'there is no level "{level}"', notes=[nearest_or_all(level, LEVELS, "levels")])
     first, last = LEVELS.index(start), LEVELS.index(until)
     if last < first:
         raise UserError(f"the program is at {start} level; it cannot be raised to {until} level")

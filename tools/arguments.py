@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock.dialects.diagnostics import USAGE, UserError
+from penstock.tools.text import STDIN, write_output
 
 MAX_DIGITS = 20
 """Of a size; what is too large by less is refused where the program is, with its place."""
@@ -109,6 +110,14 @@ def read_dims(words: Sequence[str]) -> dict[str, int]:
             message = f"the dimension {name} is bound twice, to {dims[name]} and to {int(size)}"
             raise UserError(message, status=USAGE)
     return dims
+
+
+def write_texts(args: argparse.Namespace, texts: Sequence[tuple[str, str, str]]) -> None:
+    """Write files, each a name, a text and what that is, and say so of those that are not stdout."""
+    for name, text, what in texts:
+        write_output(name, text)
+        if name != STDIN:
+            say(args, f"{name}: {what}")
 
 
 def say(args: argparse.Namespace, text: str) -> None:

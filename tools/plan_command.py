@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.passes.planning.problem import Limits, Plan, Problem, conflicts, height, lower_bound
 from penstock.passes.planning.registry import DEFAULT_PLANNER, planner
-from penstock.tools.arguments import add_common, add_machine, say
+from penstock.tools.arguments import add_common, add_machine, say, write_texts
 from penstock.tools.planners import (
     ALL,
     Found,
@@ -24,7 +24,7 @@ from penstock.tools.planners import (
     run_planner,
     table,
 )
-from penstock.tools.text import STDIN, require_distinct, write_output
+from penstock.tools.text import STDIN, require_distinct
 
 PROGRAMS = (".onnx", ".mlir")
 """The ends of names of files that hold programs."""
@@ -148,10 +148,7 @@ def _write(args: argparse.Namespace, path: Path, best: Found) -> None:
 
         title = f"{path.name}: {best.peak:,} bytes by {best.name}"
         texts.append((args.map, svg_map(best.problem, plan, title, best.bound), "the map"))
-    for name, text, what in texts:
-        write_output(name, text)
-        if name != STDIN:
-            say(args, f"{name}: {what}")
+    write_texts(args, texts)
     if not texts and not args.quiet and sys.stderr.isatty():
         from penstock.tools.plan_map import print_map
 

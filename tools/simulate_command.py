@@ -6,8 +6,16 @@ import argparse
 from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.tools.arguments import add_common, add_machine, add_model, add_no_verify, read_dims, say, warn_unverified
-from penstock.tools.text import STDIN, require_distinct, write_output
+from penstock.tools.arguments import (
+    add_common,
+    add_machine,
+    add_model,
+    add_no_verify,
+    read_dims,
+    warn_unverified,
+    write_texts,
+)
+from penstock.tools.text import STDIN, require_distinct
 
 if TYPE_CHECKING:
     from penstock.runtime.compiler import Program
@@ -72,10 +80,7 @@ def execute(args: argparse.Namespace) -> int:
     # With -q, a report is what was asked for only where no file is.
     if not (args.quiet and texts) and not any(name == STDIN for name, _, _ in texts):
         print("\n".join(report(run)))
-    for name, text, what in texts:
-        write_output(name, text)
-        if name != STDIN:
-            say(args, f"{name}: {what}")
+    write_texts(args, texts)
     return 0
 
 

@@ -80,12 +80,12 @@ class LoopToAccelPass(ModulePass):
 
     Requires the loop level, tensorized and with every scope planned. A `mem.copy` becomes transfers of the DMA
     engine between its two scopes, a loop of them where the box has more dims than a descriptor; a window that
-    out of bounds is padded by the engine, or filled by an intrinsic first where the engine cannot. A
+    is out of bounds is padded by the engine, or filled by an intrinsic first where the engine cannot. A
     tensorized op becomes `accel.exec`, whose match is proved again. Each command comes after what it depends on, as
     far as nothing else implies that (see `passes.accel.ordering`), and loops carry the tokens.
     Guarantees: kernels of the machine hold commands, loops, views and index arithmetic only, and end in
     `accel.barrier`. Depth is that of the rings at hand, 1 elsewhere: storage is written again when its last reader is
-    done, a slot when the reader of the round that had it before is.
+    done, a slot when the reader of the iteration that had it before is.
 
     Before:
     ```mlir

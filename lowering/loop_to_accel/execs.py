@@ -13,7 +13,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.loop_to_accel.pieces import loop_of, slice_of
+from penstock.lowering.loop_to_accel.pieces import in_pieces, slice_of
 from penstock.passes.analysis.access import Access, Node, Operand, linear_form, steps_of
 from penstock.passes.analysis.commands.command_loops import long_dims, next_loop
 from penstock.passes.analysis.intrinsics import Match
@@ -68,7 +68,10 @@ class _Domain:
         """One command, or a loop of them."""
         steps = [steps_of(index_map, buffer) for index_map, buffer in zip(self.maps, self.buffers, strict=True)]
         if (loop := next_loop(self.match, self.dims, self.extents, self.target, steps)) is not None:
-            self._in_pieces(builder, *loop)
+            dim, size = loop
+            in_pieces(
+                builder, self.extents[dim], size, lambda at, start, piece: self._piece(at, dim, start, piece).issue(at)
+            )
             return
         command = ExecOp(
             self.match.intrinsic.sym_name.data,
@@ -79,15 +82,6 @@ class _Domain:
         )
         command.location = self.op.location
         builder.insert(command)
-
-    def _in_pieces(self, builder: Builder, dim: int, size: int) -> None:
-        def whole(inner: Builder, counter: SSAValue) -> None:
-            self._piece(inner, dim, scale(inner, counter, size), size).issue(inner)
-
-        pieces, left = divmod(self.extents[dim], size)
-        loop_of(builder, pieces, whole)
-        if left:
-            self._piece(builder, dim, pieces * size, left).issue(builder)
 
     def _piece(self, builder: Builder, dim: int, start: Index, size: int) -> _Domain:
         extents = (*self.extents[:dim], size, *self.extents[dim + 1 :])

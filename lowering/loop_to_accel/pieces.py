@@ -11,7 +11,7 @@ from xdsl.ir import Block, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 from xdsl.utils.hints import isa
 
-from penstock.passes.index_builder import Index, materialize
+from penstock.passes.index_builder import Index, materialize, scale
 
 
 def slice_of(builder: Builder, source: SSAValue, offsets: Sequence[Index], sizes: Sequence[int]) -> SSAValue:
@@ -25,11 +25,14 @@ def slice_of(builder: Builder, source: SSAValue, offsets: Sequence[Index], sizes
     return builder.insert(memref.SubviewOp.get(source, offsets, sizes, ones, result)).result
 
 
-def loop_of(builder: Builder, trips: int, body: Callable[[Builder, SSAValue], None]) -> None:
-    """A loop from 0 in steps of 1; `body` writes a round of it, and gets the counter."""
+def in_pieces(builder: Builder, extent: int, size: int, issue: Callable[[Builder, Index, int], None]) -> None:
+    """A loop over pieces of `size`, and the rest after it; `issue` gets the start of a piece, and its size."""
+    trips, rest = divmod(extent, size)
     lower, upper, step = (materialize(builder, value) for value in (0, trips, 1))
     block = Block(arg_types=[IndexType()])
     inner = Builder(InsertPoint.at_end(block))
-    body(inner, block.args[0])
+    issue(inner, scale(inner, block.args[0], size), size)
     inner.insert(scf.YieldOp())
     builder.insert(scf.ForOp(lower, upper, step, [], Region(block)))
+    if rest:
+        issue(builder, trips * size, rest)

@@ -18,13 +18,13 @@ from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of, static_strides
 from penstock.lowering.loop_to_accel.execs import lower_access
-from penstock.lowering.loop_to_accel.pieces import loop_of, slice_of
+from penstock.lowering.loop_to_accel.pieces import in_pieces, slice_of
 from penstock.passes.analysis.access import fill_access
 from penstock.passes.analysis.commands.command_loops import next_cut
 from penstock.passes.analysis.commands.descriptor import descriptor_dims, entry_elements
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.intrinsics import candidates
-from penstock.passes.index_builder import Index, add, scale
+from penstock.passes.index_builder import Index, add
 
 UNKNOWN = 1 << 62
 
@@ -75,7 +75,10 @@ class _Transfer:
         """One transfer, or a loop of them where the box has more dims, or a longer one, than a descriptor."""
         cut = next_cut(self.engine, self.box, self.strides, self.entry, self.out_of_bounds, self.pad_max)
         if cut is not None:
-            self._in_pieces(builder, *cut)
+            dim, size = cut
+            in_pieces(
+                builder, self.box[dim], size, lambda at, start, piece: self._piece(at, dim, start, piece).issue(at)
+            )
             return
         op = DmaOp(
             *self.sides,
@@ -87,15 +90,6 @@ class _Transfer:
         )
         op.location = self.copy.location
         builder.insert(op)
-
-    def _in_pieces(self, builder: Builder, dim: int, size: int) -> None:
-        def whole(inner: Builder, counter: SSAValue) -> None:
-            self._piece(inner, dim, scale(inner, counter, size), size).issue(inner)
-
-        pieces, rest = divmod(self.box[dim], size)
-        loop_of(builder, pieces, whole)
-        if rest:
-            self._piece(builder, dim, pieces * size, rest).issue(builder)
 
     def _piece(self, builder: Builder, dim: int, start: Index, size: int) -> _Transfer:
         """What begins at `start` of dim `dim`: a window moves, a whole side is sliced."""

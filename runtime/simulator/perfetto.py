@@ -79,7 +79,7 @@ class _Tracks:
             if place := simulation.place_of(number):
                 args["from"] = place
             if command.counters:
-                args["round"] = list(command.counters)
+                args["iteration"] = list(command.counters)
             grant, finish = simulation.grants[number], simulation.finishes[number]
             if command.kind is Kind.TRANSFER:
                 args |= {"request": begin + simulation.requests[number], "grant": begin + grant, "done": begin + finish}
