@@ -98,7 +98,10 @@ class _Unroller:
         if not is_index_arithmetic(op) or not isinstance(op.results[0].type, IndexType):
             return None
         operands = [self._known(operand, values) for operand in op.operands]
-        return None if None in operands else int(apply(op, operands))
+        try:
+            return None if None in operands else int(apply(op, operands))
+        except ZeroDivisionError:
+            return None
 
     def _constant(self, number: int, type: Attribute) -> SSAValue:
         """The constant, one for each number and type, at the start of the function."""

@@ -268,11 +268,28 @@ def _exact_quotient(known: Opaque, divisor: int) -> Opaque:
 
 
 def _minimum(left: Any, right: Any) -> Any:
+    if isinstance(left, int):
+        left, right = right, left
+    if isinstance(left, int):
+        return min(left, right)
     return left.minimum(right) if isinstance(left, AffineIndex) else np.minimum(left, right)
 
 
 def _maximum(left: Any, right: Any) -> Any:
+    if isinstance(left, int):
+        left, right = right, left
+    if isinstance(left, int):
+        return max(left, right)
     return left.maximum(right) if isinstance(left, AffineIndex) else np.maximum(left, right)
+
+
+def _unsigned_maximum(left: Any, right: Any) -> Any:
+    """A negative operand is the larger one, so that nothing is known of the result where one may be negative."""
+    if isinstance(left, AffineIndex) and isinstance(right, AffineIndex):
+        bounds = left.range[0], right.range[0]
+        if None in bounds or min(bound for bound in bounds if bound is not None) < 0:
+            return _of_rest(Opaque(sources=left._sources | right._sources))  # pyright: ignore[reportPrivateUsage]
+    return _maximum(left, right)
 
 
 def _unsigned(value: Any) -> Any:
@@ -305,7 +322,7 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, Any], Any]] = {
     arith.MinSIOp: _minimum,
     arith.MaxSIOp: _maximum,
     arith.MinUIOp: lambda a, b: _minimum(_unsigned(a), _unsigned(b)),
-    arith.MaxUIOp: lambda a, b: _maximum(_unsigned(a), _unsigned(b)),
+    arith.MaxUIOp: _unsigned_maximum,
 }
 
 

@@ -47,6 +47,7 @@ AFFINE: dict[str, Callable[[int, int], int]] = {
     "apply affine_map<(d)[s] -> ((d * 8 + s) mod 8)>": lambda i, j: j % 8,
     "min affine_map<(d)[s] -> (d * 2, 8 - s, 7)>": lambda i, j: min(i * 2, 8 - j, 7),
     "min affine_map<(d)[s] -> (d + s, d + 3)>": lambda i, j: i + min(j, 3),
+    "min affine_map<(d)[s] -> (5, 7, d + s)>": lambda i, j: min(5, i + j),
 }
 
 
@@ -200,3 +201,9 @@ def test_what_is_no_index_arithmetic_is_a_symbol() -> None:
     assert AffineIndex.of(value) == AffineIndex(0, {value: 1})
     assert isinstance(value.owner, Operation)
     assert gcd(AffineIndex.of(value).divisor, 6) == 1
+
+
+def test_nothing_is_known_of_an_unsigned_maximum_with_what_may_be_negative() -> None:
+    # As an unsigned number a negative one is the larger.
+    value, _ = nest("%x = arith.maxui %i, %unknown : index", (0, 4, 1), (0, 1, 1))
+    assert AffineIndex.of(value).range == (None, None)

@@ -40,6 +40,7 @@ OFFSETS = {
     "index_cast": "%n = arith.index_cast %i : index to i32\n%p = arith.index_cast %n : i32 to index",
     "apply": "%p = affine.apply affine_map<(d)[s] -> (d floordiv 16 * 16 + s mod 1)>(%i)[%i]",
     "min": "%p = affine.min affine_map<(d)[s] -> (d, s + 1)>(%i)[%upper]",
+    "min of a constant": "%p = affine.min affine_map<(d) -> (64, d)>(%i)",
 }
 """Each is %i, for the counter %i of a loop from 0 to 64 in steps of 16."""
 

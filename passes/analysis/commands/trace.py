@@ -464,8 +464,12 @@ def trace(
         addresses.append(address if view is None else (view.storage << STORAGE_SHIFT) + view.start)
     writer.ops(writer.block.ops)
     run = writer.finish(function).function
-    with _without_collection():
-        run(*addresses)
+    try:
+        with _without_collection():
+            run(*addresses)
+    except ZeroDivisionError:
+        message = f"@{function.sym_name.data} divides an index by zero"
+        raise UserError(message, loc=location_of(function)) from None
     return recorder.program(writer.storages if storages is None else storages)
 
 

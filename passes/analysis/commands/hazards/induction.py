@@ -563,7 +563,10 @@ class _Moving:
         if line is None or second_line is None:
             return False
         (region, mine), (other, theirs) = line, second_line
-        trips = [[(trip_count(loop) or 1) - 1 for loop in each.loops] for each in (one, two)]
+        counts = [[trip_count(loop) for loop in each.loops] for each in (one, two)]
+        if None in (*counts[0], *counts[1]):
+            return False
+        trips = [[(count or 1) - 1 for count in each] for each in counts]
         try:
             if one is not two:
                 terms = [(-step, most) for step, most in zip(mine, trips[0], strict=True)]
