@@ -110,7 +110,7 @@ Document = dict[str, object]
 
 def _parse(file: str, text: str, extending: tuple[str, ...] = ()) -> tuple[Document, Positions]:
     """
-    The document of a file, with what it extends in it; `extending` are the files that extend this one.
+    The document of a file, with what it extends in it; `extending` are the texts that extend this one.
 
     Raises UserError for what is not TOML, and for a base that is unknown, cannot be read or extends itself.
     """
@@ -130,9 +130,9 @@ def _parse(file: str, text: str, extending: tuple[str, ...] = ()) -> tuple[Docum
         base_file, base_text = machine_text(str(Path(file).parent / name) if name.endswith(_SUFFIX) else name)
     except UserError as fault:
         raise UserError(f"extends: {fault.message}", loc=loc, notes=fault.notes) from None
-    if base_file in (*extending, file):
+    if base_text in (*extending, text):
         raise UserError("extends leads back to the file itself", loc=loc)
-    base, base_positions = _parse(base_file, base_text, (*extending, file))
+    base, base_positions = _parse(base_file, base_text, (*extending, text))
     return _extend(base, base_positions, document, positions), base_positions
 
 
@@ -146,8 +146,11 @@ def _extend(base: Document, base_positions: Positions, own: Document, positions:
             extended[kind] = _with_keys(cast(Document, old), cast(Document, value))
         elif isinstance(value, list) and isinstance(old, list):
             parts = cast(list[Document | None], [*old])
-            identities = [part and _identity(part) for part in parts]
+            identities = [_identity(part) if isinstance(part, dict) else None for part in parts]
             for place, part in enumerate(cast(list[Document], value)):
+                if not isinstance(part, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    parts.append(part)  # is refused when it is read
+                    continue
                 identity = _identity(part)
                 at = identities.index(identity) if identity in identities else len(parts)
                 paths[kind, place] = kind, at

@@ -340,6 +340,12 @@ class ClipOp(UnaryOp):
     custom_directives = (Number,)
     assembly_format = "$x (`min` custom<Number>($min)^)? (`max` custom<Number>($max)^)? attr-dict `:` type($x)"
 
+    def verify_(self) -> None:
+        super().verify_()
+        given = [each.value.data for each in (self.min, self.max) if each is not None]
+        is_integral = integer_bounds(tensor_of(self.x).element_type) is not None
+        require(not (is_integral and any(map(math.isnan, given))), "a bound of integers is NaN")
+
     def formula(self, x: Scalar[T]) -> Scalar[T]:
         low, high = self.bounds
         x = x if low is None else x.max(low)

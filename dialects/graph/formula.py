@@ -49,11 +49,29 @@ class Scalar(Generic[T]):
     def __mul__(self, other: Scalar[T] | float) -> Scalar[T]:
         return self.apply("mul", other)
 
+    def __radd__(self, other: float) -> Scalar[T]:
+        return self.number(other) + self
+
+    def __rmul__(self, other: float) -> Scalar[T]:
+        return self.number(other) * self
+
+    def __sub__(self, other: Scalar[T] | float) -> Scalar[T]:
+        return self.apply("sub", other)
+
+    def __rsub__(self, other: float) -> Scalar[T]:
+        return self.number(other) - self
+
+    def __rtruediv__(self, other: float) -> Scalar[T]:
+        return self.number(other) / self
+
     def __truediv__(self, other: Scalar[T] | float) -> Scalar[T]:
         return self.apply("div", other)
 
     def __neg__(self) -> Scalar[T]:
         return self.apply("neg")
+
+    def __lt__(self, other: Scalar[T] | float) -> Scalar[T]:
+        return self.apply("less", other)
 
     def __gt__(self, other: Scalar[T] | float) -> Scalar[T]:
         return self.apply("greater", other)

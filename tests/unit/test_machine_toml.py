@@ -334,6 +334,24 @@ def test_a_base_that_cannot_be_read_is_told(extends: str, message: str, tmp_path
     assert fault.loc == place
 
 
+def test_a_file_may_have_the_name_of_the_machine_that_it_extends(tmp_path: Path) -> None:
+    path = tmp_path / "gemmini.toml"
+    path.write_text('[machine]\nname = "mine"\nextends = "gemmini"\n')
+    assert load_machine(str(path)).machine_name == "mine"
+
+
+def test_a_base_that_is_the_file_by_another_path_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(f'[machine]\nname = "own"\nextends = "../{tmp_path.name}/own.toml"\n')
+    assert [fault.message for fault in validate(str(path))] == ["extends leads back to the file itself"]
+
+
+def test_a_part_that_is_no_table_is_told_also_where_a_base_has_parts(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('scope = [3]\n[machine]\nname = "own"\nextends = "gemmini"\n')
+    assert "a scope must be a table, but is an integer" in [fault.message for fault in validate(str(path))]
+
+
 def test_an_unknown_machine_lists_those_that_ship() -> None:
     with pytest.raises(UserError, match='unknown machine "vta"') as caught:
         load_machine("vta")

@@ -11,6 +11,8 @@ import onnx
 import pytest
 from xdsl.dialects.builtin import Float32Type, FloatAttr
 from xdsl.irdl import irdl_op_definition, prop_def, traits_def
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import VerifyException
 
 import penstock
 from penstock.dialects import graph
@@ -24,7 +26,7 @@ from penstock.dialects.graph.base import (
 )
 from penstock.dialects.graph.formula import Scalar
 from penstock.dialects.graph.number import Number
-from penstock.dialects.weights import WeightStore
+from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_onnx import import_model
 from penstock.lowering.from_onnx.table import IMPORTERS, as_declared, imports
 from penstock.lowering.graph_to_tensor import GraphToTensorPass
@@ -34,6 +36,7 @@ from penstock.passes.graph.gradients.code import RULES as GRADIENTS
 from penstock.passes.graph.layouts.rules import RULES as LAYOUTS
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.interpreter.graph import IMPLEMENTATIONS, implementation_of
+from penstock.runtime.interpreter.graph.formulas import FUNCTIONS
 
 DOC = Path(__file__).parents[3] / "docs" / "graph_ops.md"
 T = TypeVar("T")
@@ -124,3 +127,26 @@ def test_a_new_elementwise_op_is_one_class(model: onnx.ModelProto) -> None:
 def test_a_new_elementwise_op_is_compiled(model: onnx.ModelProto, machine: str | None, backend: str) -> None:
     engine = penstock.compile(model, machine=machine, backend=backend)  # pyright: ignore[reportArgumentType]
     np.testing.assert_array_equal(engine(X)[0], np.clip(X, -2.5, 2.5))
+
+
+class OnArrays:
+    def like(self, value: float, other: Array) -> Array:
+        return other.dtype.type(value)
+
+    def apply(self, function: str, *elements: Array) -> Array:
+        return FUNCTIONS[function](*elements)
+
+
+def test_a_formula_is_written_with_the_operators_of_python() -> None:
+    x = Scalar(np.array([-2.0, 0.5, 4.0], np.float32), OnArrays())
+    found = [1 - x, 2 * x - 3, 1 + x, 1 / x, x - x, -x / 2]
+    expected = [1 - x.value, 2 * x.value - 3, 1 + x.value, 1 / x.value, x.value - x.value, -x.value / 2]
+    for each, values in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(each.value, values)
+    np.testing.assert_array_equal((x < 0.5).value, [True, False, False])
+
+
+def test_a_bound_of_integers_is_a_number() -> None:
+    text = "func.func @main(%x: tensor<4xi32>) {\n  %y = graph.clip %x min nan : tensor<4xi32>\n  func.return\n}"
+    with pytest.raises(VerifyException, match="a bound of integers is NaN"):
+        Parser(make_context(), text).parse_module().verify()
