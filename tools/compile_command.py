@@ -94,13 +94,13 @@ def execute(args: argparse.Namespace) -> int:
         if args.report is not None:
             write_output(args.report, report.to_json())
         _say_report(args, report, fusion.remarks, program.module)
-    written = emitter.write(Compiled(args, program, signature, source, reference, inputs), output)
+    written = emitter.write(Emission(args, program, signature, source, reference, inputs), output)
     say(args, f"{output}: {written}")
     return 0
 
 
 @dataclass(frozen=True)
-class Compiled:
+class Emission:
     """What the emitters write: the lowered program, and what some of them need beside it."""
 
     args: argparse.Namespace
@@ -113,39 +113,39 @@ class Compiled:
     inputs: Sequence[Array]
 
 
-def _write_text(compiled: Compiled, output: Path) -> str:
+def _write_text(emission: Emission, output: Path) -> str:
     from penstock.tools.programs import write_program
 
-    args = compiled.args
-    write_program(compiled.program, output, weights=args.weights, locations=args.print_debuginfo)
+    args = emission.args
+    write_program(emission.program, output, weights=args.weights, locations=args.print_debuginfo)
     return f"{args.emit} level"
 
 
-def _write_c(compiled: Compiled, output: Path) -> str:
+def _write_c(emission: Emission, output: Path) -> str:
     from penstock.tools.programs import write_sources
 
-    assert compiled.source is not None
-    write_sources(output, compiled.source.files)
-    return ", ".join(compiled.source.files)
+    assert emission.source is not None
+    write_sources(output, emission.source.files)
+    return ", ".join(emission.source.files)
 
 
-def _write_plan(compiled: Compiled, output: Path) -> str:
+def _write_plan(emission: Emission, output: Path) -> str:
     from penstock.runtime.engine import Engine
     from penstock.runtime.plan import save_plan
 
-    program = compiled.program
-    assert compiled.source is not None
-    engine = Engine(program.module, program.ctx, compiled.signature, backend="interpreter", verify=False)
-    save_plan(engine, output, compiled.source.files)
+    program = emission.program
+    assert emission.source is not None
+    engine = Engine(program.module, program.ctx, emission.signature, backend="interpreter", verify=False)
+    save_plan(engine, output, emission.source.files)
     return f"run it with: penstock run {output} --input ..."
 
 
-def _write_vta(compiled: Compiled, output: Path) -> str:
+def _write_vta(emission: Emission, output: Path) -> str:
     from penstock.runtime.vta import emit
 
-    program = compiled.program
+    program = emission.program
     weights = program.ctx.weights
-    written = emit(output, program.module, compiled.reference, weights, compiled.signature, compiled.inputs)
+    written = emit(output, program.module, emission.reference, weights, emission.signature, emission.inputs)
     encoded = written.encoded
     launches = [step.instructions for step in encoded.steps if step.instructions is not None]
     return (
@@ -161,7 +161,7 @@ class Emitter:
 
     suffix: str
     """Of the default output: MODEL.SUFFIX."""
-    write: Callable[[Compiled, Path], str]
+    write: Callable[[Emission, Path], str]
     """Writes the output, and returns what to say of it."""
     is_text: bool = False
     """Whether the output is a file of IR, at the end of the level of that name; else it is a folder."""

@@ -113,7 +113,7 @@ class TilePass(ModulePass):
             if not plan.is_cut:
                 continue
             on_the_way = streamed(ops, here)
-            TileNest(root, reducing, frozenset[Operation](ops), plan, on_the_way).replace(kernel)
+            TileNest(root, reducing, frozenset[Operation](ops), plan, on_the_way).rewrite(kernel)
             kernel.attributes[TILING] = StringAttr(plan.describe())
             if slots := {scope: IntegerAttr(count, i64) for scope, count in plan.depths.items() if count > 1}:
                 kernel.attributes[DEPTHS] = DictionaryAttr(slots)

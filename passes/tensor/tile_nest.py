@@ -111,7 +111,7 @@ class TileNest:
     _extended: dict[tuple[Operation, int], SSAValue] = field(default_factory=dict[tuple[Operation, int], SSAValue])
     """Operands from outside that are padded, for dims that run past their end."""
 
-    def replace(self, kernel: func.FuncOp) -> None:
+    def rewrite(self, kernel: func.FuncOp) -> None:
         """Build the nest at the end of `kernel`, and erase the ops that it replaces."""
         terminator = kernel.body.block.last_op
         assert terminator is not None
