@@ -253,7 +253,7 @@ class _Argument:
         tile, block = op.source, op.parent
         assert block is not None
         if op.window_side == "source" or not isinstance(tile.owner, BufferOp) or tile.owner.parent is not block:
-            raise CannotReside("it is written from a part of a tile, or from one that lives longer than a round")
+            raise CannotReside("it is written from a part of a tile, or from one that lives longer than an iteration")
         if any(low or high for low, high in _reach(op)):
             raise CannotReside("what is written reaches out of bounds")
         first: Operation = op
