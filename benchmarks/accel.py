@@ -212,11 +212,11 @@ def products(_: Sequence[str]) -> None:
         for element in elements:
             found = compiled(product(SIDE, element), machine)
             note = ""
-            if not found.figures.work.issued and element == "i8":
+            if not found.figures.macs.issued and element == "i8":
                 note = "shifted, cut off, stored in 8 bits: 32 are not stored"
                 found = compiled(product(SIDE, element, narrowed=True), machine)
             figures = found.figures
-            useful = figures.work.useful or 0
+            useful = figures.macs.useful or 0
             if useful < SIDE**3:
                 note = f"{useful / SIDE**3:.0%} of the products on the machine"
             ratio = f"{figures.ratio:.3f}" if useful else None

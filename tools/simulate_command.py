@@ -19,7 +19,7 @@ from penstock.tools.text import STDIN, require_distinct
 
 if TYPE_CHECKING:
     from penstock.runtime.compiler import Program
-    from penstock.runtime.simulator.run import ProgramRun, Window
+    from penstock.runtime.simulator.run import CycleWindow, ProgramRun
     from penstock.runtime.simulator.workloads import Workloads
 
 _DESCRIPTION = """\
@@ -131,18 +131,20 @@ def _lower(args: argparse.Namespace, program: Program) -> Workloads:
     return workloads
 
 
-def _texts(args: argparse.Namespace, run: ProgramRun, window: Window | None, name: str) -> list[tuple[str, str, str]]:
+def _texts(
+    args: argparse.Namespace, run: ProgramRun, window: CycleWindow | None, name: str
+) -> list[tuple[str, str, str]]:
     """The files that were asked for: their names, what is in them, and what that is."""
     from penstock.runtime.simulator.figures import csv_text, json_text
     from penstock.runtime.simulator.perfetto import trace_text
-    from penstock.runtime.simulator.run import Window
+    from penstock.runtime.simulator.run import CycleWindow
     from penstock.runtime.simulator.timeline_svg import timeline_svg
 
-    span = Window(0, max(run.cycles, 1))
+    span = CycleWindow(0, max(run.cycles, 1))
     if window is not None:
         if window.first >= run.cycles:
             raise UserError(f"--window begins at cycle {window.first:,}, and the run has {run.cycles:,}", status=USAGE)
-        span = Window(window.first, min(window.last, run.cycles))
+        span = CycleWindow(window.first, min(window.last, run.cycles))
     found: list[tuple[str, str, str]] = []
     if args.csv is not None:
         found.append((args.csv, csv_text(run), "the figures as CSV"))
@@ -156,8 +158,8 @@ def _texts(args: argparse.Namespace, run: ProgramRun, window: Window | None, nam
     return found
 
 
-def _read_window(text: str) -> Window:
-    from penstock.runtime.simulator.run import Window
+def _read_window(text: str) -> CycleWindow:
+    from penstock.runtime.simulator.run import CycleWindow
 
     first, colon, last = text.partition(":")
     numbers = [each.replace("_", "") for each in (first or "0", last or "9" * 18)]
@@ -166,4 +168,4 @@ def _read_window(text: str) -> Window:
     low, high = map(int, numbers)
     if low >= high:
         raise UserError(f"the window {text} is empty", status=USAGE)
-    return Window(low, high)
+    return CycleWindow(low, high)

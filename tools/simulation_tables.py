@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from penstock.runtime.simulator.figures import Figures, figures_of, peak_shares, total_of
+from penstock.runtime.simulator.figures import Figures, peak_shares, rows_of
 from penstock.runtime.simulator.run import ProgramRun
-from penstock.runtime.simulator.stalls import BUSY, DONE
+from penstock.runtime.simulator.timeline import BUSY, DONE
 from penstock.tools.text import aligned
 
 _UNKNOWN = "-"
-_TOTAL = "total"
 
 
 def report(run: ProgramRun) -> Iterator[str]:
     """The lines of the report: a row for each kernel, of one run of it, and one for the total of all runs."""
-    rows = [(kernel.kernel, kernel.runs, figures_of([(kernel, 1)])) for kernel in run.kernels]
-    total = total_of(run)
-    if len(rows) > 1 or rows[0][1] > 1:
-        rows.append((_TOTAL, total.runs, total))
+    rows = rows_of(run)
+    total = rows[-1][-1]
+    if total.runs == 1:
+        rows.pop()
     peak = run.target.peak_macs_per_cycle()
     yield _headline(run, total)
     yield ""

@@ -11,10 +11,10 @@ from collections import deque
 from heapq import heappop, heappush
 
 from penstock.passes.analysis.commands.program import Kind, Program
-from penstock.runtime.simulator.command_times import FREE, Cause
-from penstock.runtime.simulator.layout import Layout
-from penstock.runtime.simulator.timeline import Deadlock, Overflow, Simulation, Stuck
+from penstock.runtime.simulator.timeline import Cause, Deadlock, IndexedProgram, Overflow, Simulation, Stuck
 
+_FREE = Cause("")
+"""Of a command that waited for nothing but its own unit."""
 _FINISH, _REQUEST = 0, 1
 """What a heap of (time, which of them, unit, command) holds: at one time, first all that finishes."""
 
@@ -26,7 +26,7 @@ def simulate(program: Program) -> Simulation:
     A program that deadlocks, or overfills a queue that does not block, has a `fault` and no figures. Raises UserError
     for commands that the machine does not have.
     """
-    return _Run(Layout.of(program)).run()
+    return _Simulator(IndexedProgram(program)).run()
 
 
 class _Full(Exception):
@@ -37,23 +37,23 @@ class _Full(Exception):
         self.command, self.queue = command, queue
 
 
-class _Run:
+class _Simulator:
     """The state of the machine at one cycle."""
 
-    def __init__(self, layout: Layout):
-        self.layout = layout
-        commands = layout.program.commands
-        machine = layout.program.machine
-        self.unit_of, self.pops, self.pushes = layout.unit_of, layout.pops, layout.pushes
+    def __init__(self, index: IndexedProgram):
+        self.index = index
+        self.commands = commands = index.program.commands
+        self.machine = machine = index.program.machine
+        self.unit_of, self.pops, self.pushes = index.unit_of, index.pops, index.pushes
         self.is_transfer = [command.kind is Kind.TRANSFER for command in commands]
         self.cycles = [0 if command.kind is Kind.CARRIER else command.cycles for command in commands]
-        self.latency = [0 if engine is None else engine.latency for engine in layout.engines]
-        self.outstanding = [0 if engine is None else engine.outstanding for engine in layout.engines]
+        self.latency = [0 if engine is None else engine.latency for engine in index.engines]
+        self.outstanding = [0 if engine is None else engine.outstanding for engine in index.engines]
         total = len(commands)
         self.now = 0
         self.starts, self.requests, self.grants = [-1] * total, [-1] * total, [-1] * total
         self.finishes, self.ends = [-1] * total, [-1] * total
-        self.causes = [FREE] * total
+        self.causes = [_FREE] * total
         self.events: list[tuple[int, int, int, int]] = []
         # Units.
         self.next = [0] * len(machine.units)
@@ -69,11 +69,11 @@ class _Run:
             for other in command.after:
                 self.dependants[other].append(number)
         unit_numbers = {name: number for number, name in enumerate(machine.units)}
-        self.tokens = [deque([0] * queue.initial) for queue in layout.queues]
+        self.tokens = [deque([0] * queue.initial) for queue in machine.queues]
         """For each queue, when its tokens were pushed."""
-        self.capacity = [queue.capacity for queue in layout.queues]
-        self.popper = [unit_numbers[queue.destination] for queue in layout.queues]
-        self.blocked: list[deque[int]] = [deque() for _ in layout.queues]
+        self.capacity = [queue.capacity for queue in machine.queues]
+        self.popper = [unit_numbers[queue.destination] for queue in machine.queues]
+        self.blocked: list[deque[int]] = [deque() for _ in machine.queues]
         """For each queue, the commands that wait for room in it."""
         self.pushed = [0] * total
         """How many of its pushes a command has made."""
@@ -82,28 +82,27 @@ class _Run:
         """How many barriers have been passed."""
         self.passed = [0]
         """When each phase began."""
-        self.unfinished = [0] * (len(layout.program.barriers) + 1)
-        for phase in layout.phases:
+        self.unfinished = [0] * (len(index.program.barriers) + 1)
+        for phase in index.phases:
             self.unfinished[phase] += 1
         # Buses.
-        self.is_free = [True] * len(layout.buses)
-        self.waiting: list[dict[int, deque[int]]] = [{} for _ in layout.buses]
+        self.is_free = [True] * len(index.buses)
+        self.waiting: list[dict[int, deque[int]]] = [{} for _ in index.buses]
         """For each bus and unit, the transfers that have started and not been granted, in program order."""
         self.token_causes = [Cause("token", name) for name in machine.units]
-        self.queue_causes = [Cause("queue", f"{queue.source} -> {queue.destination}") for queue in layout.queues]
+        self.queue_causes = [Cause("queue", f"{queue.source} -> {queue.destination}") for queue in machine.queues]
 
     def run(self) -> Simulation:
-        layout = self.layout
         fault: Deadlock | Overflow | None = None
         try:
             self._pass_barriers()
             self._play()
         except _Full as full:
-            fault = Overflow(self.now, full.command, layout.queues[full.queue].name)
+            fault = Overflow(self.now, full.command, self.machine.queues[full.queue].name)
         times = (self.starts, self.requests, self.grants, self.finishes, self.ends)
         if fault is None and -1 in self.ends:
             fault = Deadlock(self.now, tuple(self._stuck()))
-        return Simulation(layout, *times, self.causes, fault)
+        return Simulation(self.index, *times, self.causes, fault)
 
     def _play(self) -> None:
         events = self.events
@@ -140,24 +139,24 @@ class _Run:
                 self._start(unit)
 
     def _can_start(self, unit: int) -> bool:
-        stream = self.layout.streams[unit]
+        stream = self.index.streams[unit]
         if self.next[unit] == len(stream) or self.alone[unit]:
             return False
         number = stream[self.next[unit]]
         limit = self.outstanding[number] if self.is_transfer[number] else 1
-        if self.in_flight[unit] >= limit or self.missing[number] or self.layout.phases[number] > self.phase:
+        if self.in_flight[unit] >= limit or self.missing[number] or self.index.phases[number] > self.phase:
             return False
         pops = self.pops[number]
         return all(len(self.tokens[queue]) >= pops.count(queue) for queue in pops)
 
     def _start(self, unit: int) -> None:
-        number, now = self.layout.streams[unit][self.next[unit]], self.now
+        number, now = self.index.streams[unit][self.next[unit]], self.now
         self.next[unit] += 1
         self.starts[number] = now
         self._note_cause(number)
         if self.is_transfer[number]:
             self.in_flight[unit] += 1
-            self.waiting[self.layout.bus_of[number]].setdefault(unit, deque()).append(number)
+            self.waiting[self.index.bus_of[number]].setdefault(unit, deque()).append(number)
             heappush(self.events, (now + self.latency[number], _REQUEST, unit, number))
         else:
             self.alone[unit] = True
@@ -168,9 +167,9 @@ class _Run:
 
     def _note_cause(self, number: int) -> None:
         """Remember what it waited for last, and take its tokens."""
-        latest = self.passed[self.layout.phases[number]]
-        cause = Cause("barrier") if latest else FREE
-        for other in self.layout.program.commands[number].after:
+        latest = self.passed[self.index.phases[number]]
+        cause = Cause("barrier") if latest else _FREE
+        for other in self.commands[number].after:
             if self.ends[other] > latest:
                 latest, cause = self.ends[other], self.token_causes[self.unit_of[other]]
         for queue in self.pops[number]:
@@ -183,7 +182,7 @@ class _Run:
     def _finish(self, number: int) -> None:
         self.finishes[number] = self.now
         if self.is_transfer[number]:
-            self.is_free[self.layout.bus_of[number]] = True
+            self.is_free[self.index.bus_of[number]] = True
         self._push(number)
 
     def _push(self, number: int, again: int = -1) -> None:
@@ -195,7 +194,7 @@ class _Run:
         while self.pushed[number] < len(pushes):
             queue = pushes[self.pushed[number]]
             if len(self.tokens[queue]) >= self.capacity[queue]:
-                if not self.layout.queues[queue].blocks:
+                if not self.machine.queues[queue].blocks:
                     raise _Full(number, queue)
                 if queue == again:
                     self.blocked[queue].appendleft(number)
@@ -224,11 +223,11 @@ class _Run:
             self.missing[other] -= 1
             if not self.missing[other]:
                 self.changed.add(self.unit_of[other])
-        self.unfinished[self.layout.phases[number]] -= 1
+        self.unfinished[self.index.phases[number]] -= 1
         self._pass_barriers()
 
     def _pass_barriers(self) -> None:
-        while self.phase < len(self.layout.program.barriers) and not self.unfinished[self.phase]:
+        while self.phase < len(self.index.program.barriers) and not self.unfinished[self.phase]:
             self.phase += 1
             self.passed.append(self.now)
             self.changed.update(range(len(self.next)))
@@ -236,7 +235,7 @@ class _Run:
     # buses
 
     def _grant_all(self) -> bool:
-        """Give every free bus to who has asked first; whether any was given."""
+        """Give every free bus to the unit that asked first; whether any was given."""
         granted = False
         for bus, queues in enumerate(self.waiting):
             if not self.is_free[bus]:
@@ -260,12 +259,12 @@ class _Run:
         """For each unit that is not done, what it does not get past."""
         found: list[Stuck] = []
         full = {number: queue for queue, numbers in enumerate(self.blocked) for number in numbers}
-        for unit, name in enumerate(self.layout.program.machine.units):
+        for unit, name in enumerate(self.machine.units):
             own = [number for number in full if self.unit_of[number] == unit]
             for number in own:
-                queue = self.layout.queues[full[number]]
+                queue = self.machine.queues[full[number]]
                 found.append(Stuck(name, number, (f'room in the queue from "{name}" to "{queue.destination}"',)))
-            stream = self.layout.streams[unit]
+            stream = self.index.streams[unit]
             if self.next[unit] < len(stream):
                 number = stream[self.next[unit]]
                 if waits := self._waits(number):
@@ -274,13 +273,13 @@ class _Run:
 
     def _waits(self, number: int) -> list[str]:
         waits: list[str] = []
-        for other in self.layout.program.commands[number].after:
+        for other in self.commands[number].after:
             if self.ends[other] < 0:
-                waits.append(f'command {other} of "{self.layout.program.machine.units[self.unit_of[other]]}"')
+                waits.append(f'command {other} of "{self.machine.units[self.unit_of[other]]}"')
         pops = self.pops[number]
         for queue in dict.fromkeys(pops):
             if len(self.tokens[queue]) < pops.count(queue):
-                waits.append(f'a token in the queue from "{self.layout.queues[queue].source}"')
-        if self.layout.phases[number] > self.phase:
+                waits.append(f'a token in the queue from "{self.machine.queues[queue].source}"')
+        if self.index.phases[number] > self.phase:
             waits.append("a barrier")
         return waits

@@ -9,36 +9,23 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from penstock.runtime.simulator.run import KernelRun, ProgramRun
-from penstock.runtime.simulator.stalls import BUSY, DONE
-from penstock.runtime.simulator.work import Work
+from penstock.dialects.machine import DRAM
+from penstock.runtime.simulator.run import KernelRun, OffChipTraffic, ProgramRun
+from penstock.runtime.simulator.timeline import BUSY, DONE
+from penstock.runtime.simulator.work import MacCounts
 
 SCHEMA, VERSION = "penstock-simulation", 2
 
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes off chip, and what they are measured by; None for what is not known of some kernel."""
-
-    bytes: int
-    compulsory: int | None
-    square_root: int | None
-    square_root_is_bound: bool
-    best_tiling: int | None
-    least: int | None
-    """What no schedule of the kernels goes below."""
-
-    @property
-    def ratio(self) -> float | None:
-        return self.bytes / self.least if self.least else None
+_SHARES = ("peak_share", "redundant_share", "padded_share")
 
 
-_Parts = TypeVar("_Parts", Traffic, Work)
+_Parts = TypeVar("_Parts", OffChipTraffic, MacCounts)
 
 
 @dataclass(frozen=True)
@@ -49,14 +36,14 @@ class Figures:
     commands: int
     cycles: int
     ideal: Fraction
-    work: Work
+    macs: MacCounts
     units: dict[str, dict[str, int]]
     """For each unit, in the order of the machine, its cycles by what it did; `busy` first, `done` last."""
     buses: dict[str, int]
     """The cycles in which each was busy."""
     moved: dict[tuple[str, str], int]
     """The bytes from one scope to another; "dram" is off chip."""
-    traffic: Traffic
+    traffic: OffChipTraffic
 
     @property
     def ratio(self) -> float:
@@ -64,15 +51,12 @@ class Figures:
         return float(self.cycles / self.ideal) if self.ideal else 1.0
 
 
-def figures_of(kernels: Iterable[tuple[KernelRun, int]]) -> Figures:
+def figures_of(kernels: Sequence[tuple[KernelRun, int]]) -> Figures:
     """The sums over kernels, each with how often it runs."""
     runs = commands = cycles = 0
     ideal = Fraction(0)
-    units: dict[str, dict[str, int]] = {}
-    buses: dict[str, int] = {}
-    moved: dict[tuple[str, str], int] = {}
-    traffic: list[tuple[Traffic, int]] = []
-    work: list[tuple[Work, int]] = []
+    units: dict[str, Counter[str]] = {}
+    buses, moved = Counter[str](), Counter[tuple[str, str]]()
     for kernel, times in kernels:
         simulation = kernel.simulation
         runs += times
@@ -80,35 +64,34 @@ def figures_of(kernels: Iterable[tuple[KernelRun, int]]) -> Figures:
         cycles += times * simulation.cycles
         ideal += times * simulation.ideal.cycles
         for use in simulation.units:
-            sums = units.setdefault(use.unit, {BUSY: 0})
+            sums = units.setdefault(use.unit, Counter({BUSY: 0}))
             for cause, count in ((BUSY, use.busy), *use.stalls):
-                sums[cause] = sums.get(cause, 0) + times * count
-        for bus in simulation.buses:
-            buses[bus.bus] = buses.get(bus.bus, 0) + times * bus.busy
+                sums[cause] += times * count
+        for bus, busy in simulation.buses.items():
+            buses[bus] += times * busy
         for pair, size in simulation.moved.items():
-            moved[pair] = moved.get(pair, 0) + times * size
-        traffic.append((_traffic(kernel), times))
-        work.append((kernel.work, times))
+            moved[pair] += times * size
     ordered = {unit: dict(sorted(sums.items(), key=_rank)) for unit, sums in units.items()}
-    return Figures(runs, commands, cycles, ideal, _sum(work, Work), ordered, buses, moved, _sum(traffic, Traffic))
+    traffic = _sum([(kernel.traffic, times) for kernel, times in kernels], OffChipTraffic)
+    macs = _sum([(kernel.macs, times) for kernel, times in kernels], MacCounts)
+    return Figures(runs, commands, cycles, ideal, macs, ordered, buses, moved, traffic)
+
+
+def total_of(run: ProgramRun) -> Figures:
+    """The sums over all that runs on the machine."""
+    return figures_of([(kernel, kernel.runs) for kernel in run.kernels])
+
+
+def rows_of(run: ProgramRun) -> list[tuple[str, int, Figures]]:
+    """Each kernel, how often it runs, and the figures of one run; last the total of all runs."""
+    total = total_of(run)
+    rows = [(kernel.kernel, kernel.runs, figures_of([(kernel, 1)])) for kernel in run.kernels]
+    return [*rows, ("total", total.runs, total)]
 
 
 def _rank(item: tuple[str, int]) -> tuple[bool, bool]:
     """Busy first, done last."""
     return item[0] != BUSY, item[0] == DONE
-
-
-def _traffic(kernel: KernelRun) -> Traffic:
-    bounds = kernel.bounds
-    root = bounds.square_root
-    return Traffic(
-        kernel.bytes_in + kernel.bytes_out,
-        bounds.compulsory,
-        None if root is None else root.bytes,
-        root is not None and root.is_bound,
-        None if bounds.best is None else bounds.best.bytes,
-        bounds.least,
-    )
 
 
 def _sum(parts: Sequence[tuple[_Parts, int]], kind: type[_Parts]) -> _Parts:
@@ -128,9 +111,9 @@ def peak_shares(figures: Figures, peak: Fraction) -> tuple[float | None, float |
     The useful, the redundant and the padded multiply-accumulates, of what the machine could do in the time; None for
     what is not known, and for a machine that does none.
     """
-    work, most = figures.work, peak * figures.cycles
+    macs, most = figures.macs, peak * figures.cycles
     parts = [
-        None if each is None or not most else float(each / most) for each in (work.useful, work.redundant, work.padded)
+        None if each is None or not most else float(each / most) for each in (macs.useful, macs.redundant, macs.padded)
     ]
     return parts[0], parts[1], parts[2]
 
@@ -141,16 +124,17 @@ def peak_shares(figures: Figures, peak: Fraction) -> tuple[float | None, float |
 def json_text(run: ProgramRun) -> str:
     """All figures of a run as JSON; docs/simulation.md says what each is."""
     peak = run.target.peak_macs_per_cycle()
+    *rows, (_, _, total) = rows_of(run)
     kernels = [
         {
-            "kernel": kernel.kernel,
+            "kernel": name,
             "ideal_resource": kernel.simulation.ideal.resource,
-            "bytes_in": kernel.bytes_in,
-            "bytes_out": kernel.bytes_out,
-            **_as_json(figures_of([(kernel, 1)]), peak),
-            "runs": kernel.runs,
+            "bytes_in": sum(size for (source, _), size in figures.moved.items() if source == DRAM),
+            "bytes_out": sum(size for (_, dest), size in figures.moved.items() if dest == DRAM),
+            **_as_json(figures, peak),
+            "runs": runs,
         }
-        for kernel in run.kernels
+        for kernel, (name, runs, figures) in zip(run.kernels, rows, strict=True)
     ]
     document = {
         "schema": SCHEMA,
@@ -158,7 +142,7 @@ def json_text(run: ProgramRun) -> str:
         "machine": run.target.machine_name,
         "freq_mhz": run.target.frequency_mhz,
         "peak_macs_per_cycle": float(peak),
-        "total": _as_json(total_of(run), peak),
+        "total": _as_json(total, peak),
         "kernels": kernels,
         "order": list(run.order),
         "host": [{"function": name, "runs": runs} for name, runs in run.host],
@@ -166,23 +150,15 @@ def json_text(run: ProgramRun) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def total_of(run: ProgramRun) -> Figures:
-    """The sums over all that runs on the machine."""
-    return figures_of((kernel, kernel.runs) for kernel in run.kernels)
-
-
 def _as_json(figures: Figures, peak: Fraction) -> dict[str, Any]:
-    shares = peak_shares(figures, peak)
     return {
         "runs": figures.runs,
         "commands": figures.commands,
         "cycles": figures.cycles,
         "ideal_cycles": float(figures.ideal),
         "ratio": figures.ratio,
-        "macs": asdict(figures.work),
-        "peak_share": shares[0],
-        "redundant_share": shares[1],
-        "padded_share": shares[2],
+        "macs": asdict(figures.macs),
+        **dict(zip(_SHARES, peak_shares(figures, peak), strict=True)),
         "units": figures.units,
         "buses": figures.buses,
         "moved": [{"from": pair[0], "to": pair[1], "bytes": size} for pair, size in figures.moved.items()],
@@ -192,39 +168,42 @@ def _as_json(figures: Figures, peak: Fraction) -> dict[str, Any]:
 
 def csv_text(run: ProgramRun) -> str:
     """A row for each kernel, of one run of it, and one for the total; unknown figures are empty."""
-    peak = run.target.peak_macs_per_cycle()
-    rows = [(kernel.kernel, kernel.runs, figures_of([(kernel, 1)])) for kernel in run.kernels]
-    total = total_of(run)
-    rows.append(("total", total.runs, total))
-    causes = [(unit, cause) for unit, sums in total.units.items() for cause in sums]
+    peak, total = run.target.peak_macs_per_cycle(), total_of(run)
+    rows = [_csv_row(*row, peak, total) for row in rows_of(run)]
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [
-            *("kernel", "runs", "commands", "cycles", "ideal_cycles", "ratio"),
-            *("useful_macs", "redundant_macs", "padded_macs", "peak_share", "redundant_share", "padded_share"),
-            *("bytes", "compulsory", "square_root", "square_root_is_bound", "best_tiling", "bytes_ratio"),
-            *(f"{source} to {dest}" for source, dest in total.moved),
-            *(f"bus {bus} busy" for bus in total.buses),
-            *(f"{unit} {cause}" for unit, cause in causes),
-        ]
-    )
-    for name, runs, figures in rows:
-        work, traffic = figures.work, figures.traffic
-        head = (name, runs, figures.commands, figures.cycles, f"{float(figures.ideal):g}", f"{figures.ratio:.6f}")
-        writer.writerow(
-            [
-                *head,
-                *(work.useful, work.redundant, work.padded),
-                *(None if share is None else f"{share:.6f}" for share in peak_shares(figures, peak)),
-                traffic.bytes,
-                *(traffic.compulsory, traffic.square_root),
-                None if traffic.square_root is None else int(traffic.square_root_is_bound),
-                traffic.best_tiling,
-                None if traffic.ratio is None else f"{traffic.ratio:.6f}",
-                *(figures.moved.get(pair, 0) for pair in total.moved),
-                *(figures.buses.get(bus, 0) for bus in total.buses),
-                *(figures.units.get(unit, {}).get(cause, 0) for unit, cause in causes),
-            ]
-        )
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return out.getvalue()
+
+
+def _csv_row(name: str, runs: int, figures: Figures, peak: Fraction, total: Figures) -> dict[str, Any]:
+    macs, traffic = figures.macs, figures.traffic
+    return {
+        "kernel": name,
+        "runs": runs,
+        "commands": figures.commands,
+        "cycles": figures.cycles,
+        "ideal_cycles": f"{float(figures.ideal):g}",
+        "ratio": f"{figures.ratio:.6f}",
+        "useful_macs": macs.useful,
+        "redundant_macs": macs.redundant,
+        "padded_macs": macs.padded,
+        **{
+            key: None if share is None else f"{share:.6f}"
+            for key, share in zip(_SHARES, peak_shares(figures, peak), strict=True)
+        },
+        "bytes": traffic.bytes,
+        "compulsory": traffic.compulsory,
+        "square_root": traffic.square_root,
+        "square_root_is_bound": None if traffic.square_root is None else int(traffic.square_root_is_bound),
+        "best_tiling": traffic.best_tiling,
+        "bytes_ratio": None if traffic.ratio is None else f"{traffic.ratio:.6f}",
+        **{f"{source} to {dest}": figures.moved.get((source, dest), 0) for source, dest in total.moved},
+        **{f"bus {bus} busy": figures.buses.get(bus, 0) for bus in total.buses},
+        **{
+            f"{unit} {cause}": figures.units.get(unit, {}).get(cause, 0)
+            for unit, sums in total.units.items()
+            for cause in sums
+        },
+    }

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.passes.analysis.commands.program import Kind
-from penstock.runtime.simulator.run import ProgramRun, Window, calls
+from penstock.runtime.simulator.run import CycleWindow, ProgramRun, calls
 from penstock.runtime.simulator.timeline import Simulation
 
 _KERNELS, _UNITS, _BUSES, _QUEUES = 1, 2, 3, 4
 """The groups of tracks."""
 
 
-def trace_text(run: ProgramRun, window: Window) -> str:
+def trace_text(run: ProgramRun, window: CycleWindow) -> str:
     """The trace of what overlaps the window, as JSON with one event a line."""
     events = [*_Tracks(run).events(window)]
     head = {
@@ -39,7 +39,7 @@ class _Tracks:
     def track(self, group: int, name: str, lane: int = 0) -> int:
         return self.names.setdefault((group, name, lane), len(self.names) + 1)
 
-    def events(self, window: Window) -> Iterator[dict[str, Any]]:
+    def events(self, window: CycleWindow) -> Iterator[dict[str, Any]]:
         events: list[dict[str, Any]] = []
         for begin, kernel in calls(self.run):
             if window.meets(begin, begin + kernel.simulation.cycles):
@@ -66,7 +66,7 @@ class _Tracks:
         tid = self.track(group, name, lane)
         return {"ph": "X", "pid": group, "tid": tid, "name": title, "ts": begin, "dur": length, "args": args}
 
-    def commands(self, simulation: Simulation, begin: int, window: Window) -> Iterator[dict[str, Any]]:
+    def commands(self, simulation: Simulation, begin: int, window: CycleWindow) -> Iterator[dict[str, Any]]:
         lanes: dict[str, list[int]] = {unit: [] for unit in simulation.program.machine.units}
         for number, command in enumerate(simulation.commands):
             start, end = simulation.starts[number], simulation.ends[number]
@@ -76,14 +76,14 @@ class _Tracks:
             if not window.meets(begin + start, begin + end):
                 continue
             args: dict[str, Any] = {"command": number, "waited for": str(simulation.causes[number]) or "nothing"}
-            if place := simulation.place_of(number):
-                args["from"] = place
+            if location := simulation.location_of(number):
+                args["from"] = location
             if command.counters:
                 args["iteration"] = list(command.counters)
             grant, finish = simulation.grants[number], simulation.finishes[number]
             if command.kind is Kind.TRANSFER:
                 args |= {"request": begin + simulation.requests[number], "grant": begin + grant, "done": begin + finish}
-                bus = simulation.layout.buses[simulation.layout.bus_of[number]]
+                bus = simulation.index.buses[simulation.index.bus_of[number]]
                 about = {"command": number, "unit": command.unit}
                 yield self.slice(_BUSES, bus, 0, command.name, begin + grant, finish - grant, about)
             if command.kind is Kind.EXEC:
@@ -92,20 +92,21 @@ class _Tracks:
                 _UNITS, command.unit, lane, command.name or command.kind.value, begin + start, end - start, args
             )
 
-    def queues(self, simulation: Simulation, begin: int, window: Window) -> Iterator[dict[str, Any]]:
+    def queues(self, simulation: Simulation, begin: int, window: CycleWindow) -> Iterator[dict[str, Any]]:
         """How many tokens each queue holds."""
         changes: dict[tuple[int, int], int] = {}
         for number in range(len(simulation.commands)):
-            for queue in simulation.layout.pops[number]:
+            for queue in simulation.index.pops[number]:
                 at = simulation.starts[number], queue
                 changes[at] = changes.get(at, 0) - 1
-            for queue in simulation.layout.pushes[number]:
+            for queue in simulation.index.pushes[number]:
                 at = simulation.ends[number], queue
                 changes[at] = changes.get(at, 0) + 1
-        held = [queue.initial for queue in simulation.layout.queues]
+        queues = simulation.program.machine.queues
+        held = [queue.initial for queue in queues]
         for (time, queue), change in sorted(changes.items()):
             held[queue] += change
             if window.meets(begin + time, begin + time + 1):
-                name = f"{simulation.layout.queues[queue].source} to {simulation.layout.queues[queue].destination}"
+                name = " to ".join(queues[queue].name)
                 tokens = {"tokens": held[queue]}
                 yield {"ph": "C", "pid": _QUEUES, "tid": 0, "name": name, "ts": begin + time, "args": tokens}

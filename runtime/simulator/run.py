@@ -17,10 +17,10 @@ from penstock.passes.analysis.commands.limits import limit_faults
 from penstock.passes.analysis.commands.program import Program
 from penstock.passes.analysis.commands.trace import Call, trace_calls
 from penstock.passes.analysis.kernels import machine_of, stated_macs
-from penstock.passes.planning.traffic_bounds import BestTiling, Contraction, SquareRoot, best_tiling, square_root
+from penstock.passes.planning.traffic_bounds import Contraction, best_tiling, square_root
 from penstock.runtime.simulator.events import simulate
 from penstock.runtime.simulator.timeline import Simulation
-from penstock.runtime.simulator.work import Work, compulsory, work_of
+from penstock.runtime.simulator.work import MacCounts, compulsory, mac_counts
 from penstock.runtime.simulator.workloads import Workloads
 
 _MAX_NOTES = 10
@@ -28,21 +28,21 @@ _MAX_NOTES = 10
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """What the off-chip traffic of a kernel is measured by; None for what is not known of it."""
+class OffChipTraffic:
+    """Bytes off chip, and what they are measured by; None for what is not known of a kernel."""
 
+    bytes: int
     compulsory: int | None
     """What is read and what is written, once."""
-    square_root: SquareRoot | None
-    best: BestTiling | None
+    square_root: int | None
+    square_root_is_bound: bool
+    best_tiling: int | None
+    least: int | None
+    """What no schedule of the kernels goes below."""
 
     @property
-    def least(self) -> int | None:
-        """What no schedule of the kernel goes below."""
-        if self.compulsory is None:
-            return None
-        proved = self.square_root is not None and self.square_root.is_bound
-        return max(self.compulsory, self.square_root.bytes if proved and self.square_root else 0)
+    def ratio(self) -> float | None:
+        return self.bytes / self.least if self.least else None
 
 
 @dataclass(eq=False)
@@ -52,18 +52,8 @@ class KernelRun:
     kernel: str
     simulation: Simulation
     runs: int
-    bounds: Bounds
-    work: Work
-
-    @property
-    def bytes_in(self) -> int:
-        """From off chip, in one run."""
-        return sum(size for (source, _), size in self.simulation.moved.items() if source == DRAM)
-
-    @property
-    def bytes_out(self) -> int:
-        """To off chip, in one run."""
-        return sum(size for (_, dest), size in self.simulation.moved.items() if dest == DRAM)
+    traffic: OffChipTraffic
+    macs: MacCounts
 
 
 @dataclass(eq=False)
@@ -112,18 +102,18 @@ def run_program(
         if only is not None and name != only:
             continue
         if verify and call.program not in checked:
-            # In other places its arguments may share bytes, and so it is proved for each; it takes the same time.
+            # At other addresses its arguments may share bytes, and so it is proved for each; it takes the same time.
             check_program(call.program, target, call.function)
             checked.add(call.program)
-        places = name, _shared_places(call)
-        if (number := found.setdefault(places, len(runs))) == len(runs):
+        key = name, _shared_bytes(call)
+        if (number := found.setdefault(key, len(runs))) == len(runs):
             simulation = simulate(call.program)
             simulation.check()
             spaces = [view.space for view in call.arguments if view is not None]
             contraction = None if workloads is None else workloads.of(name, spaces)
-            bounds = bounds_of(call.program, contraction, target)
-            work = work_of(call.program, target, stated_macs(call.function))
-            runs.append(KernelRun(name, simulation, 0, bounds, work))
+            traffic = traffic_of(simulation, contraction, target)
+            macs = mac_counts(call.program, target, stated_macs(call.function))
+            runs.append(KernelRun(name, simulation, 0, traffic, macs))
         runs[number].runs += 1
         order.append(number)
     if only is not None and only not in names:
@@ -132,7 +122,7 @@ def run_program(
     return ProgramRun(target, tuple(runs), tuple(order), () if only is not None else tuple(host.items()))
 
 
-def _shared_places(call: Call) -> Hashable:
+def _shared_bytes(call: Call) -> Hashable:
     """Which arguments of a call share bytes, and how they lie then: all that its figures may depend on."""
     views = [view for view in call.arguments if view is not None]
     shared: list[Hashable] = [view.space for view in views]
@@ -155,20 +145,31 @@ def check_program(program: Program, target: TargetOp, kernel: func.FuncOp) -> No
         raise UserError(first.message, loc=first.loc or location_of(kernel), notes=notes, status=first.status)
 
 
-def bounds_of(program: Program, contraction: Contraction | None, target: TargetOp) -> Bounds:
-    """What the traffic of a kernel is measured by."""
+def traffic_of(simulation: Simulation, contraction: Contraction | None, target: TargetOp) -> OffChipTraffic:
+    """What a kernel moves off chip in one run, and what that is measured by."""
+    moved = sum(size for ends, size in simulation.moved.items() for end in ends if end == DRAM)
     if contraction is None:
-        touched = compulsory(program)
-        return Bounds(None if touched is None else sum(touched), None, None)
+        touched = compulsory(simulation.program)
+        least = None if touched is None else sum(touched)
+        return OffChipTraffic(moved, least, None, False, None, least)
     capacity = {name: scope.size_bytes for name, scope in target.scopes().items()}
     width = min(min(operand.held_bytes, operand.moved_bytes or operand.held_bytes) for operand in contraction.operands)
     # For a bound that holds for every schedule, all scopes are full of the smallest elements.
     root = square_root(contraction, sum(capacity.values()) // width, width)
-    return Bounds(contraction.compulsory, root, best_tiling(contraction, capacity))
+    best = best_tiling(contraction, capacity)
+    proved = root is not None and root.is_bound
+    return OffChipTraffic(
+        moved,
+        contraction.compulsory,
+        None if root is None else root.bytes,
+        proved,
+        None if best is None else best.bytes,
+        max(contraction.compulsory, root.bytes if root is not None and proved else 0),
+    )
 
 
 @dataclass(frozen=True)
-class Window:
+class CycleWindow:
     """The cycles in [first, last) of a run."""
 
     first: int

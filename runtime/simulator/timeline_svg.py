@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.passes.planning.map_svg import ticks, xml_text
-from penstock.runtime.simulator.run import ProgramRun, Window, calls
-from penstock.runtime.simulator.stalls import DONE, Segments, bus_segments, segments
+from penstock.runtime.simulator.run import CycleWindow, ProgramRun, calls
+from penstock.runtime.simulator.timeline import DONE, Segments
 
 WIDTH = 960
 """Of the part that shows time, in pixels, each of which has one colour."""
@@ -44,12 +44,12 @@ _MEANING = {
 }
 
 
-def timeline_svg(run: ProgramRun, window: Window, title: str) -> str:
+def timeline_svg(run: ProgramRun, window: CycleWindow, title: str) -> str:
     """The picture of the cycles of a window."""
     return "\n".join(_lines(run, window, title)) + "\n"
 
 
-def _lines(run: ProgramRun, window: Window, title: str) -> Iterator[str]:
+def _lines(run: ProgramRun, window: CycleWindow, title: str) -> Iterator[str]:
     rows = [*_rows(run, window)]
     width, height = WIDTH + _LEFT + _RIGHT, _TOP + len(rows) * (_ROW + _GAP) + _BOTTOM
     yield (
@@ -79,16 +79,18 @@ def _lines(run: ProgramRun, window: Window, title: str) -> Iterator[str]:
     yield "</svg>"
 
 
-def _rows(run: ProgramRun, window: Window) -> Iterator[tuple[str, tuple[str, ...], NDArray[np.int64]]]:
+def _rows(run: ProgramRun, window: CycleWindow) -> Iterator[tuple[str, tuple[str, ...], NDArray[np.int64]]]:
     """For each unit and bus its name, what it does, and for each pixel the number of what it does there mostly."""
     for unit in run.target.units():
         yield unit, *_pixels(run, window, unit, is_bus=False)
-    buses = dict.fromkeys(bus for kernel in run.kernels for bus in kernel.simulation.layout.buses)
+    buses = dict.fromkeys(bus for kernel in run.kernels for bus in kernel.simulation.index.buses)
     for bus in buses:
         yield bus, *_pixels(run, window, bus, is_bus=True)
 
 
-def _pixels(run: ProgramRun, window: Window, name: str, *, is_bus: bool) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+def _pixels(
+    run: ProgramRun, window: CycleWindow, name: str, *, is_bus: bool
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     known: dict[int, Segments] = {}
     names: dict[str, int] = {DONE: 0}
     sums = np.zeros((1, WIDTH), np.float64)
@@ -96,10 +98,10 @@ def _pixels(run: ProgramRun, window: Window, name: str, *, is_bus: bool) -> tupl
     edges = window.first + (window.last - window.first) * np.arange(WIDTH + 1) / WIDTH
     for begin, kernel in calls(run):
         simulation = kernel.simulation
-        if not window.meets(begin, begin + simulation.cycles) or (is_bus and name not in simulation.layout.buses):
+        if not window.meets(begin, begin + simulation.cycles) or (is_bus and name not in simulation.index.buses):
             continue
         if id(kernel) not in known:
-            known[id(kernel)] = bus_segments(simulation, name) if is_bus else segments(simulation, name)
+            known[id(kernel)] = simulation.bus_segments(name) if is_bus else simulation.unit_segments(name)
         found = known[id(kernel)]
         for number, kind in enumerate(found.names):
             row = names.setdefault(kind, len(names))
@@ -111,7 +113,7 @@ def _pixels(run: ProgramRun, window: Window, name: str, *, is_bus: bool) -> tupl
     return tuple(names), np.argmax(sums, axis=0)
 
 
-def _kernels(run: ProgramRun, window: Window, height: int) -> Iterator[str]:
+def _kernels(run: ProgramRun, window: CycleWindow, height: int) -> Iterator[str]:
     """Where kernels begin, with their names where there is room."""
     free = 0.0
     for begin, kernel in calls(run):
@@ -128,11 +130,11 @@ def _kernels(run: ProgramRun, window: Window, height: int) -> Iterator[str]:
             yield f'<text x="{x + 3:.2f}" y="{_TOP - 8}">{xml_text(name)}</text>'
 
 
-def _x(window: Window, cycle: float) -> float:
+def _x(window: CycleWindow, cycle: float) -> float:
     return _LEFT + WIDTH * (cycle - window.first) / (window.last - window.first)
 
 
-def _axis(window: Window, height: int) -> Iterator[str]:
+def _axis(window: CycleWindow, height: int) -> Iterator[str]:
     y = height - _BOTTOM
     yield f'<path d="M{_LEFT} {y}H{_LEFT + WIDTH}" fill="none" stroke="black"/>'
     for cycle in ticks(window.first, window.last):

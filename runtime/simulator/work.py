@@ -4,12 +4,12 @@ What the multiply-accumulates of a kernel are for: useful, redundant and padded 
 *Useful* are those of the kernel before it is tiled: its attribute `macs`, which `assign-devices` writes, every later
 pass keeps, and a kernel that was written by hand may state itself. *Redundant* are those that are done again: where
 tiles overlap, elements of the result are computed and stored more than once, each with as many products. *Padded* is
-what else the applications of an intrinsic have room for: lanes that stand idle in a block that is not full, and
-products with what stands behind the end of a dim. The three add up to the applications times the products of each.
+what else the applications of an intrinsic have room for: idle lanes in a block that is not full, and products with
+what is beyond the end of a dim. The three add up to the applications times the products of each.
 
 Nothing is known of a kernel that does not state `macs`, or whose commands contradict it: fewer products than that, or
 results stored again without the products that this would take, as where sums that are not complete leave the chip.
-Redundant and padded work are not told apart where the result does not leave the chip.
+Redundant and padded ones cannot be separated where the result does not leave the chip.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.passes.analysis.commands.region import Region
 
 
 @dataclass(frozen=True)
-class Work:
+class MacCounts:
     """Multiply-accumulates of one run of a kernel; None for what is not known."""
 
     issued: int
@@ -37,23 +37,29 @@ class Work:
     padded: int | None
 
 
-def work_of(program: Program, target: TargetOp, useful: int | None) -> Work:
-    """The work of a program whose kernel says that `useful` products are to be done, if it says so."""
+def mac_counts(program: Program, target: TargetOp, useful: int | None) -> MacCounts:
+    """The multiply-accumulates of a program whose kernel says that `useful` products are to be done, if it says so."""
     intrinsics = target.intrinsics()
     per_issue = {name: op.macs_per_issue() for name, op in intrinsics.items()}
     multiplying = [each for each in program.commands if each.kind is Kind.EXEC and each.macs]
     executed = sum(each.macs for each in multiplying)
     issued = sum(max(each.macs, each.iterations * per_issue.get(each.name, 0)) for each in multiplying)
-    unknown = Work(issued, None, None, None)
+    unknown = MacCounts(issued, None, None, None)
     if not executed:
-        return Work(0, 0, 0, 0) if not useful else unknown
+        return MacCounts(0, 0, 0, 0) if not useful else unknown
     if useful is None or useful > executed:
         return unknown
     redundant = _again(program, useful)
     if redundant is None:
-        # What stays on chip is not seen twice; without any surplus there is nothing to tell apart.
-        return Work(issued, useful, 0, issued - useful) if useful == executed else Work(issued, useful, None, None)
-    return Work(issued, useful, redundant, issued - useful - redundant) if useful + redundant <= executed else unknown
+        # What stays on chip is not seen twice; without any surplus there is nothing to separate.
+        return (
+            MacCounts(issued, useful, 0, issued - useful)
+            if useful == executed
+            else MacCounts(issued, useful, None, None)
+        )
+    return (
+        MacCounts(issued, useful, redundant, issued - useful - redundant) if useful + redundant <= executed else unknown
+    )
 
 
 def _again(program: Program, useful: int) -> int | None:
@@ -63,8 +69,8 @@ def _again(program: Program, useful: int) -> int | None:
     return None if touched is None else useful * (stored - touched[1]) // touched[1]
 
 
-LARGEST = 1 << 31
-"""The bytes of the largest storage whose bytes are counted one by one."""
+MAX_COUNTED_BYTES = 1 << 31
+"""Of a storage whose bytes are counted one by one."""
 
 _READ, _WRITTEN = 1, 2
 
@@ -81,7 +87,7 @@ def compulsory(program: Program) -> tuple[int, int] | None:
         for region in (*command.reads, *command.writes):
             if region.space == DRAM:
                 ends[region.storage] = max(ends.get(region.storage, 0), region.end)
-    if any(end > LARGEST for end in ends.values()):
+    if any(end > MAX_COUNTED_BYTES for end in ends.values()):
         return None
     marks = {storage: np.zeros(end, np.uint8) for storage, end in ends.items()}
     seen: set[tuple[Region, int]] = set()

@@ -125,24 +125,24 @@ def _overflows(program: Program, times: Times) -> bool | None:
 def test_a_shared_bus_serves_one_at_a_time_and_who_asked_first(program: Program) -> None:
     simulation = simulate(program)
     assume(simulation.fault is None)
-    layout = simulation.layout
-    for bus in range(len(layout.buses)):
-        users = [number for number, each in enumerate(layout.bus_of) if each == bus]
+    index = simulation.index
+    for bus in range(len(index.buses)):
+        users = [number for number, each in enumerate(index.bus_of) if each == bus]
         users.sort(key=lambda number: simulation.grants[number])
         for first, second in pairwise(users):
             assert simulation.finishes[first] <= simulation.grants[second]
         for place, number in enumerate(users):
             granted = simulation.grants[number]
-            rank = simulation.requests[number], layout.unit_of[number]
+            rank = simulation.requests[number], index.unit_of[number]
             for other in users[place + 1 :]:
                 waits = simulation.starts[other] <= granted and simulation.requests[other] <= granted
                 behind = any(
-                    earlier < other and layout.unit_of[earlier] == layout.unit_of[other]
+                    earlier < other and index.unit_of[earlier] == index.unit_of[other]
                     for earlier in users[place:]
                     if earlier != other
                 )
                 if waits and not behind:
-                    assert rank < (simulation.requests[other], layout.unit_of[other])
+                    assert rank < (simulation.requests[other], index.unit_of[other])
             # The bus is not idle while somebody waits.
             idle_from = max([0, *(simulation.finishes[each] for each in users[:place])])
             assert granted == max(simulation.requests[number], idle_from) or any(
@@ -164,7 +164,7 @@ def test_the_cycles_of_a_unit_and_their_causes_add_up(program: Program) -> None:
         execs[command.unit] += command.cycles if command.kind is Kind.EXEC else 0
     for use in simulation.units:
         assert use.busy >= execs[use.unit]
-    assert sum(bus.busy for bus in simulation.buses) == sum(
+    assert sum(simulation.buses.values()) == sum(
         command.cycles for command in program.commands if command.kind is Kind.TRANSFER
     )
     if _one_limit_a_unit(program):

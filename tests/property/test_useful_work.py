@@ -63,7 +63,7 @@ def simulated(shape: tuple[int, int, int], tile: tuple[int, int, int]) -> tuple[
 def judge(shape: tuple[int, int, int], tile: tuple[int, int, int]) -> KernelRun:
     tile = (min(tile[0], shape[0]), min(tile[1], shape[1]), min(tile[2], shape[2]))
     _, _, kernel = simulated(shape, tile)
-    (m, n, k), work = shape, kernel.work
+    (m, n, k), work = shape, kernel.macs
     trips = [ceil(extent / size) for extent, size in zip(shape, tile, strict=True)]
     computed = [count * size for count, size in zip(trips, tile, strict=True)]
     assert work.useful == m * n * k
@@ -96,7 +96,7 @@ def test_the_three_add_up_for_any_tile(seed: int) -> None:
 
 def test_work_done_twice_is_not_useful_and_what_a_kernel_says_must_fit_what_it_does() -> None:
     _, module, kernel = simulated((30, 24, 16), (16, 8, 16))
-    assert kernel.work.issued == 32 * 24 * 16
+    assert kernel.macs.issued == 32 * 24 * 16
     (function,) = machine_kernels(module)[1]
     # Rows that are stored twice take products, too; and there are not more than are done.
     for stated in (None, 32 * 24 * 16, 32 * 24 * 16 + 1):
@@ -104,5 +104,5 @@ def test_work_done_twice_is_not_useful_and_what_a_kernel_says_must_fit_what_it_d
         if stated is not None:
             function.attributes[MACS] = IntegerAttr(stated, i64)
         (found,) = run_program(module).kernels
-        assert (found.work.useful, found.work.redundant, found.work.padded) == (None, None, None)
+        assert (found.macs.useful, found.macs.redundant, found.macs.padded) == (None, None, None)
         function.attributes[MACS] = IntegerAttr(0, i64)

@@ -15,8 +15,9 @@ from xml.etree import ElementTree
 import pytest
 
 from penstock.lowering.to_text import module_text
+from penstock.passes.analysis.commands.program import Kind
 from penstock.runtime.compiler import compile_module, load_input
-from penstock.runtime.simulator.run import ProgramRun, Window, calls, run_program
+from penstock.runtime.simulator.run import CycleWindow, ProgramRun, calls, run_program
 from penstock.runtime.simulator.timeline_svg import WIDTH, timeline_svg
 from penstock.runtime.simulator.workloads import Workloads
 
@@ -166,7 +167,9 @@ def test_slices_of_a_track_of_the_trace_do_not_overlap(
     assert {"load", "execute", "store", "sys", "kernels"} <= set(names.values())
     # A slice a command, one more for each transfer, and one for each call.
     simulations = [kernel.simulation for _, kernel in calls(lowered[1])]
-    expected = sum(len(each.commands) + each.transfers for each in simulations) + len(simulations)
+    expected = sum(1 + (command.kind is Kind.TRANSFER) for each in simulations for command in each.commands) + len(
+        simulations
+    )
     assert sum(map(len, tracks.values())) == expected
 
 
@@ -187,7 +190,7 @@ def test_the_picture_has_a_row_for_each_unit_and_bus(penstock: Command, accel: P
 
 def test_the_colours_of_a_row_are_what_its_unit_does(lowered: tuple[str, ProgramRun]) -> None:
     run = lowered[1]
-    root = ElementTree.fromstring(timeline_svg(run, Window(0, run.cycles), "all"))
+    root = ElementTree.fromstring(timeline_svg(run, CycleWindow(0, run.cycles), "all"))
     busy = sum(use.busy for kernel in run.kernels for use in kernel.simulation.units if use.unit == "execute")
     drawn = 0.0
     for box in root.iter(f"{SVG}rect"):
@@ -202,7 +205,7 @@ def test_the_picture_of_a_long_run_is_not_larger(lowered: tuple[str, ProgramRun]
     run = lowered[1]
     long = ProgramRun(run.target, run.kernels, run.order * 300, ())
     cycles = 300 * run.cycles
-    text = timeline_svg(long, Window(0, cycles), "long")
+    text = timeline_svg(long, CycleWindow(0, cycles), "long")
     rows = len(run.target.units()) + len(run.target.buses())
     assert len(ElementTree.fromstring(text)) < rows * (WIDTH + 2) + WIDTH + 50
 

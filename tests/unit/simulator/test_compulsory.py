@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program
 from penstock.passes.analysis.commands.region import Region
-from penstock.runtime.simulator.work import LARGEST, compulsory
+from penstock.runtime.simulator.work import MAX_COUNTED_BYTES, compulsory
 
 
 def program(*commands: tuple[list[Region], list[Region]]) -> Program:
@@ -41,7 +41,7 @@ def test_rows_that_a_window_skips_do_not_count() -> None:
 
 
 def test_what_is_too_large_to_be_counted_is_not() -> None:
-    assert compulsory(program(([at(LARGEST, 1)], []))) is None
+    assert compulsory(program(([at(MAX_COUNTED_BYTES, 1)], []))) is None
 
 
 @st.composite

@@ -151,8 +151,7 @@ def test_transfers_of_one_unit_on_one_bus_go_in_program_order() -> None:
 def test_without_a_bus_an_engine_has_one_to_itself() -> None:
     simulation = play(dma("own", 5), dma("own", 5), dma("near", 4))
     assert simulation.grants == [3, 8, 0]
-    assert [bus.bus for bus in simulation.buses] == ["bus", "back", "own (own)"]
-    assert [bus.busy for bus in simulation.buses] == [4, 0, 10]
+    assert simulation.buses == {"bus": 4, "back": 0, "own (own)": 10}
 
 
 def test_a_transfer_without_rows_to_pay_for_takes_its_latency_only() -> None:

@@ -15,22 +15,22 @@ from penstock.passes.analysis.commands.program import Command, Kind, MachineMode
 from penstock.runtime.simulator import simulate
 from penstock.runtime.simulator.figures import csv_text, json_text, total_of
 from penstock.runtime.simulator.perfetto import trace_text
-from penstock.runtime.simulator.run import Bounds, KernelRun, ProgramRun, Window
+from penstock.runtime.simulator.run import CycleWindow, KernelRun, OffChipTraffic, ProgramRun
 from penstock.runtime.simulator.timeline_svg import WIDTH, timeline_svg
-from penstock.runtime.simulator.work import Work
+from penstock.runtime.simulator.work import MacCounts
 
-WORK = Work(256 * 20, 256 * 16, 256 * 3, 256)
-UNKNOWN = Bounds(None, None, None)
+WORK = MacCounts(256 * 20, 256 * 16, 256 * 3, 256)
 
 
 def run_of(machine: str, commands: list[Command], times: int = 1) -> ProgramRun:
     target = load_machine(machine)
     simulation = simulate(Program(MachineModel.of(target), commands))
-    return ProgramRun(target, (KernelRun("kernel", simulation, times, UNKNOWN, WORK),), (0,) * times, (("other", 2),))
+    traffic = OffChipTraffic(sum(simulation.moved.values()), None, None, False, None, None)
+    return ProgramRun(target, (KernelRun("kernel", simulation, times, traffic, WORK),), (0,) * times, (("other", 2),))
 
 
 def events(run: ProgramRun) -> list[dict[str, Any]]:
-    return json.loads(trace_text(run, Window(0, run.cycles + 1)))["traceEvents"]
+    return json.loads(trace_text(run, CycleWindow(0, run.cycles + 1)))["traceEvents"]
 
 
 def test_transfers_that_overlap_lie_on_tracks_beside_each_other() -> None:
@@ -59,7 +59,7 @@ def test_a_picture_is_in_proportion() -> None:
     commands = [Command("load", Kind.EXEC, "a", cycles=100), Command("compute", Kind.EXEC, "b", cycles=300, after=(0,))]
     run = run_of("vta-pynq", commands)
     boxes: dict[str, tuple[float, float]] = {}
-    for box in ElementTree.fromstring(timeline_svg(run, Window(0, 400), "two")):
+    for box in ElementTree.fromstring(timeline_svg(run, CycleWindow(0, 400), "two")):
         if len(box):
             boxes[box[0].text or ""] = float(box.attrib["x"]) - 110, float(box.attrib["width"])
     assert boxes == {
@@ -71,7 +71,7 @@ def test_a_picture_is_in_proportion() -> None:
 
 def test_a_window_of_a_picture_shows_that_part() -> None:
     commands = [Command("load", Kind.EXEC, "a", cycles=100), Command("compute", Kind.EXEC, "b", cycles=300, after=(0,))]
-    text = timeline_svg(run_of("vta-pynq", commands), Window(100, 200), "part")
+    text = timeline_svg(run_of("vta-pynq", commands), CycleWindow(100, 200), "part")
     assert "compute: works" in text
     assert "load: works" not in text
     assert "waits for a token" not in text
@@ -85,7 +85,7 @@ def test_figures_are_summed_over_runs() -> None:
     run = run_of("vta-pynq", commands, times=3)
     total = total_of(run)
     assert (total.cycles, total.runs, total.commands) == (3 * 48, 3, 6)
-    assert total.work == Work(3 * 256 * 20, 3 * 256 * 16, 3 * 256 * 3, 3 * 256)
+    assert total.macs == MacCounts(3 * 256 * 20, 3 * 256 * 16, 3 * 256 * 3, 3 * 256)
     assert total.units["compute"] == {"busy": 90, "token load": 54}
     assert total.units["load"] == {"busy": 30, "latency": 24, "done": 90}
     assert total.moved == {("dram", "inp"): 240}

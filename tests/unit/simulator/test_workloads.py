@@ -122,5 +122,5 @@ def test_traffic_is_never_below_what_is_compulsory(tmp_path: Path) -> None:
     found = Workloads()
     compile_module(program.module, program.ctx, "gemmini-fp32", observers=[found])
     for kernel in run_program(program.module, found).kernels:
-        assert kernel.bounds.least is not None
-        assert kernel.bytes_in + kernel.bytes_out >= kernel.bounds.least
+        assert kernel.traffic.least is not None
+        assert kernel.traffic.bytes >= kernel.traffic.least
