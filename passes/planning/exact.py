@@ -10,23 +10,36 @@ One step is one look at a section or at a pair of buffers that meet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.passes.planning.bounds import grain, strong_lower_bound, sufficient_height
 from penstock.passes.planning.budget import Budget
 from penstock.passes.planning.instance import compact
-from penstock.passes.planning.problem import Limits, Outcome, Plan, PlanError, Problem, height, validate
+from penstock.passes.planning.problem import (
+    FAR,
+    Limits,
+    Outcome,
+    Plan,
+    PlanError,
+    Problem,
+    height,
+    lower_bound,
+    validate,
+)
 from penstock.passes.planning.search import Search, Switches, Verdict
 
 DEFAULT_STEPS = 60_000_000
 """Steps without any limit: one or two seconds."""
 
-SLICE = 1_000_000
-"""Steps given to one height before the next is tried; doubled each time that none gave an answer."""
+SLICE = 500_000
+"""Steps of the search for one height before the next is tried; doubled each time that none gave an answer."""
 
-BREATH = 2_000_000
-"""Steps between looks at the clock."""
+SHARES = (1 / 4, 1 / 2, 3 / 4)
+"""Where between the least and the best it looks for heights that it reaches sooner."""
+
+LEAST_WORTH = 1 / 8
+"""Of a turn that never is of any use, against one of the search for the least height."""
 
 
 def plan(problem: Problem, limits: Limits) -> Outcome:
@@ -35,92 +48,132 @@ def plan(problem: Problem, limits: Limits) -> Outcome:
 
 
 class Minimiser:
-    """Brings a plan and a bound together until they meet, or until a limit."""
+    """
+    Brings a plan and a bound together until they meet, or until a limit.
 
-    def __init__(self, problem: Problem, limits: Limits, switches: Switches | None = None):
-        self._problem = problem
-        self._limits = limits
-        self._switches = switches
-        self._instance = compact(problem)
-        self._grain = grain(self._instance)
-        self._searches: dict[int, Search] = {}
-        self._budget = Budget(limits, DEFAULT_STEPS)
-        self.bound = strong_lower_bound(problem, self._instance)
+    In turns, for ever longer: the search for a plan of the least height that may exist (any plan as long as there is
+    none, and one within the capacity as long as nothing fits it), and that for heights between the least and the best.
+    """
+
+    def __init__(
+        self, problem: Problem, limits: Limits, switches: Switches | None = None, default_steps: int = DEFAULT_STEPS
+    ):
+        self.problem = problem
+        self.limits = limits
+        self.switches = switches
+        self.budget = Budget(limits, default_steps)
+        self.bound = lower_bound(problem)
         self.best: Plan | None = None
-        self.peak = 0
-        self.hopeless = False
+        self.peak = FAR
+        self.is_hopeless = False
+        """Whether it is proved that there is no plan, however large the memory is."""
+        self.worth: dict[Callable[[int], None], float] = {self._search_between: 1.0}
+        """The turns beside the search for the least height, and how long each is against that."""
+        self._searches: dict[int, Search] = {}
+        self._between = dict.fromkeys(SHARES, 0)
+
+    @property
+    def goal(self) -> int:
+        """The height at which nothing is left to do."""
+        return max(self.bound, self.limits.good_enough or 0)
+
+    @property
+    def aim(self) -> int:
+        """The height to reach next: any at all, then the capacity, then the least."""
+        if self.best is None:
+            return self._sufficient
+        capacity = self.problem.capacity
+        return capacity if capacity is not None and self.goal < capacity < self.peak else self.goal
+
+    @property
+    def is_infeasible(self) -> bool:
+        """Whether it is proved that no plan fits."""
+        return self.is_hopeless or (self.problem.capacity is not None and self.bound > self.problem.capacity)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether more steps are of no use, or there are none."""
+        return self.is_hopeless or self.peak <= self.goal or self.budget.over
 
     def run(self) -> Outcome:
-        """Minimise until a limit."""
-        self._first()
+        """Take turns until the goal, or a limit."""
+        self._instance = compact(self.problem)
+        self._grain = grain(self._instance)
+        self.raise_bound(strong_lower_bound(self.problem, self._instance))
+        self._sufficient = sufficient_height(self.problem, self.bound)
+        if self.best is None:
+            self._take_hints()
         effort = SLICE
-        while self.best is not None and not self._enough() and not self._budget.over:
-            if not any(self._try(target, effort) for target in self._targets()):
-                effort *= 2
-        capacity = self._problem.capacity
-        impossible = self.hopeless or (capacity is not None and self.bound > capacity)
-        return Outcome(self.best, self.bound, impossible, self._budget.spent)
+        while not self.is_finished:
+            self._search(self.aim, effort)
+            for turn in self.worth:
+                self._in_proportion(turn, effort)
+            effort *= 2
+        return self.outcome()
 
-    def _first(self) -> None:
-        """Any plan, however high: what the hints say, if that is one."""
-        buffers = self._problem.buffers
-        hints = {b.id: b.hint if b.offset is None else b.offset for b in buffers}
+    def outcome(self) -> Outcome:
+        """What is known so far."""
+        return Outcome(self.best, self.bound, self.is_infeasible, self.budget.spent)
+
+    def take(self, found: Plan) -> None:
+        """Take note of a plan, if it is lower than the best."""
+        peak = height(self.problem, found)
+        if peak < self.peak:
+            self.best, self.peak = found, peak
+
+    def raise_bound(self, bound: int) -> None:
+        """Take note of a proof."""
+        self.bound = max(self.bound, bound)
+
+    def _take_hints(self) -> None:
+        """What the hints say, if that is a plan."""
+        hints = {b.id: b.hint if b.offset is None else b.offset for b in self.problem.buffers}
         hinted = Plan({id: hint for id, hint in hints.items() if hint is not None})
         try:
-            validate(replace(self._problem, capacity=None), hinted)
+            validate(replace(self.problem, capacity=None), hinted)
         except PlanError:
-            pass
-        else:
-            self.best, self.peak = hinted, height(self._problem, hinted)
             return
-        search = self._search(sufficient_height(self._problem, self.bound))
-        while search.verdict is Verdict.OPEN and not self._budget.over:
-            self._advance(search, SLICE)
-        if search.verdict is Verdict.FOUND:
-            self.best = search.plan
-            self.peak = height(self._problem, self.best)
-        self.hopeless = search.verdict is Verdict.IMPOSSIBLE
+        self.take(hinted)
 
-    def _enough(self) -> bool:
-        good = self._limits.good_enough
-        return self.peak <= (self.bound if good is None else max(self.bound, good))
+    def _in_proportion(self, turn: Callable[[int], None], effort: int) -> None:
+        """A turn, the shorter the longer it has been of no use."""
+        if self.is_finished:
+            return
+        before = self.peak, self.bound
+        turn(int(effort * self.worth[turn]))
+        # Where only the first plan that fits is wanted, one that is lower but does not fit is of no use.
+        lower = self.peak < before[0] and self.limits.good_enough is None
+        useful = lower or self.bound != before[1]
+        self.worth[turn] = 1.0 if useful else max(self.worth[turn] / 2, LEAST_WORTH)
 
-    def _targets(self) -> Iterator[int]:
-        """The heights to try, while none gives an answer: what is asked for, and ever further below the best."""
-        least = max(self.bound, self._limits.good_enough or 0)
-        capacity = self._problem.capacity
-        if capacity is not None and least < capacity < self.peak:
-            yield capacity
-        yield least
-        room = self.peak - least
-        for share in (1 / 2, 1 / 4, 3 / 4):
-            target = least + int(room * share) // self._grain * self._grain
-            if least < target < self.peak and not self._budget.over:
-                yield target
+    def _search_between(self, steps: int) -> None:
+        """Search for heights between the least and the best; the same as before while those will do."""
+        for share in SHARES:
+            least, best, target = self.aim, self.peak, self._between[share]
+            if best == FAR or self.is_finished:
+                return
+            if not least < target <= least + (best - least) * min(2 * share, (1 + share) / 2):
+                target = least + int((best - least) * share) // self._grain * self._grain
+                self._between[share] = target
+            if least < target < best:
+                self._search(target, steps // len(SHARES))
 
-    def _search(self, target: int) -> Search:
+    def _search(self, target: int, steps: int) -> None:
+        """Search for a plan of a height."""
         if target not in self._searches:
-            self._searches[target] = Search(self._instance, target, self._switches, self._limits.seed, self.best)
-        return self._searches[target]
-
-    def _advance(self, search: Search, steps: int) -> None:
-        before = search.steps
-        search.advance(self._budget.slice(steps))
-        self._budget.spend(search.steps - before)
-
-    def _try(self, target: int, effort: int) -> bool:
-        """Whether the height gives an answer for that many steps, those of earlier passes included."""
-        search = self._search(target)
-        while search.verdict is Verdict.OPEN and search.steps < effort and not self._budget.over:
-            self._advance(search, min(BREATH, effort - search.steps))
+            # Searches for heights that are of no use any more are dropped.
+            wanted = {self.aim, self.goal, *self._between.values()}
+            self._searches = {height: search for height, search in self._searches.items() if height in wanted}
+            self._searches[target] = Search(self._instance, target, self.switches, self.limits.seed, self.best)
+        search = self._searches[target]
+        end = self.budget.spent + steps
+        while search.verdict is Verdict.OPEN and not self.budget.over and self.budget.spent < end:
+            before = search.steps
+            search.advance(self.budget.slice(end - self.budget.spent))
+            self.budget.spend(max(search.steps - before, 1))
         if search.verdict is Verdict.FOUND:
-            self.best = search.plan
-            self.peak = height(self._problem, self.best)
+            self.take(search.plan)
+        elif search.verdict is Verdict.IMPOSSIBLE and target == self._sufficient:
+            self.is_hopeless = True
         elif search.verdict is Verdict.IMPOSSIBLE:
-            self.bound = max(self.bound, (target // self._grain + 1) * self._grain)
-        else:
-            return False
-        self._searches = {
-            height: search for height, search in self._searches.items() if self.bound <= height < self.peak
-        }
-        return True
+            self.raise_bound((target // self._grain + 1) * self._grain)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.passes.planning import hill_climb, native, portfolio
+from penstock.passes.planning import exact, hill_climb, native, portfolio
 from penstock.passes.planning.conflicts import Conflicts
 from penstock.passes.planning.ejection import best_start
 from penstock.passes.planning.instance import Instance
@@ -162,7 +162,7 @@ def test_it_goes_for_the_capacity_before_it_goes_for_the_least(monkeypatch: pyte
             super().__init__(instance, height, switches, seed, known)
             heights.append(height)
 
-    monkeypatch.setattr(portfolio, "Search", Watched)
+    monkeypatch.setattr(exact, "Search", Watched)
     for capacity in (None, 260):
         plan(Problem(problem.buffers, capacity), Limits(steps=200_000))
     assert heights[0] == lower_bound(problem)
