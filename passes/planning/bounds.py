@@ -12,8 +12,8 @@ from math import gcd
 
 import numpy as np
 
-from penstock.passes.planning.instance import Instance, Part, allowed_places, compact
-from penstock.passes.planning.problem import Problem, lower_bound, peak
+from penstock.passes.planning.instance import Instance, Part, compact
+from penstock.passes.planning.problem import AllowedOffsets, Problem, lower_bound, peak
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,11 @@ def obstacle(problem: Problem) -> Obstacle | None:
     """
     bound, capacity = lower_bound(problem), problem.capacity
     for buffer in problem.buffers:
-        if buffer.banks is not None and buffer.offset is None and not allowed_places(buffer, problem.bank_size):
+        if (
+            buffer.banks is not None
+            and buffer.offset is None
+            and not AllowedOffsets.of(buffer, problem.bank_size).ranges
+        ):
             reason = (
                 f"buffer {buffer.id} of {buffer.size:,} bytes, aligned to {buffer.alignment}, fits none of its banks"
             )

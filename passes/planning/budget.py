@@ -29,9 +29,17 @@ class Budget:
     @property
     def over(self) -> bool:
         """Whether nothing is left."""
-        if self.steps is not None and self.spent >= self.steps:
-            return True
-        return self.seconds is not None and perf_counter() - self.start >= self.seconds
+        return self.steps_left == 0 or self.seconds_left == 0
+
+    @property
+    def steps_left(self) -> int | None:
+        """Steps that may still be taken; None where they are not limited."""
+        return None if self.steps is None else max(self.steps - self.spent, 0)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds that it may still take; None where they are not limited."""
+        return None if self.seconds is None else max(self.seconds - (perf_counter() - self.start), 0)
 
     def slice(self, steps: int) -> int:
         """How many steps to take next, at most as many as asked for; at least one as long as it is not over."""

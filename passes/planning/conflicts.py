@@ -3,7 +3,7 @@ Which buffers of a problem keep which apart, as arrays: what the heuristic plann
 
 A pair of buffers that are alive together forbids one span of relative offsets, or several where only windows of
 them are alive. Gaps in lifetimes, windows, and buffers of any size are all in those spans; alignments, banks and
-fixed offsets are all in the places that a buffer may take. So planners need to know of none of them.
+fixed offsets are all in the offsets that a buffer may have. So planners need to know of none of them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.passes.planning.instance import allowed_places
-from penstock.passes.planning.problem import FAR, Buffer, Plan, PlanError, Problem
+from penstock.passes.planning.problem import FAR, AllowedOffsets, Buffer, Plan, PlanError, Problem
 
 Array = NDArray[np.int64]
 
@@ -48,10 +47,10 @@ class Conflicts:
         return [entries[start:end] for start, end in pairwise(bounds)]
 
     @cached_property
-    def places(self) -> list[Places]:
-        """Where each buffer may lie."""
+    def allowed(self) -> list[AllowedOffsets]:
+        """The offsets that each buffer may have."""
         bank_size = self.problem.bank_size
-        return [Places.of(buffer, bank_size) for buffer in self.problem.buffers]
+        return [AllowedOffsets.of(buffer, bank_size) for buffer in self.problem.buffers]
 
     @cached_property
     def degrees(self) -> list[int]:
@@ -72,41 +71,6 @@ class Conflicts:
     def offsets(self, plan: Plan) -> list[int]:
         """The offsets of a plan by the numbers of the buffers."""
         return [plan.offsets[buffer.id] for buffer in self.problem.buffers]
-
-
-class Places:
-    """The offsets that a buffer may have: the multiples of `step` in `ranges`, which are closed and ascend."""
-
-    __slots__ = ("ranges", "step")
-
-    def __init__(self, step: int, ranges: tuple[tuple[int, int], ...]):
-        self.step = step
-        self.ranges = ranges
-
-    @classmethod
-    def of(cls, buffer: Buffer, bank_size: int | None) -> Places:
-        """The places of a buffer; none where it is larger than its banks."""
-        if buffer.offset is not None:
-            return cls(1, ((buffer.offset, buffer.offset),))
-        step = buffer.alignment
-        return cls(step, tuple((-(-low // step) * step, high) for low, high in allowed_places(buffer, bank_size)))
-
-    def lowest(self, offset: int) -> int:
-        """The lowest place at or above an offset; FAR if there is none."""
-        step = self.step
-        for start, end in self.ranges:
-            if offset <= end:
-                place = max(start, -(-offset // step) * step)
-                if place <= end:
-                    return place
-        return FAR
-
-    def highest(self, offset: int) -> int:
-        """The highest place at or below an offset; -1 if there is none."""
-        for start, end in reversed(self.ranges):
-            if offset >= start:
-                return min(offset, end) // self.step * self.step
-        return -1
 
 
 def _check_range(problem: Problem) -> None:

@@ -1,7 +1,7 @@
 """
 The planner `cp-sat`: the constraint solver of OR-Tools, an optional package.
 
-Each buffer is a rectangle in time and bytes (several where it has gaps, one above the other's place) with a fixed
+Each buffer is a rectangle in time and bytes (several where it has gaps, all at one offset) with a fixed
 time, and no two overlap. All is counted in the greatest common divisor of what sizes and places are multiples of.
 First the solver is asked whether some plan reaches what is wanted, the capacity and then the lower bound, which it
 answers much better than how low a plan can get; what time is left goes into that. A step is a ten-thousandth of the
@@ -10,15 +10,16 @@ solver's deterministic time, about a millisecond.
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
 from importlib import import_module
-from math import gcd
+from itertools import chain
 from typing import Any
 
 from penstock.dialects.diagnostics import UserError
+from penstock.passes.planning.bounds import sufficient_height
+from penstock.passes.planning.budget import Budget
+from penstock.passes.planning.instance import common_unit
 from penstock.passes.planning.one_pass import first_fit_by_size
-from penstock.passes.planning.problem import Buffer, Limits, Outcome, Plan, Problem, height, lower_bound
+from penstock.passes.planning.problem import AllowedOffsets, Buffer, Limits, Outcome, Plan, Problem, height, lower_bound
 
 DEFAULT_STEPS = 2000
 """Where no limit is given."""
@@ -43,38 +44,29 @@ def plan(problem: Problem, limits: Limits) -> Outcome:
     if capacity is None or search.bound <= capacity:
         search.descend()
     infeasible = search.nowhere or (capacity is not None and search.bound > capacity)
-    return Outcome(search.best, search.bound, infeasible, search.steps)
+    return Outcome(search.best, search.bound, infeasible, search.budget.spent)
 
 
-@dataclass
 class _Search:
     """The best plan so far, and what is left of the limits."""
 
-    problem: Problem
-    limits: Limits
-    best: Plan | None = None
-    bound: int = 0
-    nowhere: bool = False
-    """Whether no plan exists, however large the memory is."""
-    steps: int = 0
-    began: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
+    def __init__(self, problem: Problem, limits: Limits):
         self.cp = _ortools()
-        self.bound = lower_bound(self.problem)
-        self.unit = unit_of(self.problem)
-        given = self.limits.steps is not None or self.limits.seconds is not None
-        self.most = self.limits.steps if given else DEFAULT_STEPS
+        self.problem = problem
+        self.limits = limits
+        self.budget = Budget(limits, DEFAULT_STEPS)
+        self.best: Plan | None = None
+        self.bound = lower_bound(problem)
+        self.unit = unit_of(problem)
+        self.nowhere = False
+        """Whether no plan exists, however large the memory is."""
 
     @property
     def peak(self) -> int:
         """Of the best plan; without one, more than any plan needs."""
         if self.best is not None:
             return height(self.problem, self.best)
-        banks = [max(b.banks) + 1 for b in self.problem.buffers if b.banks is not None]
-        fixed = [b.offset + b.size for b in self.problem.buffers if b.offset is not None]
-        top = max([(self.problem.bank_size or 0) * max(banks, default=0), *fixed])
-        return top + sum(b.size + b.alignment for b in self.problem.buffers) + 1
+        return sufficient_height(self.problem, self.bound) + 1
 
     @property
     def is_done(self) -> bool:
@@ -106,13 +98,11 @@ class _Search:
         options = solver.parameters
         options.num_workers = 1
         options.random_seed = self.limits.seed % (1 << 31)
-        if self.most is not None:
-            if (left := self.most - self.steps) <= 0:
-                return
-            options.max_deterministic_time = left * share / _STEPS_PER_UNIT
-        if self.limits.seconds is not None:
-            if (seconds := self.limits.seconds - (time.monotonic() - self.began)) <= 0:
-                return
+        if self.budget.over:
+            return
+        if (steps := self.budget.steps_left) is not None:
+            options.max_deterministic_time = steps * share / _STEPS_PER_UNIT
+        if (seconds := self.budget.seconds_left) is not None:
             options.max_time_in_seconds = seconds * share
         model = _Model(self.cp, self.problem, self.unit, ceiling, self.bound if lowest else None)
         if cumulative:
@@ -121,7 +111,7 @@ class _Search:
         if self.best is not None and lowest:
             model.hint(self.best)
         status = solver.solve(model.model)
-        self.steps += max(1, round(solver.response_proto.deterministic_time * _STEPS_PER_UNIT))
+        self.budget.spend(max(1, round(solver.response_proto.deterministic_time * _STEPS_PER_UNIT)))
         if status in (self.cp.OPTIMAL, self.cp.FEASIBLE):
             self.take(model.plan(solver))
         if status == self.cp.INFEASIBLE:
@@ -150,10 +140,10 @@ class _Model:
             self.model.minimize(peak)
         for buffer in problem.buffers:
             step = 1 if buffer.offset is not None else max(1, buffer.alignment // unit)
-            domain = cp.Domain.from_intervals(_places(buffer, problem.bank_size, unit, step, top))
-            place = self.model.new_int_var_from_domain(domain, buffer.id)
-            self.offsets[buffer.id] = place, step * unit
-            offset = place * step
+            domain = cp.Domain.from_intervals(_offsets_in_steps(buffer, problem.bank_size, step * unit, ceiling))
+            number = self.model.new_int_var_from_domain(domain, buffer.id)
+            self.offsets[buffer.id] = number, step * unit
+            offset = number * step
             if peak is not None:
                 self.model.add(offset + buffer.size // unit <= peak)
             for (lower, upper), (low, high) in buffer.pieces:
@@ -176,26 +166,19 @@ class _Model:
             self.model.add_cumulative([its for _, _, its in self.pieces], durations, span)
 
     def hint(self, plan: Plan) -> None:
-        """Begin with the places of a plan."""
-        for id, (place, step) in self.offsets.items():
-            self.model.add_hint(place, plan.offsets[id] // step)
+        """Begin with the offsets of a plan."""
+        for id, (number, step) in self.offsets.items():
+            self.model.add_hint(number, plan.offsets[id] // step)
 
     def plan(self, solver: Any) -> Plan:
-        return Plan({id: solver.value(place) * step for id, (place, step) in self.offsets.items()})
+        return Plan({id: solver.value(number) * step for id, (number, step) in self.offsets.items()})
 
 
-def _places(buffer: Buffer, bank_size: int | None, unit: int, step: int, top: int) -> list[tuple[int, int]]:
-    """The closed ranges that a buffer's offset may be in, in steps of so many units; one that is empty if none."""
-    size = buffer.size // unit
-    if buffer.offset is not None:
-        at = buffer.offset // unit
-        return [(at, at)] if buffer.offset // unit + size <= top else [(1, 0)]
-    spans = [(0, top)]
-    if buffer.banks is not None and bank_size is not None:
-        bank = bank_size // unit
-        spans = [(number * bank, min(top, (number + 1) * bank)) for number in sorted(buffer.banks)]
-    ranges = [(-(-start // step), (end - size) // step) for start, end in spans]
-    return [(first, last) for first, last in ranges if first <= last] or [(1, 0)]
+def _offsets_in_steps(buffer: Buffer, bank_size: int | None, step: int, ceiling: int) -> list[tuple[int, int]]:
+    """The closed ranges that a buffer's offset may be in, in steps of so many bytes; one that is empty if none."""
+    ranges = AllowedOffsets.of(buffer, bank_size).ranges
+    ends = ((low // step, min(high, ceiling - buffer.size) // step) for low, high in ranges)
+    return [(first, last) for first, last in ends if first <= last] or [(1, 0)]
 
 
 def unit_of(problem: Problem) -> int:
@@ -205,15 +188,10 @@ def unit_of(problem: Problem) -> int:
     In a plan in which no buffer can move down alone, each lies at the bottom, at a fixed place, at the start of a
     bank or at the end of others, rounded up to its alignment.
     """
-    unit = 0
-    for buffer in problem.buffers:
-        unit = gcd(unit, buffer.size, buffer.offset or 0, *(byte for window in buffer.windows for byte in window))
+    numbers = [number for b in problem.buffers for number in (b.size, b.offset or 0, *chain(*b.windows))]
     if problem.bank_size is not None and any(buffer.banks is not None for buffer in problem.buffers):
-        unit = gcd(unit, problem.bank_size)
-    alignments = {buffer.alignment for buffer in problem.buffers if buffer.offset is None}
-    while unit and (odd := [each for each in alignments if each % unit and unit % each]):
-        unit = gcd(unit, *odd)
-    return unit or 1
+        numbers.append(problem.bank_size)
+    return common_unit(numbers, (buffer.alignment for buffer in problem.buffers if buffer.offset is None))
 
 
 def _ortools() -> Any:

@@ -138,7 +138,7 @@ def _fixed_offsets(conflicts: Conflicts) -> list[int]:
 def _state(conflicts: Conflicts, offsets: Sequence[int]) -> State:
     """A problem, and offsets to begin with: -1 where a buffer has none yet."""
     count = len(offsets)
-    ranges = [place.ranges for place in conflicts.places]
+    ranges = [allowed.ranges for allowed in conflicts.allowed]
     widest = int(np.diff(conflicts.first).max(initial=0))
     state = State(_POINTERS, _NUMBERS)
     state.set_numbers(count=count)
@@ -148,7 +148,7 @@ def _state(conflicts: Conflicts, offsets: Sequence[int]) -> State:
         other=conflicts.other,
         low=conflicts.low,
         high=conflicts.high,
-        alignments=np.array([place.step for place in conflicts.places], np.int64),
+        alignments=np.array([allowed.step for allowed in conflicts.allowed], np.int64),
         first_range=np.cumsum([0, *map(len, ranges)]),
         range_start=np.array([start for each in ranges for start, _ in each], np.int64),
         range_end=np.array([end for each in ranges for _, end in each], np.int64),

@@ -20,7 +20,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.passes.planning.problem import FAR, Buffer, PlanError, Problem, Window
+from penstock.passes.planning.problem import FAR, AllowedOffsets, Buffer, Problem, Window
 
 Numbers = NDArray[np.int64]
 
@@ -113,20 +113,6 @@ class _Piece:
         return gcd(self.buffer.alignment, self.window[0])
 
 
-def allowed_places(buffer: Buffer, bank_size: int | None) -> tuple[tuple[int, int], ...]:
-    """Where the offset of a buffer may lie: spans of bytes, both ends included, ascending; none if it fits nowhere."""
-    if buffer.banks is None:
-        spans = [(0, FAR)]
-    elif bank_size is None:
-        raise PlanError(f"buffer {buffer.id} names banks, and the problem has no bank size")
-    else:
-        spans = [(bank * bank_size, (bank + 1) * bank_size - buffer.size) for bank in sorted(set(buffer.banks))]
-    if (fixed := buffer.offset) is not None:
-        fits = fixed % buffer.alignment == 0 and any(low <= fixed <= high for low, high in spans)
-        return ((fixed, fixed),) if fits else ()
-    return tuple((low, high) for low, high in spans if -(-low // buffer.alignment) * buffer.alignment <= high)
-
-
 def compact(problem: Problem) -> Instance:
     """
     The arrays of a problem.
@@ -137,10 +123,10 @@ def compact(problem: Problem) -> Instance:
     groups: list[list[Buffer]] = []
     reach = None
     for buffer in sorted(problem.buffers, key=lambda buffer: buffer.lower):
-        places = allowed_places(buffer, problem.bank_size)
+        lowest = AllowedOffsets.of(buffer, problem.bank_size).lowest(0)
         # one that fits nowhere stays, whatever its size, so that no plan is found
-        if not buffer.size and places:
-            empty[buffer.id] = -(-places[0][0] // buffer.alignment) * buffer.alignment
+        if not buffer.size and lowest != FAR:
+            empty[buffer.id] = lowest
             continue
         if reach is None or buffer.lower >= reach:
             groups.append([])
@@ -174,8 +160,11 @@ def _part(buffers: list[Buffer], bank_size: int | None) -> Part:
             sections[piece].append(index)
     near = _near(sections, members)
     sizes = _rounded(pieces, near)
-    allowed = tuple(allowed_places(piece.buffer, bank_size) for piece in pieces)
-    unit = _unit(pieces, sizes, bank_size)
+    allowed = tuple(AllowedOffsets.of(piece.buffer, bank_size).ranges for piece in pieces)
+    numbers = [*sizes, *(piece.window[0] for piece in pieces), *(buffer.offset or 0 for buffer in buffers)]
+    if any(buffer.banks is not None for buffer in buffers):
+        numbers.append(bank_size or 0)
+    unit = common_unit(numbers, (buffer.alignment for buffer in buffers))
     return Part(
         buffers=tuple(piece.buffer for piece in pieces),
         unit=unit,
@@ -251,13 +240,11 @@ def _rounded(pieces: list[_Piece], near: Rows) -> list[int]:
     return sizes
 
 
-def _unit(pieces: list[_Piece], sizes: list[int], bank_size: int | None) -> int:
-    unit = gcd(*sizes, *(piece.window[0] for piece in pieces), *(piece.buffer.offset or 0 for piece in pieces))
-    if any(piece.buffer.banks is not None for piece in pieces):
-        unit = gcd(unit, bank_size or 0)
-    alignments = sorted({piece.buffer.alignment for piece in pieces})
-    while rest := [each for each in alignments if unit % each and each % unit]:
-        unit = gcd(unit, rest[0])
+def common_unit(numbers: Iterable[int], alignments: Iterable[int]) -> int:
+    """The largest number of bytes that divides all `numbers` and of each alignment is a divisor or a multiple."""
+    unit, left = gcd(*numbers), sorted(set(alignments))
+    while unit and (odd := [each for each in left if unit % each and each % unit]):
+        unit = gcd(unit, odd[0])
     return max(unit, 1)
 
 

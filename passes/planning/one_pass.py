@@ -1,5 +1,5 @@
 """
-One-pass planners: the buffers in some order, each at the lowest place that is free (first fit), or in the smallest
+One-pass planners: the buffers in some order, each at the lowest offset that is free (first fit), or in the smallest
 gap that holds it (best fit).
 
 The orders are those of the field: by size (the default of TensorFlow Lite and of many others), by start (the order
@@ -65,38 +65,35 @@ ORDERS: tuple[Order, ...] = (by_size, by_urgency, by_conflicts, by_area, by_star
 
 
 def first_fit(conflicts: Conflicts, buffer: int, offsets: Sequence[int]) -> int:
-    """The lowest place of a buffer that is free."""
-    taken = _taken(conflicts, buffer, offsets)
-    places = conflicts.places[buffer]
-    place = places.lowest(0)
-    for start, end in taken:
-        if place <= start:
+    """The lowest offset of a buffer that is free."""
+    allowed = conflicts.allowed[buffer]
+    found = allowed.lowest(0)
+    for start, end in _taken(conflicts, buffer, offsets):
+        if found <= start:
             break
-        if place < end:
-            place = places.lowest(end)
-    return place
+        if found < end:
+            found = allowed.lowest(end)
+    return found
 
 
 def best_fit(conflicts: Conflicts, buffer: int, offsets: Sequence[int]) -> int:
-    """The lowest place in the smallest gap that holds a buffer; above all others if none does."""
-    taken = _taken(conflicts, buffer, offsets)
-    places = conflicts.places[buffer]
-    place = places.lowest(0)
+    """The lowest offset in the smallest gap that holds a buffer; above all others if none does."""
+    allowed = conflicts.allowed[buffer]
+    found = allowed.lowest(0)
     best, least = FAR, FAR
-    for start, end in taken:
-        if place <= start and start - place < least:
-            best, least = place, start - place
-        if place < end:
-            place = places.lowest(end)
-    return place if best == FAR else best
+    for start, end in _taken(conflicts, buffer, offsets):
+        if found <= start and start - found < least:
+            best, least = found, start - found
+        if found < end:
+            found = allowed.lowest(end)
+    return found if best == FAR else best
 
 
 def hinted_fit(conflicts: Conflicts, buffer: int, offsets: Sequence[int]) -> int:
-    """The hint of a buffer, where it has one and that is a place and free; the lowest place otherwise."""
+    """The hint of a buffer, where it has one that is allowed and free; the lowest offset otherwise."""
     hint = conflicts.problem.buffers[buffer].hint
-    if hint is not None and conflicts.places[buffer].lowest(hint) == hint:
-        taken = _taken(conflicts, buffer, offsets)
-        if not any(start < hint < end for start, end in taken):
+    if hint is not None and conflicts.allowed[buffer].lowest(hint) == hint:
+        if not any(start < hint < end for start, end in _taken(conflicts, buffer, offsets)):
             return hint
     return first_fit(conflicts, buffer, offsets)
 
@@ -108,7 +105,7 @@ def by_hint(conflicts: Conflicts) -> list[int]:
 
 
 def place_in_order(conflicts: Conflicts, order: Sequence[int], fit: Fit = first_fit) -> list[int] | None:
-    """The offsets of all buffers, placed in an order; None where one finds no place, as its banks are full."""
+    """The offsets of all buffers, placed in an order; None where the banks of one are full."""
     offsets = [-1 if buffer.offset is None else buffer.offset for buffer in conflicts.problem.buffers]
     for buffer in order:
         if offsets[buffer] < 0:

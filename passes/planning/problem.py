@@ -123,6 +123,42 @@ class Buffer:
         )
 
 
+class AllowedOffsets:
+    """The offsets that the own rules of a buffer allow: the multiples of `step` in `ranges`."""
+
+    __slots__ = ("ranges", "step")
+
+    def __init__(self, step: int, ranges: tuple[tuple[int, int], ...]):
+        self.step = step
+        self.ranges = ranges
+        """Closed, ascending; each begins with a multiple. None if the buffer fits nowhere."""
+
+    @classmethod
+    def of(cls, buffer: Buffer, bank_size: int | None) -> AllowedOffsets:
+        """Those of a buffer; raises PlanError where it names banks and there is no bank size."""
+        step, fixed = buffer.alignment, buffer.offset
+        if buffer.banks is None:
+            ranges = [(0, FAR)]
+        elif bank_size is None:
+            raise PlanError(f"buffer {buffer.id} names banks, and the problem has no bank size")
+        else:
+            ends = ((bank * bank_size, (bank + 1) * bank_size - buffer.size) for bank in sorted(set(buffer.banks)))
+            ranges = [(first, high) for low, high in ends if (first := -(-low // step) * step) <= high]
+        if fixed is not None:
+            ranges = [(fixed, fixed) for low, high in ranges if low <= fixed <= high and fixed % step == 0]
+        return cls(step, tuple(ranges))
+
+    def lowest(self, offset: int) -> int:
+        """The lowest one at or above an offset; FAR if there is none."""
+        step = self.step
+        for start, end in self.ranges:
+            if offset <= end:
+                found = max(start, -(-offset // step) * step)
+                if found <= end:
+                    return found
+        return FAR
+
+
 @dataclass(frozen=True)
 class Problem:
     """Buffers that share one memory of `capacity` bytes; None stands for as much as it takes."""
@@ -233,18 +269,14 @@ def lower_bound(problem: Problem) -> int:
 
 
 def _lowest_end(problem: Problem, buffer: Buffer) -> int:
-    """Where a buffer ends in an empty memory at the lowest place that its own rules allow."""
+    """Where a buffer ends in an empty memory at the lowest offset that its own rules allow."""
     if buffer.offset is not None:
         return buffer.offset + buffer.size
-    if buffer.banks is None or problem.bank_size is None:
+    if buffer.banks is None:
         return buffer.size
-    ends: list[int] = []
-    for bank in buffer.banks:
-        start = -(-bank * problem.bank_size // buffer.alignment) * buffer.alignment
-        if start + buffer.size <= (bank + 1) * problem.bank_size:
-            ends.append(start + buffer.size)
-    # A buffer that its alignment keeps out of all of its banks has no place; that is for a planner to find out.
-    return min(ends, default=buffer.size)
+    lowest = AllowedOffsets.of(buffer, problem.bank_size).lowest(0)
+    # That the rules of a buffer allow no offset is for a planner to find out.
+    return buffer.size + (0 if lowest == FAR else lowest)
 
 
 def validate(problem: Problem, plan: Plan) -> None:

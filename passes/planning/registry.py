@@ -14,10 +14,11 @@ my-planner = "my_package.planners:plan"
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.passes.planning.bounds import obstacle
@@ -31,30 +32,37 @@ GROUP = "penstock.planners"
 DEFAULT_PLANNER = "portfolio"
 
 
-def _entries() -> dict[str, EntryPoint]:
-    return _entries_on(tuple(sys.path))
+def entries(group: str) -> Mapping[str, EntryPoint]:
+    """What installed packages offer in a group of entry points, by name, in alphabetical order."""
+    return _entries_on(group, tuple(sys.path))
 
 
-@lru_cache(maxsize=8)
-def _entries_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+@lru_cache(maxsize=16)
+def _entries_on(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
     """What is installed along `path`, looked up once: it takes longer than most problems do."""
-    return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
+    return {entry.name: entry for entry in sorted(entry_points(group=group), key=lambda entry: entry.name)}
+
+
+def load_entry(group: str, name: str, kind: str) -> Any:
+    """What a package offers as `name`; raises UserError, with the nearest name, where no `kind` is called so."""
+    found = entries(group)
+    if name in found:
+        return found[name].load()
+    near = did_you_mean(name, found)
+    raise UserError(
+        f'no {kind} is called "{name}"',
+        notes=[*([near] if near else []), f"there are {', '.join(found)}"],
+    )
 
 
 def planner_names() -> tuple[str, ...]:
     """All names that `planner` knows, in alphabetical order."""
-    return tuple(_entries())
+    return tuple(entries(GROUP))
 
 
 def planner(name: str) -> Planner:
     """The planner `name`; raises UserError, with the nearest name, if there is none."""
-    if (entry := _entries().get(name)) is not None:
-        return entry.load()
-    near = did_you_mean(name, planner_names())
-    raise UserError(
-        f'no planner is called "{name}"',
-        notes=[*([near] if near else []), f"there are {', '.join(planner_names())}"],
-    )
+    return load_entry(GROUP, name, "planner")
 
 
 def solve(problem: Problem, name: str = DEFAULT_PLANNER, limits: Limits | None = None) -> Outcome:

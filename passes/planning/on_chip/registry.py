@@ -1,7 +1,7 @@
 """
 Strategies by name, through the entry point group `penstock.on_chip_strategies`: ours and those of other packages.
 
-A strategy is a function from a `OnChipProblem` and `Options` to a `OnChipAllocation`; whatever it returns is checked.
+A strategy is a function from an `OnChipProblem` and `Options` to an `OnChipAllocation`; whatever it returns is checked.
 
 ```toml
 [project.entry-points."penstock.on_chip_strategies"]
@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 
-from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.diagnostics import UserError
 from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, validate_allocation
 from penstock.passes.planning.problem import PlanError
-from penstock.passes.planning.registry import DEFAULT_PLANNER
+from penstock.passes.planning.registry import DEFAULT_PLANNER, entries, load_entry
 
 GROUP = "penstock.on_chip_strategies"
 """The entry point group of strategies."""
@@ -41,24 +40,14 @@ class Options:
 Strategy = Callable[[OnChipProblem, Options], OnChipAllocation]
 
 
-def _entries() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
-
-
 def strategy_names() -> tuple[str, ...]:
     """All names that `strategy` knows, in alphabetical order."""
-    return tuple(_entries())
+    return tuple(entries(GROUP))
 
 
 def strategy(name: str) -> Strategy:
     """The strategy `name`; raises UserError, with the nearest name, if there is none."""
-    if (entry := _entries().get(name)) is not None:
-        return entry.load()
-    near = did_you_mean(name, strategy_names())
-    raise UserError(
-        f'no on-chip allocation strategy is called "{name}"',
-        notes=[*([near] if near else []), f"there are {', '.join(strategy_names())}"],
-    )
+    return load_entry(GROUP, name, "on-chip allocation strategy")
 
 
 def decide(problem: OnChipProblem, name: str = DEFAULT_STRATEGY, options: Options | None = None) -> OnChipAllocation:

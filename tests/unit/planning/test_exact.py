@@ -10,9 +10,10 @@ import pytest
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.planning.bounds import strong_lower_bound
 from penstock.passes.planning.exact import Minimiser, plan
-from penstock.passes.planning.instance import allowed_places, compact
+from penstock.passes.planning.instance import compact
 from penstock.passes.planning.native import is_available
 from penstock.passes.planning.problem import (
+    AllowedOffsets,
     Buffer,
     Interval,
     Limits,
@@ -113,13 +114,13 @@ def test_banks_without_a_bank_size_are_refused() -> None:
         compact(Problem((Buffer("a", ((0, 1),), 1, banks=(0,)),)))
 
 
-def test_allowed_places_are_those_of_banks_alignment_and_fixed_offset_together() -> None:
+def test_allowed_offsets_are_those_of_banks_alignment_and_fixed_offset_together() -> None:
     buffer = Buffer("a", ((0, 1),), 6, alignment=4, banks=(2, 0))
-    assert allowed_places(buffer, 10) == ((0, 4), (20, 24))
+    assert AllowedOffsets.of(buffer, 10).ranges == ((0, 4), (20, 24))
     # only 12 is aligned in bank 1, and from there the buffer would leave it
-    assert allowed_places(replace(buffer, size=9, banks=(1,)), 10) == ()
-    assert allowed_places(replace(buffer, offset=20), 10) == ((20, 20),)
-    assert allowed_places(replace(buffer, offset=8), 10) == ()
+    assert AllowedOffsets.of(replace(buffer, size=9, banks=(1,)), 10).ranges == ()
+    assert AllowedOffsets.of(replace(buffer, offset=20), 10).ranges == ((20, 20),)
+    assert AllowedOffsets.of(replace(buffer, offset=8), 10).ranges == ()
 
 
 # Bounds
