@@ -46,8 +46,13 @@ from penstock.dialects.machine import (
     UnitOp,
 )
 from penstock.lowering.machine_reach import reach_faults
-from penstock.lowering.scalar_expression import ExpressionFault, scalar_type
-from penstock.lowering.tensor_expression import Behaviour, OperandDecl, build_behaviour
+from penstock.lowering.tensor_expression import (
+    Behaviour,
+    ExpressionFault,
+    OperandDecl,
+    build_behaviour,
+    scalar_type,
+)
 from penstock.lowering.toml_positions import Path, Position, Positions
 
 PART_KINDS: dict[str, type[MachinePart]] = {

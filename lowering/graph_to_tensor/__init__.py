@@ -22,11 +22,11 @@ from penstock.lowering.graph_to_tensor import (
     reduction,
 )
 from penstock.lowering.graph_to_tensor.accumulation import Reduction, accumulate
-from penstock.lowering.graph_to_tensor.body import Body
 from penstock.lowering.graph_to_tensor.driver import GraphToTensorPass
 from penstock.lowering.graph_to_tensor.elementwise import pointwise
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Split, loops
+from penstock.lowering.scalar_body import Body
 
 __all__ = [
     "Body",

@@ -15,9 +15,9 @@ from xdsl.ir import Attribute, SSAValue
 
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_float
-from penstock.lowering.graph_to_tensor.body import Body, Compute, highest, lowest
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder
 from penstock.lowering.graph_to_tensor.shapes import Dims, Split, element_of, loops, shape_of, signless
+from penstock.lowering.scalar_body import Body, Compute, highest, lowest
 
 
 @dataclass(frozen=True)

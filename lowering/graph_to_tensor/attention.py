@@ -32,10 +32,10 @@ from xdsl.rewriter import InsertPoint
 from penstock.dialects import graph
 from penstock.dialects.element_types import DType, numpy_dtype
 from penstock.dialects.graph.accumulator import summed_in
-from penstock.lowering.graph_to_tensor.body import Body, Compute
 from penstock.lowering.graph_to_tensor.contraction import multiply_add
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, element_of, loops, shape_of
+from penstock.lowering.scalar_body import Body, Compute
 from penstock.passes.index_builder import Index, materialize
 from penstock.passes.planning.attention_blocks import MAX_BLOCK, even_blocks
 from penstock.passes.tensor.tile_nest import Span, insert_slice, slice_of

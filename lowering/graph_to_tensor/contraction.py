@@ -12,9 +12,9 @@ from penstock.dialects.graph.accumulator import holds, summed_in
 from penstock.dialects.graph.base import is_float, is_integer, is_unsigned
 from penstock.dialects.graph.layout import Layout, Part, image_layout, spatial_dims
 from penstock.lowering.graph_to_tensor.accumulation import SUM, accumulate, rounded
-from penstock.lowering.graph_to_tensor.body import Body, Compute
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, Split, element_of, loops, shape_of, signless, windowed
+from penstock.lowering.scalar_body import Body, Compute
 
 
 def stored_factor(value: SSAValue) -> SSAValue:

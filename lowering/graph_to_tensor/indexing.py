@@ -24,9 +24,9 @@ from penstock.dialects import graph
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_unsigned
 from penstock.lowering.graph_to_tensor.accumulation import rounded
-from penstock.lowering.graph_to_tensor.body import Body, Compute
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import element_of, loops, shape_of, signless
+from penstock.lowering.scalar_body import Body, Compute
 from penstock.passes.tensor.tile_nest import Span, insert_slice, slice_of
 
 Place: TypeAlias = int | SSAValue

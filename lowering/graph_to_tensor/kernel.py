@@ -35,7 +35,6 @@ from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.graph.elementwise import PointwiseOp
 from penstock.dialects.graph.formula import Scalar
 from penstock.dialects.registry import Registry
-from penstock.lowering.graph_to_tensor.body import Body, Compute, constant_attribute
 from penstock.lowering.graph_to_tensor.shapes import (
     Dims,
     Split,
@@ -46,6 +45,7 @@ from penstock.lowering.graph_to_tensor.shapes import (
     signless,
     tensor_type,
 )
+from penstock.lowering.scalar_body import Body, Compute, constant_attribute
 from penstock.passes.analysis.kernels import rounds_each_step
 from penstock.passes.tensor.reshape import emit_reshape
 

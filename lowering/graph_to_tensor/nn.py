@@ -9,10 +9,10 @@ from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
 from penstock.lowering.graph_to_tensor.accumulation import MAX, SUM, reduce, rounded, widened
-from penstock.lowering.graph_to_tensor.body import Body
 from penstock.lowering.graph_to_tensor.contraction import contract, stored_factor
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import element_of, loops, shape_of
+from penstock.lowering.scalar_body import Body
 
 
 @lowers(graph.GemmOp)

@@ -14,7 +14,6 @@ from penstock.dialects import graph
 from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.graph.layout import spatial_dims
 from penstock.lowering.graph_to_tensor.accumulation import MAX, SUM, Reduction, accumulate
-from penstock.lowering.graph_to_tensor.body import Body
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import (
     element_of,
@@ -23,6 +22,7 @@ from penstock.lowering.graph_to_tensor.shapes import (
     signless,
     windowed,
 )
+from penstock.lowering.scalar_body import Body
 
 
 @dataclass(frozen=True)

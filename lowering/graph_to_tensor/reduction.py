@@ -22,9 +22,9 @@ from penstock.lowering.graph_to_tensor.accumulation import (
     reduce,
     rounded,
 )
-from penstock.lowering.graph_to_tensor.body import Body
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, element_of, loops, shape_of
+from penstock.lowering.scalar_body import Body
 
 REDUCTIONS: dict[type[graph.ReductionOp], Reduction] = {
     graph.ReduceSumOp: SUM,

@@ -23,8 +23,13 @@ from penstock.lowering.from_machine_toml import (
     shipped_machines,
     validate,
 )
-from penstock.lowering.scalar_expression import ExpressionFault, scalar_type
-from penstock.lowering.tensor_expression import Behaviour, OperandDecl, build_behaviour
+from penstock.lowering.tensor_expression import (
+    Behaviour,
+    ExpressionFault,
+    OperandDecl,
+    build_behaviour,
+    scalar_type,
+)
 from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import locate
 

@@ -19,8 +19,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.scalar_expression import scalar_type
-from penstock.lowering.tensor_expression import OperandDecl, build_behaviour
+from penstock.lowering.tensor_expression import OperandDecl, build_behaviour, scalar_type
 from penstock.passes.analysis.access import access_of, unify
 from penstock.passes.analysis.kernels import is_contraction, kernels, multiply_accumulates
 from penstock.runtime.interpreter import run_module
