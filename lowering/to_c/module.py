@@ -17,7 +17,7 @@ from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.element_types import DType
 from penstock.dialects.functions import body_block
 from penstock.dialects.machine import find_target
-from penstock.lowering.to_c.aliasing import restricted_arguments, written_arguments
+from penstock.lowering.to_c.aliasing import data_flows, restricted_arguments
 from penstock.lowering.to_c.control import emit_block
 from penstock.lowering.to_c.emitter import FunctionEmitter, Program, refuse, view_of_type
 from penstock.lowering.to_c.memory import global_definition, scope_field
@@ -157,14 +157,9 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     target = find_target(module)
     globals_ = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, memref.GlobalOp)}
     symbols = {symbol: f"{name}_{identifier(symbol)}" for symbol in (*functions, *globals_)}
-    program = Program(
-        target,
-        functions,
-        symbols,
-        globals_,
-        written_arguments(functions, target),
-        restricted_arguments(functions, ENTRY),
-    )
+    flows = data_flows(functions)
+    written = {symbol: flow.summary.writes for symbol, flow in flows.items()}
+    program = Program(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
     _check_inputs(entry, roles, program.written[ENTRY])
     kernels = tuple(
         _kernel(program, name, symbol, function) for symbol, function in functions.items() if symbol != ENTRY
