@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu", action="store_true", help="durations are CPU seconds, not those of a clock")
     parser.addoption("--eighth", type=int, help="of the selected tests, run those whose name's CRC-32 is this modulo 8")
 
 
@@ -39,6 +41,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if crc32(item.nodeid.encode()) % 8 != number % 8]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if crc32(item.nodeid.encode()) % 8 == number % 8]
+
+
+_measured_until = pytest.StashKey[float]()
+
+
+def _cpu_seconds() -> float:
+    """Of this process and the children it waited for."""
+    return time.process_time() + sum(os.times()[2:4])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_measured_until] = _cpu_seconds()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With `--cpu`, what `--durations` and `--junit-xml` say does not depend on the load of the machine."""
+    report = yield
+    if item.config.getoption("cpu"):
+        now = _cpu_seconds()
+        report.duration = now - item.stash[_measured_until]
+        item.stash[_measured_until] = now
+    return report
 
 
 @dataclass(frozen=True)
