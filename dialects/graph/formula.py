@@ -1,16 +1,16 @@
 """
 Formulas of elementwise ops: what one element of the result is, stated once for all levels.
 
-A formula is written on `Scalar`s. What they stand for is up to the `ScalarArithmetic` behind them: arrays in the
-interpreter, scalars in the body of a `linalg.generic` in `graph-to-tensor`. The functions that every arithmetic has are
-those of the ops that have no other formula than their own name, and `expm1`, `log1p` and `greater_or_equal`.
+A formula is written on `Scalar`s. What these are is up to the `ScalarArithmetic` that they carry: arrays in the
+interpreter, scalars in the body of a `linalg.generic` in `graph-to-tensor`, tensors of the graph where a pass writes
+graph ops as expressions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -34,69 +34,75 @@ class Scalar(Generic[T]):
     value: T
     arithmetic: ScalarArithmetic[T]
 
-    def number(self, value: float) -> Scalar[T]:
+    def number(self, value: float) -> Self:
         """A number in the type of this element."""
-        return Scalar(self.arithmetic.like(value, self.value), self.arithmetic)
+        return self._of(self.arithmetic.like(value, self.value))
 
-    def apply(self, function: str, *others: Scalar[T] | float) -> Scalar[T]:
+    def apply(self, function: str, *others: Self | float) -> Self:
         """A function of this element and others."""
         values = [(each if isinstance(each, Scalar) else self.number(each)).value for each in others]
-        return Scalar(self.arithmetic.apply(function, self.value, *values), self.arithmetic)
+        return self._of(self.arithmetic.apply(function, self.value, *values))
 
-    def __add__(self, other: Scalar[T] | float) -> Scalar[T]:
+    def __add__(self, other: Self | float) -> Self:
         return self.apply("add", other)
 
-    def __mul__(self, other: Scalar[T] | float) -> Scalar[T]:
+    def __mul__(self, other: Self | float) -> Self:
         return self.apply("mul", other)
 
-    def __radd__(self, other: float) -> Scalar[T]:
+    def __radd__(self, other: float) -> Self:
         return self.number(other) + self
 
-    def __rmul__(self, other: float) -> Scalar[T]:
+    def __rmul__(self, other: float) -> Self:
         return self.number(other) * self
 
-    def __sub__(self, other: Scalar[T] | float) -> Scalar[T]:
+    def __sub__(self, other: Self | float) -> Self:
         return self.apply("sub", other)
 
-    def __rsub__(self, other: float) -> Scalar[T]:
+    def __rsub__(self, other: float) -> Self:
         return self.number(other) - self
 
-    def __rtruediv__(self, other: float) -> Scalar[T]:
+    def __rtruediv__(self, other: float) -> Self:
         return self.number(other) / self
 
-    def __truediv__(self, other: Scalar[T] | float) -> Scalar[T]:
+    def __truediv__(self, other: Self | float) -> Self:
         return self.apply("div", other)
 
-    def __neg__(self) -> Scalar[T]:
+    def __neg__(self) -> Self:
         return self.apply("neg")
 
-    def __lt__(self, other: Scalar[T] | float) -> Scalar[T]:
+    def __lt__(self, other: Self | float) -> Self:
         return self.apply("less", other)
 
-    def __gt__(self, other: Scalar[T] | float) -> Scalar[T]:
+    def __gt__(self, other: Self | float) -> Self:
         return self.apply("greater", other)
 
-    def __ge__(self, other: Scalar[T] | float) -> Scalar[T]:
+    def __ge__(self, other: Self | float) -> Self:
         return self.apply("greater_or_equal", other)
 
-    def __abs__(self) -> Scalar[T]:
+    def __abs__(self) -> Self:
         return self.apply("abs")
 
-    def max(self, other: Scalar[T] | float) -> Scalar[T]:
+    def max(self, other: Self | float) -> Self:
         """The larger of the two; NaN if one of them is."""
         return self.apply("max", other)
 
-    def min(self, other: Scalar[T] | float) -> Scalar[T]:
+    def min(self, other: Self | float) -> Self:
         """The smaller of the two; NaN if one of them is."""
         return self.apply("min", other)
 
-    def clamp(self, low: float, high: float) -> Scalar[T]:
+    def clamp(self, low: float, high: float) -> Self:
         """max(low, min(high, x)); a NaN stays."""
         return self.min(high).max(low)
 
-    def where(self, then: Scalar[T], otherwise: Scalar[T]) -> Scalar[T]:
-        """`then` where this, a truth value, holds, else `otherwise`."""
-        return self.apply("where", then, otherwise)
+    def where(self, then: Self | float, otherwise: Self | float) -> Self:
+        """`then` where this, a truth value, holds, else `otherwise`; one of the two may be a number."""
+        like = then if isinstance(then, Scalar) else otherwise
+        assert isinstance(like, Scalar)
+        chosen = [each if isinstance(each, Scalar) else like.number(each) for each in (then, otherwise)]
+        return self.apply("where", *chosen)
+
+    def _of(self, value: T) -> Self:
+        return type(self)(value, self.arithmetic)
 
 
 def function(name: str) -> Callable[..., Any]:

@@ -1,5 +1,5 @@
 """
-The adjoint code under construction, the arithmetic that rules write it in, and the registry of rules.
+The adjoint code under construction, and the registry of rules.
 
 A rule belongs to a class of ops. It is called with the op and the code so far, in which `code.seed` is the adjoint of
 the op's result, and adds to the adjoints of those operands that the code `wants`:
@@ -11,28 +11,28 @@ def mul(code: AdjointCode, op: graph.MulOp) -> None:
     code.add(op.b, lambda: code.seed * code.term(op.a))
 ```
 
+Where only the first operand has an adjoint, a function with `@derivative` returns the contribution to it.
 A package that brings an op of its own registers a rule for it in the same way, beside the op.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
-import numpy as np
 from xdsl.dialects.builtin import LocationAttr, UnknownLoc
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import GraphOp, tensor_of
 from penstock.dialects.registry import Registry
 from penstock.dialects.weights import Array, WeightStore
+from penstock.passes.graph.terms import Term, TermBuilder
 from penstock.passes.graph.values import constant_of, derived
 
 Rule: TypeAlias = Callable[["AdjointCode", Any], None]
+Contribution: TypeAlias = Callable[["AdjointCode", Any], Term]
 
 RULES: Registry[Rule] = Registry()
 
@@ -40,103 +40,20 @@ gradient = RULES.register
 """Register the decorated function as the rule for classes of ops and those derived from them."""
 
 
-@dataclass(frozen=True)
-class Term:
-    """A value in the adjoint code. Python numbers in its arithmetic become scalars of its element type."""
+def derivative(*classes: type[Operation]) -> Callable[[Contribution], Contribution]:
+    """Register the decorated function for classes of ops: what it returns is added to the adjoint of operand 0."""
 
-    value: SSAValue
-    code: AdjointCode
+    def register(contribution: Contribution) -> Contribution:
+        def rule(code: AdjointCode, op: Operation) -> None:
+            code.add(op.operands[0], lambda: contribution(code, op))
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tensor_of(self.value).get_shape()
+        gradient(*classes)(rule)
+        return contribution
 
-    @property
-    def element_type(self) -> Attribute:
-        return tensor_of(self.value).element_type
-
-    def __add__(self, other: Operand) -> Term:
-        return self.with_(graph.AddOp, other)
-
-    def __sub__(self, other: Operand) -> Term:
-        return self.with_(graph.SubOp, other)
-
-    def __mul__(self, other: Operand) -> Term:
-        return self.with_(graph.MulOp, other)
-
-    def __truediv__(self, other: Operand) -> Term:
-        return self.with_(graph.DivOp, other)
-
-    def __radd__(self, other: float) -> Term:
-        return self._number(other) + self
-
-    def __rsub__(self, other: float) -> Term:
-        return self._number(other) - self
-
-    def __rmul__(self, other: float) -> Term:
-        return self._number(other) * self
-
-    def __rtruediv__(self, other: float) -> Term:
-        return self._number(other) / self
-
-    def __neg__(self) -> Term:
-        return self.apply(graph.NegOp)
-
-    def apply(self, op_class: Callable[[SSAValue], GraphOp]) -> Term:
-        """`op_class` of this value."""
-        return self.code.emit(op_class(self.value))
-
-    def with_(self, op_class: Callable[[SSAValue, SSAValue], GraphOp], other: Operand) -> Term:
-        """`op_class` of this value and another."""
-        return self.code.emit(op_class(self.value, self._number(other).value))
-
-    def where(self, then: Operand, otherwise: Operand, like: Term) -> Term:
-        """Where this, a truth value, holds `then`, else `otherwise`; numbers are of the element type of `like`."""
-        values = [like._number(each).value for each in (then, otherwise)]
-        return self.code.emit(graph.WhereOp(self.value, *values))
-
-    def as_number(self, like: Term) -> Term:
-        """A truth value as 0 or 1 in the element type of `like`."""
-        return self.code.emit(graph.CastOp(self.value, like.element_type))
-
-    def reshape(self, shape: Sequence[int]) -> Term:
-        """The same elements in another shape; this very value if it has it."""
-        return self if tuple(shape) == self.shape else self.code.emit(graph.ReshapeOp(self.value, shape))
-
-    def transpose(self, perm: Sequence[int]) -> Term:
-        """The dimensions in another order; this very value if they are in it."""
-        if list(perm) == list(range(len(perm))):
-            return self
-        return self.code.emit(graph.TransposeOp(self.value, perm=perm))
-
-    def expand(self, shape: Sequence[int]) -> Term:
-        """Repeated to a shape; this very value if it has it."""
-        return self if tuple(shape) == self.shape else self.code.emit(graph.ExpandOp(self.value, shape))
-
-    def sum(self, axes: Sequence[int], *, keepdims: bool = True) -> Term:
-        """The sum along axes; this very value if there are none."""
-        if not axes:
-            return self
-        return self.code.emit(graph.ReduceSumOp(self.value, axes=axes, keepdims=keepdims))
-
-    def fit(self, shape: Sequence[int]) -> Term:
-        """The adjoint of a value of `shape` that was broadcast to that of this term: sums along what was repeated."""
-        leading = len(self.shape) - len(shape)
-        assert leading >= 0
-        if self.shape[leading:] == tuple(shape):
-            return self.sum(range(leading), keepdims=False)
-        repeated = [dim for dim, size in enumerate(shape, leading) if size == 1 and self.shape[dim] != 1]
-        summed = self.sum([*range(leading), *repeated])
-        return summed.reshape(summed.shape[leading:]).expand(shape)
-
-    def _number(self, other: Operand) -> Term:
-        return other if isinstance(other, Term) else self.code.number(other, self.element_type)
+    return register
 
 
-Operand: TypeAlias = Term | float
-
-
-class AdjointCode:
+class AdjointCode(TermBuilder):
     """
     Adjoint code at the end of a block, and the adjoints of values so far.
 
@@ -145,11 +62,11 @@ class AdjointCode:
     """
 
     def __init__(self, block: Block, active: set[SSAValue], store: WeightStore):
+        super().__init__()
         self._block = block
         self._active = active
         self._store = store
         self._location: LocationAttr = UnknownLoc()
-        self._numbers: dict[tuple[float, Attribute], Term] = {}
         self._adjoints: dict[SSAValue, Term] = {}
         self._seed: Term | None = None
 
@@ -167,32 +84,12 @@ class AdjointCode:
         """The adjoint of `value` so far; None if nothing has come back to it."""
         return self._adjoints.get(value)
 
-    def term(self, value: SSAValue) -> Term:
-        """A value of the program."""
-        return Term(value, self)
-
-    def emit(self, op: GraphOp) -> Term:
-        """Append an op to the code."""
+    def append(self, op: GraphOp) -> None:
         op.location = self._location
         self._block.add_op(op)
-        return Term(op.result, self)
-
-    def number(self, number: float, element: Attribute) -> Term:
-        """A scalar."""
-        key = (number, element)
-        if key not in self._numbers:
-            array = np.asarray(number, numpy_dtype(element))
-            self._numbers[key] = self.array(array, "number")
-        return self._numbers[key]
 
     def array(self, array: Array, name: str) -> Term:
-        """A constant; `name` is for a weight of its own, if it does not fit into the text."""
         return self.emit(constant_of(array, f"gradient/{name}", self._store, self._location))
-
-    def zeros(self, like: SSAValue) -> Term:
-        """Zeros of the type of a value."""
-        tensor = tensor_of(like)
-        return self.number(0.0, tensor.element_type).expand(tensor.get_shape())
 
     def add(self, value: SSAValue | None, contribution: Callable[[], Term]) -> None:
         """
@@ -245,6 +142,6 @@ def refuse(op: Operation, why: str = "", note: str = "") -> NoReturn:
 
 
 def refuse_other_layouts(op: Operation, layout: str) -> None:
-    """Raise UserError for images whose channels are neither before the spatial dimensions nor behind them."""
+    """Raise UserError for images whose channels are neither before the spatial dimensions nor after them."""
     if layout not in (graph.NCHW, graph.NHWC):
         refuse(op, f'in the layout "{layout}"', "differentiate before the pass layout")

@@ -18,22 +18,10 @@ from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import IsConstantAlmostEverywhere, is_float
 from penstock.dialects.weights import WeightStore
-from penstock.passes.graph.gradients import (
-    rules_contraction,
-    rules_elementwise,
-    rules_reduction,
-    rules_shape,
-    rules_window,
-)
+from penstock.passes.graph.gradients import rules_contraction, rules_elementwise, rules_reduction, rules_shape
 from penstock.passes.graph.gradients.code import AdjointCode
 
-RULE_MODULES = (
-    rules_contraction,
-    rules_elementwise,
-    rules_reduction,
-    rules_shape,
-    rules_window,
-)
+RULE_MODULES = (rules_contraction, rules_elementwise, rules_reduction, rules_shape)
 """Where our rules are: importing them registers them."""
 
 NAME = "graph.name"
@@ -220,10 +208,7 @@ def _gradient(code: AdjointCode, target: _Target) -> SSAValue:
     found = [adjoint for value in target.values if (adjoint := code.adjoint_of(value)) is not None]
     if not found:
         return code.zeros(target.values[0]).value
-    total = found[0]
-    for adjoint in found[1:]:
-        total = total + adjoint
-    return total.value
+    return sum(found[1:], found[0]).value
 
 
 def _remove_dead(ops: Sequence[Operation]) -> None:

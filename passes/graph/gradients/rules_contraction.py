@@ -1,22 +1,39 @@
-"""Derivatives of matrix products and convolutions, which are matrix products and convolutions again."""
+"""
+Derivatives of matrix products and convolutions, which are matrix products and convolutions again, and of pooling.
+
+The adjoint of a maximum goes to its position in the window; equal maxima share it evenly. Windows that are side by
+side and cover the image need no more than repetition; others overlap, and their adjoints are added up.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
+import numpy as np
+
 from penstock.dialects import graph
-from penstock.dialects.graph import NCHW, tensor_of
-from penstock.passes.graph.gradients.code import AdjointCode, Term, gradient, refuse, refuse_other_layouts
-from penstock.passes.graph.gradients.geometry import padded, reversed_along, spread
+from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.graph import NCHW, channel_axis, tensor_of
+from penstock.passes.graph.gradients.code import (
+    AdjointCode,
+    Term,
+    derivative,
+    gradient,
+    refuse,
+    refuse_other_layouts,
+)
+from penstock.runtime.interpreter.graph.window import window_sizes
 
 
 def _matmul(a: Term, b: Term) -> Term:
-    return a.with_(graph.MatmulOp, b)
+    return a.apply("matmul", b)
 
 
-def _turned(matrix: Term) -> Term:
+def _transposed(matrix: Term) -> Term:
     """The last two dimensions exchanged."""
     rank = len(matrix.shape)
     return matrix.transpose([*range(rank - 2), rank - 1, rank - 2])
@@ -41,15 +58,15 @@ def matmul(code: AdjointCode, op: graph.MatmulOp) -> None:
         return code.seed.reshape([*batch, rows, columns])
 
     def of_a() -> Term:
-        found = _matmul(seed(), _turned(code.term(op.b).reshape(b_shape)))
+        found = _matmul(seed(), _transposed(code.term(op.b).reshape(b_shape)))
         return found.fit(a_shape).reshape(left)
 
     def of_b() -> Term:
         a = code.term(op.a).reshape(a_shape)
         if len(b_shape) == 2 and len(a_shape) > 2:  # one product whose inner dimension holds the batch
-            found = _matmul(_turned(a.reshape([-1, inner])), seed().reshape([-1, columns]))
+            found = _matmul(_transposed(a.reshape([-1, inner])), seed().reshape([-1, columns]))
         else:
-            found = _matmul(_turned(a), seed())
+            found = _matmul(_transposed(a), seed())
         return found.fit(b_shape).reshape(right)
 
     code.add(op.a, of_a)
@@ -58,7 +75,7 @@ def matmul(code: AdjointCode, op: graph.MatmulOp) -> None:
 
 @gradient(graph.GemmOp)
 def gemm(code: AdjointCode, op: graph.GemmOp) -> None:
-    """alpha seed B' and alpha A' seed, with the operands turned as they were, and beta times the seed."""
+    """alpha seed B' and alpha A' seed, with the operands transposed as they were, and beta times the seed."""
     _refuse_accumulator(op)
     alpha, beta = op.alpha.value.data, op.beta.value.data
     trans_a, trans_b = bool(op.trans_a), bool(op.trans_b)
@@ -105,7 +122,7 @@ class ConvGeometry:
 def adjoint_of_image(seed: Term, filters: Term, geometry: ConvGeometry, layout: str = NCHW) -> Term:
     """
     The adjoint of the image of a convolution: the seed, spread apart by the strides, convolved with the filters,
-    which have been turned (see `turned_filters`). With a window of one element the convolution comes first.
+    which have been exchanged (see `adjoint_filters`). With a window of one element the convolution comes first.
 
     See Dumoulin and Visin, "A guide to convolution arithmetic for deep learning", arXiv:1603.07285, chapter 4.
     """
@@ -114,8 +131,8 @@ def adjoint_of_image(seed: Term, filters: Term, geometry: ConvGeometry, layout: 
     given: dict[str, Any] = {"group": geometry.group, "layout": layout}
     is_point = set(geometry.kernel) == {1}
     if is_point:
-        seed = seed.code.emit(graph.ConvOp(seed.value, filters.value, **given))
-    apart = spread(seed, [*[1] * first, *geometry.strides, *[1] * rest])
+        seed = seed.emit(graph.ConvOp(seed.value, filters.value, **given))
+    apart = seed.spread([*[1] * first, *geometry.strides, *[1] * rest])
     low = [reach - pad for reach, pad in zip(geometry.reach, geometry.before, strict=True)]
     high = [
         size + reach - extent - before
@@ -124,15 +141,15 @@ def adjoint_of_image(seed: Term, filters: Term, geometry: ConvGeometry, layout: 
         )
     ]
     if is_point:
-        return padded(apart, [*[0] * first, *low, *[0] * rest], [*[0] * first, *high, *[0] * rest])
+        return apart.padded([*[0] * first, *low, *[0] * rest], [*[0] * first, *high, *[0] * rest])
     cut_low, cut_high = ([*[0] * first, *(min(each, 0) for each in side), *[0] * rest] for side in (low, high))
     if any(sum(extents) <= 0 for extents in zip(apart.shape, cut_low, cut_high, strict=True)):
-        # Every window lies in the padding.
+        # Every window is in the padding.
         channels = filters.shape[0] if layout == NCHW else filters.shape[-1]
         sizes = [channels, *geometry.size] if layout == NCHW else [*geometry.size, channels]
-        return seed.code.number(0.0, seed.element_type).expand([seed.shape[0], *sizes])
-    image = padded(apart, cut_low, cut_high)
-    return seed.code.emit(
+        return seed.number(0.0).expand([seed.shape[0], *sizes])
+    image = apart.padded(cut_low, cut_high)
+    return seed.emit(
         graph.ConvOp(
             image.value,
             filters.value,
@@ -143,17 +160,17 @@ def adjoint_of_image(seed: Term, filters: Term, geometry: ConvGeometry, layout: 
     )
 
 
-def turned_filters(filters: Term, group: int) -> Term:
+def adjoint_filters(filters: Term, group: int) -> Term:
     """Filters [O, C / group, window...] as [C, O / group, window...] with the window backwards."""
     outputs, inputs, *window = filters.shape
     spatial = range(2, 2 + len(window))
     if group == 1:
-        turned = filters.transpose([1, 0, *spatial])
+        exchanged = filters.transpose([1, 0, *spatial])
     else:
-        turned = filters.reshape([group, outputs // group, inputs, *window])
-        turned = turned.transpose([0, 2, 1, *(dim + 1 for dim in spatial)])
-        turned = turned.reshape([group * inputs, outputs // group, *window])
-    return reversed_along(turned, spatial)
+        exchanged = filters.reshape([group, outputs // group, inputs, *window])
+        exchanged = exchanged.transpose([0, 2, 1, *(dim + 1 for dim in spatial)])
+        exchanged = exchanged.reshape([group * inputs, outputs // group, *window])
+    return exchanged.reversed(spatial)
 
 
 def adjoint_of_filters(image: Term, seed: Term, geometry: ConvGeometry) -> Term:
@@ -176,10 +193,10 @@ def adjoint_of_filters(image: Term, seed: Term, geometry: ConvGeometry) -> Term:
     filters = seed.transpose([1, 0, *spatial])
     after = geometry.after(out)
     if any(size + cut <= 0 for size, cut in zip(geometry.size, after, strict=True)):
-        # Every window lies in the padding.
-        return seed.code.number(0.0, seed.element_type).expand([outputs, channels // group, *geometry.kernel])
-    images = padded(images, [0] * (2 + rank), [0, 0, *(min(each, 0) for each in after)])
-    found = image.code.emit(
+        # Every window is in the padding.
+        return seed.number(0.0).expand([outputs, channels // group, *geometry.kernel])
+    images = images.padded([0] * (2 + rank), [0, 0, *(min(each, 0) for each in after)])
+    found = image.emit(
         graph.ConvOp(
             images.value,
             filters.value,
@@ -197,12 +214,11 @@ def _adjoint_of_points(image: Term, seed: Term, geometry: ConvGeometry) -> Term:
     """The adjoint of filters of one element each: the seed times the elements that were read, over all places."""
     rank, counts = len(geometry.size), seed.shape[2:]
     batch_last = [1, 0, *range(2, 2 + rank)]
-    image = padded(image, [0, 0, *geometry.before], [0, 0, *geometry.after(counts)])
+    image = image.padded([0, 0, *geometry.before], [0, 0, *geometry.after(counts)])
     if image.shape[2:] != counts:
-        steps, sizes = [1, 1, *geometry.strides], [*image.shape[:2], *counts]
-        image = seed.code.emit(graph.SliceOp(image.value, starts=[0] * (2 + rank), sizes=sizes, steps=steps))
+        image = image.slice([0] * (2 + rank), [*image.shape[:2], *counts], [1, 1, *geometry.strides])
     rows, columns = (each.transpose(batch_last).reshape([each.shape[1], -1]) for each in (seed, image))
-    found = seed.code.emit(graph.GemmOp(rows.value, columns.value, trans_b=True))
+    found = seed.emit(graph.GemmOp(rows.value, columns.value, trans_b=True))
     return found.reshape([*found.shape, *geometry.kernel])
 
 
@@ -217,9 +233,6 @@ def conv(code: AdjointCode, op: graph.ConvOp) -> None:
     images = list(range(2 + rank)) if plain else [0, rank + 1, *range(1, rank + 1)]
     filters = list(range(2 + rank)) if plain else [rank + 1, rank, *range(rank)]
 
-    def out_of(value: Term, perm: list[int]) -> Term:
-        return value.transpose(perm)
-
     def into(value: Term, perm: list[int]) -> Term:
         return value.transpose([perm.index(dim) for dim in range(len(perm))])
 
@@ -233,13 +246,158 @@ def conv(code: AdjointCode, op: graph.ConvOp) -> None:
     )
 
     def of_image() -> Term:
-        turned = turned_filters(out_of(code.term(op.w), filters), geometry.group)
-        return into(adjoint_of_image(out_of(code.seed, images), turned, geometry), images)
+        exchanged = adjoint_filters(code.term(op.w).transpose(filters), geometry.group)
+        return into(adjoint_of_image(code.seed.transpose(images), exchanged, geometry), images)
 
     def of_filters() -> Term:
-        found = adjoint_of_filters(out_of(code.term(op.x), images), out_of(code.seed, images), geometry)
+        found = adjoint_of_filters(code.term(op.x).transpose(images), code.seed.transpose(images), geometry)
         return into(found, filters)
 
     code.add(op.x, of_image)
     code.add(op.w, of_filters)
     code.add(op.b, lambda: code.seed.sum([0, *images[2:]], keepdims=False))
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The positions of a sliding window."""
+
+    op: graph.PoolOp
+
+    @property
+    def first(self) -> int:
+        """The first spatial dimension."""
+        return 2 if self.op.layout.data == NCHW else 1
+
+    @property
+    def kernel(self) -> Sequence[int]:
+        return self.op.kernel_shape.get_values()
+
+    @property
+    def size(self) -> Sequence[int]:
+        """The spatial sizes of the image."""
+        return tensor_of(self.op.x).get_shape()[self.first : self.first + len(self.kernel)]
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """The number of positions along each spatial dimension."""
+        return self.op.result_type.get_shape()[self.first : self.first + len(self.kernel)]
+
+    @property
+    def are_tiles(self) -> bool:
+        """Whether the windows are side by side and cover the image."""
+        tiled = [count * size for count, size in zip(self.counts, self.kernel, strict=True)]
+        plain = not any(self.op.pads.get_values()) and set(self.op.dilations.get_values()) == {1}
+        return plain and list(self.op.strides.get_values()) == list(self.kernel) and tiled == list(self.size)
+
+    def all_dims(self, spatial: Sequence[int], other: int) -> list[int]:
+        """One entry for each dimension of the image: `spatial` ones, and `other` for the rest."""
+        rest = self.op.result_type.get_num_dims() - self.first - len(spatial)
+        return [*[other] * self.first, *spatial, *[other] * rest]
+
+    @property
+    def split_axes(self) -> list[int]:
+        """The dimensions within the window, where each spatial one is split into positions and what is in a window."""
+        return [self.first + 1 + 2 * dim for dim in range(len(self.kernel))]
+
+    @property
+    def split_shape(self) -> list[int]:
+        """For windows that are tiles: the shape of the image split in this way."""
+        shape = self.op.result_type.get_shape()
+        pairs = [size for pair in zip(self.counts, self.kernel, strict=True) for size in pair]
+        return [*shape[: self.first], *pairs, *shape[self.first + len(self.kernel) :]]
+
+    def each(self, value: Term) -> Term:
+        """A value of each window in a shape that broadcasts to that of the split image."""
+        sizes = [size for count in self.counts for size in (count, 1)]
+        return value.reshape([*value.shape[: self.first], *sizes, *value.shape[self.first + len(self.kernel) :]])
+
+    def offsets(self) -> list[list[int]]:
+        """For each element of a window, in row-major order, where it is from the first of its padded dimension."""
+        taps = product(*(range(size) for size in self.kernel))
+        return [[at * step for at, step in zip(tap, self.op.dilations.get_values(), strict=True)] for tap in taps]
+
+    def geometry(self, group: int = 1) -> ConvGeometry:
+        """That of a convolution with these windows."""
+        return ConvGeometry(
+            size=self.size,
+            kernel=self.kernel,
+            strides=self.op.strides.get_values(),
+            dilations=self.op.dilations.get_values(),
+            before=self.op.pads.get_values()[: len(self.kernel)],
+            group=group,
+        )
+
+
+@derivative(graph.AveragePoolOp)
+def average_pool(code: AdjointCode, op: graph.AveragePoolOp) -> Term:
+    """The seed divided by the elements that count, added to every element of the window."""
+    refuse_other_layouts(op, op.layout.data)
+    windows = _Windows(op)
+    counts = window_sizes(op, tensor_of(op.x).get_shape())
+    if counts.min() == counts.max():
+        share = code.seed * (1 / float(counts.flat[0]))
+    else:
+        element = numpy_dtype(op.result_type.element_type)
+        share = code.seed / code.array(counts.astype(element), "window_sizes")
+    if windows.are_tiles:
+        return windows.each(share).expand(windows.split_shape).reshape(tensor_of(op.x).get_shape())
+    channels = op.result_type.get_shape()[channel_axis(op.layout.data, op.result_type.get_num_dims())]
+    ones = [channels, 1, *windows.kernel] if op.layout.data == NCHW else [*windows.kernel, 1, channels]
+    filters = share.number(1.0).expand(ones)
+    return adjoint_of_image(share, filters, windows.geometry(channels), op.layout.data)
+
+
+@derivative(graph.MaxPoolOp)
+def max_pool(code: AdjointCode, op: graph.MaxPoolOp) -> Term:
+    """The seed for the largest elements of each window."""
+    refuse_other_layouts(op, op.layout.data)
+    windows = _Windows(op)
+    return _of_tiles(code, windows) if windows.are_tiles else _of_overlapping(code, windows)
+
+
+def _of_tiles(code: AdjointCode, windows: _Windows) -> Term:
+    x = code.term(windows.op.x).reshape(windows.split_shape)
+    largest = x.apply("equal", windows.each(code.term(windows.op.result))).as_number(x)
+    share = windows.each(code.seed) / largest.sum(windows.split_axes)
+    return (largest * share).reshape(tensor_of(windows.op.x).get_shape())
+
+
+def _of_overlapping(code: AdjointCode, windows: _Windows) -> Term:
+    """Tap by tap: the elements of all windows at one position in them, and their shares put back there."""
+    x, y, geometry = code.term(windows.op.x), code.term(windows.op.result), windows.geometry()
+    steps = windows.all_dims(geometry.strides, 1)
+    # What no window reaches is cut off here and grows back, as zeros, at the end.
+    before, after = windows.all_dims(geometry.before, 0), windows.all_dims(geometry.after(windows.counts), 0)
+    image = x.padded(before, after, -math.inf)
+    masks = [
+        image.slice(windows.all_dims(offset, 0), y.shape, steps).apply("equal", y).as_number(x)
+        for offset in windows.offsets()
+    ]
+    share = code.seed / sum(masks[1:], masks[0])
+    terms: list[Term] = []
+    for offset, mask in zip(windows.offsets(), masks, strict=True):
+        apart = (mask * share).spread(steps)
+        low = [at - pad for at, pad in zip(windows.all_dims(offset, 0), before, strict=True)]
+        high = [size - at - extent for size, at, extent in zip(x.shape, low, apart.shape, strict=True)]
+        terms.append(apart.padded(low, high))
+    return sum(terms[1:], terms[0])
+
+
+@derivative(graph.GlobalAveragePoolOp)
+def global_average_pool(code: AdjointCode, op: graph.GlobalAveragePoolOp) -> Term:
+    """The seed divided by the number of elements, everywhere."""
+    refuse_other_layouts(op, op.layout.data)
+    shape = tensor_of(op.x).get_shape()
+    elements = np.prod(shape) / np.prod(op.result_type.get_shape())
+    return (code.seed * (1 / float(elements))).expand(shape)
+
+
+@derivative(graph.GlobalMaxPoolOp)
+def global_max_pool(code: AdjointCode, op: graph.GlobalMaxPoolOp) -> Term:
+    """The seed for the largest elements of each channel."""
+    refuse_other_layouts(op, op.layout.data)
+    x, y = code.term(op.x), code.term(op.result)
+    axes = [dim for dim in range(len(y.shape)) if dim not in (0, channel_axis(op.layout.data, len(y.shape)))]
+    largest = x.apply("equal", y).as_number(x)
+    return largest * (code.seed / largest.sum(axes))

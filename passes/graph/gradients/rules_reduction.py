@@ -6,8 +6,7 @@ import math
 
 from penstock.dialects import graph
 from penstock.dialects.graph import channel_axis, tensor_of
-from penstock.passes.graph.gradients.code import AdjointCode, Term, gradient
-from penstock.passes.graph.gradients.geometry import cut, padded
+from penstock.passes.graph.gradients.code import AdjointCode, Term, derivative, gradient
 
 
 def _kept(value: Term, op: graph.ReductionOp) -> Term:
@@ -18,83 +17,63 @@ def _kept(value: Term, op: graph.ReductionOp) -> Term:
     return value.reshape([1 if dim in axes else size for dim, size in enumerate(tensor_of(op.x).get_shape())])
 
 
-def _elements(op: graph.ReductionOp) -> int:
-    shape = tensor_of(op.x).get_shape()
-    return math.prod(shape[axis] for axis in op.axes.get_values())
-
-
-@gradient(graph.ReduceSumOp)
-def reduce_sum(code: AdjointCode, op: graph.ReduceSumOp) -> None:
+@derivative(graph.ReduceSumOp)
+def reduce_sum(code: AdjointCode, op: graph.ReduceSumOp) -> Term:
     """The seed, repeated."""
-    code.add(op.x, lambda: _kept(code.seed, op).expand(tensor_of(op.x).get_shape()))
+    return _kept(code.seed, op).expand(tensor_of(op.x).get_shape())
 
 
-@gradient(graph.ReduceMeanOp)
-def reduce_mean(code: AdjointCode, op: graph.ReduceMeanOp) -> None:
+@derivative(graph.ReduceMeanOp)
+def reduce_mean(code: AdjointCode, op: graph.ReduceMeanOp) -> Term:
     """The seed divided by the number of elements, repeated."""
-    share = 1 / max(_elements(op), 1)
-    code.add(op.x, lambda: _kept(code.seed * share, op).expand(tensor_of(op.x).get_shape()))
+    shape = tensor_of(op.x).get_shape()
+    count = math.prod(shape[axis] for axis in op.axes.get_values())
+    return _kept(code.seed * (1 / max(count, 1)), op).expand(shape)
 
 
-@gradient(graph.ReduceMaxOp, graph.ReduceMinOp)
-def reduce_extremum(code: AdjointCode, op: graph.ReduceMaxOp | graph.ReduceMinOp) -> None:
+@derivative(graph.ReduceMaxOp, graph.ReduceMinOp)
+def reduce_extremum(code: AdjointCode, op: graph.ReduceMaxOp | graph.ReduceMinOp) -> Term:
     """The seed for the extremum; equal ones share it evenly."""
-
-    def contribution() -> Term:
-        x = code.term(op.x)
-        chosen = x.with_(graph.EqualOp, _kept(code.term(op.result), op)).as_number(x)
-        return chosen * (_kept(code.seed, op) / chosen.sum(op.axes.get_values()))
-
-    code.add(op.x, contribution)
+    x = code.term(op.x)
+    chosen = x.apply("equal", _kept(code.term(op.result), op)).as_number(x)
+    return chosen * (_kept(code.seed, op) / chosen.sum(op.axes.get_values()))
 
 
-@gradient(graph.ReduceProdOp)
-def reduce_prod(code: AdjointCode, op: graph.ReduceProdOp) -> None:
+@derivative(graph.ReduceProdOp)
+def reduce_prod(code: AdjointCode, op: graph.ReduceProdOp) -> Term:
     """
     The seed times the product of all other elements.
 
     Without a zero that is the product divided by the element. One zero leaves a derivative at that element only, two
     leave none: the product of the others is taken with zeros replaced by ones, and counted.
     """
-
-    def contribution() -> Term:
-        x, axes = code.term(op.x), op.axes.get_values()
-        zero = x.with_(graph.EqualOp, 0.0)
-        filled = zero.where(1.0, x, x)
-        others = code.emit(graph.ReduceProdOp(filled.value, axes=axes)) / filled
-        zeros = zero.as_number(x)
-        # Zeros among the other elements: then their product is 0.
-        elsewhere = zeros.sum(axes) - zeros
-        return _kept(code.seed, op) * elsewhere.with_(graph.GreaterOp, 0.0).where(0.0, others, x)
-
-    code.add(op.x, contribution)
+    x, axes = code.term(op.x), op.axes.get_values()
+    zero = x.apply("equal", 0.0)
+    filled = zero.where(1.0, x)
+    others = code.emit(graph.ReduceProdOp(filled.value, axes=axes)) / filled
+    zeros = zero.as_number(x)
+    # Zeros among the other elements: then their product is 0.
+    elsewhere = zeros.sum(axes) - zeros
+    return _kept(code.seed, op) * (elsewhere > 0.0).where(0.0, others)
 
 
-@gradient(graph.SoftmaxOp)
-def softmax(code: AdjointCode, op: graph.SoftmaxOp) -> None:
+@derivative(graph.SoftmaxOp)
+def softmax(code: AdjointCode, op: graph.SoftmaxOp) -> Term:
     """y (seed - sum(seed y))."""
-
-    def contribution() -> Term:
-        y = code.term(op.result)
-        weighted = code.seed * y
-        return weighted - y * weighted.sum([op.axis.value.data])
-
-    code.add(op.x, contribution)
+    y = code.term(op.result)
+    weighted = code.seed * y
+    return weighted - y * weighted.sum([op.axis.value.data])
 
 
-@gradient(graph.LogSoftmaxOp)
-def log_softmax(code: AdjointCode, op: graph.LogSoftmaxOp) -> None:
+@derivative(graph.LogSoftmaxOp)
+def log_softmax(code: AdjointCode, op: graph.LogSoftmaxOp) -> Term:
     """seed - exp(y) sum(seed)."""
-
-    def contribution() -> Term:
-        probabilities = code.term(op.result).apply(graph.ExpOp)
-        return code.seed - probabilities * code.seed.sum([op.axis.value.data])
-
-    code.add(op.x, contribution)
+    probabilities = code.term(op.result).apply("exp")
+    return code.seed - probabilities * code.seed.sum([op.axis.value.data])
 
 
-@gradient(graph.LrnOp)
-def lrn(code: AdjointCode, op: graph.LrnOp) -> None:
+@derivative(graph.LrnOp)
+def lrn(code: AdjointCode, op: graph.LrnOp) -> Term:
     """
     With s the base of the power: s^-beta seed - 2 x alpha beta / size times the sum of seed x s^(-beta - 1) over the
     channels that a channel plays a part in.
@@ -105,19 +84,16 @@ def lrn(code: AdjointCode, op: graph.LrnOp) -> None:
     axis = channel_axis(op.layout.data, len(x.shape))
 
     def neighbours(value: Term, before: int, after: int) -> Term:
-        """The sum over the channels from `before` in front of each to `after` behind it."""
+        """The sum over the channels from so many before each to so many after it."""
         low, high = ([count if dim == axis else 0 for dim in range(len(x.shape))] for count in (before, after))
-        grown = padded(value, low, high)
-        parts = [cut(grown, axis, start, x.shape[axis]) for start in range(size)]
+        grown = value.padded(low, high)
+        parts = [grown.cut(axis, start, x.shape[axis]) for start in range(size)]
         return sum(parts[1:], parts[0])
 
-    def contribution() -> Term:
-        base = neighbours(x * x, before, after) * scale + op.bias.value.data
-        power = base.with_(graph.PowOp, -beta)
-        weighted = code.seed * x * power / base
-        return code.seed * power - x * neighbours(weighted, after, before) * (2 * scale * beta)
-
-    code.add(op.x, contribution)
+    base = neighbours(x * x, before, after) * scale + op.bias.value.data
+    power = base.apply("pow", -beta)
+    weighted = code.seed * x * power / base
+    return code.seed * power - x * neighbours(weighted, after, before) * (2 * scale * beta)
 
 
 @gradient(graph.BatchNormalizationOp)
@@ -132,7 +108,7 @@ def batch_normalization(code: AdjointCode, op: graph.BatchNormalizationOp) -> No
 
     def rate() -> Term:
         """1 / deviation."""
-        return 1 / (var + op.epsilon.value.data).apply(graph.SqrtOp)
+        return 1 / (var + op.epsilon.value.data).apply("sqrt")
 
     def total(value: Term) -> Term:
         return value.sum(others, keepdims=False)

@@ -1,0 +1,155 @@
+"""Graph ops written as expressions: values with arithmetic, each step of which appends an op."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.ir import Attribute, SSAValue
+
+from penstock.dialects import graph
+from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.graph import GraphOp, tensor_of
+from penstock.dialects.graph.formula import Scalar
+from penstock.dialects.weights import Array
+
+_OPS = {op.name.removeprefix("graph."): op for op in graph.OPS}
+
+
+class TermBuilder(ABC):
+    """Appends the ops of terms. Numbers become constants, one for each number and element type."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[float, Attribute], Term] = {}
+
+    @abstractmethod
+    def append(self, op: GraphOp) -> None:
+        """Append an op."""
+
+    @abstractmethod
+    def array(self, array: Array, name: str) -> Term:
+        """A constant; `name` is that of the weight, if it does not fit into the text."""
+
+    def emit(self, op: GraphOp) -> Term:
+        """Append an op, for its result."""
+        self.append(op)
+        return self.term(op.result)
+
+    def term(self, value: SSAValue) -> Term:
+        """A value of the program."""
+        return Term(value, self)
+
+    def number(self, number: float, element: Attribute) -> Term:
+        """A scalar."""
+        key = (number, element)
+        if key not in self._numbers:
+            self._numbers[key] = self.array(np.asarray(number, numpy_dtype(element)), "number")
+        return self._numbers[key]
+
+    def zeros(self, like: SSAValue) -> Term:
+        """Zeros of the type of a value."""
+        tensor = tensor_of(like)
+        return self.number(0.0, tensor.element_type).expand(tensor.get_shape())
+
+    def like(self, value: float, other: SSAValue) -> SSAValue:
+        """A scalar of the element type of `other`."""
+        return self.number(value, tensor_of(other).element_type).value
+
+    def apply(self, function: str, *elements: SSAValue) -> SSAValue:
+        """The op that is called `graph.<function>`."""
+        return self.emit(_OPS[function](*elements)).value
+
+
+@dataclass(frozen=True)
+class Term(Scalar[SSAValue]):
+    """A value of the graph. Python numbers in its arithmetic become scalars of its element type."""
+
+    arithmetic: TermBuilder
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tensor_of(self.value).get_shape()
+
+    @property
+    def element_type(self) -> Attribute:
+        return tensor_of(self.value).element_type
+
+    def emit(self, op: GraphOp) -> Term:
+        """Append an op, for its result."""
+        return self.arithmetic.emit(op)
+
+    def as_number(self, like: Term) -> Term:
+        """The numbers, or a truth value as 0 or 1, in the element type of `like`."""
+        return self.emit(graph.CastOp(self.value, like.element_type))
+
+    def reshape(self, shape: Sequence[int]) -> Term:
+        """The same elements in another shape; this very value if it has it."""
+        return self if tuple(shape) == self.shape else self.emit(graph.ReshapeOp(self.value, shape))
+
+    def transpose(self, perm: Sequence[int]) -> Term:
+        """The dimensions in another order; this very value if they are in it."""
+        return self if list(perm) == sorted(perm) else self.emit(graph.TransposeOp(self.value, perm=perm))
+
+    def expand(self, shape: Sequence[int]) -> Term:
+        """Repeated to a shape; this very value if it has it."""
+        return self if tuple(shape) == self.shape else self.emit(graph.ExpandOp(self.value, shape))
+
+    def sum(self, axes: Sequence[int], *, keepdims: bool = True) -> Term:
+        """The sum along axes; this very value if there are none."""
+        return self.emit(graph.ReduceSumOp(self.value, axes=axes, keepdims=keepdims)) if axes else self
+
+    def fit(self, shape: Sequence[int]) -> Term:
+        """The adjoint of a value of `shape` that was broadcast to that of this term: sums along what was repeated."""
+        leading = len(self.shape) - len(shape)
+        assert leading >= 0
+        if self.shape[leading:] == tuple(shape):
+            return self.sum(range(leading), keepdims=False)
+        repeated = [dim for dim, size in enumerate(shape, leading) if size == 1 and self.shape[dim] != 1]
+        summed = self.sum([*range(leading), *repeated])
+        return summed.reshape(summed.shape[leading:]).expand(shape)
+
+    def slice(self, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int] | None = None) -> Term:
+        """The part that `graph.slice` takes."""
+        return self.emit(graph.SliceOp(self.value, starts=starts, sizes=sizes, steps=steps))
+
+    def cut(self, axis: int, start: int, size: int) -> Term:
+        """`size` elements along `axis` from `start` on; this very value if these are all."""
+        if size == self.shape[axis]:
+            return self
+        starts = [start if dim == axis else 0 for dim in range(len(self.shape))]
+        return self.slice(starts, [size if dim == axis else extent for dim, extent in enumerate(self.shape)])
+
+    def padded(self, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> Term:
+        """With so many elements of `value` around it; what is negative is cut off instead."""
+        starts = [max(-each, 0) for each in before]
+        sizes = [size - low - max(-high, 0) for size, low, high in zip(self.shape, starts, after, strict=True)]
+        if min(sizes, default=1) <= 0:
+            final = [size + low + high for size, low, high in zip(self.shape, before, after, strict=True)]
+            return self.number(value).expand(final)
+        inner = self if sizes == list(self.shape) else self.slice(starts, sizes)
+        pads = [max(each, 0) for each in (*before, *after)]
+        return self.emit(graph.PadOp(inner.value, pads=pads, value=value)) if any(pads) else inner
+
+    def spread(self, steps: Sequence[int]) -> Term:
+        """With `step - 1` zeros between the elements of each dimension."""
+        apart = [dim for dim, step in enumerate(steps) if step > 1 and self.shape[dim] > 1]
+        if not apart:
+            return self
+        sizes, pads, joined, final = list[int](), list[int](), list[int](), list[int]()
+        for dim, (size, step) in enumerate(zip(self.shape, steps, strict=True)):
+            factor = step if dim in apart else 1
+            sizes += [size, 1] if dim in apart else [size]
+            pads += [0, factor - 1] if dim in apart else [0]
+            joined.append(size * factor)
+            final.append((size - 1) * factor + 1)
+        return self.reshape(sizes).padded([0] * len(sizes), pads).reshape(joined).slice([0] * len(final), final)
+
+    def reversed(self, axes: Sequence[int]) -> Term:
+        """Backwards along some dimensions."""
+        moving = [axis for axis in axes if self.shape[axis] > 1]
+        if not moving:
+            return self
+        starts = [size - 1 if dim in moving else 0 for dim, size in enumerate(self.shape)]
+        return self.slice(starts, self.shape, [-1 if dim in moving else 1 for dim in range(len(self.shape))])
