@@ -1,11 +1,26 @@
-"""The body of a function as the one block that structured control flow leaves it."""
+"""Functions: what attributes say of their arguments and results, and their body as one block."""
 
 from __future__ import annotations
 
+from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+
+NAME = "graph.name"
+"""The attribute that names an input, which is an argument of @main, or a result of @main."""
+WEIGHT = "graph.weight"
+"""The attribute of an argument of @main below graph level that names the entry of the weight store that it is."""
+OUTPUT = "graph.output"
+"""The attribute of an argument of @main at loop level and below that names the output written through it."""
+
+
+def attribute_text(function: FuncOp, index: int, key: str, *, results: bool = False) -> str | None:
+    """The text of an attribute of an argument or a result; None if it has none."""
+    attributes = function.res_attrs if results else function.arg_attrs
+    found = attributes.data[index].data.get(key) if attributes else None
+    return found.data if isinstance(found, StringAttr) else None
 
 
 def body_block(function: FuncOp, what: str) -> Block:

@@ -13,10 +13,8 @@ from xdsl.ir import Attribute, Operation, Region
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from penstock.dialects.functions import WEIGHT
 from penstock.passes.analysis.effects import Effects
-
-WEIGHT = "graph.weight"
-"""The attribute of an argument that is a weight."""
 
 
 def _sweep(region: Region, effects: Effects) -> None:

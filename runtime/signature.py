@@ -10,11 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
-    ArrayAttr,
-    DictionaryAttr,
     MemRefType,
     ModuleOp,
-    StringAttr,
     TensorType,
 )
 from xdsl.dialects.func import FuncOp
@@ -24,17 +21,13 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.element_types import DType, numpy_dtype
+from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text
 from penstock.dialects.graph.dims import dims_of
-from penstock.runtime.weights import WEIGHT_ARGUMENT
 
 Array = NDArray[Any]
 
 UNBOUND = -1
 """The size of a dimension that is not bound."""
-
-NAME_ARGUMENT = "graph.name"
-OUTPUT_ARGUMENT = "graph.output"
-"""The attribute of an argument of @main, at loop level and below, that receives an output."""
 
 
 @dataclass(frozen=True)
@@ -201,33 +194,18 @@ def signature_of(module: ModuleOp) -> Signature:
     inputs: list[TensorSpec] = []
     outputs: list[TensorSpec] = []
     weights: list[str] = []
-    arguments = _with_attributes(function.function_type.inputs.data, function.arg_attrs)
     dims, result_dims = _dims(function)
-    for index, (type, attributes) in enumerate(arguments):
-        if (weight := _text(attributes, WEIGHT_ARGUMENT)) is not None:
+    for index, type in enumerate(function.function_type.inputs):
+        if (weight := attribute_text(function, index, WEIGHT)) is not None:
             weights.append(weight)
-        elif (output := _text(attributes, OUTPUT_ARGUMENT)) is not None:
+        elif (output := attribute_text(function, index, OUTPUT)) is not None:
             outputs.append(_spec(output, type))
         else:
-            inputs.append(_spec(_text(attributes, NAME_ARGUMENT) or f"input_{index}", type, dims[index]))
-    results = _with_attributes(function.function_type.outputs.data, function.res_attrs)
-    for index, (type, attributes) in enumerate(results):
-        outputs.append(_spec(_text(attributes, NAME_ARGUMENT) or f"output_{index}", type, result_dims[index]))
+            inputs.append(_spec(attribute_text(function, index, NAME) or f"input_{index}", type, dims[index]))
+    for index, type in enumerate(function.function_type.outputs):
+        name = attribute_text(function, index, NAME, results=True)
+        outputs.append(_spec(name or f"output_{index}", type, result_dims[index]))
     return Signature(tuple(inputs), tuple(outputs), tuple(weights))
-
-
-def _with_attributes(
-    types: Sequence[Attribute], attributes: Attribute | None
-) -> list[tuple[Attribute, Mapping[str, Attribute]]]:
-    """Each type with the attributes of its argument or result."""
-    if isa(attributes, ArrayAttr[DictionaryAttr]):
-        return [(type, entry.data) for type, entry in zip(types, attributes, strict=True)]
-    return [(type, {}) for type in types]
-
-
-def _text(attributes: Mapping[str, Attribute], key: str) -> str | None:
-    found = attributes.get(key)
-    return found.data if isinstance(found, StringAttr) else None
 
 
 def _dims(function: FuncOp) -> tuple[list[list[str]], list[list[str]]]:

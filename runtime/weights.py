@@ -7,26 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from xdsl.dialects.builtin import (
-    ArrayAttr,
-    DictionaryAttr,
     ModuleOp,
     ShapedType,
     StringAttr,
 )
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
-from xdsl.utils.hints import isa
 
 from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext, bind_weights
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_types import numpy_dtype, same_bits
 from penstock.dialects.files import check_writable, follow, is_special
+from penstock.dialects.functions import WEIGHT, attribute_text
 from penstock.dialects.graph.base import WeightAttr
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import ParsedText
-
-WEIGHT_ARGUMENT = "graph.weight"
-"""The attribute of an argument of @main that names the entry it takes."""
 
 
 def weight_uses(module: ModuleOp) -> Iterator[tuple[str, Attribute, Operation]]:
@@ -35,11 +30,10 @@ def weight_uses(module: ModuleOp) -> Iterator[tuple[str, Attribute, Operation]]:
         for attribute in (*op.properties.values(), *op.attributes.values()):
             if isinstance(attribute, WeightAttr):
                 yield attribute.key.data, op.results[0].type, op
-        if isinstance(op, FuncOp) and isa(op.arg_attrs, ArrayAttr[DictionaryAttr]):
-            for attributes, type in zip(op.arg_attrs, op.function_type.inputs, strict=True):
-                name = attributes.data.get(WEIGHT_ARGUMENT)
-                if isinstance(name, StringAttr):
-                    yield name.data, type, op
+        if isinstance(op, FuncOp):
+            for index, type in enumerate(op.function_type.inputs):
+                if (name := attribute_text(op, index, WEIGHT)) is not None:
+                    yield name, type, op
 
 
 def open_weights(ctx: PenstockContext, parsed: ParsedText, source: str) -> frozenset[str]:

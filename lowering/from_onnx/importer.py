@@ -16,6 +16,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.element_types import element_type
+from penstock.dialects.functions import NAME
 from penstock.dialects.graph import ConstantOp, GraphOp, Tensor, WeightAttr, dense_of, tensor_of
 from penstock.dialects.graph.base import erased, set_type
 from penstock.dialects.graph.dims import DIMS, names_attr, symbols_of
@@ -333,7 +334,7 @@ def _attributes(names: Sequence[str], types: Sequence[Attribute]) -> ArrayAttr[D
     """The names of arguments or results, and those of their dimensions of unknown size."""
     entries: list[DictionaryAttr] = []
     for name, type in zip(names, types, strict=True):
-        entry: dict[str, Attribute] = {"graph.name": StringAttr(name)}
+        entry: dict[str, Attribute] = {NAME: StringAttr(name)}
         if any(symbols := symbols_of(cast(Tensor, type).get_shape())):
             entry[DIMS] = names_attr(symbols)
         entries.append(DictionaryAttr(entry))

@@ -25,14 +25,12 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.functions import WEIGHT
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Parameter, lowering_of
 from penstock.lowering.graph_to_tensor.shape import emit_concat, emit_slice
 from penstock.lowering.graph_to_tensor.shapes import element_of, shape_of, signless, tensor_type
 from penstock.passes.graph.values import is_view
 from penstock.passes.tensor.reshape import emit_reshape
-
-WEIGHT = "graph.weight"
-"""The argument attribute that names a weight."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.]")
 """What names of weights may have in them and names of values may not."""

@@ -26,6 +26,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, calls_itself, location_of
+from penstock.dialects.functions import NAME, OUTPUT
 from penstock.dialects.mem import static_strides
 from penstock.lowering.tensor_to_loop.rebuild import Rebuild, memref_like, memref_types
 from penstock.passes.analysis.strides import contiguous_strides
@@ -156,12 +157,6 @@ def callers_first(functions: Sequence[func.FuncOp]) -> list[func.FuncOp]:
     for function in reversed(functions):
         visit(function, function)
     return ordered[::-1]
-
-
-NAME = "graph.name"
-"""Attribute of a result of a function on tensors: the name that the model gives it."""
-OUTPUT = "graph.output"
-"""Attribute of the argument that takes that result: the same name."""
 
 
 class _Globals:

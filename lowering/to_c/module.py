@@ -8,14 +8,14 @@ from typing import IO
 
 from xdsl.context import Context
 from xdsl.dialects import func, memref
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, MemRefType, ModuleOp, StringAttr, SymbolRefAttr
-from xdsl.ir import Attribute, BlockArgument
+from xdsl.dialects.builtin import MemRefType, ModuleOp, SymbolRefAttr
+from xdsl.ir import BlockArgument
 from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.element_types import DType
-from penstock.dialects.functions import body_block
+from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, body_block
 from penstock.dialects.machine import find_target
 from penstock.lowering.to_c.aliasing import data_flows, restricted_arguments
 from penstock.lowering.to_c.control import emit_block
@@ -296,28 +296,17 @@ def _roles(entry: func.FuncOp) -> _Roles:
         raise refuse(entry, "@main returns a value", "C comes from the loop or the accel level: lower the module first")
     found: dict[str, list[Parameter]] = {"inputs": [], "weights": [], "outputs": []}
     lists: list[tuple[str, int]] = []
-    for arg, attributes in zip(entry.body.block.args, _argument_attributes(entry), strict=True):
-        role, text = "inputs", _text(attributes, "graph.name") or f"input_{arg.index}"
-        if (weight := _text(attributes, "graph.weight")) is not None:
+    for arg in entry.body.block.args:
+        role, text = "inputs", attribute_text(entry, arg.index, NAME) or f"input_{arg.index}"
+        if (weight := attribute_text(entry, arg.index, WEIGHT)) is not None:
             role, text = "weights", weight
-        elif (output := _text(attributes, "graph.output")) is not None:
+        elif (output := attribute_text(entry, arg.index, OUTPUT)) is not None:
             role, text = "outputs", output
         if not isa(arg.type, MemRefType):
             raise refuse(entry, f"argument {arg.index} of @main is a {arg.type}, not a memref")
         lists.append((role, len(found[role])))
         found[role].append(Parameter(text, tuple(arg.type.get_shape()), c_type(arg.type.element_type, entry)))
     return _Roles(tuple(lists), *(tuple(found[role]) for role in ("inputs", "weights", "outputs")))
-
-
-def _argument_attributes(entry: func.FuncOp) -> Sequence[Mapping[str, Attribute]]:
-    if isa(entry.arg_attrs, ArrayAttr[DictionaryAttr]):
-        return [attributes.data for attributes in entry.arg_attrs]
-    return [{} for _ in entry.body.block.args]
-
-
-def _text(attributes: Mapping[str, Attribute], key: str) -> str | None:
-    found = attributes.get(key)
-    return found.data if isinstance(found, StringAttr) else None
 
 
 def _check_inputs(entry: func.FuncOp, roles: _Roles, written: frozenset[int]) -> None:

@@ -16,6 +16,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
+from penstock.dialects.functions import NAME, attribute_text
 from penstock.dialects.graph import FusedOp, GraphOp, YieldOp
 from penstock.dialects.graph.base import is_static, set_type
 from penstock.dialects.graph.dims import DIMS, checked_sizes, dims_of, names_attr
@@ -37,8 +38,8 @@ def symbolic_dims(function: FuncOp) -> dict[str, list[str]]:
     except VerifyException as error:
         raise UserError(f"the attribute {DIMS} does not fit: {error}", loc=location_of(function)) from None
     for index, names in enumerate(dims):
-        owner = function.arg_attrs.data[index].data.get("graph.name") if function.arg_attrs else None
-        text = f"input {index}" if owner is None else str(owner)
+        owner = attribute_text(function, index, NAME)
+        text = f"input {index}" if owner is None else f'"{owner}"'
         for dim, name in enumerate(names):
             if name:
                 found.setdefault(name, []).append(f"dimension {dim} of {text}")

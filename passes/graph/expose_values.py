@@ -15,12 +15,9 @@ from xdsl.rewriter import Rewriter
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.functions import body_block
+from penstock.dialects.functions import NAME, body_block
 from penstock.dialects.graph import NCHW, GraphOp
 from penstock.passes.graph.values import LAYOUT_ATTRIBUTE
-
-NAME_ATTRIBUTE = "graph.name"
-"""The name of a result of @main."""
 
 
 def layout_of(value: SSAValue) -> StringAttr | None:
@@ -52,7 +49,7 @@ def _exposed(func: FuncOp, what: str) -> Iterator[tuple[SSAValue, dict[str, Attr
             continue
         for value in op.results:
             name = name_of(op) or f"{op.name}#{index}"
-            attributes: dict[str, Attribute] = {NAME_ATTRIBUTE: StringAttr(name)}
+            attributes: dict[str, Attribute] = {NAME: StringAttr(name)}
             layout = layout_of(value)
             if layout is not None and layout.data != NCHW:
                 attributes[LAYOUT_ATTRIBUTE] = layout

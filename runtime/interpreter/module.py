@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import MemRefType, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.element_types import stored
-from penstock.dialects.functions import body_block
+from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, body_block
 
 # Imported for their registrations.
 from penstock.dialects.mem import memref_of
@@ -30,13 +30,6 @@ from penstock.runtime.interpreter.source import Listener
 from penstock.runtime.interpreter.values import dtype_of
 
 __all__ = ["accel", "control", "loop", "run_function", "run_module", "scalar", "tensor"]
-
-WEIGHT = "graph.weight"
-"""Argument attribute: the name of the store's entry that the argument is."""
-OUTPUT = "graph.output"
-"""Argument attribute: the name of the output that is written through the argument."""
-NAME = "graph.name"
-"""Argument attribute: the name of the input that the argument is."""
 
 
 def run_module(
@@ -138,13 +131,6 @@ def _is_graph(function: FuncOp) -> bool:
     return any(op.name.startswith("graph.") or implementation_of(type(op)) is not None for op in function.walk())
 
 
-def _attribute(function: FuncOp, index: int, key: str) -> str | None:
-    if function.arg_attrs is None:
-        return None
-    found = function.arg_attrs.data[index].data.get(key)
-    return found.data if isinstance(found, StringAttr) else None
-
-
 def _arguments(main: FuncOp, inputs: Sequence[Array], weights: WeightStore) -> tuple[list[Any], list[Array]]:
     """The arguments of `@main`, and those among them that are its outputs."""
     arguments: list[Any] = []
@@ -154,19 +140,19 @@ def _arguments(main: FuncOp, inputs: Sequence[Array], weights: WeightStore) -> t
     wanted = [
         argument
         for argument in block.args
-        if _attribute(main, argument.index, WEIGHT) is None and _attribute(main, argument.index, OUTPUT) is None
+        if attribute_text(main, argument.index, WEIGHT) is None and attribute_text(main, argument.index, OUTPUT) is None
     ]
     if len(wanted) != len(given):
         raise UserError(f"@main takes {len(wanted)} inputs, {len(given)} are given", loc=location_of(main))
     for argument in block.args:
-        if (weight := _attribute(main, argument.index, WEIGHT)) is not None:
+        if (weight := attribute_text(main, argument.index, WEIGHT)) is not None:
             arguments.append(_checked(main, argument, weights[weight], f'weight "{weight}"'))
-        elif _attribute(main, argument.index, OUTPUT) is not None:
+        elif attribute_text(main, argument.index, OUTPUT) is not None:
             type = memref_of(argument)
             outputs.append(undefined_memref(type, dtype_of(type.element_type, main)))
             arguments.append(outputs[-1])
         else:
-            name = _attribute(main, argument.index, NAME)
+            name = attribute_text(main, argument.index, NAME)
             title = f'input "{name}"' if name is not None else f"input {argument.index}"
             arguments.append(_checked(main, argument, given.pop(0), title))
     return arguments, outputs

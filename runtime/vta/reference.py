@@ -10,19 +10,20 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from xdsl.dialects import memref
-from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr
+from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.utils.hints import isa
 
+from penstock.dialects import functions
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.element_types import numpy_dtype, stored
+from penstock.dialects.functions import attribute_text
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_vta.module import VtaModule
 from penstock.passes.analysis.commands.program import View
 from penstock.runtime.interpreter import array_of, run_function
-from penstock.runtime.signature import NAME_ARGUMENT, OUTPUT_ARGUMENT, main_function
-from penstock.runtime.weights import WEIGHT_ARGUMENT
+from penstock.runtime.signature import main_function
 
 Array = NDArray[Any]
 
@@ -102,9 +103,9 @@ def _arguments(module: ModuleOp, inputs: Sequence[Array], weights: WeightStore) 
     for argument in main.body.block.args:
         assert isa(argument.type, MemRefType)
         dtype, shape = numpy_dtype(argument.type.element_type), argument.type.get_shape()
-        if (name := _attribute(argument, WEIGHT_ARGUMENT)) is not None:
+        if (name := attribute_text(main, argument.index, functions.WEIGHT)) is not None:
             array = weights[name]
-        elif _attribute(argument, OUTPUT_ARGUMENT) is not None:
+        elif attribute_text(main, argument.index, functions.OUTPUT) is not None:
             outputs.append(np.zeros(shape, dtype))
             arguments.append(outputs[-1])
             continue
@@ -120,23 +121,16 @@ def _arguments(module: ModuleOp, inputs: Sequence[Array], weights: WeightStore) 
     return arguments, outputs
 
 
-def _attribute(argument: BlockArgument, key: str) -> str | None:
-    function = argument.block.parent_op()
-    if not isinstance(function, FuncOp) or function.arg_attrs is None:
-        return None
-    found = function.arg_attrs.data[argument.index].data.get(key)
-    return found.data if isinstance(found, StringAttr) else None
-
-
-_ROLES = ((WEIGHT_ARGUMENT, WEIGHT), (OUTPUT_ARGUMENT, OUTPUT), (NAME_ARGUMENT, INPUT))
+_ROLES = ((functions.WEIGHT, WEIGHT), (functions.OUTPUT, OUTPUT), (functions.NAME, INPUT))
 
 
 def _origin(value: SSAValue) -> Origin:
     while isinstance(value.owner, Operation) and value.owner.operands:
         value = value.owner.operands[0]
     if isinstance(value, BlockArgument):
+        function = value.block.parent_op()
         for key, role in _ROLES:
-            if (name := _attribute(value, key)) is not None:
+            if isinstance(function, FuncOp) and (name := attribute_text(function, value.index, key)) is not None:
                 return Origin(name, role)
         return Origin(value.name_hint or f"input_{value.index}", INPUT)
     if isinstance(value.owner, memref.GetGlobalOp):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.functions import NAME, attribute_text
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import IsConstantAlmostEverywhere, is_float
 from penstock.dialects.weights import WeightStore
@@ -23,9 +24,6 @@ from penstock.passes.graph.gradients.code import AdjointCode
 
 RULE_MODULES = (rules_contraction, rules_elementwise, rules_reduction, rules_shape)
 """Where our rules are: importing them registers them."""
-
-NAME = "graph.name"
-"""The attribute that names an argument or a result."""
 
 
 @dataclass(frozen=True)
@@ -54,25 +52,18 @@ def _is_differentiable(value: SSAValue) -> bool:
     return isinstance(value.type, TensorType) and is_float(tensor_of(value).element_type)
 
 
-class _Names:
-    """The attributes of the arguments or results of a function."""
+def _entries(attributes: ArrayAttr[DictionaryAttr] | None, count: int) -> list[DictionaryAttr]:
+    """The attributes of so many arguments or results."""
+    return [DictionaryAttr({})] * count if attributes is None else list(attributes)
 
-    def __init__(self, attributes: ArrayAttr[DictionaryAttr] | None, count: int):
-        self.entries: list[Mapping[str, Attribute]] = (
-            [dict[str, Attribute]() for _ in range(count)] if attributes is None else [e.data for e in attributes]
-        )
 
-    def of(self, index: int) -> str | None:
-        """The name of an argument or result."""
-        found = self.entries[index].get(NAME)
-        return found.data if isinstance(found, StringAttr) else None
+def _named(name: str | None, part: str) -> DictionaryAttr:
+    """The attributes of an argument or result that is called `<name>/<part>`."""
+    return DictionaryAttr({} if name is None else {NAME: StringAttr(f"{name}/{part}")})
 
-    def append(self, name: str | None, part: str) -> None:
-        """One more, called `<name>/<part>`."""
-        self.entries.append({} if name is None else {NAME: StringAttr(f"{name}/{part}")})
 
-    def attribute(self) -> ArrayAttr[DictionaryAttr] | None:
-        return ArrayAttr([DictionaryAttr(e) for e in self.entries]) if any(self.entries) else None
+def _attributes(entries: Sequence[DictionaryAttr]) -> ArrayAttr[DictionaryAttr] | None:
+    return ArrayAttr(entries) if any(entry.data for entry in entries) else None
 
 
 def make_gradient(func: FuncOp, name: str, request: Request, store: WeightStore) -> FuncOp:
@@ -87,8 +78,8 @@ def make_gradient(func: FuncOp, name: str, request: Request, store: WeightStore)
     block = new.body.block
     last = block.last_op
     assert isinstance(last, ReturnOp)
-    arguments, results = _Names(func.arg_attrs, len(block.args)), _Names(func.res_attrs, len(last.arguments))
-    targets = _targets(func, new.body.block, request.wrt, arguments)
+    arguments = _entries(func.arg_attrs, len(block.args))
+    targets = _targets(func, block, request.wrt)
     chosen = _results(func, request.results)
     forward = [op for op in block.ops if op is not last]
     primal = list(last.arguments)
@@ -107,23 +98,22 @@ def make_gradient(func: FuncOp, name: str, request: Request, store: WeightStore)
             continue
         seed_argument = block.insert_arg(value.type, len(block.args))
         seed_argument.name_hint = "seed" if value.name_hint is None else f"{value.name_hint}_seed"
-        arguments.append(results.of(index), "seed")
+        arguments.append(_named(attribute_text(func, index, NAME, results=True), "seed"))
         code.add_seed(value, seed_argument)
     for op in reversed(forward):
         code.differentiate(op)
 
-    kept = _Names(new.res_attrs if request.primal else None, len(primal) if request.primal else 0)
+    kept = _entries(new.res_attrs, len(primal)) if request.primal else []
+    kept += [_named(target.name, "gradient") for target in targets]
     returned = [*(primal if request.primal else ()), *(_gradient(code, target) for target in targets)]
-    for target in targets:
-        kept.append(target.name, "gradient")
     block.add_op(ReturnOp(*returned))
     _remove_dead(list(block.ops))
     new.function_type = FunctionType.from_lists(block.arg_types, [value.type for value in returned])
-    new.arg_attrs, new.res_attrs = arguments.attribute(), kept.attribute()
+    new.arg_attrs, new.res_attrs = _attributes(arguments), _attributes(kept)
     return new
 
 
-def _targets(func: FuncOp, block: Block, wrt: Sequence[str | int], names: _Names) -> list[_Target]:
+def _targets(func: FuncOp, block: Block, wrt: Sequence[str | int]) -> list[_Target]:
     """What `wrt` names, as values of the `block`, a copy of that of `func`."""
     arguments = block.args
     if not wrt:
@@ -134,12 +124,13 @@ def _targets(func: FuncOp, block: Block, wrt: Sequence[str | int], names: _Names
     for op in block.ops:
         if isinstance(op, graph.ConstantOp) and op.weight is not None:
             weights.setdefault(op.weight, []).append(op.result)
-    known = {name: index for index in range(len(arguments)) if (name := names.of(index)) is not None}
+    names = [attribute_text(func, index, NAME) for index in range(len(arguments))]
+    known = {name: index for index, name in enumerate(names) if name is not None}
     targets: list[_Target] = []
     for each in wrt:
         index = each if isinstance(each, int) else known.get(each)
         if index is not None and 0 <= index < len(arguments):
-            target = _Target(names.of(index), [arguments[index]])
+            target = _Target(names[index], [arguments[index]])
         elif isinstance(each, str) and each in weights:
             target = _Target(each, weights[each])
         else:

@@ -17,6 +17,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.functions import NAME, attribute_text
 from penstock.dialects.graph import NCHW, NHWC, GraphOp, LayoutTransformOp, ReshapeOp, Tensor, TransposeOp, tensor_of
 from penstock.dialects.graph.layout import Layout, Part, steps_between
 from penstock.passes.graph.values import derived
@@ -269,8 +270,7 @@ def location_of_value(value: SSAValue) -> LocationAttr:
     if isinstance(value.owner, Operation):
         return value.owner.location
     func = value.owner.parent_op()
-    if isinstance(value, BlockArgument) and isinstance(func, FuncOp) and func.arg_attrs:
-        name = func.arg_attrs.data[value.index].data.get("graph.name")
-        if isinstance(name, StringAttr):
-            return NameLoc(name, NoneAttr())
+    if isinstance(value, BlockArgument) and isinstance(func, FuncOp):
+        if (name := attribute_text(func, value.index, NAME)) is not None:
+            return NameLoc(StringAttr(name), NoneAttr())
     return UnknownLoc()

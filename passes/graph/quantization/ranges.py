@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, ModuleOp, NameLoc, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, ModuleOp, NameLoc
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.functions import NAME, attribute_text
 from penstock.dialects.graph.base import is_float, tensor_of
 
 RANGES_ATTRIBUTE = "graph.ranges"
@@ -47,8 +48,7 @@ def value_names(func: FuncOp) -> dict[SSAValue, str]:
 def _wanted(func: FuncOp) -> list[tuple[SSAValue, str]]:
     found: list[tuple[SSAValue, str]] = []
     for index, argument in enumerate(func.body.block.args):
-        named = func.arg_attrs.data[index].data.get("graph.name") if func.arg_attrs else None
-        name = named.data if isinstance(named, StringAttr) else argument.name_hint
+        name = attribute_text(func, index, NAME) or argument.name_hint
         found.append((argument, name or f"arg{index}"))
     for index, op in enumerate(func.body.block.ops):
         if not op.operands:

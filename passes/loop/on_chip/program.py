@@ -29,9 +29,6 @@ from penstock.passes.analysis.memory.storage import VIEWS, reads_and_writes, sto
 from penstock.passes.loop.tensorize import prove
 from penstock.runtime.interpreter.domain import Access
 
-OUTPUT = "graph.output"
-"""The attribute of the arguments of `@main` that are its results."""
-
 
 @dataclass(frozen=True)
 class Site:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.functions import body_block
+from penstock.dialects.functions import NAME, attribute_text, body_block
 from penstock.dialects.graph import ConstantOp, FusedOp, YieldOp, tensor_of
 from penstock.dialects.verification import require_dominance
 from penstock.dialects.weights import Array, WeightStore
@@ -87,8 +87,8 @@ def _check_inputs(func: FuncOp, inputs: Sequence[Array]) -> None:
         dtype, shape = dtype_of(tensor.element_type), tensor.get_shape()
         if array.dtype == dtype and array.shape == shape:
             continue
-        named = func.arg_attrs.data[index].data.get("graph.name") if func.arg_attrs else None
-        name = f' ("{named.data}")' if isinstance(named, StringAttr) else ""
+        named = attribute_text(func, index, NAME)
+        name = "" if named is None else f' ("{named}")'
         raise UserError(
             f"input {index}{name} must be {dtype}{list(shape)}, found {array.dtype}{list(array.shape)}",
             loc=func.location,
