@@ -13,19 +13,29 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.passes import ModulePass
 
+from penstock.dialects.accel import ExecOp
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import FusedOp
 from penstock.lowering.to_c import CSource
 from penstock.passes.analysis.commands.traffic import compulsory_bytes, traffic
-from penstock.passes.analysis.kernels import ENTRY, HOST, kernels, machine_of, multiply_accumulates, partition
+from penstock.passes.analysis.kernels import (
+    ENTRY,
+    HOST,
+    Placement,
+    kernels,
+    machine_of,
+    multiply_accumulates,
+    partition,
+)
 from penstock.passes.analysis.memory.memory_problems import ARENA
 from penstock.passes.analysis.memory.plan_faults import ScopePlan, plan_report
 from penstock.passes.graph.fuse import GraphFusePass, is_groupable
-from penstock.passes.loop.on_chip.prediction import predicted_traffic
+from penstock.passes.loop.on_chip.prediction import on_chip_remarks, predicted_traffic
 from penstock.runtime.compiler import LEVELS, level_of
 
 SCHEMA = 1
@@ -255,7 +265,7 @@ def _graph_kernels(module: ModuleOp) -> int:
     return sum(
         isinstance(op, FusedOp) or is_groupable(op)
         for function in module.ops
-        if isinstance(function, func.FuncOp) and function.sym_name.data == ENTRY and not function.is_declaration
+        if isinstance(function, FuncOp) and function.sym_name.data == ENTRY and not function.is_declaration
         for op in function.body.block.ops
     )
 
@@ -291,3 +301,36 @@ def _kept(module: ModuleOp) -> str:
 
 def _ratio(moved: int, compulsory: int) -> str:
     return f"{moved / compulsory:.2f}" if compulsory else "-"
+
+
+def kernel_lines(module: ModuleOp) -> list[str]:
+    """
+    Each kernel with its device and why, the intrinsics, what crosses to another device, its tiling and how its
+    iterations overlap; and each tensor between kernels, whether it stays on chip.
+    """
+    intrinsics = {kernel.sym_name.data: _intrinsics(kernel) for kernel in kernels(module)}
+    return [
+        *(_line(placement, intrinsics[placement.kernel]) for placement in partition(module)),
+        *on_chip_remarks(module),
+    ]
+
+
+def _line(placement: Placement, intrinsics: Sequence[str]) -> str:
+    where = "on the host" if placement.device == HOST else f"on @{placement.device}"
+    name = "" if placement.remark.startswith(f"{placement.location}: ") else f" {placement.location}"
+    parts = [f"by {', '.join(intrinsics)}"] if intrinsics else []
+    parts += [placement.remark] if placement.remark else []
+    parts += [f"{placement.crossing:,} bytes cross from it"] if placement.crossing else []
+    parts += [each for each in (placement.tiling, placement.pipelining) if each]
+    return f"{where}: @{placement.kernel}{name}: {'; '.join(parts)}" if parts else f"{where}: @{placement.kernel}{name}"
+
+
+def _intrinsics(kernel: FuncOp) -> list[str]:
+    """The intrinsics that a kernel is made of, in the order of their first use, as far as they are known."""
+    found: dict[str, None] = {}
+    for op in kernel.walk():
+        if isinstance(op, ExecOp):
+            found[f"@{op.intrinsic.string_value()}"] = None
+        elif isinstance(op, GenericOp) and op.library_call is not None:
+            found[f"@{op.library_call.data}"] = None
+    return list(found)

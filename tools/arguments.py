@@ -10,7 +10,7 @@ from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.tools.text import STDIN, write_output
 
 MAX_DIGITS = 20
-"""Of a size; what is too large by less is refused where the program is, with its place."""
+"""Of a size; what is too large with fewer digits is refused at its location in the program."""
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -49,16 +49,6 @@ def add_machine(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[
     )
 
 
-def add_until(parser: argparse.ArgumentParser) -> None:
-    """The level to stop after."""
-    parser.add_argument(
-        "--until",
-        metavar="LEVEL",
-        default="accel",
-        help="the last level to lower to: graph, tensor, loop or accel (default)",
-    )
-
-
 def add_schedule(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """The order in which the interpreter lets the commands of an accelerator happen."""
     again = "; several separated by commas must give the same" if several else ""
@@ -77,7 +67,7 @@ def add_no_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-verify",
         action="store_true",
-        help="execute IR as it is given, whether or not its buffers have places of their own and its commands an order",
+        help="execute IR as it is given, without a proof of its memory plan and of the order of its commands",
     )
 
 

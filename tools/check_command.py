@@ -1,25 +1,24 @@
-"""`penstock check`: the pipeline in lockstep, so that the first pass that breaks a program is named."""
+"""
+Run a program before and after every pass on the same inputs, and name the first pass that changed a value. The inputs
+are small integers, whose sums are exact; with --real, normal floats.
+"""
 
 from __future__ import annotations
 
 import argparse
 
-from penstock.tools.arguments import add_common, add_machine, add_model, add_schedule, add_until, natural, read_dims
+from penstock.tools.arguments import add_common, add_machine, add_model, add_schedule, natural, read_dims
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add the command to the parser of `penstock`."""
-    parser = subparsers.add_parser(
-        "check",
-        description=(
-            "Run a program before and after every pass on the same inputs, and name the first pass that changed"
-            " a value. The inputs are small integers, whose sums are exact; with --real, normal floats."
-        ),
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_machine(parser)
-    add_until(parser)
+    parser.add_argument(
+        "--until",
+        metavar="LEVEL",
+        default="accel",
+        help="the last level to lower to: graph, tensor, loop or accel (default)",
+    )
     parser.add_argument(
         "--against", metavar="SOURCE", help="the program must compute what this one does, to begin with"
     )
@@ -29,7 +28,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--seed", type=natural, default=0, help="what the inputs are drawn with; default 0")
     add_schedule(parser, several=True)
     add_common(parser)
-    parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -1,4 +1,8 @@
-"""`penstock compile`: a model or IR, lowered as far as asked, as text, C, instructions, or a plan that runs."""
+"""
+Lower a model or a file of IR. --emit says what -o is: a file of IR at the end of a level, with its weights beside it;
+a folder with C; a folder with VTA's instructions and the memory they run in; or a plan, a folder that `penstock run`
+runs.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +25,7 @@ if TYPE_CHECKING:
     from penstock.runtime.signature import Signature
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add the command to the parser of `penstock`."""
-    parser = subparsers.add_parser(
-        "compile",
-        description=(
-            "Lower a model or a file of IR. --emit says what -o is: a file of IR at the end of a level, with its"
-            " weights beside it; a folder with C; a folder with VTA's instructions and the memory they run in; or a"
-            " plan, a folder that `penstock run` runs."
-        ),
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_machine(parser)
     parser.add_argument("--emit", choices=tuple(EMITTERS), default="plan", help="default: plan")
@@ -53,7 +47,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--report", metavar="FILE", help="write the report as JSON, too")
     parser.add_argument("--print-debuginfo", action="store_true", help="with a level: say where operations come from")
     add_common(parser)
-    parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -194,8 +187,8 @@ def _say_report(
     args: argparse.Namespace, report: CompileReport, fusion_remarks: Sequence[str], module: ModuleOp
 ) -> None:
     """The report; with -v the times of all passes, why groups are not larger, and what was decided on each kernel."""
+    from penstock.runtime.report import kernel_lines
     from penstock.tools.instruments import timing_table
-    from penstock.tools.report import kernel_lines
 
     if args.verbose:
         say(args, timing_table(report.passes))

@@ -1,4 +1,4 @@
-"""`penstock import`: an ONNX model becomes graph-level text with its weights beside it."""
+"""Write the graph-level IR of a model, and its weights beside it as a .safetensors file."""
 
 from __future__ import annotations
 
@@ -8,18 +8,11 @@ from pathlib import Path
 from penstock.tools.arguments import add_common, add_model, add_weights, read_dims, say
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add the command to the parser of `penstock`."""
-    parser = subparsers.add_parser(
-        "import",
-        description="Write the graph-level IR of a model, and its weights beside it as a .safetensors file.",
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="where the IR goes; default: MODEL with .mlir")
     add_weights(parser)
     add_common(parser)
-    parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

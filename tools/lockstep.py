@@ -22,6 +22,7 @@ round have it as well, as they can tip a rounding that stands.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -30,13 +31,18 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import AnyFloat, MemRefType, ModuleOp, TensorType
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
+from xdsl.utils.hints import isa
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.element_types import stored
+from penstock.dialects.element_types import numpy_dtype, stored
+from penstock.dialects.graph import CastOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import ParsedText
 from penstock.runtime.compiler import level_of
@@ -45,9 +51,7 @@ from penstock.runtime.pass_manager import run_passes
 from penstock.runtime.proofs import prove
 from penstock.runtime.signature import Signature, TensorSpec, signature_of
 from penstock.runtime.weights import weight_uses
-from penstock.tools.comparison import Comparison, Report, compare_arrays
 from penstock.tools.localize import first_difference
-from penstock.tools.rounding import epsilon, exact_in, squared_narrowings, summed_terms
 
 Array = NDArray[Any]
 
@@ -61,6 +65,59 @@ MAX_EXACT = 1 << 24
 """Integers up to here, and their sums, are exact in f32."""
 SCHEDULES: tuple[Order, ...] = ("program", "asap", "alap", 1)
 """The orders in which the commands of an accelerator happen, unless others are asked for."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a pass did to the program."""
+
+    pass_name: str
+    verdict: str
+    """
+    `equal`, `rounding` (within the bound of a pass that may round), `changed`, or `broken`: what the pass left cannot
+    run, or is not safe.
+    """
+    largest_error: float = 0.0
+    bound: float = 0.0
+    where: str = ""
+    """The output and the element with the largest error."""
+    output: int | None = None
+    """The number of that output."""
+    operation: str | None = None
+    """The place of the first operation whose value changed or that is at fault, as far as it can be told."""
+    fault: UserError | None = None
+    """Why the program is broken."""
+
+    def __str__(self) -> str:
+        match self.verdict:
+            case "equal":
+                return f"{self.pass_name}: equal, bit for bit"
+            case "rounding":
+                return f"{self.pass_name}: rounding only, {self.largest_error:.3g} (bound {self.bound:.3g})"
+            case "broken":
+                return f"{self.pass_name}: broken, {self.fault.message if self.fault else ''}"
+            case _:
+                return f"{self.pass_name}: changed {self.where} by {self.largest_error:.6g}"
+
+
+@dataclass
+class Report:
+    """All comparisons so far, in the order of the passes; the last is the faulty one if there is one."""
+
+    comparisons: list[Comparison] = field(default_factory=list[Comparison])
+
+    @property
+    def culprit(self) -> Comparison | None:
+        """The first pass that broke the program, or None."""
+        return next((found for found in self.comparisons if found.verdict in ("changed", "broken")), None)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The passes that kept every value, rounding aside."""
+        return tuple(found.pass_name for found in self.comparisons if found.verdict in ("equal", "rounding"))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.comparisons))
 
 
 @dataclass(frozen=True)
@@ -335,3 +392,111 @@ def _is_integral(array: Array) -> bool:
         return True
     values = np.asarray(array, dtype=np.float64)
     return bool(np.all(np.isfinite(values) & (values == np.rint(values)) & (np.abs(values) < MAX_EXACT)))
+
+
+def compare_arrays(pass_name: str, output: str, before: Array, after: Array, bound: float) -> Comparison:
+    """What became of one output of a pass, whose largest error may be `bound`."""
+    before, after = stored(before), stored(after)
+    if before.dtype.kind in "iu" and after.dtype.kind in "iu" and before.itemsize == after.itemsize:
+        after = after.view(before.dtype)  # below graph level integers are signless
+    if before.shape != after.shape or before.dtype != after.dtype:
+        change = f'the type of "{output}", {before.shape} {before.dtype} to {after.shape} {after.dtype}'
+        return Comparison(pass_name, "changed", math.inf, where=change)
+    if before.tobytes() == after.tobytes():
+        return Comparison(pass_name, "equal")
+    wide = np.float64 if before.dtype.kind in "fV" else np.int64
+    left, right = before.astype(wide), after.astype(wide)
+    with np.errstate(invalid="ignore"):
+        errors = np.abs(left - right).astype(np.float64)
+    # NaN on both sides agrees; NaN on one side is as wrong as can be. Zeros of either sign are one number.
+    errors = np.where(np.isnan(left) & np.isnan(right) | (left == right), 0.0, errors)
+    errors = np.where(np.isnan(errors), np.inf, errors)
+    worst = np.unravel_index(int(errors.argmax()), errors.shape)
+    largest = float(errors[worst])
+    index = ", ".join(str(int(i)) for i in worst)
+    where = f'"{output}"[{index}] from {before[worst]} to {after[worst]}'
+    if largest == 0.0:
+        return Comparison(pass_name, "equal")
+    verdict = "rounding" if largest <= bound else "changed"
+    return Comparison(pass_name, verdict, largest, bound, where)
+
+
+# rounding
+
+
+def epsilon(dtype: np.dtype[Any]) -> float:
+    """The distance from 1 to the next number of a float type."""
+    return float(ml_dtypes.finfo(dtype).eps)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+
+
+def summed_terms(module: ModuleOp) -> float:
+    """
+    An estimate of the number of terms summed along the program: the sum over its operations of the length of the
+    reduction, which for a product of two tensors is the root of |a| |b| / |y|, and for one tensor |a| / |y|.
+    """
+    return 1.0 + sum(_reductions(module))
+
+
+def _reductions(module: ModuleOp) -> Iterator[float]:
+    for op in _program(module):
+        if isinstance(op, GenericOp):
+            iterations = math.prod(op.get_static_loop_ranges())
+            results = [_elements(value.type) for value in op.outputs]
+            yield iterations / max([1, *results])
+            continue
+        if len(op.results) != 1:
+            continue
+        sizes = sorted((_elements(operand.type) for operand in op.operands), reverse=True)
+        result = _elements(op.results[0].type)
+        if result and sizes and sizes[0] > 1:
+            pair = math.sqrt(sizes[0] * sizes[1] / result) if len(sizes) > 1 else 0.0
+            yield max(sizes[0] / result, pair)
+
+
+def _elements(type: Attribute) -> int:
+    return math.prod(type.get_shape()) if isa(type, TensorType | MemRefType) else 0
+
+
+def squared_narrowings(module: ModuleOp) -> float:
+    """
+    The sum over all places where the program rounds floats to a narrower type of the square of the relative error
+    of one such rounding, half the epsilon of that type. A kernel counts once for each call of it.
+    """
+    calls = Counter(op.callee.string_value() for op in _program(module) if isinstance(op, CallOp))
+    total = 0.0
+    for function in _functions(module):
+        here = sum(0.25 * epsilon(numpy_dtype(type)) ** 2 for op in function.walk() if (type := _narrowed_to(op)))
+        total += here * max(1, calls[function.sym_name.data])
+    return total
+
+
+def _narrowed_to(op: Operation) -> AnyFloat | None:
+    """The element type to which `op` rounds floats, if it does."""
+    if not isinstance(op, CastOp | arith.TruncFOp):
+        return None
+    source, target = _element(op.operands[0].type), _element(op.results[0].type)
+    if not isinstance(source, AnyFloat) or not isinstance(target, AnyFloat):
+        return None
+    return target if target.bitwidth < source.bitwidth else None
+
+
+def _element(type: Attribute) -> Attribute:
+    return type.element_type if isa(type, TensorType) else type
+
+
+def exact_in(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether the float type `dtype` holds every number of an array; arrays of other than floats do not matter."""
+    if array.dtype.kind not in "fV":
+        return True
+    with np.errstate(over="ignore"):
+        return np.array_equal(array.astype(dtype).astype(array.dtype), array, equal_nan=True)
+
+
+def _functions(module: ModuleOp) -> list[FuncOp]:
+    # A machine's intrinsics are no part of the program, and have dims without a size.
+    return [op for op in module.body.block.ops if isinstance(op, FuncOp)]
+
+
+def _program(module: ModuleOp) -> Iterator[Operation]:
+    for function in _functions(module):
+        yield from function.walk()

@@ -22,8 +22,8 @@ COMMANDS = {
     "machines": "list, show or validate machines",
 }
 """
-The subcommands, each with what it does. Its module is imported when it is given; `add_parser` there adds its parser,
-whose default `run` takes the arguments and returns the status.
+The subcommands, each with what it does. The module `NAME_command` is imported when it is given: its docstring is the
+help, `add_arguments` adds what it takes, and `execute` does it and returns the status.
 """
 
 
@@ -70,8 +70,14 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         if command != given:
             subparsers.add_parser(command, help=text)
     if given is not None:
-        module = "machines" if given == "machines" else f"{given}_command"
-        import_module(f"penstock.tools.{module}").add_parser(subparsers)
+        module = import_module(f"penstock.tools.{given}_command")
+        epilog = getattr(module, "EPILOG", None)
+        style = argparse.HelpFormatter if epilog is None else argparse.RawDescriptionHelpFormatter
+        command = subparsers.add_parser(
+            given, description=module.__doc__, epilog=epilog, formatter_class=style, allow_abbrev=False
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.execute)
     return parser
 
 

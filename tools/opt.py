@@ -7,16 +7,18 @@ The exit status is 0, 1 for a fault of the input, 2 for a command line that make
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xdsl.passes import ModulePass
+from xdsl.passes import ModulePass, get_pass_option_infos
 from xdsl.targets.mlir import MLIRTarget
 
 from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext, make_context
@@ -29,6 +31,7 @@ from penstock.runtime.pass_manager import (
     Observer,
     PassFault,
     PassTimer,
+    available_passes,
     load_pass,
     pipeline_text,
     read_pipeline,
@@ -37,10 +40,8 @@ from penstock.runtime.pass_manager import (
 from penstock.tools.errors import guarded, render
 from penstock.tools.expectations import read_expectations, unmet
 from penstock.tools.instruments import ALL, IrDumper, timing_table
-from penstock.tools.opt_arguments import parse_arguments
-from penstock.tools.pass_help import help_pass, list_passes
 from penstock.tools.reproduce import NAME, reproducer_folder, write_reproducer
-from penstock.tools.text import read_input, write_output
+from penstock.tools.text import STDIN, read_input, write_output
 
 if TYPE_CHECKING:
     from penstock.tools.lockstep import Lockstep
@@ -202,6 +203,133 @@ class OptRun:
         folder = Path(self.chunk.name).parent.resolve()
         text = WEIGHTS_FILE.sub(lambda found: found[1] + str(folder / found[2]), self.chunk.text)
         return write_reproducer(path, text, command, str(error).split("\n")[0])
+
+
+# the command line
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The parsed command line; leaves with status 2 for one that makes no sense."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    # `--print-ir-after` alone means every pass. argparse would take the next word for its value.
+    dumps = [f"--{prefix}print-ir-{when}" for prefix in ("", "mlir-") for when in ("before", "after")]
+    words = [f"{word}={ALL}" if word in dumps else word for word in words]
+    args = _parser().parse_args(words)
+    args.print_ir_before = _pass_names(args.print_ir_before)
+    args.print_ir_after = _pass_names(args.print_ir_after)
+    return args
+
+
+def _pass_names(values: list[str]) -> frozenset[str]:
+    return frozenset(name for value in values for name in value.split(","))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock-opt",
+        description="Run passes over IR. All but the IR goes to stderr.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("input", nargs="?", default=STDIN, help="a file of IR; - or nothing is stdin")
+    add("-o", "--output", metavar="FILE", help="where the IR goes; written whole or not at all")
+    add("--weights", metavar="FILE", help="write the weights to FILE; default: beside -o, where passes made new ones")
+    add(
+        "-p",
+        "--passes",
+        "--pass-pipeline",
+        metavar="PIPELINE",
+        default="",
+        help="'pass{option=1 other=2,3},pass2'",
+    )
+    add("--machine", metavar="NAME", help="put the machine NAME at the start of the module")
+    add("--lockstep", action="store_true", help="run the program around every pass and compare")
+    add = parser.add_argument_group("reading").add_argument
+    add("--allow-unregistered-dialect", action="store_true", help="accept unknown operations")
+    add("--no-verify", action="store_true", help="do not verify before and after every pass")
+    add(
+        "--split-input-file",
+        action="store_true",
+        help="work on each piece between lines `// -----` by itself",
+    )
+    add(
+        "--verify-diagnostics",
+        action="store_true",
+        help="compare the errors with the comments `// expected-error {{...}}`",
+    )
+    printing = parser.add_argument_group("printing")
+
+    def add_printing(name: str, **settings: object) -> None:
+        printing.add_argument(name, name.replace("--", "--mlir-", 1), **settings)  # pyright: ignore
+
+    add_printing("--print-op-generic", action="store_true", help="print operations in generic form")
+    add_printing("--print-debuginfo", action="store_true", help="print locations")
+    for word in ("before", "after"):
+        add_printing(
+            f"--print-ir-{word}",
+            metavar="PASS",
+            action="append",
+            default=[],
+            help=f"print the IR {word} the passes named after =, or {word} all",
+        )
+        every = {"action": "append_const", "const": ALL, "dest": f"print_ir_{word}"}
+        add_printing(f"--print-ir-{word}-all", **every, help=f"print the IR {word} every pass")
+    add_printing("--print-ir-after-change", action="store_true", help="print the IR after passes that changed it")
+    add_printing("--print-ir-after-failure", action="store_true", help="print what a failing pass left behind")
+    add_printing(
+        "--pass-pipeline-crash-reproducer",
+        metavar="FILE",
+        help="where the input goes that repeats a fault of a pass; default: a folder for temporary files",
+    )
+    add_printing("--timing", action="store_true", help="print the time that each pass took")
+    add = parser.add_argument_group("asking").add_argument
+    add("--list-passes", action="store_true", help="print the name and purpose of every pass")
+    add("--help-pass", metavar="NAME", help="print what a pass does and its options")
+    add(
+        "--version",
+        action="version",
+        version=f"penstock-opt {version('penstock')}, xdsl {version('xdsl')}",
+    )
+    return parser
+
+
+# passes
+
+
+def list_passes() -> str:
+    """Name and first sentence of every pass, one a line, those of xDSL included."""
+    available = available_passes()
+    width = max(len(name) for name in available)
+    return "\n".join(f"{name:{width}}  {_purpose(load)}" for name, load in available.items())
+
+
+def help_pass(name: str) -> str:
+    """Name, options with type and default, and documentation of a pass; raises UserError if there is none."""
+    pass_type = load_pass(name)
+    lines = [name, ""]
+    for option in get_pass_option_infos(pass_type):
+        default = f" = {option.default_value}" if option.default_value is not None else ""
+        lines.append(f"  {option.name.replace('_', '-')}: {option.expected_type}{default}")
+    if len(lines) > 2:
+        lines.append("")
+    return "\n".join([*lines, _documentation(pass_type) or "(it has no documentation)"])
+
+
+def _purpose(load: Callable[[], type[ModulePass]]) -> str:
+    try:
+        documentation = _documentation(load())
+    except Exception as error:  # a broken plug-in must not hide the other passes
+        return f"(cannot be loaded: {error})"
+    first = documentation.split("\n\n")[0]
+    return " ".join(first.split())
+
+
+def _documentation(pass_type: type[ModulePass]) -> str:
+    # A dataclass without a docstring is given its signature as one, and a class inherits that of its base.
+    written = pass_type.__dict__.get("__doc__") or ""
+    if written.startswith(f"{pass_type.__name__}("):
+        written = ""
+    return inspect.cleandoc(written or inspect.getmodule(pass_type).__doc__ or "")  # pyright: ignore
 
 
 def run(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,8 @@
-"""`penstock quantize`: a model in 8-bit integers, from inputs to calibrate with."""
+"""
+Quantise a model after training: run it on calibration inputs, choose scales from the ranges that its values take, and
+write the graph-level IR on 8-bit integers with its weights beside it. What was chosen, and what it lost, is told on
+stderr.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,7 @@ SCHEMES = ("qdq", "symmetric", "power-of-two")
 METHODS = ("min-max", "percentile", "mse")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add the command to the parser of `penstock`."""
-    parser = subparsers.add_parser(
-        "quantize",
-        description=(
-            "Quantise a model after training: run it on calibration inputs, choose scales from the ranges that its"
-            " values take, and write the graph-level IR on 8-bit integers with its weights beside it. What was chosen,"
-            " and what it lost, is told on stderr."
-        ),
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument(
         "--calibration",
@@ -54,7 +48,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("-o", "--output", metavar="FILE", help="where the IR goes; default: MODEL_int8.mlir")
     add_weights(parser)
     add_common(parser)
-    parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

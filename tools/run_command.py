@@ -1,4 +1,7 @@
-"""`penstock run`: a model, a file of IR or a compiled plan, on tensors in files."""
+"""
+Run a model, a file of IR or a plan. Inputs are .npy, .npz or ONNX .pb files, in the order of the model's inputs or as
+NAME=FILE; outputs are written as output_0.npy and so on.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,7 @@ from penstock.tools.tensors import FORMATS, GivenTensors, read_given, write_tens
 RUN_LEVELS = ("graph", "tensor", "loop", "accel", "c")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add the command to the parser of `penstock`."""
-    parser = subparsers.add_parser(
-        "run",
-        description=(
-            "Run a model, a file of IR or a plan. Inputs are .npy, .npz or ONNX .pb files, in the order of the"
-            " model's inputs or as NAME=FILE; outputs are written as output_0.npy and so on."
-        ),
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument(
         "--input", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="one or more tensors"
@@ -59,7 +53,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_schedule(parser)
     add_no_verify(parser)
     add_common(parser)
-    parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

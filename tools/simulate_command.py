@@ -1,4 +1,8 @@
-"""`penstock simulate`: the cycles that a program takes on a machine, and where they go."""
+"""
+Count the cycles that the kernels of a model or a file of IR take on a machine, unit by unit and bus by bus. What is
+above the accelerator level is compiled first. A kernel whose commands are not proved free of hazards has no cycles:
+it is refused. Functions that the host runs are named, and not simulated.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,7 @@ if TYPE_CHECKING:
     from penstock.runtime.simulator.run import CycleWindow, ProgramRun
     from penstock.runtime.simulator.workloads import Workloads
 
-_DESCRIPTION = """\
-Count the cycles that the kernels of a model or a file of IR take on a machine, unit by unit and bus by bus. What is
-above the accelerator level is compiled first. A kernel whose commands are not proved free of hazards has no cycles:
-it is refused. Functions that the host runs are named, and not simulated.
-"""
-_EPILOG = """\
+EPILOG = """\
 examples:
   penstock simulate model.onnx --machine vta-pynq
   penstock simulate model.accel.mlir --kernel fused_3 --svg fused_3.svg --trace fused_3.json
@@ -35,15 +34,7 @@ examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add the command to the parser of `penstock`."""
-    parser = subparsers.add_parser(
-        "simulate",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_machine(parser)
     add_no_verify(parser)
@@ -56,7 +47,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     group.add_argument("--svg", metavar="FILE", help="a picture of it")
     group.add_argument("--window", metavar="FROM:TO", help="only these cycles in the trace and the picture")
     add_common(parser)
-    parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

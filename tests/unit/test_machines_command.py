@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.lowering.from_machine_toml import load_machine, shipped_machines
-from penstock.tools.machines import describe, number_formats, provenance, size_text
+from penstock.tools.machines_command import describe, number_formats, provenance, size_text
 
 if TYPE_CHECKING:
     from tests.conftest import Command

@@ -16,7 +16,7 @@ from penstock.passes.planning.map_svg import svg_map
 from penstock.passes.planning.map_text import legend, text_map
 from penstock.passes.planning.minimalloc_csv import load_csv, parse_csv
 from penstock.passes.planning.problem import Plan, validate
-from penstock.tools.planners import read_bytes
+from penstock.tools.plan_command import read_bytes
 
 if TYPE_CHECKING:
     from tests.conftest import Command

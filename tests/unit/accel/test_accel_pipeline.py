@@ -16,7 +16,7 @@ from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.analysis.commands.program import Program
 from penstock.passes.analysis.kernels import machine_kernels, partition
 from penstock.runtime.pass_manager import read_pipeline, run_passes
-from penstock.tools.report import kernel_lines
+from penstock.runtime.report import kernel_lines
 
 TILE = 'memref<4xi32, "spad">'
 WINDOW = "memref<64xi32>"

@@ -1,4 +1,4 @@
-"""`penstock machines list|show|validate`: the machines that ship, a machine as IR or as a table, machine files."""
+"""List the machines that come with Penstock, show one as IR or as a table, or validate machine files."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ _BEHAVIOUR = ("operand_names", "strides", "dims", "shape")
 _UNITS = ((1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add the subcommand `machines` to those of `penstock`; its arguments go to `run`."""
-    parser = subparsers.add_parser("machines")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("list", help="the machines that come with Penstock")
     show = actions.add_parser("show", help="a machine as IR, or as a table")
@@ -44,11 +42,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     show.add_argument("--table", action="store_true", help="a table, with the origin of each number")
     validate = actions.add_parser("validate", help="check machine files")
     validate.add_argument("files", nargs="+", metavar="FILE", help="a machine file, or a name")
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do what `penstock machines` was asked to; returns the exit status. Raises UserError for list and show."""
+def execute(args: argparse.Namespace) -> int:
     match args.action:
         case "list":
             print("\n".join(machine_table()))
