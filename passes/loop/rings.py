@@ -14,11 +14,12 @@ from xdsl.ir import Operation, SSAValue, Use
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
-from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_bytes, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.kernels import depths_of
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.analysis.memory.storage import overwrites, reads_and_writes, uses_through
+from penstock.passes.analysis.units import performer
 from penstock.passes.planning.tile_cost import COMPUTED_SLOTS
 
 
@@ -85,25 +86,13 @@ def candidate(buffer: BufferOp, depth: int, target: TargetOp | None = None) -> C
     # What else may keep a buffer, a yield above all, may hand it to the next iteration.
     if depth < 2 or not all(isinstance(use.operation, CopyOp | GenericOp) for use in uses):
         return None
-    shared = target is not None and len({_unit_of(use.operation, target) for use in uses}) > 1
+    shared = target is not None and len({performer(use.operation, target)[0] for use in uses}) > 1
     crossing = [use for use in uses if _crosses(use, scope)]
     if not shared and not crossing:
         return None
     if not any(reads_and_writes(use)[1] for use in crossing):
         depth = min(depth, COMPUTED_SLOTS)
     return Candidate(buffer, loops, depth) if _is_written_first(buffer, {use.operation for use in uses}) else None
-
-
-def _unit_of(op: Operation, target: TargetOp) -> str | None:
-    """The unit that performs a copy or an op that an intrinsic computes."""
-    if isinstance(op, CopyOp):
-        engine = target.dma_between(scope_of(op.source.type) or DRAM, scope_of(op.dest.type) or DRAM)
-        return engine.unit_name if engine is not None else None
-    call = op.library_call if isinstance(op, GenericOp) else None
-    intrinsic = target.intrinsics().get(call.data) if call is not None else None
-    if intrinsic is None:
-        return None
-    return intrinsic.unit_name if intrinsic.dma_name is None else target.dmas()[intrinsic.dma_name].unit_name
 
 
 def iteration_number(loops: Sequence[scf.ForOp]) -> SSAValue:

@@ -27,9 +27,9 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits
-from penstock.passes.analysis.memory.dataflow import DataFlow, Flows, TransferFunction, outlived, solve
+from penstock.passes.analysis.memory.dataflow import DataFlow, Flows, outlived
 from penstock.passes.analysis.memory.graph import CONTROL
-from penstock.passes.analysis.memory.in_flight import InFlight
+from penstock.passes.analysis.memory.in_flight import kept_alive
 from penstock.passes.planning.problem import Interval
 
 __all__ = ["Allocation", "Liveness"]
@@ -166,7 +166,8 @@ class Liveness:
         flow = self._flow
         lives = flow.lives()
         alive = {op: each.at for op, each in lives.items()}
-        self._add_in_flight(alive)
+        for op, roots in kept_alive(flow).items():
+            alive[op] |= roots
         concurrently: dict[Operation, int] = {}
         for op, loop in flow.graph.concurrent.items():
             made = 1 << flow.aliases.number[op.results[0]] if isinstance(op, Allocation) else 0
@@ -175,13 +176,3 @@ class Liveness:
             loop = flow.graph.concurrent.get(op, op)
             begin, end = self.span(op)
             yield begin, begin + 1 if isinstance(op, CONTROL) else end, mask | concurrently.get(loop, 0)
-
-    def _add_in_flight(self, alive: dict[Operation, int]) -> None:
-        flow = self._flow
-        kept = InFlight(flow.graph, flow.aliases, flow.effects).kept()
-        if kept is None or not kept.needed:
-            return
-        transfers = {op: TransferFunction(0, needed) for op, needed in kept.needed.items()}
-        for op, after in solve(flow.graph, transfers).items():
-            before = after | kept.needed.get(op, 0)
-            alive[op] |= before & kept.before[op] | after & kept.after[op]

@@ -14,18 +14,17 @@ from math import lcm
 
 from xdsl.dialects import func
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
-from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
-from penstock.dialects.machine import DRAM, ScopeOp, TargetOp, find_target
 from penstock.dialects.machine import DmaOp as EngineOp
+from penstock.dialects.machine import ScopeOp, TargetOp, find_target
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.memory.aliases import bits
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness
 from penstock.passes.analysis.memory.program_time import ProgramTime, function_around
+from penstock.passes.analysis.units import performer, scope_or_dram
 from penstock.passes.planning.problem import Buffer, Limits, Problem, height
 from penstock.passes.planning.registry import solve
 
@@ -221,14 +220,14 @@ class OffChipAlignment:
     """
 
     def __init__(self, target: TargetOp | None, time: ProgramTime):
-        self._engines = {} if target is None else target.dmas()
-        self._intrinsics = {} if target is None else target.intrinsics()
+        self._target = target
+        self._engines = [] if target is None else list(target.dmas().values())
         self._time = time
         self._wanted: dict[str, dict[SSAValue, int]] = {}
-        self._is_needed = any(engine.alignment > 1 for engine in self._engines.values())
+        self._is_needed = any(engine.alignment > 1 for engine in self._engines)
 
     def of(self, function: func.FuncOp, buffer: SSAValue) -> int:
-        """What the place of a buffer that `function` makes must be a multiple of."""
+        """What the offset of a buffer that `function` makes must be a multiple of."""
         return self._of(function).get(buffer, 1) if self._is_needed else 1
 
     def _of(self, function: func.FuncOp) -> dict[SSAValue, int]:
@@ -260,19 +259,8 @@ class OffChipAlignment:
 
     def _engines_of(self, op: Operation) -> Iterator[EngineOp]:
         """The engines that may run an op: of a copy, all that go the way."""
-        engines, intrinsics = self._engines, self._intrinsics
-        match op:
-            case CopyOp():
-                ends = [scope_of(memref_of(value)) or DRAM for value in (op.source, op.dest)]
-                for engine in engines.values():
-                    if ends[0] in engine.sources and ends[1] in engine.destinations:
-                        yield engine
-            case DmaOp():
-                yield engines[op.engine.data]
-            case ExecOp() | GenericOp():
-                called = op.intrinsic_name if isinstance(op, ExecOp) else op.library_call and op.library_call.data
-                intrinsic = intrinsics.get(called or "")
-                if intrinsic is not None and intrinsic.dma_name is not None:
-                    yield engines[intrinsic.dma_name]
-            case _:
-                return
+        if isinstance(op, CopyOp):
+            source, dest = scope_or_dram(op.source), scope_or_dram(op.dest)
+            yield from (each for each in self._engines if source in each.sources and dest in each.destinations)
+        elif self._target is not None and (engine := performer(op, self._target)[1]) is not None:
+            yield engine
