@@ -50,3 +50,8 @@ def nest_around(op: Operation) -> tuple[scf.ForOp, ...]:
         loops.append(parent)
         op = parent
     return tuple(reversed(loops))
+
+
+def is_inside(value: SSAValue, op: Operation) -> bool:
+    """Whether `value` is defined within `op`."""
+    return op.is_ancestor(value.owner) and value.owner is not op

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,66 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import USAGE, UserError, location_of
 from penstock.dialects.files import write_whole
-from penstock.passes.analysis.memory.interference import to_dot, to_json
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness
-from penstock.passes.analysis.memory.memory_problems import memory_problems
-from penstock.passes.planning.problem import Interval
+from penstock.passes.analysis.memory.memory_problems import ARENA, MemoryProblem, memory_problems, offset_of
+from penstock.passes.planning.conflicts import Conflicts
+from penstock.passes.planning.problem import Interval, Problem
+
+
+def interfering(problem: Problem) -> tuple[tuple[int, int], ...]:
+    """The pairs of buffers that are alive at once, by their numbers, the lower first, ascending."""
+    spans = Conflicts(problem).spans
+    return tuple(sorted({(number, other) for number, own in enumerate(spans) for other, _, _ in own if number < other}))
+
+
+def to_json(memories: Sequence[MemoryProblem]) -> str:
+    """The graphs as JSON, one node and one list of edges a line."""
+    lines: list[str] = []
+    for number, memory in enumerate(memories):
+        end = "," if number + 1 < len(memories) else ""
+        nodes = [
+            json.dumps(
+                {
+                    "name": buffer.id,
+                    "type": str(op.results[0].type),
+                    "bytes": buffer.size,
+                    "offset": offset_of(op),
+                    "place": location_of(op),
+                    "alive": buffer.intervals,
+                }
+            )
+            for buffer in memory.problem.buffers
+            for op in (memory.ops[buffer.id],)
+        ]
+        lines += [
+            f'  {{"function": {json.dumps(memory.function)}, "scope": {json.dumps(memory.scope or ARENA)},',
+            '   "buffers": [',
+            *(f"     {node}{',' if last < len(nodes) else ''}" for last, node in enumerate(nodes, start=1)),
+            "   ],",
+            f'   "edges": {json.dumps(interfering(memory.problem))}}}{end}',
+        ]
+    return "\n".join(['{"graphs": [', *lines, "]}", ""])
+
+
+def to_dot(memories: Sequence[MemoryProblem]) -> str:
+    """The graphs for Graphviz, each a cluster of one."""
+    lines = ["graph interference {", "  node [shape=box];"]
+    for number, memory in enumerate(memories):
+        scope = memory.scope or ARENA
+        title = f"@{memory.function} {scope}" if memory.function else scope
+        lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(title)};"]
+        for index, buffer in enumerate(memory.problem.buffers):
+            label = _quoted(buffer.id, f"{buffer.size} bytes", location_of(memory.ops[buffer.id]))
+            lines.append(f"    n{number}_{index} [label={label}];")
+        lines += [f"    n{number}_{left} -- n{number}_{right};" for left, right in interfering(memory.problem)]
+        lines.append("  }")
+    return "\n".join([*lines, "}", ""])
+
+
+def _quoted(*lines: str) -> str:
+    escaped = (line.replace("\\", "\\\\").replace('"', '\\"') for line in lines)
+    return '"' + "\\n".join(escaped) + '"'
+
 
 LIVE = "mem.live"
 """The attribute of an op that makes a buffer: the half-open steps of its function in which the buffer is alive."""

@@ -16,7 +16,7 @@ from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.analysis.memory.liveness import Allocation
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, memory_problems
 from penstock.passes.analysis.memory.plan_faults import check_given
-from penstock.passes.loop.repairs.overflow import overflow
+from penstock.passes.loop.repairs import overflow
 from penstock.passes.planning import registry
 from penstock.passes.planning.problem import Limits, Outcome, height
 

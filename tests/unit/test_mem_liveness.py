@@ -14,10 +14,9 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
-from penstock.passes.analysis.memory.interference import interfering
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness
 from penstock.passes.analysis.memory.memory_problems import memory_problems
-from penstock.passes.loop.mem_liveness import MemLivenessPass
+from penstock.passes.loop.mem_liveness import MemLivenessPass, interfering
 from penstock.passes.planning.problem import Buffer, Problem
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 

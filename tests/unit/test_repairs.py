@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.loop.repairs.variants import TileClass, price_of_cut, tile_classes
+from penstock.passes.loop.repairs import TileClass, price_of_cut, tile_classes
 
 PRODUCT = """
 #mk = affine_map<(m, n, k) -> (m, k)>

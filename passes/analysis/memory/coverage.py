@@ -16,10 +16,9 @@ from xdsl.dialects import arith, scf
 from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.passes.analysis.index import AffineIndex
-from penstock.passes.analysis.loops import constant_of, trip_count
+from penstock.passes.analysis.loops import constant_of, is_inside, trip_count
 from penstock.passes.analysis.memory.aliases import RootBox, bits
 from penstock.passes.analysis.memory.effects import Effect
-from penstock.passes.analysis.memory.footprint import is_inside
 from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
 
 Box = tuple[tuple[int, int], ...]

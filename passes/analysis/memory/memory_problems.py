@@ -22,8 +22,7 @@ from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.machine import ScopeOp, TargetOp, find_target
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.memory.aliases import bits
-from penstock.passes.analysis.memory.liveness import Allocation, Liveness
-from penstock.passes.analysis.memory.program_time import ProgramTime, function_around
+from penstock.passes.analysis.memory.liveness import Allocation, Liveness, ProgramTime, function_around
 from penstock.passes.analysis.units import performer, scope_or_dram
 from penstock.passes.planning.problem import Buffer, Limits, Problem, height
 from penstock.passes.planning.registry import solve

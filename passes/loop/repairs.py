@@ -1,4 +1,9 @@
-"""Changes of a program that make its buffers smaller or live shorter, as planning problems to try."""
+"""
+What is said when buffers do not fit their scope: what is alive at the peak, and the cheapest changes that help.
+
+Every repair has been tried: the problem with the change made is planned again, and only what then fits is listed.
+Its price is the bytes that would cross the chip's edge more than now; where that is not known exactly, at most.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +19,134 @@ from xdsl.ir.affine import AffineDimExpr, AffineMap
 from xdsl.utils.disjoint_set import DisjointSet
 
 from penstock.dialects.accel import ExecOp
+from penstock.dialects.diagnostics import TIME_LIMIT, USER_FAULT, UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_bytes, memref_of, scope_of, span_in_bytes
+from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_bytes, memref_of, span_in_bytes
 from penstock.passes.analysis.kernels import machine_around
 from penstock.passes.analysis.loops import iterations, loops_around
-from penstock.passes.analysis.memory.liveness import Allocation
+from penstock.passes.analysis.memory.liveness import Allocation, function_around
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, element_memref
-from penstock.passes.analysis.memory.program_time import function_around
+from penstock.passes.analysis.memory.plan_faults import op_in
 from penstock.passes.analysis.memory.storage import in_scope, storage_of
-from penstock.passes.planning.problem import Buffer, Problem, lower_bound
+from penstock.passes.analysis.units import scope_or_dram
+from penstock.passes.planning.problem import (
+    Buffer,
+    Limits,
+    Outcome,
+    Problem,
+    alive_at,
+    height,
+    live_sums,
+    lower_bound,
+    peak,
+)
+from penstock.passes.planning.registry import DEFAULT_PLANNER, solve
+
+MAX_REPAIRS = 5
+"""Repairs that are listed."""
+
+MAX_BUFFERS_LISTED = 12
+"""Buffers that are named of those alive at the peak."""
+
+MAX_VARIANTS = 16
+"""Variants that are planned to see whether they fit."""
+
+MAX_SEARCHES = 3
+"""How many of them are searched for up to the limits, where the plan that a planner starts from does not fit."""
+
+
+def overflow(memory: MemoryProblem, outcome: Outcome, planner: str, limits: Limits) -> UserError:
+    """
+    The error for a scope that is too small: it is located at the op where most bytes are alive.
+
+    Its status is 4 where a longer search might still find a plan.
+    """
+    problem, capacity = memory.problem, memory.problem.capacity
+    assert capacity is not None
+    bound = max(outcome.bound, lower_bound(problem))
+    proved = outcome.infeasible or bound > capacity
+    needed = None if outcome.plan is None else height(problem, outcome.plan)
+    step, at_once = peak(problem)
+    who = f"@{memory.function}" if memory.function else "the program"
+    if at_once > capacity:
+        reason = f"{at_once} bytes are alive at once here, and it has {capacity}"
+    elif proved:
+        reason = f"{at_once} bytes are alive at once here, but no plan takes the {capacity} that it has, or less"
+    else:
+        reason = f'within its limits "{planner}" found no plan of the {capacity} bytes that it has'
+    alive = alive_at(problem, step)
+    end = next((time for time, _ in live_sums(problem) if time > step), step + 1)
+    found = "" if needed is None else f"peak of the best plan {needed}, "
+    notes = [
+        f"alive here: {len(alive)} of {len(problem.buffers)} buffers",
+        *(f"  {memory.describe(buffer)}" for buffer in _largest(alive)),
+        *([f"  and {len(alive) - MAX_BUFFERS_LISTED} smaller ones"] if len(alive) > MAX_BUFFERS_LISTED else []),
+        f"{found}lower bound {bound}, capacity {capacity} bytes",
+        *_repairs(memory, needed, bound, planner, limits),
+    ]
+    if not proved:
+        notes.append("it is not proved that there is none: with more steps or time-limit, mem-plan searches longer")
+    return UserError(
+        f'{who} does not fit scope "{memory.scope}": {reason}',
+        loc=location_of(op_in(memory, (step, end), [buffer.id for buffer in alive])),
+        notes=notes,
+        status=USER_FAULT if proved else TIME_LIMIT,
+    )
+
+
+def _repairs(memory: MemoryProblem, needed: int | None, bound: int, planner: str, limits: Limits) -> list[str]:
+    """What would fit, a line each, the cheapest first."""
+    problem = memory.problem
+    lines: list[str] = []
+    least = needed
+    if planner != DEFAULT_PLANNER:
+        default = _height(problem, DEFAULT_PLANNER, limits)
+        if _fits(problem, default):
+            lines.append(f'planner="{DEFAULT_PLANNER}": {default} bytes')
+        if default is not None and (least is None or default < least):
+            least = default
+    searches = 0
+    for variant in variants(memory)[:MAX_VARIANTS]:
+        if len(lines) == MAX_REPAIRS - 1:
+            break
+        changed = replace(problem, buffers=variant.buffers)
+        taken = _height(changed, planner, replace(limits, steps=0))
+        if not _fits(problem, taken) and searches < MAX_SEARCHES:
+            searches += 1
+            taken = _height(changed, planner, limits)
+        if _fits(problem, taken):
+            lines.append(f"{variant.text}: {taken} bytes; {_price(variant)}")
+    if least is not None and not _fits(problem, least):
+        known = "; no smaller one will do" if least == bound else ""
+        lines.append(f'a scope "{memory.scope}" of {least} bytes{known}')
+    return ["each of these alone would fit, the cheapest first:", *(f"  {line}" for line in lines)] if lines else []
+
+
+def _largest(alive: Sequence[Buffer]) -> list[Buffer]:
+    """Those that are listed, in the order of the program."""
+    listed = sorted(alive, key=lambda buffer: -buffer.size)[:MAX_BUFFERS_LISTED]
+    return [buffer for buffer in alive if buffer in listed]
+
+
+def _price(variant: Variant) -> str:
+    if variant.moved is None:
+        return "how many off-chip bytes more is not known"
+    if variant.moved == 0:
+        return f"no off-chip bytes more{variant.also}"
+    return f"{'at most ' if variant.is_bound else ''}{variant.moved} off-chip bytes more in a run of {variant.where}"
+
+
+def _fits(problem: Problem, bytes: int | None) -> bool:
+    return bytes is not None and problem.capacity is not None and bytes <= problem.capacity
+
+
+def _height(problem: Problem, planner: str, limits: Limits) -> int | None:
+    """What the plan of a variant takes; None where the planner has none, or does not take such a problem."""
+    try:
+        plan = solve(problem, planner, replace(limits, good_enough=problem.capacity)).plan
+    except UserError:
+        return None
+    return None if plan is None else height(problem, plan)
 
 
 @dataclass(frozen=True)
@@ -137,8 +261,8 @@ def _may_be_off_chip(op: Allocation, users: list[Operation]) -> bool:
         return False
     if target is None:
         return True
-    fills = {scope_name(copy.source) for copy in copies_of(op) if is_part_of(copy.dest, op)}
-    reads = {scope_name(copy.dest) for copy in copies_of(op) if is_part_of(copy.source, op)}
+    fills = {scope_or_dram(copy.source) for copy in copies_of(op) if is_part_of(copy.dest, op)}
+    reads = {scope_or_dram(copy.dest) for copy in copies_of(op) if is_part_of(copy.source, op)}
     if DRAM in fills and DRAM in reads:
         # It would go from off chip to off chip.
         return False
@@ -159,11 +283,6 @@ def _may_fit(memory: MemoryProblem, buffers: tuple[Buffer, ...]) -> bool:
     return capacity is not None and lower_bound(Problem(buffers, capacity)) <= capacity
 
 
-def scope_name(value: SSAValue) -> str:
-    """The scope of a memref, or that off chip."""
-    return scope_of(value.type) or DRAM
-
-
 def is_part_of(value: SSAValue, op: Allocation) -> bool:
     """Whether a memref is the buffer or a view of it."""
     return storage_of(value) is op.results[0]
@@ -182,12 +301,10 @@ def price_off_chip(op: Allocation) -> int | None:
     """What crosses the edge more if a buffer lies off chip: all between it and scopes, less what did so before."""
     total = 0
     for copy in copies_of(op):
-        other = copy.dest if is_part_of(copy.source, op) else copy.source
-        times = iterations(loops_around(copy))
-        if times is None:
+        moved = _bytes(copy)
+        if moved is None:
             return None
-        bytes = times * prod(copy.box) * element_bytes(copy.source_type)
-        total += -bytes if scope_name(other) == DRAM else bytes
+        total += -moved if _is_over_the_edge(copy) else moved
     return max(total, 0)
 
 
@@ -208,7 +325,7 @@ def _price_at(cut: TileCut, nest: Sequence[scf.ForOp], depth: int) -> int | None
     """The price with the loop over the parts inside `depth` loops of the nest; None where that cannot be."""
     total = 0
     for op in cut.shapes:
-        for copy in _over_the_edge(op):
+        for copy in filter(_is_over_the_edge, copies_of(op)):
             outside = [loop for loop in loops_around(copy) if loop in nest]
             moved, again = _bytes(copy), iterations(nest[len(outside) : depth])
             is_fill = is_part_of(copy.dest, op)
@@ -216,7 +333,7 @@ def _price_at(cut: TileCut, nest: Sequence[scf.ForOp], depth: int) -> int | None
                 return None
             before = prod(element_memref(op).get_shape())
             total += moved * again * cut.cells[op] // before - moved
-    inputs = [copy for op in cut.whole_inputs for copy in _over_the_edge(op)]
+    inputs = [copy for op in cut.whole_inputs for copy in copies_of(op) if _is_over_the_edge(copy)]
     # Sums may leave through other scopes; those of a part have to go somewhere until the next one.
     outputs = [copy for op in cut.whole_outputs for copy in copies_of(op)]
     for copies, times in ((inputs, 1), (outputs, 2)):
@@ -229,8 +346,8 @@ def _price_at(cut: TileCut, nest: Sequence[scf.ForOp], depth: int) -> int | None
     return max(total, 0)
 
 
-def _over_the_edge(op: Allocation) -> list[CopyOp]:
-    return [copy for copy in copies_of(op) if DRAM in (scope_name(copy.source), scope_name(copy.dest))]
+def _is_over_the_edge(copy: CopyOp) -> bool:
+    return DRAM in (scope_or_dram(copy.source), scope_or_dram(copy.dest))
 
 
 def _bytes(copy: CopyOp) -> int | None:
@@ -238,7 +355,7 @@ def _bytes(copy: CopyOp) -> int | None:
     return None if times is None else times * prod(copy.box) * element_bytes(copy.source_type)
 
 
-Dim = tuple[GenericOp | Allocation, int]
+OwnedDim = tuple[GenericOp | Allocation, int]
 """A dim of a domain, or of a buffer."""
 
 
@@ -274,7 +391,7 @@ class TileClass:
     """Dims of one size that one tile size decides."""
 
     extent: int
-    members: frozenset[Dim]
+    members: frozenset[OwnedDim]
     _uses: tuple[_Use, ...]
 
     def cut(self, size: int) -> TileCut:
@@ -317,10 +434,10 @@ class TileClass:
 def tile_classes(function: func.FuncOp) -> list[TileClass]:
     """The classes of at least two elements that domains of `function` have, in the order in which they occur."""
     uses = tuple(_uses(function))
-    same: DisjointSet[Dim] = DisjointSet()
-    dims: dict[Dim, None] = {}
+    same: DisjointSet[OwnedDim] = DisjointSet()
+    dims: dict[OwnedDim, None] = {}
 
-    def join(one: Dim, other: Dim) -> None:
+    def join(one: OwnedDim, other: OwnedDim) -> None:
         for dim in (one, other):
             if dim not in dims:
                 dims[dim] = None
@@ -335,7 +452,7 @@ def tile_classes(function: func.FuncOp) -> list[TileClass]:
                 join((use.generic, expr.position), (use.buffer, at))
     for one, other in _copied_whole(function):
         join(one, other)
-    members: dict[Dim, list[Dim]] = {}
+    members: dict[OwnedDim, list[OwnedDim]] = {}
     for dim in dims:
         members.setdefault(same.find(dim), []).append(dim)
     classes: list[TileClass] = []
@@ -360,7 +477,7 @@ def resized(type: MemRefType[Attribute], shape: tuple[int, ...], target: TargetO
     return in_scope(MemRefType(type.element_type, shape), target, scope, adjoining)
 
 
-def _size(dim: Dim) -> int:
+def _size(dim: OwnedDim) -> int:
     owner, at = dim
     return _extents(owner)[at] if isinstance(owner, GenericOp) else element_memref(owner).get_shape()[at]
 
@@ -399,7 +516,7 @@ def _buffer_of(value: SSAValue) -> Allocation | None:
             return None
 
 
-def _copied_whole(function: func.FuncOp) -> Iterator[tuple[Dim, Dim]]:
+def _copied_whole(function: func.FuncOp) -> Iterator[tuple[OwnedDim, OwnedDim]]:
     for copy in function.walk():
         if not isinstance(copy, CopyOp):
             continue

@@ -1,1 +1,0 @@
-"""What is said and tried where buffers do not fit a scope."""
