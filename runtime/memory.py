@@ -15,10 +15,10 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.functions import WEIGHT, attribute_text
 from penstock.dialects.graph import ConstantOp, ExpandOp, ReshapeOp, SliceOp, TransposeOp
 from penstock.dialects.mem import BufferOp, element_bytes
 from penstock.runtime.signature import Signature, TensorSpec, main_function
+from penstock.runtime.weights import weight_uses
 
 COMPUTING = ("tensor.empty", "tensor.pad", "tensor.generate", "tensor.from_elements", "tensor.concat")
 """The ops of `tensor` that make elements; the others see those of their operands."""
@@ -107,10 +107,7 @@ def _arguments(specs: Sequence[TensorSpec]) -> int:
 
 
 def _weights(module: ModuleOp) -> int:
-    main = main_function(module)
-    named = {op.weight: op.result.type for op in main.walk() if isinstance(op, ConstantOp) and op.weight is not None}
-    held = [arg.type for arg in main.body.block.args if attribute_text(main, arg.index, WEIGHT) is not None]
-    return sum(map(_bytes, (*named.values(), *held)))
+    return sum(map(_bytes, {name: type for name, type, _ in weight_uses(module)}.values()))
 
 
 def _bytes(type: Attribute) -> int:

@@ -6,11 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from xdsl.dialects.builtin import (
-    ModuleOp,
-    ShapedType,
-    StringAttr,
-)
+from xdsl.dialects.builtin import ModuleOp, ShapedType, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from penstock.runtime.interpreter.counters import Counters, DmaCount, ExecCount, issues_of
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.generic import Evaluator, evaluate_generic
-from penstock.runtime.interpreter.module import run_function, run_module
+from penstock.runtime.interpreter.module import main_arguments, run_function, run_module
 from penstock.runtime.interpreter.registry import interprets
 from penstock.runtime.interpreter.schedule import ORDERS, Order, read_order
 from penstock.runtime.interpreter.scopes import array_of, readable, written
@@ -29,6 +29,7 @@ __all__ = [
     "evaluate_generic",
     "interprets",
     "issues_of",
+    "main_arguments",
     "read_order",
     "readable",
     "run_function",

@@ -27,7 +27,6 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.element_types import DType
 from penstock.dialects.upstream.arith import RemFOp
 from penstock.runtime.interpreter import bits
-from penstock.runtime.interpreter.graph.special import erf
 from penstock.runtime.interpreter.values import dtype_of, element_of, width_of
 
 Function = Callable[..., Any]
@@ -154,14 +153,6 @@ def _quotient(a: int, b: int) -> int:
     return quotient if (a < 0) == (b < 0) else -quotient
 
 
-def _power_of_integer(a: Any, b: Any) -> Any:
-    """An integer to a negative power truncates towards zero."""
-    whole = np.power(a, np.maximum(b, b.dtype.type(0)))
-    one = a.dtype.type(1)
-    fraction = bits.choose(np.abs(a) == one, bits.choose(b % 2 == 0, one, a), a.dtype.type(0))
-    return bits.choose(b < 0, fraction, whole)
-
-
 # floats
 
 _FLOATS = (Float16Type, BFloat16Type, Float32Type, Float64Type)
@@ -245,10 +236,6 @@ def _fma(op: math.FmaOp) -> Function:
 def _round_half_away(a: Any) -> Any:
     whole = np.trunc(a)
     return np.copysign(np.abs(whole) + (np.abs(a - whole) >= 0.5).astype(a.dtype), a)
-
-
-def _erf(a: Any) -> Any:
-    return erf(np.asarray(a))[()]
 
 
 def _rsqrt(a: Any) -> Any:
@@ -477,10 +464,10 @@ ARITHMETIC: dict[type[Operation], Arithmetic] = {
     math.CountLeadingZerosOp: _counting(bits.leading_zeros),
     math.CountTrailingZerosOp: _counting(bits.trailing_zeros),
     math.CtPopOp: _counting(bits.population),
-    math.ErfOp: _float(_erf),
+    math.ErfOp: _float(bits.erf),
     math.FPowIOp: _float(_float_to_integer_power),
     math.FmaOp: Arithmetic(_fma),
-    math.IPowIOp: _integer(_power_of_integer),
+    math.IPowIOp: _integer(bits.power),
     math.PowFOp: _float(np.power),
     math.RoundOp: _float(_round_half_away),
     math.RoundEvenOp: _float(np.rint),

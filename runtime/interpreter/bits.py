@@ -1,7 +1,8 @@
-"""Integer and bit-level arithmetic that NumPy lacks, on arrays and NumPy scalars of signed integers."""
+"""Arithmetic that NumPy lacks, on arrays and NumPy scalars; integers are signed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,21 @@ def divide_upwards(a: Any, b: Any) -> Any:
     """a / b, rounded to the integer above."""
     quotient = np.floor_divide(a, b)
     return quotient + (quotient * b != a).astype(a.dtype)
+
+
+def power(a: Any, b: Any) -> Any:
+    """a to the power of b, of integers; a negative power truncates towards zero."""
+    whole = np.power(a, np.maximum(b, b.dtype.type(0)))
+    one = a.dtype.type(1)
+    # of a = -1; NumPy's % is never negative
+    fraction = choose(np.abs(a) == one, choose(b % 2 == 0, one, a), a.dtype.type(0))
+    return choose(b < 0, fraction, whole)
+
+
+def erf(a: Any) -> Any:
+    """The error function: that of the C library in float64, rounded to the type of `a`."""
+    x = np.asarray(a)
+    return np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size).reshape(x.shape).astype(x.dtype)[()]
 
 
 def _out_of_range(a: Any, b: Any) -> Any:

@@ -13,6 +13,7 @@ from xdsl.traits import IsTerminator
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.runtime.interpreter.arithmetic import ARITHMETIC, constant_of
+from penstock.runtime.interpreter.values import has_own_dtype
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,18 @@ def constant_captures(op: Operation) -> tuple[Any, ...]:
             raise UserError("its body uses a value from outside that is no constant", loc=location_of(op))
         scalars.append(constant_of(value.owner))
     return tuple(scalars)
+
+
+def accumulation(block: Block) -> tuple[Operation, SSAValue] | None:
+    """The op that yields `combine(accumulator, term)`, and the term, where the last argument is an accumulator."""
+    terminator, accumulator = block.last_op, block.args[-1]
+    assert terminator is not None
+    total = terminator.operands[0].owner
+    if not isinstance(total, Operation) or accumulator not in total.operands or len(list(accumulator.uses)) != 1:
+        return None
+    if len(total.operands) != 2 or not has_own_dtype(accumulator.type):
+        return None
+    return total, next(operand for operand in total.operands if operand is not accumulator)
 
 
 def compile_block(block: Block, captured: Sequence[SSAValue] = ()) -> Body:

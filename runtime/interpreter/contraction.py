@@ -20,10 +20,9 @@ from xdsl.dialects.linalg.ops import IndexOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.body import Body, compile_expression
+from penstock.runtime.interpreter.body import Body, accumulation, compile_expression
 from penstock.runtime.interpreter.domain import Access, points, self_overlaps, view_over
-from penstock.runtime.interpreter.exact import in_type
-from penstock.runtime.interpreter.values import has_own_dtype
+from penstock.runtime.interpreter.values import in_type
 
 GATHER_LIMIT = 1 << 22
 """Elements of overlapping windows that are laid out at once; beyond it, window dims become loops."""
@@ -32,7 +31,7 @@ NARROW_LIMIT = 64
 
 
 @dataclass(frozen=True)
-class Factor:
+class ProductFactor:
     """One side of the product: an elementwise function of one operand, and of scalars."""
 
     operand: int
@@ -50,11 +49,11 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Contraction:
+class ProductSum:
     """A body that is `acc + left * right`."""
 
-    left: Factor
-    right: Factor
+    left: ProductFactor
+    right: ProductFactor
 
 
 @dataclass(frozen=True)
@@ -70,27 +69,22 @@ class DimSorts:
 
 def find_contraction(
     block: Block, accesses: Sequence[Access], inputs: int, captured: Sequence[SSAValue]
-) -> Contraction | None:
+) -> ProductSum | None:
     """The contraction that a body with one output is, if it is one."""
-    if len(block.args) != inputs + 1:
+    found = accumulation(block) if len(block.args) == inputs + 1 else None
+    if found is None or not isinstance(found[0], arith.AddfOp | arith.AddiOp):
         return None
-    accumulator = block.args[inputs]
-    terminator = block.last_op
-    assert terminator is not None
-    total = terminator.operands[0].owner
-    if not isinstance(total, arith.AddfOp | arith.AddiOp) or len(list(accumulator.uses)) != 1:
-        return None
-    if accumulator not in total.operands or not has_own_dtype(accumulator.type):
-        return None
-    product = next((operand for operand in total.operands if operand is not accumulator), None)
-    if product is None or not isinstance(product.owner, arith.MulfOp | arith.MuliOp):
+    product = found[1]
+    if not isinstance(product.owner, arith.MulfOp | arith.MuliOp):
         return None
     left = _factor(product.owner.lhs, block, accesses, captured)
     right = _factor(product.owner.rhs, block, accesses, captured)
-    return None if left is None or right is None else Contraction(left, right)
+    return None if left is None or right is None else ProductSum(left, right)
 
 
-def _factor(value: SSAValue, block: Block, accesses: Sequence[Access], captured: Sequence[SSAValue]) -> Factor | None:
+def _factor(
+    value: SSAValue, block: Block, accesses: Sequence[Access], captured: Sequence[SSAValue]
+) -> ProductFactor | None:
     arguments: set[int] = set()
     ops: set[Operation] = set()
     stack = [value]
@@ -108,13 +102,13 @@ def _factor(value: SSAValue, block: Block, accesses: Sequence[Access], captured:
         return None
     scalars = tuple(sorted(arguments - set(shaped)))
     if not ops:
-        return Factor(shaped[0], scalars, None)
+        return ProductFactor(shaped[0], scalars, None)
     ordered = [op for op in block.ops if op in ops]
-    return Factor(shaped[0], scalars, compile_expression(block.args, ordered, [value], captured))
+    return ProductFactor(shaped[0], scalars, compile_expression(block.args, ordered, [value], captured))
 
 
 def sort_dims(
-    contraction: Contraction, accesses: Sequence[Access], extents: Sequence[int], out_shape: Sequence[int]
+    contraction: ProductSum, accesses: Sequence[Access], extents: Sequence[int], out_shape: Sequence[int]
 ) -> DimSorts | None:
     """The parts of the dims, or None where the product is better, or only, done by loops."""
     left, right = accesses[contraction.left.operand], accesses[contraction.right.operand]

@@ -28,7 +28,13 @@ from xdsl.ir.affine import AffineDimExpr, AffineMap
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.body import captured_values, compile_block, compile_expression, constant_captures
+from penstock.runtime.interpreter.body import (
+    accumulation,
+    captured_values,
+    compile_block,
+    compile_expression,
+    constant_captures,
+)
 from penstock.runtime.interpreter.contraction import (
     DimSorts,
     contract,
@@ -36,8 +42,7 @@ from penstock.runtime.interpreter.contraction import (
     sort_dims,
 )
 from penstock.runtime.interpreter.domain import Access, axis_indices, points, self_overlaps, view_over
-from penstock.runtime.interpreter.exact import exact_floats
-from penstock.runtime.interpreter.values import dtype_of, element_of, has_own_dtype, is_float
+from penstock.runtime.interpreter.values import dtype_of, element_of, exact_floats, is_float
 
 SCAN_WIDTH = 256
 """The most elements that a step of a long sum may have for the sum to be scanned and not looped."""
@@ -54,7 +59,7 @@ _SCANS: dict[type[Operation], np.ufunc] = {
 
 
 @dataclass(frozen=True)
-class _Domain:
+class _SizedDomain:
     """What is known about a domain once its extents and the operands' shapes are."""
 
     extents: tuple[int, ...]
@@ -87,7 +92,7 @@ class Evaluator:
         self._contraction = find_contraction(block, self._accesses, self._inputs, captured)
         self._needed = [read or number >= self._inputs for number, read in enumerate(self._body.reads)]
         self._terms = self._find_terms(block, captured)
-        self._domains: dict[Any, _Domain | None] = {}
+        self._domains: dict[Any, _SizedDomain | None] = {}
 
     @property
     def reads(self) -> tuple[bool, ...]:
@@ -136,7 +141,7 @@ class Evaluator:
             return
         self._loop(operands, domain, captured, aliased)
 
-    def _domain(self, operands: Sequence[Any], extents: tuple[int, ...]) -> _Domain | None:
+    def _domain(self, operands: Sequence[Any], extents: tuple[int, ...]) -> _SizedDomain | None:
         key = (extents, *(operand.shape for operand in operands))
         if key in self._domains:
             return self._domains[key]
@@ -148,7 +153,7 @@ class Evaluator:
             product = None
             if self._contraction is not None and _is_for_blas(operands[-1].dtype):
                 product = sort_dims(self._contraction, self._accesses, extents, operands[-1].shape)
-            domain = _Domain(extents, loops, vector, prod(extents[dim] for dim in loops), product)
+            domain = _SizedDomain(extents, loops, vector, prod(extents[dim] for dim in loops), product)
         self._domains[key] = domain
         return domain
 
@@ -200,7 +205,7 @@ class Evaluator:
             notes=["give the output memory of its own"],
         )
 
-    def _contract(self, operands: Sequence[Any], domain: _Domain, captured: Sequence[Any]) -> bool:
+    def _contract(self, operands: Sequence[Any], domain: _SizedDomain, captured: Sequence[Any]) -> bool:
         contraction, sorts = self._contraction, domain.product
         if contraction is None or sorts is None:
             return False
@@ -214,21 +219,14 @@ class Evaluator:
 
     def _find_terms(self, block: Block, captured: Sequence[SSAValue]) -> tuple[Any, Any] | None:
         """(the ufunc that combines, the body of a term) where a single output is `combine(acc, term)`."""
-        terminator = block.last_op
-        assert terminator is not None
-        if len(block.args) != self._inputs + 1 or len(terminator.operands) != 1:
+        found = accumulation(block) if len(block.args) == self._inputs + 1 else None
+        if found is None or (ufunc := _SCANS.get(type(found[0]))) is None:
             return None
-        total, accumulator = terminator.operands[0].owner, block.args[-1]
-        if not isinstance(total, Operation) or len(list(accumulator.uses)) != 1:
-            return None
-        ufunc = _SCANS.get(type(total))
-        if ufunc is None or accumulator not in total.operands or not has_own_dtype(accumulator.type):
-            return None
-        term = next(operand for operand in total.operands if operand is not accumulator)
-        ops = [op for op in block.ops if op is not total and op is not terminator]
+        total, term = found
+        ops = [op for op in block.ops if op is not total and op is not block.last_op]
         return ufunc, compile_expression(block.args, ops, [term], captured)
 
-    def _scan(self, operands: Sequence[Any], domain: _Domain, captured: Sequence[Any]) -> bool:
+    def _scan(self, operands: Sequence[Any], domain: _SizedDomain, captured: Sequence[Any]) -> bool:
         """A long sum of few elements, in order, without a step of Python for each term."""
         width = prod(domain.extents[dim] for dim in domain.vector)
         out_access = self._accesses[-1]
@@ -252,10 +250,10 @@ class Evaluator:
         out[...] = ufunc.accumulate(column, axis=0, dtype=out.dtype)[-1]
         return True
 
-    def _whole(self, operand: Any, access: Access, order: Sequence[int], domain: _Domain) -> Any:
+    def _whole(self, operand: Any, access: Access, order: Sequence[int], domain: _SizedDomain) -> Any:
         return view_over(operand, access, order, domain.extents) if type(operand) is np.ndarray else operand
 
-    def _loop(self, operands: Sequence[Any], domain: _Domain, captured: Sequence[Any], aliased: bool) -> None:
+    def _loop(self, operands: Sequence[Any], domain: _SizedDomain, captured: Sequence[Any], aliased: bool) -> None:
         extents, loops = domain.extents, domain.loops
         order, depth = (*loops, *domain.vector), len(loops)
         views: list[Any] = [

@@ -22,7 +22,6 @@ from penstock.runtime.interpreter.domain import Access, view_over
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.generic import Evaluator, as_operand, evaluator_of, extents_of
 from penstock.runtime.interpreter.registry import interprets
-from penstock.runtime.interpreter.scalar import dense_array
 from penstock.runtime.interpreter.scopes import (
     Buffer,
     MemRef,
@@ -34,7 +33,7 @@ from penstock.runtime.interpreter.scopes import (
 )
 from penstock.runtime.interpreter.slices import SliceSpec, Transfer, check_apart, filled, move
 from penstock.runtime.interpreter.tensor import check_cast, regrouped, run_generic
-from penstock.runtime.interpreter.values import dtype_of, undefined
+from penstock.runtime.interpreter.values import dense_array, dtype_of, undefined
 
 
 @interprets(memref.AllocOp, memref.AllocaOp)
@@ -79,7 +78,8 @@ def _constant_of(execution: Execution, op: memref.GetGlobalOp) -> Array:
         if isinstance(found, memref.GlobalOp) and found.sym_name.data == name:
             if found.constant is None or not isinstance(found.initial_value, DenseIntOrFPElementsAttr):
                 raise UserError(f"@{name} is no constant: kernels have no state", loc=location_of(op))
-            array = dense_array(op, found.initial_value).reshape(memref_of(op.memref).get_shape())
+            type = memref_of(op.memref)
+            array = dense_array(found.initial_value, dtype_of(type.element_type, op)).reshape(type.get_shape())
             array.flags.writeable = False
             return array
     raise UserError(f"the module has no memref.global @{name}", loc=location_of(op))

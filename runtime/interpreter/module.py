@@ -14,12 +14,18 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.element_types import stored
-from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, body_block
-
-# Imported for their registrations.
+from penstock.dialects.functions import (
+    NAME,
+    OUTPUT,
+    WEIGHT,
+    attribute_text,
+    body_block,
+)
 from penstock.dialects.mem import memref_of
 from penstock.dialects.verification import find_invalid
 from penstock.dialects.weights import Array, WeightStore
+
+# Imported for their registrations.
 from penstock.runtime.interpreter import accel, control, loop, scalar, tensor
 from penstock.runtime.interpreter.counters import Counters
 from penstock.runtime.interpreter.execution import Execution
@@ -29,7 +35,7 @@ from penstock.runtime.interpreter.scopes import undefined_memref
 from penstock.runtime.interpreter.source import Listener
 from penstock.runtime.interpreter.values import dtype_of
 
-__all__ = ["accel", "control", "loop", "run_function", "run_module", "scalar", "tensor"]
+__all__ = ["accel", "control", "loop", "main_arguments", "run_function", "run_module", "scalar", "tensor"]
 
 
 def run_module(
@@ -71,7 +77,7 @@ def run_module(
         execution = Execution(
             module, seed=seed, schedule=schedule, ordered=ordered, counters=counters, listener=listener
         )
-        arguments, outputs = _arguments(main, inputs, weights)
+        arguments, outputs = main_arguments(main, inputs, weights)
         results = execution.run("main", arguments)
     if outputs:
         return outputs
@@ -131,30 +137,27 @@ def _is_graph(function: FuncOp) -> bool:
     return any(op.name.startswith("graph.") or implementation_of(type(op)) is not None for op in function.walk())
 
 
-def _arguments(main: FuncOp, inputs: Sequence[Array], weights: WeightStore) -> tuple[list[Any], list[Array]]:
+def main_arguments(main: FuncOp, inputs: Sequence[Array], weights: WeightStore) -> tuple[list[Any], list[Array]]:
     """The arguments of `@main`, and those among them that are its outputs."""
     arguments: list[Any] = []
     outputs: list[Array] = []
     given = list(inputs)
     block = body_block(main, "interpreted")
-    wanted = [
-        argument
-        for argument in block.args
-        if attribute_text(main, argument.index, WEIGHT) is None and attribute_text(main, argument.index, OUTPUT) is None
-    ]
+    special = (WEIGHT, OUTPUT)
+    wanted = [arg for arg in block.args if all(attribute_text(main, arg.index, key) is None for key in special)]
     if len(wanted) != len(given):
         raise UserError(f"@main takes {len(wanted)} inputs, {len(given)} are given", loc=location_of(main))
     for argument in block.args:
         if (weight := attribute_text(main, argument.index, WEIGHT)) is not None:
             arguments.append(_checked(main, argument, weights[weight], f'weight "{weight}"'))
-        elif attribute_text(main, argument.index, OUTPUT) is not None:
-            type = memref_of(argument)
-            outputs.append(undefined_memref(type, dtype_of(type.element_type, main)))
-            arguments.append(outputs[-1])
-        else:
+        elif argument in wanted:
             name = attribute_text(main, argument.index, NAME)
             title = f'input "{name}"' if name is not None else f"input {argument.index}"
             arguments.append(_checked(main, argument, given.pop(0), title))
+        else:
+            type = memref_of(argument)
+            outputs.append(undefined_memref(type, dtype_of(type.element_type, main)))
+            arguments.append(outputs[-1])
     return arguments, outputs
 
 

@@ -8,9 +8,9 @@ a function that `interprets` registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from xdsl.ir import Operation
+from penstock.dialects.registry import Registry
 
 OpFunction = Callable[[Any, Any, Sequence[Any]], Sequence[Any]]
 """From the execution, the op and the values of its operands, with those that its regions capture, to its results."""
@@ -18,42 +18,21 @@ OpFunction = Callable[[Any, Any, Sequence[Any]], Sequence[Any]]
 Emitter = Callable[[Any, Any], None]
 """Writes the Python source of an op with a `Writer`."""
 
-INTERPRETERS: dict[type[Operation], OpFunction] = {}
-"""Op class -> the function that executes it. Fill it with `interprets`."""
+INTERPRETERS: Registry[OpFunction] = Registry()
+"""Class of ops -> the function that executes it."""
+EMITTERS: Registry[Emitter] = Registry()
+"""Class of ops -> the function that writes its source."""
 
-EMITTERS: dict[type[Operation], Emitter] = {}
-"""Op class -> the function that writes its source. Fill it with `emits`."""
+interprets = INTERPRETERS.register
+"""
+Register the decorated function as what executes classes of ops.
 
-FunctionT = TypeVar("FunctionT", bound=OpFunction)
-EmitterT = TypeVar("EmitterT", bound=Emitter)
+Tensors are ndarrays that it must not write to; memrefs are read and written with `readable` and `written`; scalars are
+Python numbers:
 
-
-def interprets(*classes: type[Operation]) -> Callable[[FunctionT], FunctionT]:
-    """
-    Register the decorated function as what executes the ops `classes`.
-
-    Tensors are ndarrays that it must not write to; memrefs are read and written with `readable` and `written`;
-    scalars are Python numbers:
-
-        @interprets(MyOp)
-        def my_op(execution: Execution, op: MyOp, args: Sequence[Any]) -> Sequence[Any]:
-            return (np.square(args[0]),)
-    """
-
-    def register(function: FunctionT) -> FunctionT:
-        for op_class in classes:
-            INTERPRETERS[op_class] = function
-        return function
-
-    return register
-
-
-def emits(*classes: type[Operation]) -> Callable[[EmitterT], EmitterT]:
-    """Register the decorated function as what writes the Python source of the ops `classes`."""
-
-    def register(function: EmitterT) -> EmitterT:
-        for op_class in classes:
-            EMITTERS[op_class] = function
-        return function
-
-    return register
+    @interprets(MyOp)
+    def my_op(execution: Execution, op: MyOp, args: Sequence[Any]) -> Sequence[Any]:
+        return (np.square(args[0]),)
+"""
+emits = EMITTERS.register
+"""Register the decorated function as what writes the Python source of classes of ops."""

@@ -26,12 +26,11 @@ from xdsl.ir.affine import (
 )
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.arithmetic import ARITHMETIC, constant_of
 from penstock.runtime.interpreter.ownership import is_tensor_select
 from penstock.runtime.interpreter.registry import EMITTERS, emits
 from penstock.runtime.interpreter.source import Writer
-from penstock.runtime.interpreter.values import dtype_of, scalar_of, width_of
+from penstock.runtime.interpreter.values import dense_array, dtype_of, scalar_of, width_of
 
 
 def _emit_arithmetic(writer: Writer, op: Operation) -> None:
@@ -129,21 +128,12 @@ def _emit_select(writer: Writer, op: arith.SelectOp) -> None:
     writer.defined(op.results)
 
 
-def dense_array(op: Operation, attr: DenseIntOrFPElementsAttr) -> Array:
-    """The array of a dense constant."""
-    dtype = dtype_of(attr.get_element_type(), op)
-    values = [value != 0 for value in attr.get_values()] if dtype.kind == "b" else list(attr.get_values())
-    shape = attr.get_shape()
-    found = np.array(values, dtype)
-    return np.full(shape, found[0]) if found.size == 1 else found.reshape(shape)
-
-
 @emits(arith.ConstantOp)
 def _emit_constant(writer: Writer, op: arith.ConstantOp) -> None:
     if isinstance(op.result.type, TensorType):
         if not isinstance(op.value, DenseIntOrFPElementsAttr):
             raise UserError("this constant is not interpreted", loc=location_of(op), status=UNSUPPORTED)
-        writer.assign(op.result, writer.bind(dense_array(op, op.value), "dense"))
+        writer.assign(op.result, writer.bind(dense_array(op.value, dtype_of(op.value.get_element_type(), op)), "dense"))
         return
     number = scalar_of(constant_of(op))
     writer.constants[op.result] = number

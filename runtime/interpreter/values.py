@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerType, MemRefType, TensorType
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerType, MemRefType, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.element_types import DType, numpy_dtype
+from penstock.dialects.element_types import DType, is_narrow_integer, numpy_dtype
 from penstock.dialects.weights import Array
 
 Value = Any
@@ -48,6 +48,15 @@ def dtype_of(element: Attribute, op: Operation | None = None) -> DType:
     except ValueError as error:
         loc = location_of(op) if op is not None else None
         raise UserError(str(error), loc=loc, status=UNSUPPORTED) from None
+
+
+def dense_array(constant: DenseIntOrFPElementsAttr, dtype: DType) -> Array:
+    """The array of a constant in the text, read-only, in the NumPy type that stands for its elements."""
+    data, shape = constant.data.data, constant.get_shape()
+    if dtype == np.bool_:  # stored as a byte, of which any bit may be set
+        return (np.frombuffer(data, np.uint8) != 0).reshape(shape)
+    held = np.dtype(np.int8) if is_narrow_integer(dtype) else dtype
+    return np.frombuffer(data, held).astype(dtype, copy=False).reshape(shape)
 
 
 def element_of(value: SSAValue) -> Attribute:
@@ -90,3 +99,33 @@ def scalar_of(element: Any) -> Value:
     if is_float(dtype):
         return float(element)
     return bool(element) if dtype.kind == "b" else int(element)
+
+
+# integer products on BLAS: in floats wherever every partial sum is exact
+
+
+def exact_floats(left: Array, right: Array, length: int) -> tuple[Array, Array]:
+    """
+    Integer operands as floats in which every sum of `length` products is exact, or as int64 where it would not be.
+
+    Sums in int64 wrap, and so agree with those of any narrower type modulo its width.
+    """
+    bound = _magnitude(left) * _magnitude(right) * length
+    for dtype, significand in ((np.float32, 24), (np.float64, 53)):
+        if bound < 2**significand:
+            return left.astype(dtype), right.astype(dtype)
+    return left.astype(np.int64), right.astype(np.int64)
+
+
+def in_type(product: Any, dtype: DType) -> Array:
+    """A product, of integers perhaps computed in floats, in the element type `dtype`, in which integers wrap."""
+    if dtype.kind in "iu" and product.dtype.kind == "f":
+        # By way of 64 bits: NumPy leaves open what a float becomes that does not fit.
+        product = product.astype(np.int64)
+    return product.astype(dtype, copy=False)
+
+
+def _magnitude(array: Array) -> int:
+    if array.size == 0:
+        return 0
+    return max(abs(int(array.min())), abs(int(array.max())))

@@ -10,19 +10,16 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from xdsl.dialects import memref
-from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
-from xdsl.utils.hints import isa
 
 from penstock.dialects import functions
-from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.element_types import numpy_dtype, stored
 from penstock.dialects.functions import attribute_text
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_vta.module import VtaModule
 from penstock.passes.analysis.commands.program import View
-from penstock.runtime.interpreter import array_of, run_function
+from penstock.runtime.interpreter import array_of, main_arguments, run_function
 from penstock.runtime.signature import main_function
 
 Array = NDArray[Any]
@@ -61,7 +58,9 @@ def view_of(dram: NDArray[np.uint8], address: int, view: View, dtype: np.dtype[A
 def observe(module: ModuleOp, encoded: VtaModule, inputs: Sequence[Array], weights: WeightStore) -> Observation:
     """Interpret `@main` at the accelerator level on `inputs`, in the order of the program."""
     main = main_function(module)
-    arguments, outputs = _arguments(module, inputs, weights)
+    arguments, outputs = main_arguments(main, inputs, weights)
+    for output in outputs:  # off chip, memory is zero at the beginning
+        output[...] = 0
     values: dict[SSAValue, Any] = dict(zip(main.body.block.args, arguments, strict=True))
     dram = np.zeros(encoded.micro_ops.base, np.uint8)
     after: list[tuple[Array | None, ...]] = []
@@ -82,7 +81,7 @@ def observe(module: ModuleOp, encoded: VtaModule, inputs: Sequence[Array], weigh
                     known.append(None)
                     continue
                 array = array_of(values[value])
-                origin = _origin(value)
+                origin = _origin(main, value)
                 if origin.role in (INPUT, WEIGHT, CONSTANT):
                     view_of(dram, encoded.address(view), view, array.dtype)[...] = array
                 found.append(np.array(array))
@@ -94,43 +93,15 @@ def observe(module: ModuleOp, encoded: VtaModule, inputs: Sequence[Array], weigh
     return Observation(dram, tuple(after), tuple(origins), tuple(outputs))
 
 
-def _arguments(module: ModuleOp, inputs: Sequence[Array], weights: WeightStore) -> tuple[list[Array], list[Array]]:
-    """The arguments of `@main`, and those among them that are its outputs."""
-    main = main_function(module)
-    arguments: list[Array] = []
-    outputs: list[Array] = []
-    given = list(inputs)
-    for argument in main.body.block.args:
-        assert isa(argument.type, MemRefType)
-        dtype, shape = numpy_dtype(argument.type.element_type), argument.type.get_shape()
-        if (name := attribute_text(main, argument.index, functions.WEIGHT)) is not None:
-            array = weights[name]
-        elif attribute_text(main, argument.index, functions.OUTPUT) is not None:
-            outputs.append(np.zeros(shape, dtype))
-            arguments.append(outputs[-1])
-            continue
-        elif given:
-            array = given.pop(0)
-        else:
-            raise UserError("an input is missing", loc=location_of(main))
-        # Below graph level integers are signless.
-        array = np.ascontiguousarray(stored(np.asarray(array))).reshape(shape)
-        view = array.view(dtype)
-        view.flags.writeable = False
-        arguments.append(view)
-    return arguments, outputs
-
-
 _ROLES = ((functions.WEIGHT, WEIGHT), (functions.OUTPUT, OUTPUT), (functions.NAME, INPUT))
 
 
-def _origin(value: SSAValue) -> Origin:
+def _origin(main: FuncOp, value: SSAValue) -> Origin:
     while isinstance(value.owner, Operation) and value.owner.operands:
         value = value.owner.operands[0]
     if isinstance(value, BlockArgument):
-        function = value.block.parent_op()
         for key, role in _ROLES:
-            if isinstance(function, FuncOp) and (name := attribute_text(function, value.index, key)) is not None:
+            if (name := attribute_text(main, value.index, key)) is not None:
                 return Origin(name, role)
         return Origin(value.name_hint or f"input_{value.index}", INPUT)
     if isinstance(value.owner, memref.GetGlobalOp):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sampling import examples
+from tests.support.tensors import tensor_type_of
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -20,7 +21,7 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.graph import WeightAttr, tensor_of
 from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.gradient import GraphGradientPass
-from penstock.runtime.interpreter.graph import run_graph, tensor_type_of
+from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 Array = NDArray[Any]

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sampling import examples
+from tests.support.tensors import tensor_type_of
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -24,7 +25,7 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.graph import WeightAttr, tensor_of
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.interpreter import run_module
-from penstock.runtime.interpreter.graph import run_graph, tensor_type_of
+from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 Array = NDArray[Any]

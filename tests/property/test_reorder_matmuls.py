@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
+from tests.support.tensors import tensor_type_of
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
@@ -21,7 +22,7 @@ from penstock.dialects.graph import WeightAttr, tensor_of
 from penstock.dialects.weights import Array
 from penstock.passes.graph.reorder_matmuls import best_splits
 from penstock.passes.graph.values import is_constant
-from penstock.runtime.interpreter.graph import run_graph, tensor_type_of
+from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sampling import examples
+from tests.support.tensors import tensor_type_of
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -24,7 +25,7 @@ from penstock.passes.graph.values import is_view
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
-from penstock.runtime.interpreter.graph import run_graph, tensor_type_of
+from penstock.runtime.interpreter.graph import run_graph
 
 Array = NDArray[Any]
 

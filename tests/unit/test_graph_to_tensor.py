@@ -15,6 +15,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from sampling import examples
+from tests.support.tensors import tensor_type_of
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseIntOrFPElementsAttr,
@@ -46,7 +47,7 @@ from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.graph_to_tensor import Body, GraphToTensorPass, pointwise
 from penstock.runtime.interpreter import run_module
-from penstock.runtime.interpreter.graph import run_graph, tensor_type_of
+from penstock.runtime.interpreter.graph import run_graph
 
 Build = Callable[..., SSAValue | Operation]
 few = examples(20)

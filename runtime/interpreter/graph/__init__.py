@@ -10,32 +10,27 @@ from __future__ import annotations
 
 # Imported for their registrations.
 from penstock.runtime.interpreter.graph import (
-    elementwise,
+    conversions,
     indexing,
     nn,
-    quantization,
     reduction,
     shape,
     window,
 )
 from penstock.runtime.interpreter.graph.engine import Listener, evaluate_op, run_graph
 from penstock.runtime.interpreter.graph.registry import IMPLEMENTATIONS, implementation_of, implements
-from penstock.runtime.interpreter.graph.tensor_types import dtype_of, tensor_type_of
 
 __all__ = [
     "IMPLEMENTATIONS",
     "Listener",
-    "dtype_of",
-    "elementwise",
+    "conversions",
     "evaluate_op",
     "implementation_of",
     "implements",
     "indexing",
     "nn",
-    "quantization",
     "reduction",
     "run_graph",
     "shape",
-    "tensor_type_of",
     "window",
 ]

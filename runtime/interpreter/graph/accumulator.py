@@ -11,7 +11,7 @@ from penstock.dialects.element_types import DType, accumulator_of, element_type,
 from penstock.dialects.graph.accumulator import summed_in
 from penstock.dialects.graph.base import tensor_of
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.exact import exact_floats
+from penstock.runtime.interpreter.values import exact_floats
 
 OpT = TypeVar("OpT", bound=Operation)
 

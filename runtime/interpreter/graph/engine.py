@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.element_types import DType, numpy_dtype
 from penstock.dialects.functions import NAME, attribute_text, body_block
 from penstock.dialects.graph import ConstantOp, FusedOp, YieldOp, tensor_of
 from penstock.dialects.verification import require_dominance
 from penstock.dialects.weights import Array, WeightStore
 from penstock.runtime.interpreter.graph.registry import implementation_of
-from penstock.runtime.interpreter.graph.shape import dense_array
-from penstock.runtime.interpreter.graph.tensor_types import dtype_of
+from penstock.runtime.interpreter.values import dense_array
 
 Listener = Callable[[Operation, Sequence[Array]], None]
 """Called after each op, those in groups included, with the op and the values of its results."""
@@ -61,6 +61,14 @@ def evaluate_op(op: Operation, operands: Sequence[Array], weights: WeightStore |
         return _evaluate(op, operands, weights, None)
 
 
+def _dtype_of(element: Attribute) -> DType:
+    """The NumPy type in which an element type is computed; raises UserError (unsupported) where there is none."""
+    try:
+        return numpy_dtype(element)
+    except ValueError as error:
+        raise UserError(f"cannot be interpreted: {error}", status=UNSUPPORTED) from None
+
+
 def _main_of(module: ModuleOp) -> FuncOp:
     for op in module.body.block.ops:
         if isinstance(op, FuncOp) and op.sym_name.data == "main":
@@ -84,11 +92,11 @@ def _check_inputs(func: FuncOp, inputs: Sequence[Array]) -> None:
                 status=UNSUPPORTED,
             )
         tensor = tensor_of(argument)
-        dtype, shape = dtype_of(tensor.element_type), tensor.get_shape()
+        dtype, shape = _dtype_of(tensor.element_type), tensor.get_shape()
         if array.dtype == dtype and array.shape == shape:
             continue
         named = attribute_text(func, index, NAME)
-        name = "" if named is None else f' ("{named}")'
+        name = f' ("{named}")' if named is not None else ""
         raise UserError(
             f"input {index}{name} must be {dtype}{list(shape)}, found {array.dtype}{list(array.shape)}",
             loc=func.location,
@@ -146,7 +154,7 @@ def _evaluate(
     arrays = [np.asarray(result) for result in results]
     for result, array in zip(op.results, arrays, strict=True):
         tensor = tensor_of(result)
-        if array.shape != tensor.get_shape() or array.dtype != dtype_of(tensor.element_type):
+        if array.shape != tensor.get_shape() or array.dtype != _dtype_of(tensor.element_type):
             raise TypeError(f"{op.name} computed {array.dtype}{list(array.shape)} as a {tensor}")
     return arrays
 
@@ -154,7 +162,7 @@ def _evaluate(
 def _constant(op: ConstantOp, weights: WeightStore | None) -> Array:
     name = op.weight
     if name is None:
-        return dense_array(op.dense)
+        return dense_array(op.dense, _dtype_of(op.dense.get_element_type()))
     if weights is None:
         raise UserError(f'the weight "{name}" is needed', loc=location_of(op))
     try:
@@ -162,7 +170,7 @@ def _constant(op: ConstantOp, weights: WeightStore | None) -> Array:
     except UserError as error:
         raise UserError(error.message, loc=location_of(op), notes=error.notes) from None
     tensor = op.result_type
-    if array.shape != tensor.get_shape() or array.dtype != dtype_of(tensor.element_type):
+    if array.shape != tensor.get_shape() or array.dtype != _dtype_of(tensor.element_type):
         raise UserError(
             f'weight "{name}" is {array.dtype}{list(array.shape)} in the store, a {tensor} in the IR',
             loc=location_of(op),

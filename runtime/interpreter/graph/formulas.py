@@ -11,27 +11,16 @@ from penstock.dialects.graph.elementwise import PointwiseOp
 from penstock.dialects.graph.formula import Scalar
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter import bits
-from penstock.runtime.interpreter.graph.special import erf
 
 
 def divide(a: Array, b: Array) -> Array:
     """a / b; integers truncate towards zero, as in C."""
-    if a.dtype.kind not in "iu":
-        return a / b
-    quotient = np.floor_divide(a, b)
-    inexact = quotient * b != a
-    return quotient + (inexact & ((a < 0) != (b < 0))).astype(a.dtype)
+    return bits.divide_towards_zero(a, b) if a.dtype.kind in "iu" else a / b
 
 
 def power(a: Array, b: Array) -> Array:
     """a to the power of b; an integer to a negative power truncates towards zero."""
-    if a.dtype.kind not in "iu":
-        return np.power(a, b)
-    whole = np.power(a, np.maximum(b, b.dtype.type(0)))
-    one = a.dtype.type(1)
-    odd = np.where(b % 2 == 0, one, a)  # of a = -1; NumPy's % is never negative
-    fraction = np.where(np.abs(a) == one, odd, a.dtype.type(0))
-    return np.where(b < 0, fraction, whole)
+    return bits.power(a, b) if a.dtype.kind in "iu" else np.power(a, b)
 
 
 FUNCTIONS: dict[str, Any] = {
@@ -52,7 +41,7 @@ FUNCTIONS: dict[str, Any] = {
     "cosh": np.cosh,
     "div": divide,
     "equal": np.equal,
-    "erf": erf,
+    "erf": bits.erf,
     "exp": np.exp,
     "expm1": np.expm1,
     "floor": np.floor,

@@ -20,10 +20,10 @@ from penstock.dialects.graph.nn import (
     SoftmaxOp,
 )
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.exact import in_type
 from penstock.runtime.interpreter.graph.accumulator import in_accumulator, widened
 from penstock.runtime.interpreter.graph.registry import implements
 from penstock.runtime.interpreter.graph.shape import pad_with
+from penstock.runtime.interpreter.values import in_type
 
 
 @implements(MatmulOp)

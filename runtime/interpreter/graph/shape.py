@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
 
-from penstock.dialects.element_types import is_narrow_integer
 from penstock.dialects.graph.layout import Layout, LayoutTransformOp, layout_of_rank, steps_between
 from penstock.dialects.graph.shape import (
     ConcatOp,
@@ -20,19 +17,6 @@ from penstock.dialects.graph.shape import (
 )
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.graph.registry import implements
-from penstock.runtime.interpreter.graph.tensor_types import dtype_of
-
-
-def dense_array(value: DenseIntOrFPElementsAttr[Any]) -> Array:
-    """The array of a constant in the text, read-only."""
-    element = value.get_element_type()
-    dtype = dtype_of(element)
-    data = value.data.data
-    if is_narrow_integer(dtype):
-        return np.frombuffer(data, np.int8).astype(dtype).reshape(value.get_shape())
-    # a truth value is stored as a byte, of which any bit may be set
-    flat = np.frombuffer(data, np.uint8) != 0 if dtype == np.bool_ else np.frombuffer(data, dtype)
-    return flat.reshape(value.get_shape())
 
 
 @implements(ReshapeOp)

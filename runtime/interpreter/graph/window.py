@@ -28,11 +28,11 @@ from penstock.dialects.graph.window import (
     PoolOp,
 )
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.exact import in_type
 from penstock.runtime.interpreter.graph.accumulator import in_accumulator, widened
 from penstock.runtime.interpreter.graph.reduction import extreme
 from penstock.runtime.interpreter.graph.registry import implements
 from penstock.runtime.interpreter.graph.shape import pad_with, transformed
+from penstock.runtime.interpreter.values import in_type
 
 
 class Windows:

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import helper
+from tests.support.tensors import tensor_type_of
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region
@@ -19,7 +20,7 @@ from penstock.dialects import graph
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.runtime.interpreter.graph import run_graph, tensor_type_of
+from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 # onnxruntime has no types

@@ -8,6 +8,7 @@ from typing import Any, overload
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.tensors import tensor_type_of
 from xdsl.dialects.builtin import ModuleOp, f32, f64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -16,7 +17,7 @@ from penstock.dialects import graph
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.graph import tensor_of
 from penstock.passes.graph.gradient import GraphGradientPass
-from penstock.runtime.interpreter.graph import run_graph, tensor_type_of
+from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import run_passes
 
 Array = NDArray[Any]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
+from tests.support.tensors import tensor_type_of
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.graph import tensor_type_of
-from penstock.runtime.interpreter.graph.special import erf
+from penstock.runtime.interpreter.bits import erf
 
 Build = Callable[..., Operation]
 Interpret = Callable[..., Array]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
+from tests.support.tensors import tensor_type_of
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
@@ -19,7 +20,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.weights import Array
 from penstock.passes.graph.simplify import RULES
-from penstock.runtime.interpreter.graph import run_graph, tensor_type_of
+from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 Make = Callable[..., Any]
