@@ -58,10 +58,11 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
 
     from penstock.lowering.to_c import emit_c
     from penstock.passes.analysis.kernels import partition, share_on_machine
+    from penstock.passes.toolchain.compiler import find_compiler
     from penstock.runtime.compiler import compile_module, load_input
     from penstock.runtime.engine import Engine, compile_program
     from penstock.runtime.interpreter import run_module
-    from penstock.runtime.native import build, find_compiler
+    from penstock.runtime.native import build
     from penstock.runtime.report import FusionCount
 
     find_compiler().flags()  # asked once on a machine, and not of this network

@@ -113,6 +113,17 @@ def pipeline(until: str, machine: str | None, *, start: str = "graph") -> tuple[
     return tuple(specs)
 
 
+def default_passes(module: ModuleOp, until: str, machine: str | None) -> tuple[ModulePass, ...]:
+    """
+    The passes that take a module to the end of level `until`, for `machine`, which is put into it, or for the one that
+    it holds; raises UserError as `pipeline` and `attach_machine` do.
+    """
+    if machine is not None:
+        attach_machine(module, machine)
+    target = find_target(module)
+    return read_pipeline(",".join(pipeline(until, target.machine_name if target else None, start=level_of(module))))
+
+
 def attach_machine(module: ModuleOp, machine: str) -> None:
     """
     Put a machine, by name or by the path of its file, in front of a module that has none.
@@ -144,14 +155,16 @@ class Program:
         return level_of(self.module)
 
 
-def load_input(path: str | Path, *, dims: Mapping[str, int] | None = None, allow_nan: bool = False) -> Program:
+def load_input(
+    path: str | Path | ModelProto, *, dims: Mapping[str, int] | None = None, allow_nan: bool = False
+) -> Program:
     """
-    Load an ONNX model, or a file of IR with its weights, and bind the symbolic dimensions of `dims`.
+    Load an ONNX model (a file or a loaded one), or a file of IR with its weights, and bind the dimensions of `dims`.
 
     Raises UserError for what cannot be read, and for a name or size in `dims` that does not fit.
     """
-    path = Path(path)
-    if path.suffix == ".onnx":
+    path = Path(path) if isinstance(path, str) else path
+    if not isinstance(path, Path) or path.suffix == ".onnx":
         return import_program(path, dims or {}, allow_nan=allow_nan)
     if path.suffix != ".mlir":
         raise UserError(
@@ -267,14 +280,10 @@ def compile_module(
     place buffers and tokens anew would hide it.
     """
     require_bound(module)
-    if machine is not None:
-        attach_machine(module, machine)
+    passes = default_passes(module, until, machine)
     if level_of(module) in ("loop", "accel"):
         verify(module, parsed)
         prove(module)
-    target = find_target(module)
-    specs = pipeline(until, target.machine_name if target else None, start=level_of(module))
-    passes = read_pipeline(",".join(specs))
     timer = PassTimer()
     announcers = [_Announcer(len(passes), callback)] if callback else []
     run_passes(ctx, module, passes, observers=[*announcers, *observers, timer], parsed=parsed)

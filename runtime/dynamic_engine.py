@@ -20,8 +20,8 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.graph.dims import checked_sizes
 from penstock.lowering.from_machine_toml import load_machine
-from penstock.runtime.compiler import Program, bind_program, import_program, load_input, open_dims
-from penstock.runtime.engine import Backend, Engine, compile_program, require_backend
+from penstock.runtime.compiler import Program, bind_program, load_input, open_dims
+from penstock.runtime.engine import Backend, Engine, Runnable, compile_program, require_backend
 from penstock.runtime.signature import BoundDims, signature_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ CACHED_ENGINES = 8
 """How many engines are kept unless told otherwise: that of the binding that was not used for longest goes."""
 
 
-class DynamicEngine:
+class DynamicEngine(Runnable):
     """
     A program with symbolic dimensions, called as an `Engine` is: its inputs say what the sizes are.
 
@@ -117,16 +117,12 @@ class DynamicEngine:
         bind_program(bound, sizes)
         return compile_program(bound, machine=self.machine, backend=self.backend)
 
-    def __call__(self, *arrays: Any, **named: Any) -> list[Array]:
-        """
-        Run once, on the engine for the sizes of these inputs; see `ExecutionContext`.
-
-        Raises UserError, with both places, where a dimension has two sizes.
-        """
-        return self.run(arrays, named)
-
     def run(self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> list[Array]:
-        """As calling it, for names that are no Python identifiers."""
+        """
+        Run once, on the engine for the sizes of these inputs.
+
+        Raises UserError, with both locations, where a dimension has two sizes.
+        """
         self.signature.bind(arrays, named or {})
         found: BoundDims = self.signature.dims_of(arrays, named or {})
         return self.bind(found.sizes).run(arrays, named)
@@ -147,10 +143,7 @@ def compile(
     `Engine` is and compiles for the sizes of its inputs. `allow_nan` accepts weights that hold NaN. Raises
     UserError for what is wrong with the model or the names.
     """
-    if isinstance(model, str | Path):
-        program = load_input(model, dims=dims, allow_nan=allow_nan)
-    else:
-        program = import_program(model, dims or {}, allow_nan=allow_nan)
+    program = load_input(model, dims=dims, allow_nan=allow_nan)
     if open_dims(program.module):
         return DynamicEngine(program, machine, backend)
     return compile_program(program, machine=machine, backend=backend)

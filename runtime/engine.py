@@ -7,6 +7,7 @@ writes to, its arena and scratchpads; contexts of one engine may run at the same
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,12 +42,8 @@ def require_backend(name: str) -> None:
         raise UserError(f'there is no backend "{name}"', notes=[nearest_or_all(name, BACKENDS, "backends")])
 
 
-class ExecutionContext:
-    """The memory of one run at a time of an engine; make one per thread."""
-
-    def __init__(self, signature: Signature, runner: Runner):
-        self._signature = signature
-        self._runner = runner
+class Runnable(ABC):
+    """What is called with arrays."""
 
     def __call__(self, *arrays: Any, **named: Any) -> list[Array]:
         """
@@ -56,8 +53,19 @@ class ExecutionContext:
         """
         return self.run(arrays, named)
 
+    @abstractmethod
     def run(self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> list[Array]:
         """As calling it, for names that are no Python identifiers or clash with parameters."""
+
+
+class ExecutionContext(Runnable):
+    """The memory of one run at a time of an engine; make one per thread."""
+
+    def __init__(self, signature: Signature, runner: Runner):
+        self._signature = signature
+        self._runner = runner
+
+    def run(self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> list[Array]:
         inputs = self._signature.bind(arrays, named or {})
         outputs = self._runner(inputs)
         # Below graph level integers are signless: the caller gets the types of the model.
@@ -67,7 +75,7 @@ class ExecutionContext:
         ]
 
 
-class Engine:
+class Engine(Runnable):
     """
     A compiled program, ready to run.
 
@@ -122,12 +130,8 @@ class Engine:
         require_memory(self._need())
         return ExecutionContext(self.signature, self._make_runner())
 
-    def __call__(self, *arrays: Any, **named: Any) -> list[Array]:
-        """Run once in the engine's own context; see `ExecutionContext`. Not to be called from several threads."""
-        return self.run(arrays, named)
-
     def run(self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> list[Array]:
-        """As calling it, for names that are no Python identifiers."""
+        """Run in the engine's own context; not to be called from several threads."""
         if self._own_context is None:
             self._own_context = self.context()
         return self._own_context.run(arrays, named)

@@ -1,24 +1,32 @@
-"""Post-training quantisation as a whole: inputs to calibrate with, ranges, the quantised program, and what it lost."""
+"""
+Post-training quantisation as a whole: inputs to calibrate with, ranges, the quantised program, and what it lost.
+
+Calibration runs the graph in the reference interpreter, sample by sample. `min-max` takes the extremes. The other
+methods cut off what is rare, from a histogram of a second run: `percentile` leaves a share outside, `mse` chooses the
+range for which the mean of squared errors of 8-bit integers is least.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, nearest_or_all
+from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.quantization.quantizer import QuantizedLayer
 from penstock.passes.graph.quantization.ranges import Range, checked_ranges, value_names
+from penstock.passes.graph.quantization.scales import HIGHEST, LOWEST
 from penstock.passes.graph.quantize import QUANTIZERS, Scheme, quantize_module
-from penstock.runtime.calibration import Method, calibrate
-from penstock.runtime.compiler import Program, import_program, load_input, require_bound
+from penstock.runtime.compiler import Program, load_input, require_bound
 from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.signature import Signature, main_function, signature_of
@@ -31,6 +39,16 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Sample = Sequence[Array]
 """The inputs of one run, in order."""
+
+Method = Literal["min-max", "percentile", "mse"]
+METHODS: tuple[Method, ...] = ("min-max", "percentile", "mse")
+
+BINS = 2048
+"""Of a histogram: 8 for each number that 8 bits hold."""
+CANDIDATES = 100
+"""How many widths the search for the least error tries."""
+NARROWEST = 0.3
+"""The least share of the width that it tries."""
 
 PREPARATION = "fold-batch-norm,fold-constants"
 """What is done to a program before it is calibrated: ranges are of what is left then."""
@@ -119,19 +137,14 @@ def quantize(
     `calibration` is an array with samples along its first dimension, a mapping from the names of inputs to such
     arrays, or a sequence of them; or `ranges` is a table of an earlier calibration, and then `calibration` only serves
     to measure the loss. A model for batches of B takes B samples a run. See the passes `quantize` for the schemes and
-    `runtime.calibration` for the methods. A `Program` is changed in place.
+    the top of this file for the methods. A `Program` is changed in place.
 
     Raises UserError for inputs that do not fit, are empty, or hold what is not finite, for dimensions that are not
     bound, and for ranges of another program.
     """
     if scheme not in QUANTIZERS:
         raise UserError(f'there is no scheme "{scheme}"', notes=[nearest_or_all(scheme, QUANTIZERS, "schemes")])
-    if isinstance(model, Program):
-        program = model
-    elif isinstance(model, str | Path):
-        program = load_input(model, dims=dims)
-    else:
-        program = import_program(model, dims or {})
+    program = model if isinstance(model, Program) else load_input(model, dims=dims)
     require_bound(program.module, str(program.path))
     if program.level != "graph":
         raise UserError(f"the program is at {program.level} level, and graphs are quantised", loc=str(program.path))
@@ -210,6 +223,130 @@ def _split(name: str, array: Array, shape: tuple[int, ...]) -> list[Array]:
     if array.shape[0] % shape[0]:
         raise UserError(f'{array.shape[0]} calibration inputs "{name}" do not fill batches of {shape[0]}')
     return np.split(array, array.shape[0] // shape[0]) if array.shape[0] else []
+
+
+# ranges
+
+
+@dataclass
+class _Extremes:
+    """The lowest and highest number of each value."""
+
+    found: dict[str, Range] = field(default_factory=dict[str, Range])
+
+    def take(self, name: str, array: Array) -> None:
+        if not array.size:
+            return
+        low, high = float(array.min()), float(array.max())
+        if not (np.isfinite(low) and np.isfinite(high)):
+            raise UserError(
+                f'the value "{name}" is not finite on the calibration inputs',
+                notes=["infinities and NaN have no 8-bit integers: leave such inputs out, or correct the model"],
+            )
+        before = self.found.get(name, (low, high))
+        self.found[name] = (min(before[0], low), max(before[1], high))
+
+
+@dataclass
+class _Histograms:
+    """How often each value lies where between its extremes."""
+
+    ranges: dict[str, Range]
+    counts: dict[str, NDArray[np.int64]] = field(default_factory=dict[str, NDArray[np.int64]])
+
+    def take(self, name: str, array: Array) -> None:
+        if array.size:
+            counts, _ = np.histogram(array, BINS, self.ranges[name])
+            self.counts[name] = self.counts.get(name, 0) + counts
+
+
+def calibrate(
+    module: ModuleOp,
+    weights: WeightStore,
+    samples: Sequence[Sequence[Array]],
+    method: Method = "min-max",
+    percentile: float = 99.99,
+) -> dict[str, Range]:
+    """
+    The range of each float value of @main over `samples`, each of them the inputs of one run, in order.
+
+    `percentile` is the share of numbers, in per cent, that the method of that name keeps, half of the rest cut off at
+    each end. The table is the same for the same inputs, in the order of the graph.
+
+    Raises UserError without samples, where a sample has another type than the inputs, and where a value is not finite.
+    """
+    if method not in METHODS:
+        raise UserError(
+            f'there is no method "{method}" of calibration', notes=[nearest_or_all(method, METHODS, "methods")]
+        )
+    if not samples:
+        raise UserError("there are no calibration inputs")
+    if not 50 < percentile <= 100:
+        raise UserError(f"a percentile is above 50 and at most 100, not {percentile}")
+    func = main_function(module)
+    names = value_names(func)
+    extremes = _Extremes()
+    _observe(func, names, weights, samples, extremes.take)
+    if method == "min-max":
+        return extremes.found
+    histograms = _Histograms(extremes.found)
+    _observe(func, names, weights, samples, histograms.take)
+    return {
+        name: _percentile(counts, extremes.found[name], percentile)
+        if method == "percentile"
+        else _least_error(counts, extremes.found[name])
+        for name, counts in histograms.counts.items()
+    }
+
+
+def _observe(
+    func: FuncOp,
+    names: dict[SSAValue, str],
+    weights: WeightStore,
+    samples: Sequence[Sequence[Array]],
+    take: Callable[[str, Array], None],
+) -> None:
+    def listener(op: Operation, results: Sequence[Array]) -> None:
+        for result, array in zip(op.results, results, strict=True):
+            if (name := names.get(result)) is not None:
+                take(name, array)
+
+    for sample in samples:
+        for argument, array in zip(func.body.block.args, sample, strict=False):
+            if (name := names.get(argument)) is not None:
+                take(name, np.asarray(array))
+        run_graph(func, sample, weights, listener=listener)
+
+
+def _edges(found: Range) -> NDArray[np.float64]:
+    return np.linspace(found[0], found[1], BINS + 1)
+
+
+def _percentile(counts: NDArray[np.int64], found: Range, percentile: float) -> Range:
+    """The bins that are left when the rarest numbers at both ends are cut off."""
+    edges, total = _edges(found), int(counts.sum())
+    below = np.cumsum(counts)
+    outside = total * (100 - percentile) / 200
+    first = int(np.searchsorted(below, outside, side="right"))
+    last = int(np.searchsorted(below, total - outside, side="left"))
+    return float(edges[min(first, BINS - 1)]), float(edges[min(last, BINS - 1) + 1])
+
+
+def _least_error(counts: NDArray[np.int64], found: Range) -> Range:
+    """The narrowing of a range, about 0, for which 8-bit integers lose least; the whole range if nothing is better."""
+    edges = _edges(found)
+    centres = (edges[:-1] + edges[1:]) / 2
+    low, high = min(found[0], 0.0), max(found[1], 0.0)
+    best, least = found, np.inf
+    for share in np.linspace(1.0, NARROWEST, CANDIDATES):
+        step = (high - low) * share / (HIGHEST - LOWEST)
+        if step <= 0:
+            break
+        restored = np.clip(np.rint(centres / step), np.rint(low * share / step), np.rint(high * share / step)) * step
+        loss = float(np.sum(counts * (restored - centres) ** 2))
+        if loss < least:
+            best, least = (found[0] * float(share), found[1] * float(share)), loss
+    return best
 
 
 # what was lost

@@ -9,56 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, inliner, numpy_helper
 
-from penstock.lowering.from_onnx.model import load_model, symbolic_names
+from penstock.lowering.from_onnx.model import symbolic_names
 from penstock.lowering.from_onnx.node import Unsupported, array_dtype
 from penstock.runtime.signature import UNBOUND, BoundDims, TensorSpec
 
 Array = NDArray[Any]
 
 SHAPE_OPERANDS: Mapping[str, frozenset[int]] = {
-    "AffineGrid": frozenset({1}),
-    "BlackmanWindow": frozenset({0}),
-    "CenterCropPad": frozenset({1}),
-    "Col2Im": frozenset({1, 2}),
-    "ConstantOfShape": frozenset({0}),
-    "CumProd": frozenset({1}),
-    "CumSum": frozenset({1}),
-    "DFT": frozenset({1, 2}),
-    "Expand": frozenset({1}),
-    "HammingWindow": frozenset({0}),
-    "HannWindow": frozenset({0}),
-    "MaxUnpool": frozenset({2}),
-    "MelWeightMatrix": frozenset({0, 1, 2, 3, 4}),
-    "OneHot": frozenset({1}),
-    "Pad": frozenset({1, 3}),
-    "Range": frozenset({0, 1, 2}),
-    "ReduceL1": frozenset({1}),
-    "ReduceL2": frozenset({1}),
-    "ReduceLogSum": frozenset({1}),
-    "ReduceLogSumExp": frozenset({1}),
-    "ReduceMax": frozenset({1}),
-    "ReduceMean": frozenset({1}),
-    "ReduceMin": frozenset({1}),
-    "ReduceProd": frozenset({1}),
-    "ReduceSum": frozenset({1}),
-    "ReduceSumSquare": frozenset({1}),
-    "Reshape": frozenset({1}),
-    "Resize": frozenset({1, 2, 3}),
-    "STFT": frozenset({1, 3}),
-    "Slice": frozenset({1, 2, 3, 4}),
-    "Split": frozenset({1}),
-    "Squeeze": frozenset({1}),
-    "Tile": frozenset({1}),
-    "TopK": frozenset({1}),
-    "Trilu": frozenset({1}),
-    "Unsqueeze": frozenset({1}),
-    "Upsample": frozenset({1}),
+    operator: frozenset(operands)
+    for operands, operators in (
+        (
+            (1,),
+            "AffineGrid CenterCropPad CumProd CumSum Expand OneHot ReduceL1 ReduceL2 ReduceLogSum "
+            "ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Reshape "
+            "Split Squeeze Tile TopK Trilu Unsqueeze Upsample",
+        ),
+        ((0,), "BlackmanWindow ConstantOfShape HammingWindow HannWindow"),
+        ((1, 2), "Col2Im DFT"),
+        ((2,), "MaxUnpool"),
+        ((0, 1, 2, 3, 4), "MelWeightMatrix"),
+        ((1, 3), "Pad STFT"),
+        ((0, 1, 2), "Range"),
+        ((1, 2, 3), "Resize"),
+        ((1, 2, 3, 4), "Slice"),
+    )
+    for operator in operators.split()
 }
 """Which operands of an ONNX operator decide about shapes or axes and are not data."""
 
@@ -75,16 +55,6 @@ class FittedInputs:
 
     constants: dict[str, Array]
     """The inputs that become constants, by name."""
-    dims: dict[str, int]
-    ordered: list[Array]
-    named: dict[str, Array]
-
-
-@dataclass(frozen=True)
-class FittedModel:
-    """A model with the sizes of its symbolic dimensions, and the inputs that it still takes."""
-
-    model: ModelProto
     dims: dict[str, int]
     ordered: list[Array]
     named: dict[str, Array]
@@ -145,21 +115,6 @@ class Specialiser:
         copy.CopyFrom(self.model)
         copy.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
         return copy
-
-
-def fit_to_inputs(
-    model: Path | ModelProto, ordered: Sequence[Array], named: Mapping[str, Array], dims: Mapping[str, int]
-) -> FittedModel:
-    """
-    Fit a model, in a file or already loaded, to inputs given in order and by name; `dims` given by hand stay as they
-    are. A loaded model is left as it is.
-
-    Inputs that do not fit in number, name or rank are left for the check against the signature, which says so.
-    Raises UserError for a file that is no model, and where two sizes of one dimension differ.
-    """
-    specialiser = Specialiser(load_model(model) if isinstance(model, Path) else model)
-    fitted = specialiser.fit(ordered, named, dims)
-    return FittedModel(specialiser.with_constants(fitted.constants), fitted.dims, fitted.ordered, fitted.named)
 
 
 def _checked(value: ValueInfoProto, array: Array) -> Array:

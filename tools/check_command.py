@@ -31,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.dialects.machine import find_target
-    from penstock.runtime.compiler import attach_machine, load_input, pipeline, require_bound
+    from penstock.runtime.compiler import attach_machine, default_passes, load_input, require_bound
     from penstock.runtime.interpreter import Order, read_order
     from penstock.runtime.memory import interpreter_need, require_memory
     from penstock.runtime.pass_manager import read_pipeline, verify
@@ -47,10 +46,10 @@ def execute(args: argparse.Namespace) -> int:
     verify(program.module, program.parsed)
     if args.machine is not None:
         attach_machine(program.module, args.machine)
-    target = find_target(program.module)
-    specs = args.passes
-    if specs is None:
-        specs = ",".join(pipeline(args.until, target.machine_name if target else None, start=program.level))
+    if args.passes is None:
+        passes = default_passes(program.module, args.until, None)
+    else:
+        passes = read_pipeline(args.passes)
     signature = signature_of(program.module)
     require_memory(interpreter_need(program.module, signature))
     if args.input:
@@ -64,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
             require_bound(source.module, args.against)
             verify(source.module, source.parsed)
             watch.compare_with(source.module, source.ctx, program.module)
-        watch.run(program.module, read_pipeline(specs), parsed=program.parsed)
+        watch.run(program.module, passes, parsed=program.parsed)
     finally:
         if not args.quiet and watch.report.comparisons:
             print(watch.report)

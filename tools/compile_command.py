@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.tools.arguments import add_common, add_machine, add_model, add_weights, read_dims, say
+from penstock.tools.arguments import add_common, add_machine, add_model, add_weights, say
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -50,10 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import compile_module, load_input, require_bound
+    from penstock.runtime.compiler import compile_module
     from penstock.runtime.report import FusionCount, report_on
     from penstock.runtime.signature import signature_of
     from penstock.tools.instruments import pass_progress
+    from penstock.tools.programs import load_bound
     from penstock.tools.text import STDIN, require_distinct, write_output
 
     emitter = EMITTERS[args.emit]
@@ -66,8 +67,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.weights is not None and not emitter.is_text:
         raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
     require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
-    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
-    require_bound(program.module, str(program.path))
+    program = load_bound(args)
     signature = signature_of(program.module)
     inputs = _inputs(args, signature) if emitter.takes_inputs else []
     reference = program.module.clone() if emitter.takes_inputs else program.module

@@ -218,19 +218,15 @@ def _with_offsets(memory: MemoryProblem) -> Problem:
 
 def _lower(args: argparse.Namespace, program: Program) -> None:
     """Lower the program to where its buffers are planned; one that is below that stays as it is."""
-    from penstock.dialects.machine import find_target
-    from penstock.runtime.compiler import attach_machine, pipeline
-    from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+    from penstock.runtime.compiler import default_passes
+    from penstock.runtime.pass_manager import run_passes, verify
     from penstock.tools.instruments import pass_progress
 
-    if args.machine is not None:
-        attach_machine(program.module, args.machine)
+    passes = default_passes(program.module, "loop" if program.level != "accel" else "accel", args.machine)
     if program.level == "accel":
         verify(program.module, program.parsed)
         return
-    target = find_target(program.module)
-    specs = pipeline("loop", target.machine_name if target else None, start=program.level)
-    passes = read_pipeline(",".join(takewhile(lambda spec: spec.split("{")[0] != _PLANS, specs)))
+    passes = tuple(takewhile(lambda each: each.name != _PLANS, passes))
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         for number, each in enumerate(passes):
             if progress is not None:

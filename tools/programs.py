@@ -19,6 +19,13 @@ from penstock.tools.tensors import GivenTensors
 from penstock.tools.text import write_output
 
 
+def load_bound(args: argparse.Namespace) -> Program:
+    """Load the model or IR of `args.model`; raises UserError for dimensions that are still open."""
+    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
+    require_bound(program.module, str(program.path))
+    return program
+
+
 def load_for_inputs(args: argparse.Namespace, given: GivenTensors) -> Program:
     """
     Load the model or IR of `args.model` for a run on the inputs `given`.
@@ -35,13 +42,17 @@ def load_for_inputs(args: argparse.Namespace, given: GivenTensors) -> Program:
         else:
             program = _load_text(path, dims, given)
         return _ready(program, given)
-    from penstock.runtime.specialize import fit_to_inputs
+    from penstock.lowering.from_onnx.model import load_model
+    from penstock.runtime.specialize import Specialiser
 
-    fitted = fit_to_inputs(path, given.ordered, given.named, dims)
+    specialiser = Specialiser(load_model(path))
+    # Inputs that do not fit in number, name or rank are left for the check against the signature, which says so.
+    fitted = specialiser.fit(given.ordered, given.named, dims)
+    model = specialiser.with_constants(fitted.constants)
     given.ordered[:] = fitted.ordered
     given.named.clear()
     given.named.update(fitted.named)
-    program = import_program(fitted.model, fitted.dims, name=str(path), allow_nan=args.allow_nan)
+    program = import_program(model, fitted.dims, name=str(path), allow_nan=args.allow_nan)
     return _ready(program, given)
 
 

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 from penstock.dialects.diagnostics import USAGE, UserError
+from penstock.passes.toolchain.compiler import find_compiler
 from penstock.runtime.compiler import level_of
 from penstock.runtime.engine import Engine, compile_program
 from penstock.runtime.folders import write_folder
 from penstock.runtime.interpreter import Order, read_order
-from penstock.runtime.native import find_compiler
 from penstock.runtime.pass_manager import verify
 from penstock.runtime.plan import is_plan, load_plan
 from penstock.runtime.signature import signature_of

@@ -15,7 +15,6 @@ from penstock.tools.arguments import (
     add_machine,
     add_model,
     add_no_verify,
-    read_dims,
     warn_unverified,
     write_texts,
 )
@@ -50,16 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import load_input, require_bound
     from penstock.runtime.simulator.run import run_program
+    from penstock.tools.programs import load_bound
     from penstock.tools.simulation_tables import report
 
     require_distinct({f"--{name}": getattr(args, name) for name in ("csv", "json", "trace", "svg")}, args.model)
     window = None if args.window is None else _read_window(args.window)
     if window is not None and args.trace is None and args.svg is None:
         raise UserError("--window is for --trace and --svg", status=USAGE)
-    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
-    require_bound(program.module, str(program.path))
+    program = load_bound(args)
     workloads = _lower(args, program)
     run = run_program(program.module, workloads, args.kernel, verify=not args.no_verify)
     if not run.kernels:

@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-from xdsl.ir import Dialect
-from xdsl.passes import ModulePass
+from collections.abc import Callable
+from pkgutil import resolve_name
+from typing import Any
+
 from xdsl.universe import Universe
-from xdsl.utils.target import Target
 
 # Imported for what it makes xDSL's classes do: xDSL's own driver, too, is to read and print our text exactly.
 from penstock.dialects import context  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
-
-def get_accel() -> Dialect:
-    from penstock.dialects.accel import Accel
-
-    return Accel
-
-
-def get_graph() -> Dialect:
-    from penstock.dialects.graph import Graph
-
-    return Graph
-
-
-def get_machine() -> Dialect:
-    from penstock.dialects.machine import Machine
-
-    return Machine
-
-
-def get_mem() -> Dialect:
-    from penstock.dialects.mem import Mem
-
-    return Mem
-
-
-def get_c() -> type[Target]:
-    from penstock.lowering.to_c import CTarget
-
-    return CTarget
-
+DIALECTS: dict[str, str] = {
+    "accel": "penstock.dialects.accel:Accel",
+    "graph": "penstock.dialects.graph:Graph",
+    "machine": "penstock.dialects.machine:Machine",
+    "mem": "penstock.dialects.mem:Mem",
+}
+"""Name of each dialect -> where it is, as `module:object`."""
 
 PASSES: dict[str, str] = {
     "accel-assign-queues": "penstock.passes.accel.accel_assign_queues:AccelAssignQueuesPass",
@@ -83,22 +61,12 @@ PASSES: dict[str, str] = {
 """Name of each pass -> where its class is, as `module:class`."""
 
 
-def _pass_factory(where: str):
-    def load() -> type[ModulePass]:
-        from pkgutil import resolve_name
-
-        return resolve_name(where)
-
-    return load
+def _factory(where: str) -> Callable[[], Any]:
+    return lambda: resolve_name(where)
 
 
 PENSTOCK = Universe(
-    all_dialects={
-        "accel": get_accel,
-        "graph": get_graph,
-        "machine": get_machine,
-        "mem": get_mem,
-    },
-    all_passes={name: _pass_factory(where) for name, where in PASSES.items()},
-    all_targets={"c": get_c},
+    all_dialects={name: _factory(where) for name, where in DIALECTS.items()},
+    all_passes={name: _factory(where) for name, where in PASSES.items()},
+    all_targets={"c": _factory("penstock.lowering.to_c:CTarget")},
 )

@@ -31,10 +31,10 @@ from penstock.lowering.to_c import emit_c
 from penstock.passes.analysis.commands.traffic import compulsory_bytes
 from penstock.passes.analysis.kernels import kernels, partition, share_on_machine
 from penstock.passes.analysis.memory.plan_faults import PlacedBuffer, ScopePlan, plan_report
+from penstock.passes.toolchain.compiler import find_compiler
 from penstock.runtime.compiler import LEVELS, Program, compile_module, load_input
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import Counters, run_module
-from penstock.runtime.native import find_compiler
 from penstock.tools.programs import write_program, write_sources
 
 Array = NDArray[Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from penstock.runtime.interpreter.counters import Counters, DmaCount, ExecCount, issues_of
 from penstock.runtime.interpreter.execution import Execution
-from penstock.runtime.interpreter.generic import Evaluator, evaluate_generic
+from penstock.runtime.interpreter.generic import Evaluator
 from penstock.runtime.interpreter.module import main_arguments, run_function, run_module
 from penstock.runtime.interpreter.registry import interprets
 from penstock.runtime.interpreter.schedule import ORDERS, Order, read_order
@@ -26,7 +26,6 @@ __all__ = [
     "Listener",
     "Order",
     "array_of",
-    "evaluate_generic",
     "interprets",
     "issues_of",
     "main_arguments",

@@ -44,16 +44,6 @@ def captured_values(op: Operation) -> tuple[SSAValue, ...]:
     return tuple(captured)
 
 
-def constant_captures(op: Operation) -> tuple[Any, ...]:
-    """What `op` captures, where all are constants; raises UserError for one that is not."""
-    scalars: list[Any] = []
-    for value in captured_values(op):
-        if not isinstance(value.owner, arith.ConstantOp):
-            raise UserError("its body uses a value from outside that is no constant", loc=location_of(op))
-        scalars.append(constant_of(value.owner))
-    return tuple(scalars)
-
-
 def accumulation(block: Block) -> tuple[Operation, SSAValue] | None:
     """The op that yields `combine(accumulator, term)`, and the term, where the last argument is an accumulator."""
     terminator, accumulator = block.last_op, block.args[-1]

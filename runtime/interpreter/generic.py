@@ -33,7 +33,6 @@ from penstock.runtime.interpreter.body import (
     captured_values,
     compile_block,
     compile_expression,
-    constant_captures,
 )
 from penstock.runtime.interpreter.contraction import (
     DimSorts,
@@ -368,19 +367,3 @@ def _is_array(value: Any) -> bool:
 def as_operand(value: Any, operand: SSAValue, op: Operation) -> Any:
     """A value as an evaluator takes it: arrays as they are, Python numbers as scalars of their type."""
     return value if _is_array(value) else dtype_of(element_of(operand), op).type(value)
-
-
-def evaluate_generic(op: GenericOp, operands: Sequence[Any], *, ordered: bool = False) -> list[Array]:
-    """
-    The outputs of one op, whose body may capture constants only; `operands` are read and never written.
-
-    Raises UserError as `Evaluator.run` does.
-    """
-    values = [as_operand(value, operand, op) for value, operand in zip(operands, op.operands, strict=True)]
-    first = len(op.inputs)
-    outputs = [np.array(value) for value in values[first:]]
-    with np.errstate(all="ignore"):
-        evaluator_of(op).run(
-            [*values[:first], *outputs], extents_of(op, values), constant_captures(op), ordered=ordered
-        )
-    return outputs

@@ -20,8 +20,8 @@ from onnx_cases import LEVELS, cases, outcome, read_record, tiers
 from sampling import sweep
 
 from penstock.dialects.diagnostics import UserError
+from penstock.passes.toolchain.compiler import find_compiler
 from penstock.runtime import onnx_backend
-from penstock.runtime.native import find_compiler
 
 CHUNKS = {"graph": 16, "loop": 8, "c": 8}
 SAMPLE = {"graph": 1, "loop": 2, "c": 10}

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sampling import examples
+from tests.support.generic import evaluate_generic
 from xdsl.dialects import arith
 from xdsl.dialects.linalg.ops import GenericOp, IndexOp
 from xdsl.ir import SSAValue
 from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
-from penstock.runtime.interpreter import evaluate_generic
 
 CONTEXT = make_context()
 DTYPES: dict[str, Any] = {

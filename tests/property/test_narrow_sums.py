@@ -30,10 +30,11 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import accumulator
 from penstock.lowering.graph_to_tensor import accumulation, indexing, kernel
 from penstock.passes.analysis.kernels import partition, rounds_each_step, share_on_machine
+from penstock.passes.toolchain.compiler import find_compiler
 from penstock.runtime.compiler import Program, compile_module, import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
-from penstock.runtime.native import find_compiler, load_native
+from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import PassFault, read_pipeline, run_passes
 from penstock.runtime.signature import signature_of
 

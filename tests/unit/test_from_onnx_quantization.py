@@ -17,10 +17,10 @@ from sampling import examples
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.passes.analysis.kernels import kernels, multiply_accumulates
+from penstock.passes.toolchain.compiler import find_compiler
 from penstock.runtime.compiler import Program, compile_module, import_program
 from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.interpreter import run_module
-from penstock.runtime.native import find_compiler
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.signature import signature_of
 

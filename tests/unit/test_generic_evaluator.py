@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.generic import evaluate_generic
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.runtime.interpreter import contraction, evaluate_generic, run_function
+from penstock.runtime.interpreter import contraction, run_function
 from penstock.runtime.interpreter.generic import Evaluator
 
 CONTEXT = make_context()

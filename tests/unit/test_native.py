@@ -16,15 +16,10 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_c import CSource, emit_c
 from penstock.passes.toolchain import compiler as compilers
-from penstock.runtime.native import (
-    Compiler,
-    CompilerFault,
-    NativeModule,
-    build,
-    cache_directory,
-    find_compiler,
-    load_native,
-)
+from penstock.passes.toolchain.cache import cache_directory
+from penstock.passes.toolchain.compiler import Compiler, find_compiler
+from penstock.passes.toolchain.library import CompilerFault
+from penstock.runtime.native import NativeModule, build, load_native
 
 Array = NDArray[Any]
 

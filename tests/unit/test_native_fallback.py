@@ -13,7 +13,7 @@ import pytest
 import penstock as package
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.toolchain import compiler
-from penstock.runtime.native import find_compiler
+from penstock.passes.toolchain.compiler import find_compiler
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 

@@ -21,10 +21,10 @@ from penstock.passes.graph.quantization.quantizer import REMARK
 from penstock.passes.graph.quantization.ranges import ranges_text, read_ranges
 from penstock.passes.graph.quantization.scales import affine_scale, power_of_two_scale, symmetric_scale, weight_exponent
 from penstock.passes.graph.quantize import Scheme
-from penstock.runtime.calibration import calibrate
 from penstock.runtime.compiler import Program, import_program, load_input
 from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+from penstock.runtime.quantization import calibrate
 
 Array = NDArray[Any]
 Node = tuple[str, str, str, dict[str, Any]]

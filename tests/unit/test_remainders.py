@@ -14,8 +14,8 @@ from xdsl.parser import Parser
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.upstream.arith import RemFOp
+from penstock.passes.toolchain.compiler import find_compiler
 from penstock.runtime import onnx_backend
-from penstock.runtime.native import find_compiler
 
 LEVELS: dict[str, dict[str, Any]] = {
     "graph": {"backend": "interpreter", "level": "graph"},

@@ -22,9 +22,9 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_c import CTarget, emit_c
 from penstock.lowering.to_c.text import identifier
+from penstock.passes.toolchain.compiler import find_compiler
 from penstock.runtime.interpreter import Counters, run_module
-from penstock.runtime.native import find_compiler, load_native
-from penstock.runtime.native.module import NativeModule, build
+from penstock.runtime.native import NativeModule, build, load_native
 
 Array = NDArray[Any]
 
@@ -205,7 +205,7 @@ def test_a_program_in_several_files_is_the_same_program(monkeypatch: pytest.Monk
     x, w = floats(6, 8), floats(8, 4)
     whole = NativeModule(source, build(source)).run([x, w])
     monkeypatch.setenv("PENSTOCK_CACHE", f"{build(source).parent}-split")
-    monkeypatch.setattr("penstock.runtime.native.module.SPLIT_LENGTH", 0)
+    monkeypatch.setattr("penstock.runtime.native.SPLIT_LENGTH", 0)
     np.testing.assert_array_equal(NativeModule(source, build(source)).run([x, w])[0], whole[0])
 
 

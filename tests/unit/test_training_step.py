@@ -14,8 +14,8 @@ import pytest
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.analysis.kernels import partition, share_on_machine
+from penstock.passes.toolchain.compiler import find_compiler
 from penstock.runtime.engine import Backend, Engine
-from penstock.runtime.native import find_compiler
 
 try:
     HAS_COMPILER = bool(find_compiler())

@@ -16,10 +16,10 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 from penstock.passes.analysis.kernels import HOST, partition
+from penstock.passes.toolchain.compiler import find_compiler
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
-from penstock.runtime.native import find_compiler
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 Array = NDArray[Any]

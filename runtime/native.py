@@ -1,4 +1,4 @@
-"""Generated C, built and loaded: arrays in, arrays out."""
+"""Generated C as machine code, built and loaded: arrays in, arrays out."""
 
 from __future__ import annotations
 
