@@ -26,13 +26,21 @@ from numpy.lib.stride_tricks import as_strided
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.clocks import Clock, holds, join, with_command
-from penstock.runtime.interpreter.commands import CommandKind, IssuedCommand, Token, Touch
+from penstock.runtime.interpreter.commands import (
+    Clock,
+    CommandKind,
+    IssuedCommand,
+    Token,
+    Touch,
+    holds,
+    join,
+    with_command,
+)
 from penstock.runtime.interpreter.scopes import Buffer, array_of, describe
 
 
 @dataclass
-class _Unit:
+class _UnitClocks:
     number: int
     count: int = 0
     started: Clock = ()
@@ -44,7 +52,7 @@ class _Unit:
 
 
 @dataclass
-class _Access:
+class _CommandAccess:
     """What a command does with an operand."""
 
     command: IssuedCommand
@@ -59,8 +67,8 @@ class Races:
     def __init__(self) -> None:
         self._epoch = 0
         self._host: Clock = ()
-        self._units: dict[str, _Unit] = {}
-        self._accesses: list[_Access] = []
+        self._units: dict[str, _UnitClocks] = {}
+        self._accesses: list[_CommandAccess] = []
         self._shadow = Shadow()
 
     def barrier(self) -> None:
@@ -80,15 +88,15 @@ class Races:
         """Raises UserError if a command races with one that was issued before."""
         unit = self._units.get(command.unit)
         if unit is None:
-            unit = self._units[command.unit] = _Unit(len(self._units))
+            unit = self._units[command.unit] = _UnitClocks(len(self._units))
         before = join(self._host, unit.started)
         before = join(before, unit.all if command.is_alone or command.kind is CommandKind.PUSH else unit.execs)
         for token in command.after:
             before = join(before, token.clock(self._epoch))
         for touch in command.reads:
-            self._reads(_Access(command, touch, unit.number, unit.count), before)
+            self._reads(_CommandAccess(command, touch, unit.number, unit.count), before)
         for touch in command.writes:
-            self._writes(_Access(command, touch, unit.number, unit.count), before)
+            self._writes(_CommandAccess(command, touch, unit.number, unit.count), before)
         done = with_command(before, unit.number, unit.count)
         command.token.note_clock(self._epoch, done)
         unit.all = join(unit.all, done)
@@ -98,16 +106,16 @@ class Races:
             unit.execs = join(unit.execs, done)
         unit.count += 1
 
-    def _note(self, access: _Access) -> int:
+    def _note(self, access: _CommandAccess) -> int:
         self._accesses.append(access)
         return len(self._accesses) - 1
 
-    def _is_before(self, number: int, access: _Access, before: Clock) -> bool:
+    def _is_before(self, number: int, access: _CommandAccess, before: Clock) -> bool:
         """Whether an earlier access is over when another one begins, or belongs to the same command."""
         other = self._accesses[number]
         return other.command is access.command or holds(before, other.unit, other.number)
 
-    def _reads(self, access: _Access, before: Clock) -> None:
+    def _reads(self, access: _CommandAccess, before: Clock) -> None:
         note = self._note(access)
 
         def follow(state: State) -> State:
@@ -118,7 +126,7 @@ class Races:
 
         self._shadow.visit(access.touch, follow, one_state=False)
 
-    def _writes(self, access: _Access, before: Clock) -> None:
+    def _writes(self, access: _CommandAccess, before: Clock) -> None:
         after: State = (self._note(access), frozenset())
 
         def follow(state: State) -> State:
@@ -132,7 +140,7 @@ class Races:
 
         self._shadow.visit(access.touch, follow, one_state=True)
 
-    def _race(self, access: _Access, number: int, *, writes: bool, wrote: bool) -> UserError:
+    def _race(self, access: _CommandAccess, number: int, *, writes: bool, wrote: bool) -> UserError:
         command, other = access.command, self._accesses[number]
         return UserError(
             f"data race: {command.op.name} on {command.unit} {'writes' if writes else 'reads'} "
@@ -150,7 +158,7 @@ State = tuple[int, frozenset[int]]
 """The access that wrote last, `NO_WRITER` for none, and those that have read since."""
 
 
-class _Piece:
+class _ShadowMemory:
     """The shadow of one piece of memory."""
 
     def __init__(self, owner: object, first: int, end: int, unit: int):
@@ -191,7 +199,7 @@ class Shadow:
     """The states of all bytes that are touched, since all were last forgotten."""
 
     def __init__(self) -> None:
-        self._pieces: dict[int, _Piece] = {}
+        self._pieces: dict[int, _ShadowMemory] = {}
         self._clean = 0
         """States with a number up to this one are older than the last barrier: the byte has not been accessed since."""
         self._known: list[State] = [(NO_WRITER, frozenset())]
@@ -226,7 +234,7 @@ class Shadow:
         self._known.append(state)
         return self._clean + len(self._known) - 1
 
-    def _piece(self, touch: Touch, part: Array) -> _Piece:
+    def _piece(self, touch: Touch, part: Array) -> _ShadowMemory:
         owner = _memory_of(touch)
         key = id(owner)
         piece = self._pieces.get(key)
@@ -239,7 +247,7 @@ class Shadow:
             first: int = whole.__array_interface__["data"][0]
             strides = zip(whole.shape, whole.strides, strict=True)
             end = first + sum((size - 1) * stride for size, stride in strides) + whole.itemsize
-            piece = self._pieces[key] = _Piece(whole, first, end, unit)
+            piece = self._pieces[key] = _ShadowMemory(whole, first, end, unit)
         return piece
 
 

@@ -5,15 +5,15 @@ A unit takes its commands in order. A command starts when all tokens it comes af
 take it: the previous command has started and, for a transfer, fewer than `outstanding` of the unit's transfers are
 incomplete; an exec also waits for every earlier command of its unit, and everything waits for an earlier exec.
 Transfers in flight may complete in any order. A push into a queue happens when the unit's earlier commands are
-complete; a pop holds the unit up until its token, that of the push of the same number, has come.
+complete; a pop holds the unit up until its token, that of the push of the same number, is there.
 
 Legal orders are many, and an `Order` says which is taken:
 
 - "program": every command happens when it is issued. Nothing overlaps, so nothing is checked.
-- "asap": as soon as possible. All units go on at once, each as far as its tokens let it; every command takes one unit
-  of time. What runs ahead of a token that is missing is ahead here.
-- "alap": as late as possible. Nothing happens before the host, or what the host waits for, needs it. What lags behind
-  for want of a token is late here.
+- "asap": as soon as possible. All that can start does so before anything ends, and what started first ends first. What
+  runs ahead of a token that is missing is ahead here.
+- "alap": as late as possible. Nothing happens before the host, or what the host waits for, needs it. What is late
+  because a token is missing is late here.
 - a number draws one interleaving: units run ahead or lag behind, transfers take long or short, and a command's start
   and end lie apart.
 
@@ -45,8 +45,10 @@ _EAGERNESS = (0.0, 0.5, 0.95)
 
 
 @dataclass(eq=False)
-class _Running:
+class _StartedCommand:
     command: IssuedCommand
+    number: int
+    """How many started before."""
     pace: float
     earlier: Sequence[Token] = ()
     """Of a push: the commands of its unit that it waits for."""
@@ -59,10 +61,10 @@ class _Running:
 
 
 @dataclass(eq=False)
-class _Unit:
+class _UnitQueue:
     pace: float
     waiting: deque[IssuedCommand] = field(default_factory=deque[IssuedCommand])
-    running: list[_Running] = field(default_factory=list[_Running])
+    running: list[_StartedCommand] = field(default_factory=list[_StartedCommand])
 
     def may_start(self) -> bool:
         """Whether its next command can start now."""
@@ -79,72 +81,13 @@ class _Unit:
         return head.kind is not CommandKind.TRANSFER or len(busy) < head.outstanding
 
 
-# As soon as possible and as late as possible: times where every command takes one unit of time. Of these only the order
-# matters. They know the order of commands of a unit and the tokens; where a queue is full, or transfers wait for each
-# other, commands are later than their time says.
-
-
-@dataclass
-class _Last:
-    """The latest times of a unit's commands so far."""
-
-    start: int = 0
-    end: int = 0
-    exec_end: int = 0
-
-
-class _Earliest:
-    """The first time at which each command can start and end, known when it is issued."""
-
-    def __init__(self) -> None:
-        self._units: dict[str, _Last] = {}
-        self._ends: dict[Token, int] = {}
-        self._host = 0
-        self.starts: dict[IssuedCommand, int] = {}
-
-    def barrier(self) -> None:
-        self._units.clear()
-        self._ends.clear()
-        self.starts.clear()
-        self._host = 0
-
-    def waited(self, tokens: Sequence[Token]) -> None:
-        """What the host issues from now on is later than `tokens`."""
-        self._host = max([self._host, *(self._end(token) for token in tokens)])
-
-    def issued(self, command: IssuedCommand) -> None:
-        unit = self._units.setdefault(command.unit, _Last())
-        before = [self._host, *(self._end(token) for token in command.after)]
-        if command.kind is CommandKind.PUSH:
-            start = max(before)
-            end = max(start, unit.end)
-        else:
-            start = max(*before, unit.start, unit.end if command.is_alone else unit.exec_end)
-            end = start + (command.kind is not CommandKind.POP)
-            unit.start = start
-        self.starts[command] = start
-        self._ends[command.token] = end
-        unit.end = max(unit.end, end)
-        if command.kind is CommandKind.EXEC:
-            unit.exec_end = end
-
-    def end_of(self, command: IssuedCommand) -> int:
-        """The time at which a command ends."""
-        return self._ends[command.token]
-
-    def _end(self, token: Token) -> int:
-        found = self._ends.get(token)
-        if found is None:
-            found = max((self._end(part) for part in token.parts), default=0)
-            self._ends[token] = found
-        return found
-
-
 class _Latest:
     """
-    The last times at which commands can start and end, counted back from the time at which `wanted` must be there.
+    The last times at which commands can start and end, counted back from the time at which `wanted` must be there, if
+    every command takes one unit of time.
 
-    Larger is earlier. What is not needed for `wanted`, or for what is, has no time; `wanted` of None needs all.
+    Larger is earlier. What is not needed for `wanted`, or for what is, has no time; `wanted` of None needs all. Only
+    the order of times matters: where a queue is full, or transfers wait for each other, commands are later.
     """
 
     def __init__(self, commands: Sequence[IssuedCommand], wanted: Iterable[Token] | None):
@@ -196,12 +139,12 @@ class _Latest:
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _NextEvent:
     """A start or an end that is legal now."""
 
-    unit: _Unit
+    unit: _UnitQueue
     command: IssuedCommand
-    running: _Running | None
+    running: _StartedCommand | None
     """What would end; None for a start."""
     pace: float
 
@@ -212,15 +155,16 @@ class Schedule:
     def __init__(self, order: Order = "program"):
         self._in_program_order = order == "program"
         self._random = Random(order if isinstance(order, int) else 0)
-        self._earliest = _Earliest() if order == "asap" else None
+        self._is_early = order == "asap"
         self._is_late = order == "alap"
         self._latest: _Latest | None = None
         self._issued: list[IssuedCommand] = []
         """With "alap", those that may be incomplete."""
-        self._units: dict[str, _Unit] = {}
+        self._units: dict[str, _UnitQueue] = {}
         self._races = Races()
         self._eagerness = self._random.choice(_EAGERNESS) if isinstance(order, int) else 0.0
         self._queues: dict[tuple[str, str], TokenQueue] = {}
+        self._started = 0
         self.unwaited = 0
         """Commands issued since the last barrier."""
 
@@ -248,11 +192,9 @@ class Schedule:
         self._races.issued(command)
         unit = self._units.get(command.unit)
         if unit is None:
-            unit = self._units[command.unit] = _Unit(self._random.choice(_PACES))
+            unit = self._units[command.unit] = _UnitQueue(self._random.choice(_PACES))
         unit.waiting.append(command)
-        if self._earliest is not None:
-            self._earliest.issued(command)
-        elif self._is_late:
+        if self._is_late:
             self._issued.append(command)
         while self._eagerness and self._random.random() < self._eagerness and self._step():
             pass
@@ -268,8 +210,6 @@ class Schedule:
                 if not self._step():
                     raise self._deadlock()
         self._races.waited(tokens)
-        if self._earliest is not None:
-            self._earliest.waited(tokens)
 
     def barrier(self) -> None:
         """Let the units run until all are quiescent."""
@@ -280,8 +220,6 @@ class Schedule:
             if any(unit.waiting or unit.running for unit in self._units.values()):
                 raise self._deadlock()
             self._races.barrier()
-            if self._earliest is not None:
-                self._earliest.barrier()
         self.unwaited = 0
 
     def _foresee(self, tokens: Sequence[Token] | None) -> None:
@@ -302,26 +240,19 @@ class Schedule:
             notes=[f"{command.unit} is at {command.op.name}, {location_of(command.op)}" for command in commands],
         )
 
-    def _choices(self) -> Iterator[_Choice]:
+    def _choices(self) -> Iterator[_NextEvent]:
         """What can happen next: a unit takes its next command, or a running one ends."""
         for unit in self._units.values():
             if unit.may_start():
-                yield _Choice(unit, unit.waiting[0], None, unit.pace)
+                yield _NextEvent(unit, unit.waiting[0], None, unit.pace)
             for running in unit.running:
                 if running.may_end():
-                    yield _Choice(unit, running.command, running, running.pace)
+                    yield _NextEvent(unit, running.command, running, running.pace)
 
-    def _chosen(self, choices: Sequence[_Choice]) -> _Choice:
+    def _chosen(self, choices: Sequence[_NextEvent]) -> _NextEvent:
         """The first start or end as the order has it."""
-        if (early := self._earliest) is not None:
-            # Of what can be at once, starts come first, so that as much as can be is in flight.
-            return min(
-                choices,
-                key=lambda each: (
-                    early.starts[each.command] if each.running is None else early.end_of(each.command),
-                    each.running is not None,
-                ),
-            )
+        if self._is_early:
+            return min(choices, key=lambda each: -1 if each.running is None else each.running.number)
         if (late := self._latest) is not None:
             return max(
                 choices,
@@ -346,7 +277,9 @@ class Schedule:
             command.end()
         else:
             earlier = [running.command.token for running in unit.running] if command.kind is CommandKind.PUSH else ()
-            unit.running.append(_Running(command, self._random.choice(_PACES) * unit.pace, earlier))
+            pace = self._random.choice(_PACES) * unit.pace
+            unit.running.append(_StartedCommand(command, self._started, pace, earlier))
+            self._started += 1
         return True
 
 

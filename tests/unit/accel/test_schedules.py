@@ -14,8 +14,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import Order, read_order, run_function
-from penstock.runtime.interpreter.clocks import holds, join, with_command
-from penstock.runtime.interpreter.commands import IssuedCommand
+from penstock.runtime.interpreter.commands import IssuedCommand, holds, join, with_command
 
 CHECKED: tuple[Order, ...] = ("asap", "alap", 0, 1, 2, 3)
 
