@@ -1,4 +1,4 @@
-"""Functions: what attributes say of their arguments and results, and their body as one block."""
+"""Functions: what attributes say of their arguments and results, their body as one block, and free names."""
 
 from __future__ import annotations
 
@@ -42,3 +42,13 @@ def body_block(function: FuncOp, what: str) -> Block:
         notes=["write its control flow with the ops of scf: scf.if, scf.for, scf.while, scf.index_switch"],
         status=UNSUPPORTED,
     )
+
+
+def unique_name(name: str, taken: set[str]) -> str:
+    """`name`, or the first of `name_1`, `name_2`, ... that is not taken; from now on it is."""
+    found, number = name, 0
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    taken.add(found)
+    return found

@@ -26,7 +26,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, calls_itself, location_of
-from penstock.dialects.functions import NAME, OUTPUT
+from penstock.dialects.functions import NAME, OUTPUT, unique_name
 from penstock.dialects.mem import static_strides
 from penstock.lowering.tensor_to_loop.rebuild import Rebuild, memref_like, memref_types
 from penstock.passes.analysis.strides import contiguous_strides
@@ -114,12 +114,7 @@ class Versions:
 
     def fresh_name(self, name: str) -> str:
         """`name` or `name_1`, `name_2`, ...: a symbol that the module does not have yet."""
-        candidate, count = name, 0
-        while candidate in self._symbols:
-            count += 1
-            candidate = f"{name}_{count}"
-        self._symbols.add(candidate)
-        return candidate
+        return unique_name(name, self._symbols)
 
 
 def bind_calls(version: Version, name: str, types: Sequence[Attribute]) -> None:

@@ -19,7 +19,14 @@ from penstock.dialects.mem import BufferOp, CopyOp, scope_of
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, runs_on_unit
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.passes.analysis.memory.storage import in_scope, is_written, overwrites, storage_of, subview_type
+from penstock.passes.analysis.memory.storage import (
+    accesses_of,
+    in_scope,
+    is_written,
+    overwrites,
+    storage_of,
+    subview_type,
+)
 from penstock.passes.analysis.scope_paths import no_path, scope_path
 
 
@@ -119,7 +126,7 @@ class Promotion:
             return
         adjoining = self.matches[generic].adjoining(number)
         storage = storage_of(operand)
-        accesses = self._accesses(storage)
+        accesses = accesses_of(self.function, storage)
         if not any(is_written(op, storage) for op in accesses):
             buffer = self._buffer(operand, scope, adjoining, _after(operand), generic)
             Rewriter.insert_op(self._copy(operand, buffer, generic), _after(buffer))
@@ -148,14 +155,6 @@ class Promotion:
                 if value is operand:
                     op.operands[position] = buffer
         Rewriter.insert_op(self._copy(buffer, operand, generic), InsertPoint.after(spots[-1]))
-
-    def _accesses(self, storage: SSAValue) -> list[Operation]:
-        """Every op of the kernel that reads or writes the bytes of `storage`."""
-        return [
-            op
-            for op in self.function.walk()
-            if isinstance(op, GenericOp | CopyOp) and any(storage_of(v) is storage for v in op.operands)
-        ]
 
     def _buffer(self, operand: SSAValue, scope: str, adjoining: int, place: InsertPoint, op: Operation) -> SSAValue:
         assert isa(operand.type, MemRefType)

@@ -25,7 +25,7 @@ from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, scope_of, spa
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.loops import is_inside, nest_around, trip_count
-from penstock.passes.analysis.memory.memory_problems import function_problems
+from penstock.passes.analysis.memory.memory_problems import bytes_taken
 from penstock.passes.analysis.memory.storage import in_scope, is_written, storage_of
 from penstock.passes.analysis.scope_paths import no_path, scope_path
 from penstock.passes.index_builder import Index, materialize
@@ -235,7 +235,7 @@ def route(function: func.FuncOp, target: TargetOp, *, hoist: bool = True, reserv
             routed = function.clone()
             for detour, options, number in zip(detours(routed, target), levels, chosen, strict=True):
                 _split(detour, target, options[number].depth)
-            full = _full_scopes(routed, target, {detour.through for detour in found}, reserve)
+            full = {scope for scope in {each.through for each in found} if _is_full(routed, target, scope, reserve)}
             inwards = _least_profitable(found, levels, chosen, full)
             if inwards is None:
                 break
@@ -256,15 +256,10 @@ def _least_profitable(
     return min(prices, key=lambda number: (prices[number], number), default=None)
 
 
-def _full_scopes(function: func.FuncOp, target: TargetOp, scopes: set[str], reserve: float) -> set[str]:
-    """Those of `scopes` in which a plan that is made at once does not fit beside what is reserved."""
-    full: set[str] = set()
-    for memory in function_problems(function, target):
-        if memory.scope in scopes:
-            taken, capacity = memory.height_by(FIT_PLANNER, Limits()), memory.problem.capacity or 0
-            if taken is None or taken > int(capacity * (1 - reserve)):
-                full.add(memory.scope)
-    return full
+def _is_full(function: func.FuncOp, target: TargetOp, scope: str, reserve: float) -> bool:
+    """Whether a plan that is made at once does not fit a scope beside what is reserved."""
+    taken = bytes_taken(function, target, scope, FIT_PLANNER, Limits())
+    return taken is None or taken > int(target.scope(scope).size_bytes * (1 - reserve))
 
 
 def _split(detour: Detour, target: TargetOp, depth: int) -> None:

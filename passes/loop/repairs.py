@@ -27,7 +27,7 @@ from penstock.passes.analysis.loops import iterations, loops_around
 from penstock.passes.analysis.memory.liveness import Allocation, function_around
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, element_memref
 from penstock.passes.analysis.memory.plan_faults import op_in
-from penstock.passes.analysis.memory.storage import in_scope, storage_of
+from penstock.passes.analysis.memory.storage import accesses_of, in_scope, storage_of
 from penstock.passes.analysis.units import scope_or_dram
 from penstock.passes.planning.problem import (
     Buffer,
@@ -290,11 +290,7 @@ def is_part_of(value: SSAValue, op: Allocation) -> bool:
 
 def copies_of(op: Allocation) -> list[CopyOp]:
     """The copies from and to a buffer."""
-    return [
-        copy
-        for copy in function_around(op).walk()
-        if isinstance(copy, CopyOp) and (is_part_of(copy.source, op) or is_part_of(copy.dest, op))
-    ]
+    return [each for each in accesses_of(function_around(op), op.results[0]) if isinstance(each, CopyOp)]
 
 
 def price_off_chip(op: Allocation) -> int | None:

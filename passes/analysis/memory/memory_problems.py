@@ -18,6 +18,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
+from penstock.dialects.functions import unique_name
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.machine import ScopeOp, TargetOp, find_target
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, memref_of, scope_of, span_in_bytes
@@ -143,6 +144,12 @@ def function_problems(function: func.FuncOp, target: TargetOp) -> list[MemoryPro
     return list(_of_function(function, Liveness(function), scopes))
 
 
+def bytes_taken(function: func.FuncOp, target: TargetOp, scope: str, planner: str, limits: Limits) -> int | None:
+    """The bytes of a scope that the plan of one kernel by itself takes; None where there is none, or no buffer."""
+    problems = list(_of_function(function, Liveness(function), {scope: target.scope(scope)}))
+    return problems[0].height_by(planner, limits) if problems else None
+
+
 def _allocations(function: func.FuncOp) -> Iterator[Allocation]:
     for op in function.walk():
         if isinstance(op, Allocation):
@@ -194,16 +201,7 @@ def _off_chip(ops: Mapping[str, Allocation], time: ProgramTime, off_chip: OffChi
 def _names(ops: Sequence[Allocation]) -> list[str]:
     """A name for each buffer, as it is printed but for values that are none; of equal ones the later get a number."""
     taken: set[str] = set()
-    names: list[str] = []
-    for op in ops:
-        hint = op.results[0].name_hint or "buffer"
-        name, number = f"%{hint}", 0
-        while name in taken:
-            number += 1
-            name = f"%{hint}_{number}"
-        taken.add(name)
-        names.append(name)
-    return names
+    return [unique_name(f"%{op.results[0].name_hint or 'buffer'}", taken) for op in ops]
 
 
 def _own_alignment(op: Allocation) -> int:

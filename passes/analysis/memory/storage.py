@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
-from xdsl.dialects import memref
+from xdsl.builder import Builder
+from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, StridedLayoutAttr, StringAttr
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.utils import get_dynamic_index_list
@@ -13,7 +14,8 @@ from xdsl.ir import Attribute, Operation, SSAValue, Use
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.dialects.mem import CopyOp, SlotOp, element_bytes
+from penstock.dialects.mem import CopyOp, SlotOp, element_bytes, memref_of
+from penstock.passes.index_builder import Index
 
 VIEWS = (memref.SubviewOp, memref.ExpandShapeOp, memref.CollapseShapeOp, memref.CastOp)
 """Ops whose result is another view of their first operand."""
@@ -97,3 +99,19 @@ def subview_type(view: memref.SubviewOp, source: MemRefType[Attribute]) -> MemRe
     offsets = get_dynamic_index_list(view.static_offsets.get_values(), view.offsets, DYNAMIC_INDEX)
     sizes, strides = list(view.static_sizes.get_values()), list(view.static_strides.get_values())
     return memref.SubviewOp.infer_result_type(source, offsets, sizes, strides)
+
+
+def slice_of(builder: Builder, source: SSAValue, offsets: Sequence[Index], sizes: Sequence[int]) -> SSAValue:
+    """The part of a memref of these sizes that begins at `offsets`; the memref itself if that is all of it."""
+    type = memref_of(source)
+    if list(type.get_shape()) == list(sizes):
+        return source
+    ones = [1] * len(sizes)
+    result = memref.SubviewOp.infer_result_type(type, list(offsets), list(sizes), ones)
+    return builder.insert(memref.SubviewOp.get(source, list(offsets), list(sizes), ones, result)).result
+
+
+def accesses_of(function: func.FuncOp, storage: SSAValue) -> list[CopyOp | GenericOp]:
+    """The copies and structured ops of a function that read or write bytes of `storage`, itself or through views."""
+    ops = (op for op in function.walk() if isinstance(op, CopyOp | GenericOp))
+    return [op for op in ops if any(storage_of(value) is storage for value in op.operands)]

@@ -18,7 +18,7 @@ from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.commands.loop_domain import iteration_domain, sum_over_loops
 from penstock.passes.analysis.intrinsics import Match, match_intrinsic
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.passes.analysis.memory.memory_problems import function_problems, memory_problems
+from penstock.passes.analysis.memory.memory_problems import bytes_taken, function_problems, memory_problems
 from penstock.passes.loop.mem_plan import find_plan
 from penstock.passes.loop.on_chip.places import OnChipLayout, Specializer, best_layout, target_has_no_way
 from penstock.passes.loop.on_chip.program import ProgramUse, Site
@@ -173,7 +173,7 @@ class Chooser:
             assert isinstance(site.op, func.CallOp)
             by_call.setdefault(site.op, []).append((site, resident))
         for found in by_call.values():
-            residents = {**self._fixed_at(found[0][0]), **{site.number: resident for site, resident in found}}
+            residents = {**self._fixed_at(found[0][0].op), **{site.number: resident for site, resident in found}}
             kernel = found[0][0].kernel
             assert kernel is not None
             try:
@@ -186,8 +186,9 @@ class Chooser:
     def _name_of(self, decision: Decision, site: Site) -> str:
         return next(name for name, place in decision.places.items() if site in place.residents)
 
-    def _fixed_at(self, site: Site) -> dict[int, Resident]:
-        return {other.number: resident for other, resident in self.fixed.items() if other.op is site.op}
+    def _fixed_at(self, op: Operation) -> dict[int, Resident]:
+        """By operand: the residents of a call in the scopes that were decided before."""
+        return {site.number: resident for site, resident in self.fixed.items() if site.op is op}
 
     # the problem
 
@@ -247,11 +248,10 @@ class Chooser:
         `staging`. Together they are never less than what the kernel takes.
         """
         op = self.program.steps[step]
-        whole = max((self._peak(kernel, {}, scope) for kernel in self.program.calls(step)), default=0)
         kernel = next(self.program.calls(step), None)
         if not isinstance(op, func.CallOp) or kernel is None:
-            return whole
-        fixed = {site.number: resident for site, resident in self.fixed.items() if site.op is op}
+            return max((self._peak(each, {}, scope) for each in self.program.calls(step)), default=0)
+        fixed = self._fixed_at(op)
         whole = self._peak(kernel, fixed, scope)
         groups: dict[str, dict[int, Resident]] = {}
         for name, place in places.items():
@@ -286,13 +286,9 @@ class Chooser:
         key = kernel.sym_name.data, scope, tuple(sorted(residents.items()))
         if key not in self._peaks:
             made = kernel_with_rings(self.made.make(kernel, residents), self.target)
-            peak = 0
-            for memory in function_problems(made, self.target):
-                taken = memory.height_by(DEFAULT_PLANNER, KERNEL_LIMITS) if memory.scope == scope else None
-                if taken is not None:
-                    # That a kernel does not fit by itself is for the planner to explain; nothing else stays then.
-                    peak = min(taken, self.target.scope(scope).size_bytes)
-            self._peaks[key] = peak
+            taken = bytes_taken(made, self.target, scope, DEFAULT_PLANNER, KERNEL_LIMITS) or 0
+            # That a kernel does not fit by itself is for the planner to explain; nothing else stays then.
+            self._peaks[key] = min(taken, self.target.scope(scope).size_bytes)
         return self._peaks[key]
 
     def _cycles(self, step: int) -> float:
@@ -347,12 +343,8 @@ def _all_fit_alone(module: ModuleOp, scope: str) -> bool:
     """Whether each kernel has a plan by itself; where one has none, the planner will say so."""
     target, kernels = machine_kernels(module)
     assert target is not None
-    for kernel in kernels:
-        for memory in function_problems(kernel, target):
-            taken = memory.height_by(DEFAULT_PLANNER, KERNEL_LIMITS) if memory.scope == scope else None
-            if taken is not None and taken > target.scope(scope).size_bytes:
-                return False
-    return True
+    taken = (bytes_taken(kernel, target, scope, DEFAULT_PLANNER, KERNEL_LIMITS) or 0 for kernel in kernels)
+    return all(count <= target.scope(scope).size_bytes for count in taken)
 
 
 def _pin(module: ModuleOp, decision: Decision, steps: Sequence[Operation]) -> None:

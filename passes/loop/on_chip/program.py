@@ -18,6 +18,7 @@ from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.utils.hints import isa
 
+from penstock.dialects.functions import unique_name
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp, element_bytes, memref_of, scope_of
 from penstock.passes.analysis.access import steps_of
@@ -218,7 +219,7 @@ def program_use(module: ModuleOp) -> ProgramUse | None:
     tensors = program.tensors
     taken: set[str] = set()
     for root in roots:
-        name = _unique(root.name_hint or f"buffer {len(tensors)}", taken)
+        name = unique_name(root.name_hint or f"buffer {len(tensors)}", taken)
         sites = sorted(program.sites(root, ()), key=lambda site: site.step)
         if sites and memref_of(root).has_static_shape():
             tensors.append(TensorUse(root, name, sites))
@@ -227,15 +228,6 @@ def program_use(module: ModuleOp) -> ProgramUse | None:
 
 _SILENT = (memref.AllocOp, memref.DeallocOp, arith.ConstantOp, func.ReturnOp)
 """Ops of `@main` that access no elements."""
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    found, number = name, 0
-    while found in taken:
-        number += 1
-        found = f"{name}_{number}"
-    taken.add(found)
-    return found
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from penstock.dialects.functions import unique_name
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.passes.analysis.kernels import DEVICE
-from penstock.passes.analysis.memory.storage import VIEWS
+from penstock.passes.analysis.memory.storage import VIEWS, slice_of
 from penstock.passes.loop.on_chip.choice import Decision
 from penstock.passes.loop.on_chip.places import Border, OnChipLayout, Specializer, as_argument, rebuild
 from penstock.passes.loop.on_chip.program import ProgramUse, Site
@@ -99,11 +100,7 @@ class Rewrite:
         """The tensor's own elements in its buffer."""
         if place.border is None:
             return buffer
-        lows = [low for low, _ in place.border.halo]
-        sizes = place.tensor.type.get_shape()
-        ones = [1] * len(lows)
-        type = memref.SubviewOp.infer_result_type(place.type, lows, list(sizes), ones)
-        return builder.insert(memref.SubviewOp.get(buffer, lows, list(sizes), ones, type)).result
+        return slice_of(builder, buffer, [low for low, _ in place.border.halo], place.tensor.type.get_shape())
 
     def _operand(self, builder: Builder, place: OnChipLayout, site: Site, buffer: SSAValue) -> SSAValue:
         """What the kernel gets at an access."""
@@ -122,19 +119,11 @@ class Rewrite:
         if key not in self._clones:
             kernel = self.program.kernels[callee]
             clone = self.made.make(kernel, residents).clone()
-            name = self._clones[key] = self._fresh(f"{callee}_on_chip")
+            name = self._clones[key] = unique_name(f"{callee}_on_chip", self._names)
             clone.sym_name = StringAttr(name)
             Rewriter.insert_op(clone, InsertPoint.after(self._last.get(callee, kernel)))
             self._last[callee] = clone
         return self._clones[key]
-
-    def _fresh(self, name: str) -> str:
-        found, number = name, 0
-        while found in self._names:
-            number += 1
-            found = f"{name}_{number}"
-        self._names.add(found)
-        return found
 
     def _mover(self, name: str, source: SSAValue, dest: SSAValue) -> str:
         """The kernel that copies one memref to another, both whole."""
@@ -168,7 +157,7 @@ class Rewrite:
         return self._borders[place.type]
 
     def _add_kernel(self, name: str, block: Block) -> str:
-        name = self._fresh(name)
+        name = unique_name(name, self._names)
         type = FunctionType.from_lists([arg.type for arg in block.args], [])
         kernel = func.FuncOp(name, type, Region(block), "private")
         kernel.attributes[DEVICE] = SymbolRefAttr(self.program.target.sym_name.data)

@@ -13,7 +13,7 @@ border that holds the padding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -31,8 +31,15 @@ from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, memref_of, sc
 from penstock.passes.analysis.access import fill_access
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.intrinsics import candidates
-from penstock.passes.analysis.memory.storage import reads_and_writes, storage_of, subview_type, uses_through
-from penstock.passes.index_builder import Index, add
+from penstock.passes.analysis.memory.storage import (
+    accesses_of,
+    reads_and_writes,
+    slice_of,
+    storage_of,
+    subview_type,
+    uses_through,
+)
+from penstock.passes.index_builder import add
 from penstock.passes.loop.tensorize import prove
 
 Halo = tuple[tuple[int, int], ...]
@@ -142,7 +149,7 @@ class _Argument:
 
     def run(self) -> None:
         self._check_uses()
-        accesses = list(self._accesses())
+        accesses = accesses_of(self.kernel, self.argument)
         old = self.argument
         self.argument = Rewriter.replace_value_with_new_type(old, self.resident.type)
         if self.resident.halo:
@@ -153,11 +160,6 @@ class _Argument:
                 self._copy(op)
         for op in self.moved:
             self._prove(op)
-
-    def _accesses(self) -> Iterator[CopyOp | GenericOp]:
-        for op in self.kernel.walk():
-            if isinstance(op, CopyOp | GenericOp) and any(storage_of(v) is self.argument for v in op.operands):
-                yield op
 
     def _check_uses(self) -> None:
         """Every use can be followed, and what the kernel reads of it it does not write."""
@@ -179,7 +181,7 @@ class _Argument:
         """What does not reach over the edges uses the elements inside of the border."""
         lows = [low for low, _ in self.resident.halo]
         start = Builder(InsertPoint.at_start(self.kernel.body.block))
-        inside = _subview(start, self.argument, lows, self.resident.shape)
+        inside = slice_of(start, self.argument, lows, self.resident.shape)
         for use in list(self.argument.uses):
             if use.operation not in leaving and use.operation is not inside.owner:
                 use.operation.operands[use.index] = inside
@@ -246,7 +248,7 @@ class _Argument:
             offsets = [add(builder, offset, low) for offset, (low, _) in zip(offsets, halo, strict=True)]
         elif any(low or high for low, high in _reach(op)):
             raise CannotReside("a window of it reaches out of bounds")
-        part = _subview(Builder(InsertPoint.before(op)), op.source, offsets, op.box)
+        part = slice_of(Builder(InsertPoint.before(op)), op.source, offsets, op.box)
         self._replace(tile.owner, part, op)
 
     def _write(self, op: CopyOp) -> None:
@@ -267,7 +269,7 @@ class _Argument:
         needed = [op.dest, *(offset for offset in offsets if isinstance(offset, SSAValue))]
         if not all(_is_known_before(value, first) for value in needed):
             raise CannotReside("where a tile goes is known only after it has been computed")
-        part = _subview(Builder(InsertPoint.before(first)), op.dest, offsets, op.box)
+        part = slice_of(Builder(InsertPoint.before(first)), op.dest, offsets, op.box)
         self._replace(tile.owner, part, op)
 
     def _replace(self, buffer: BufferOp, part: SSAValue, copy: CopyOp) -> None:
@@ -295,16 +297,6 @@ def _is_known_before(value: SSAValue, op: Operation) -> bool:
     """Whether a value that is known at the end of the block of `op` is known before `op`."""
     owner = value.owner
     return isinstance(owner, Block) or owner.parent is not op.parent or owner.is_before_in_block(op)
-
-
-def _subview(builder: Builder, source: SSAValue, offsets: Sequence[Index], sizes: Sequence[int]) -> SSAValue:
-    """The part of a memref that begins at `offsets`; the memref itself if that is all of it."""
-    type = memref_of(source)
-    if list(type.get_shape()) == list(sizes):
-        return source
-    ones = [1] * len(sizes)
-    result = memref.SubviewOp.infer_result_type(type, list(offsets), list(sizes), ones)
-    return builder.insert(memref.SubviewOp.get(source, list(offsets), list(sizes), ones, result)).result
 
 
 def _is_aligned(op: memref.SubviewOp, granule: int) -> bool:
