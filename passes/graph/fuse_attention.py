@@ -22,7 +22,7 @@ from penstock.dialects.weights import WeightStore
 from penstock.passes.analysis.kernels import has_reduction, is_contraction, machine_of
 from penstock.passes.analysis.scope_paths import scope_path
 from penstock.passes.graph.values import NodeBuilder, graph_blocks, number_of, only_user
-from penstock.passes.planning.attention_blocks import Scope, Widths, blocks_in
+from penstock.passes.planning.attention_blocks import BlockScope, Widths, blocks_in
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def blocks_on(target: TargetOp, found: Attention) -> tuple[int, int] | str:
     stored, summed = (numpy_dtype(spec.dtype).itemsize for spec in (specs[0], specs[-1]))
     widths = Widths(width + (found.mask is not None), values, stored, summed)
     granule = max(scope.granule_bytes for scope in scopes)
-    blocks = blocks_in(queries, keys, widths, Scope(smallest.size_bytes, granule), CHOICES)
+    blocks = blocks_in(queries, keys, widths, BlockScope(smallest.size_bytes, granule), CHOICES)
     return blocks or f'no block of it fits scope "{smallest.sym_name.data}"'
 
 

@@ -24,7 +24,7 @@ TABLE_LIMIT = 1 << 16
 
 
 @dataclass(frozen=True)
-class Table:
+class CostTable:
     """A cost for each combination of options of some variables."""
 
     variables: tuple[int, ...]
@@ -41,13 +41,13 @@ class Assignment:
     is_optimal: bool
 
 
-def cost_of(tables: Sequence[Table], options: Sequence[int]) -> int:
+def cost_of(tables: Sequence[CostTable], options: Sequence[int]) -> int:
     """The sum of costs of an assignment."""
     return sum(int(table.costs[tuple(options[variable] for variable in table.variables)]) for table in tables)
 
 
 def solve(
-    sizes: Sequence[int], tables: Sequence[Table], starts: Sequence[Sequence[int]], *, limit: int = TABLE_LIMIT
+    sizes: Sequence[int], tables: Sequence[CostTable], starts: Sequence[Sequence[int]], *, limit: int = TABLE_LIMIT
 ) -> Assignment:
     """
     The best assignment of variables that have `sizes` options.
@@ -73,20 +73,20 @@ def solve(
 
 
 def _eliminate(
-    sizes: Sequence[int], tables: Sequence[Table], current: Sequence[int], held_before: Sequence[int], limit: int
+    sizes: Sequence[int], tables: Sequence[CostTable], current: Sequence[int], held_before: Sequence[int], limit: int
 ) -> tuple[tuple[int, ...], list[int]]:
     """The best assignment, but for the variables that are held at their `current` options so that tables are small."""
-    around: list[dict[int, Table]] = [{} for _ in sizes]
+    around: list[dict[int, CostTable]] = [{} for _ in sizes]
     """Of each variable the tables that it takes part in, by a number of theirs."""
     made = 0
 
-    def add(table: Table) -> None:
+    def add(table: CostTable) -> None:
         nonlocal made
         for variable in table.variables:
             around[variable][made] = table
         made += 1
 
-    def remove(variable: int) -> list[Table]:
+    def remove(variable: int) -> list[CostTable]:
         taken = list(around[variable].items())
         for number, table in taken:
             for each in table.variables:
@@ -110,7 +110,7 @@ def _eliminate(
                 rest = tuple(each for each in table.variables if each != variable)
                 if rest:
                     costs = np.take(table.costs, current[variable], axis=table.variables.index(variable))
-                    add(Table(rest, costs))
+                    add(CostTable(rest, costs))
             held.append(variable)
         else:
             others = _others(variable, around[variable].values())
@@ -118,7 +118,7 @@ def _eliminate(
             best = np.argmin(total, axis=-1)
             steps.append((variable, others, best))
             if others:
-                add(Table(others, np.min(total, axis=-1)))
+                add(CostTable(others, np.min(total, axis=-1)))
         left.remove(variable)
         for each in others:
             entries[each] = _entries(sizes, each, around[each].values())
@@ -139,7 +139,7 @@ def _entries(sizes: Sequence[int], variable: int, tables: Any) -> int:
     return entries
 
 
-def _sum(sizes: Sequence[int], variables: tuple[int, ...], tables: Sequence[Table]) -> NDArray[np.int64]:
+def _sum(sizes: Sequence[int], variables: tuple[int, ...], tables: Sequence[CostTable]) -> NDArray[np.int64]:
     """The costs of all `tables` as one table over `variables`, in their order."""
     total = np.zeros([sizes[variable] for variable in variables], np.int64)
     for table in tables:

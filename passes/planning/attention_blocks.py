@@ -13,7 +13,7 @@ LANES = 8
 
 
 @dataclass(frozen=True)
-class Scope:
+class BlockScope:
     """The scope that holds all of a block."""
 
     size: int
@@ -76,7 +76,9 @@ def bytes_held(queries: int, keys: int, widths: Widths, granule: int) -> int:
     return sum(held)
 
 
-def blocks_in(queries: int, keys: int, widths: Widths, scope: Scope, choices: Sequence[int]) -> tuple[int, int] | None:
+def blocks_in(
+    queries: int, keys: int, widths: Widths, scope: BlockScope, choices: Sequence[int]
+) -> tuple[int, int] | None:
     """
     The largest of the blocks with sizes up to `choices` that the scope holds: first many queries, since k and v
     are read once for each block of these, then many keys. None if none fits.

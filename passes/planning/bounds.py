@@ -12,7 +12,7 @@ from math import gcd
 
 import numpy as np
 
-from penstock.passes.planning.instance import Instance, Part, compact
+from penstock.passes.planning.instance import Instance, Subproblem, compact
 from penstock.passes.planning.problem import AllowedOffsets, Problem, lower_bound, peak
 
 
@@ -106,7 +106,7 @@ def fixed_ends(problem: Problem) -> int:
     return max((b.offset + b.size for b in problem.buffers if b.offset is not None), default=0)
 
 
-def part_lower_bound(part: Part) -> int:
+def part_lower_bound(part: Subproblem) -> int:
     """The bytes that no plan of a part can do without."""
     count = len(part.size)
     shift, align = part.shift * part.unit, part.align * part.unit

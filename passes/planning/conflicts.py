@@ -19,7 +19,7 @@ from penstock.passes.planning.problem import FAR, AllowedOffsets, Buffer, Plan, 
 
 Array = NDArray[np.int64]
 
-Span = tuple[int, int, int]
+Separation = tuple[int, int, int]
 """Another buffer, and the open interval, from its offset, in which the offset of this one may not lie."""
 
 
@@ -40,7 +40,7 @@ class Conflicts:
         self.first, self.other, self.low, self.high = _entries(problem.buffers)
 
     @cached_property
-    def spans(self) -> list[list[Span]]:
+    def spans(self) -> list[list[Separation]]:
         """The entries of every buffer, for planners in Python."""
         entries = list(zip(self.other.tolist(), self.low.tolist(), self.high.tolist(), strict=True))
         bounds = self.first.tolist()

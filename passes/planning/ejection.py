@@ -22,7 +22,7 @@ import numpy as np
 
 from penstock.passes.planning.budget import Budget
 from penstock.passes.planning.conflicts import Conflicts
-from penstock.passes.planning.native import State, is_available, library_for
+from penstock.passes.planning.native import NativeState, is_available, library_for
 from penstock.passes.planning.one_pass import Order, by_hint, by_size, by_urgency, hinted_fit, place_in_order
 from penstock.passes.planning.problem import FAR, Limits, Outcome, Problem, lower_bound
 
@@ -135,12 +135,12 @@ def _fixed_offsets(conflicts: Conflicts) -> list[int]:
     return [-1 if buffer.offset is None else buffer.offset for buffer in conflicts.problem.buffers]
 
 
-def _state(conflicts: Conflicts, offsets: Sequence[int]) -> State:
+def _state(conflicts: Conflicts, offsets: Sequence[int]) -> NativeState:
     """A problem, and offsets to begin with: -1 where a buffer has none yet."""
     count = len(offsets)
     ranges = [allowed.ranges for allowed in conflicts.allowed]
     widest = int(np.diff(conflicts.first).max(initial=0))
-    state = State(_POINTERS, _NUMBERS)
+    state = NativeState(_POINTERS, _NUMBERS)
     state.set_numbers(count=count)
     state.set_arrays(
         sizes=np.array(conflicts.sizes, np.int64),

@@ -47,7 +47,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Part:
+class Subproblem:
     """
     The pieces that share a span of time that nothing outlives.
 
@@ -97,7 +97,7 @@ class Instance:
     """A whole problem: its parts, and where those buffers go that take no bytes."""
 
     problem: Problem
-    parts: tuple[Part, ...]
+    parts: tuple[Subproblem, ...]
     empty: dict[str, int]
 
 
@@ -146,7 +146,7 @@ def _pieces(buffer: Buffer) -> list[_Piece]:
     return [_Piece(buffer, window, tuple(intervals)) for window, intervals in spans.items()]
 
 
-def _part(buffers: list[Buffer], bank_size: int | None) -> Part:
+def _part(buffers: list[Buffer], bank_size: int | None) -> Subproblem:
     pieces: list[_Piece] = []
     tie: list[int] = []
     for buffer in buffers:
@@ -165,7 +165,7 @@ def _part(buffers: list[Buffer], bank_size: int | None) -> Part:
     if any(buffer.banks is not None for buffer in buffers):
         numbers.append(bank_size or 0)
     unit = common_unit(numbers, (buffer.alignment for buffer in buffers))
-    return Part(
+    return Subproblem(
         buffers=tuple(piece.buffer for piece in pieces),
         unit=unit,
         size=np.array(sizes, np.int64) // unit,

@@ -60,7 +60,7 @@ def warn_without(planner: str, instead: str) -> None:
     print(f"warning: the planner {planner} {instead}: {found.message}", file=sys.stderr)
 
 
-class State:
+class NativeState:
     """
     A struct in C of pointers, followed by numbers of 64 bits; the arrays that it points into are kept here.
 

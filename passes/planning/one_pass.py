@@ -21,7 +21,7 @@ from penstock.passes.planning.problem import FAR, Limits, Outcome, Problem, live
 Order = Callable[[Conflicts], list[int]]
 """All buffers of a problem, by number, in the order in which they are placed."""
 
-Fit = Callable[[Conflicts, int, Sequence[int]], int]
+FitFunction = Callable[[Conflicts, int, Sequence[int]], int]
 """Where to put a buffer among others that have their offsets, those without having -1; FAR if nowhere."""
 
 
@@ -104,7 +104,7 @@ def by_hint(conflicts: Conflicts) -> list[int]:
     return _ranked([(FAR if b.hint is None else b.hint, -b.size, -b.duration) for b in buffers])
 
 
-def place_in_order(conflicts: Conflicts, order: Sequence[int], fit: Fit = first_fit) -> list[int] | None:
+def place_in_order(conflicts: Conflicts, order: Sequence[int], fit: FitFunction = first_fit) -> list[int] | None:
     """The offsets of all buffers, placed in an order; None where the banks of one are full."""
     offsets = [-1 if buffer.offset is None else buffer.offset for buffer in conflicts.problem.buffers]
     for buffer in order:
@@ -126,7 +126,7 @@ def _taken(conflicts: Conflicts, buffer: int, offsets: Sequence[int]) -> list[tu
     )
 
 
-def _planner(order: Order, fit: Fit) -> Callable[[Problem, Limits], Outcome]:
+def _planner(order: Order, fit: FitFunction) -> Callable[[Problem, Limits], Outcome]:
     def plan(problem: Problem, limits: Limits) -> Outcome:
         conflicts = Conflicts(problem)
         offsets = place_in_order(conflicts, order(conflicts), fit)

@@ -38,7 +38,7 @@ def transfer_cycles(rows: Cycles, row_bytes: Cycles, rate: tuple[int, int] | Non
 
 
 @dataclass(frozen=True)
-class Step:
+class TimedStep:
     """A command, or `count` equal ones in a row, of an iteration."""
 
     unit: str
@@ -67,11 +67,11 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Loop:
+class TimedLoop:
     """Iterations of a body, in program order."""
 
     trips: int
-    body: tuple[Step | Loop, ...]
+    body: tuple[TimedStep | TimedLoop, ...]
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class NestTime:
         return busiest if self.bound * 10 > self.cycles * 9 else "latency"
 
 
-def busy_of(nest: Step | Loop | Sequence[Step | Loop]) -> dict[str, int]:
+def busy_of(nest: TimedStep | TimedLoop | Sequence[TimedStep | TimedLoop]) -> dict[str, int]:
     """The cycles that a nest asks of each unit and bus."""
     total: dict[str, int] = {}
 
-    def add(part: Step | Loop, times: int) -> None:
-        if isinstance(part, Loop):
+    def add(part: TimedStep | TimedLoop, times: int) -> None:
+        if isinstance(part, TimedLoop):
             for inner in part.body:
                 add(inner, times * part.trips)
             return
@@ -107,12 +107,12 @@ def busy_of(nest: Step | Loop | Sequence[Step | Loop]) -> dict[str, int]:
         if part.bus is not None:
             total[f"bus {part.bus}"] = total.get(f"bus {part.bus}", 0) + times * part.count * part.cycles
 
-    for part in [nest] if isinstance(nest, Step | Loop) else nest:
+    for part in [nest] if isinstance(nest, TimedStep | TimedLoop) else nest:
         add(part, 1)
     return total
 
 
-def time_of(nest: Sequence[Step | Loop], slots: Mapping[str, int] | None = None) -> NestTime:
+def time_of(nest: Sequence[TimedStep | TimedLoop], slots: Mapping[str, int] | None = None) -> NestTime:
     """
     How long `nest` takes from an idle machine, where buffer b has `slots[b]` slots (1 where it is not named).
 
@@ -130,15 +130,15 @@ def time_of(nest: Sequence[Step | Loop], slots: Mapping[str, int] | None = None)
     return NestTime(max(state.end, max(busy.values(), default=0)), busy)
 
 
-def _steps(nest: Sequence[Step | Loop]) -> Iterator[Step]:
+def _steps(nest: Sequence[TimedStep | TimedLoop]) -> Iterator[TimedStep]:
     for part in nest:
-        if isinstance(part, Loop):
+        if isinstance(part, TimedLoop):
             yield from _steps(part.body)
         else:
             yield part
 
 
-def _shared_buses(nest: Sequence[Step | Loop]) -> frozenset[str | None]:
+def _shared_buses(nest: Sequence[TimedStep | TimedLoop]) -> frozenset[str | None]:
     """The buses that commands of several streams are on."""
     streams: dict[str, set[str]] = {}
     for step in _steps(nest):
@@ -147,7 +147,7 @@ def _shared_buses(nest: Sequence[Step | Loop]) -> frozenset[str | None]:
     return frozenset(bus for bus, users in streams.items() if len(users) > 1)
 
 
-def _prefetched(nest: Sequence[Step | Loop], computing: frozenset[str]) -> Mapping[str, frozenset[str]]:
+def _prefetched(nest: Sequence[TimedStep | TimedLoop], computing: frozenset[str]) -> Mapping[str, frozenset[str]]:
     """By bus: the buffers that units bring over it which do not compute."""
     found: dict[str, set[str]] = {}
     for step in _steps(nest):
@@ -157,13 +157,13 @@ def _prefetched(nest: Sequence[Step | Loop], computing: frozenset[str]) -> Mappi
 
 
 def _with_bus_priority(
-    body: Sequence[Step | Loop], computing: frozenset[str], prefetched: Mapping[str, frozenset[str]]
-) -> tuple[Step | Loop, ...]:
+    body: Sequence[TimedStep | TimedLoop], computing: frozenset[str], prefetched: Mapping[str, frozenset[str]]
+) -> tuple[TimedStep | TimedLoop, ...]:
     """The nest, each transfer of a computing unit keeping what the unit has read before it in the same iteration."""
-    found: list[Step | Loop] = []
+    found: list[TimedStep | TimedLoop] = []
     released: dict[str, tuple[str, ...]] = {}
     for part in body:
-        if isinstance(part, Loop):
+        if isinstance(part, TimedLoop):
             released = {}
             found.append(replace(part, body=_with_bus_priority(part.body, computing, prefetched)))
             continue
@@ -203,12 +203,12 @@ class _State:
     flight: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     buffers: dict[str, list[_Slot]] = field(default_factory=dict[str, list[_Slot]])
     """The slots of each buffer by age, the present one last."""
-    leaving: list[tuple[Step, list[_Slot], list[_Slot]]] = field(
-        default_factory=list[tuple[Step, list[_Slot], list[_Slot]]]
+    leaving: list[tuple[TimedStep, list[_Slot], list[_Slot]]] = field(
+        default_factory=list[tuple[TimedStep, list[_Slot], list[_Slot]]]
     )
 
-    def run(self, part: Step | Loop) -> None:
-        if isinstance(part, Loop):
+    def run(self, part: TimedStep | TimedLoop) -> None:
+        if isinstance(part, TimedLoop):
             self._loop(part)
             return
         for name in part.opens:
@@ -237,14 +237,14 @@ class _State:
             found = self.buffers[name] = [_Slot() for _ in range(self.slots.get(name, 1))]
         return found
 
-    def _ready(self, step: Step, reads: list[_Slot], writes: list[_Slot]) -> int:
+    def _ready(self, step: TimedStep, reads: list[_Slot], writes: list[_Slot]) -> int:
         """When the unit is free, and everything that the step waits for is done."""
         times = [self.clock.get(step.stream or step.unit, 0)]
         times += [slot.written for slot in reads]
         times += [max(slot.written, slot.read) for slot in writes]
         return max(times)
 
-    def _step(self, step: Step, reads: list[_Slot], writes: list[_Slot]) -> None:
+    def _step(self, step: TimedStep, reads: list[_Slot], writes: list[_Slot]) -> None:
         start = self._ready(step, reads, writes)
         if step.bus in self.shared and not step.leaves:
             while self.leaving and self._ready(*self.leaving[0]) + self.leaving[0][0].latency < start + step.latency:
@@ -257,14 +257,14 @@ class _State:
             slot.written = end
         self.end = max(self.end, end)
 
-    def _in_order(self, step: Step, stream: str, start: int) -> int:
+    def _in_order(self, step: TimedStep, stream: str, start: int) -> int:
         """Each command begins when the one before has ended."""
         whole = step.count * (step.latency + step.cycles)
         end = self._on_bus(step, start + step.latency, whole - step.latency)
         self.clock[stream] = end
         return end
 
-    def _transfers(self, step: Step, stream: str, start: int) -> int:
+    def _transfers(self, step: TimedStep, stream: str, start: int) -> int:
         """Each begins when the one before has begun, and few enough are in flight; the bus takes them in turn."""
         flight = self.flight.setdefault(stream, [0] * step.outstanding)
         bus = f"{stream} on {step.bus}"
@@ -277,7 +277,7 @@ class _State:
             del flight[0]
         return end
 
-    def _on_bus(self, step: Step, request: int, cycles: int) -> int:
+    def _on_bus(self, step: TimedStep, request: int, cycles: int) -> int:
         """When a transfer ends that requests its bus at a time."""
         if step.bus not in self.shared or step.unit in self.computing:
             return request + cycles
@@ -285,7 +285,7 @@ class _State:
         self.clock[f"bus {step.bus}"] = end
         return end
 
-    def _loop(self, loop: Loop) -> None:
+    def _loop(self, loop: TimedLoop) -> None:
         before = self._times()
         for number in range(loop.trips):
             for part in loop.body:

@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.passes.planning.instance import Instance, Numbers, Part
-from penstock.passes.planning.native import State, library_for
+from penstock.passes.planning.instance import Instance, Numbers, Subproblem
+from penstock.passes.planning.native import NativeState, library_for
 from penstock.passes.planning.problem import Plan
 
 Hashes = NDArray[np.uint64]
@@ -63,7 +63,7 @@ _NUMBERS = (
 )
 
 
-class Rule(IntEnum):
+class SectionRule(IntEnum):
     """Which section to fill next, of those with the lowest floor; among equals the earliest."""
 
     LEAST_SLACK = 0
@@ -73,7 +73,7 @@ class Rule(IntEnum):
     LATEST = 3
 
 
-class Fit(IntEnum):
+class FitRule(IntEnum):
     """What goes before the rank where several pieces may start at a floor; a piece next to a higher one has a wall."""
 
     NONE = 0
@@ -127,33 +127,33 @@ class Switches:
 NOISES = (0.03, 0.1, 0.3, 1.0)
 """Standard deviations of the noise on a measure's logarithm, as shares of that logarithm's own."""
 
-FITS = (Fit.NONE, Fit.TOPS, Fit.SIDES)
-RULES = (Rule.WEIGHTED_SLACK, Rule.LEAST_SLACK, Rule.LATEST, Rule.EARLIEST)
+FITS = (FitRule.NONE, FitRule.TOPS, FitRule.SIDES)
+RULES = (SectionRule.WEIGHTED_SLACK, SectionRule.LEAST_SLACK, SectionRule.LATEST, SectionRule.EARLIEST)
 
-Measure = Callable[[Part], Numbers]
+Measure = Callable[[Subproblem], Numbers]
 
 
-def lifetime(part: Part) -> Numbers:
+def lifetime(part: Subproblem) -> Numbers:
     """For how long a piece lasts: what lasts long is in the way of the most sections."""
     return part.spans[:, 1] - part.spans[:, 0]
 
 
-def area(part: Part) -> Numbers:
+def area(part: Subproblem) -> Numbers:
     """Bytes times lifetime."""
     return lifetime(part) * part.size
 
 
-def size(part: Part) -> Numbers:
+def size(part: Subproblem) -> Numbers:
     """Bytes."""
     return part.size
 
 
-def conflicts(part: Part) -> Numbers:
+def conflicts(part: Subproblem) -> Numbers:
     """How many others a piece meets."""
     return np.diff(part.near.starts)
 
 
-def pressure(part: Part) -> Numbers:
+def pressure(part: Subproblem) -> Numbers:
     """The most units alive at once in the sections of a piece."""
     return np.maximum.reduceat(part.total[part.sections.values], part.sections.starts[:-1])
 
@@ -167,7 +167,7 @@ def luby(index: int) -> int:
     return 1 << (power - 1) if index == (1 << power) - 1 else luby(index - (1 << (power - 1)) + 1)
 
 
-def ranks(part: Part, values: NDArray[Any]) -> Numbers:
+def ranks(part: Subproblem, values: NDArray[Any]) -> Numbers:
     """[pieces] The rank of each piece: the largest value is 0; ties by size, then in the order of the problem."""
     order = np.lexsort((-part.size, -values))
     found = np.empty(len(order), np.int64)
@@ -176,26 +176,26 @@ def ranks(part: Part, values: NDArray[Any]) -> Numbers:
 
 
 @dataclass(frozen=True)
-class Run:
+class SearchRun:
     """How to search, and for how many nodes."""
 
     rank: Numbers
-    rule: Rule
-    fit: Fit
+    rule: SectionRule
+    fit: FitRule
     nodes: int
 
 
-def runs(part: Part, seed: int, restarts: bool = True, orders: bool = True) -> Iterator[Run]:
+def runs(part: Subproblem, seed: int, restarts: bool = True, orders: bool = True) -> Iterator[SearchRun]:
     """The runs of a search, without end. `restarts`: else there is but one; `orders`: else all are drawn."""
     count = len(part.size)
     measures = [measure(part) for measure in MEASURES]
     if not restarts:
-        yield Run(ranks(part, measures[0]), RULES[0], FITS[0], 1 << 62)
+        yield SearchRun(ranks(part, measures[0]), RULES[0], FITS[0], 1 << 62)
     fixed = len(MEASURES) * len(RULES) * len(FITS) if orders else 0
     for index in range(fixed):
         # three numbers without a common divisor: a run shares nothing with the next, and no two are the same
         rank = ranks(part, measures[index % len(MEASURES)])
-        yield Run(rank, RULES[index % len(RULES)], FITS[index % len(FITS)], _length(count, index + 1))
+        yield SearchRun(rank, RULES[index % len(RULES)], FITS[index % len(FITS)], _length(count, index + 1))
     logarithms = np.stack([_standardised(np.log1p(measure.astype(np.float64))) for measure in measures])
     random = np.random.default_rng(seed)
     for index in counter(1):
@@ -208,7 +208,7 @@ def runs(part: Part, seed: int, restarts: bool = True, orders: bool = True) -> I
             else:
                 values = logarithms[int(random.integers(len(MEASURES)))]
             rule, fit = RULES[int(random.integers(len(RULES)))], FITS[int(random.integers(len(FITS)))]
-            yield Run(ranks(part, values + noise), rule, fit, _length(count, index))
+            yield SearchRun(ranks(part, values + noise), rule, fit, _length(count, index))
 
 
 def _standardised(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -225,7 +225,7 @@ def _length(count: int, index: int) -> int:
 class _PartSearch:
     """The search of one part."""
 
-    def __init__(self, part: Part, height: int, switches: Switches, seed: int):
+    def __init__(self, part: Subproblem, height: int, switches: Switches, seed: int):
         self.part = part
         self.verdict = Verdict.OPEN
         self.runs = 0
@@ -233,7 +233,7 @@ class _PartSearch:
         self._switches = switches
         self._runs = runs(part, seed, switches.restarts, switches.orders)
         self._limit = 0
-        self._state = State(_POINTERS, _NUMBERS)
+        self._state = NativeState(_POINTERS, _NUMBERS)
         ranges = part.ranges(height)
         lows = [
             _lowest(spans, align, shift)
@@ -324,14 +324,14 @@ class _PartSearch:
         rows = zip(part.buffers, self._state.arrays["low"].tolist(), part.shift.tolist(), strict=True)
         return {buffer.id: (low - shift) * part.unit for buffer, low, shift in rows}
 
-    def _restart(self, run: Run) -> None:
-        slack = run.rule is Rule.WEIGHTED_SLACK and not self._switches.weights
+    def _restart(self, run: SearchRun) -> None:
+        slack = run.rule is SectionRule.WEIGHTED_SLACK and not self._switches.weights
         self._state.set_arrays(
             rank=run.rank, by_rank=run.rank.argsort(), **{name: array.copy() for name, array in self._start.items()}
         )
         self._state.set_numbers(
-            rule=Rule.LEAST_SLACK if slack else run.rule,
-            fit=run.fit if self._switches.fits else Fit.NONE,
+            rule=SectionRule.LEAST_SLACK if slack else run.rule,
+            fit=run.fit if self._switches.fits else FitRule.NONE,
             trail_count=0,
             frame_count=0,
             choice_count=0,
@@ -366,7 +366,7 @@ def _lowest(spans: list[tuple[int, int]], align: int, shift: int) -> int | None:
     return None
 
 
-def _sums(part: Part, low: Numbers, keys: Hashes, *, holes: bool) -> Hashes:
+def _sums(part: Subproblem, low: Numbers, keys: Hashes, *, holes: bool) -> Hashes:
     """[sections, 2] What the pieces that begin in a section add to the key of a state."""
     sums = np.zeros((len(part.members), 2), np.uint64)
     first = part.sections.values[part.sections.starts[:-1]]

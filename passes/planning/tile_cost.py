@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.passes.planning.pipelining import Loop, NestTime, Step, time_of, transfer_cycles
-from penstock.passes.planning.tile_sizes import Dim
+from penstock.passes.planning.pipelining import NestTime, TimedLoop, TimedStep, time_of, transfer_cycles
+from penstock.passes.planning.tile_sizes import TileDim
 
 Ints = NDArray[Any]
 
@@ -54,7 +54,7 @@ class Channel:
 
 
 @dataclass(frozen=True)
-class Operand:
+class TileOperand:
     """An operand of the nest: where its part is held, and how the dims index it."""
 
     name: str = field(compare=False)
@@ -93,7 +93,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Work:
+class TileOp:
     """An op that is computed for every tile: by a unit, or by an engine on the way."""
 
     unit: str
@@ -121,13 +121,13 @@ class Work:
 class TileProblem:
     """A domain, its operands, the bytes of each scope, and what is computed, in program order."""
 
-    dims: tuple[Dim, ...]
-    operands: tuple[Operand, ...]
+    dims: tuple[TileDim, ...]
+    operands: tuple[TileOperand, ...]
     capacity: Mapping[str, int]
-    works: tuple[Work, ...] = ()
+    works: tuple[TileOp, ...] = ()
 
 
-def held_bytes(operand: Operand, tile: Sequence[int | Ints]) -> int | Ints:
+def held_bytes(operand: TileOperand, tile: Sequence[int | Ints]) -> int | Ints:
     """The bytes of its scope that the part of one tile takes, row pitch included."""
     part = operand.part(tile)
     if not part:
@@ -137,7 +137,7 @@ def held_bytes(operand: Operand, tile: Sequence[int | Ints]) -> int | Ints:
 
 
 @dataclass(frozen=True)
-class Box:
+class TileBox:
     """What one transfer of an operand moves: means over the tiles, where windows are out of bounds."""
 
     elements: Ints
@@ -147,7 +147,7 @@ class Box:
     """Whether a dim is taken whole, and without padding: the next one then adjoins without a gap."""
 
 
-def box_of(operand: Operand, dims: Sequence[Dim], tile: Sequence[Ints], ones: Ints) -> Box:
+def box_of(operand: TileOperand, dims: Sequence[TileDim], tile: Sequence[Ints], ones: Ints) -> TileBox:
     """The window of an operand for each tile of a grid."""
     parts = operand.part(tile)
     extents: list[Ints] = []
@@ -164,11 +164,11 @@ def box_of(operand: Operand, dims: Sequence[Dim], tile: Sequence[Ints], ones: In
     elements = ones.astype(np.float64)
     for extent in extents:
         elements = elements * extent
-    return Box(elements, extents, whole)
+    return TileBox(elements, extents, whole)
 
 
 def _mean_length(
-    row: tuple[int, ...], dims: Sequence[Dim], tile: Sequence[Ints], bound: int, low: int, high: int, ones: Ints
+    row: tuple[int, ...], dims: Sequence[TileDim], tile: Sequence[Ints], bound: int, low: int, high: int, ones: Ints
 ) -> Ints:
     """The mean number of elements along one dim of an operand that its windows have inside the tensor."""
     moving = [dim for dim, coefficient in enumerate(row) if coefficient]
@@ -219,7 +219,7 @@ class Moving:
         return Moving(self.cycles[one], self.commands[one])
 
 
-def moving(operand: Operand, box: Box, channel: Channel) -> Moving:
+def moving(operand: TileOperand, box: TileBox, channel: Channel) -> Moving:
     """What it costs to move one part of an operand through an engine."""
     run = np.full_like(box.elements, float(operand.element_bytes))
     rows, commands = np.ones_like(run), np.ones_like(run)
@@ -260,7 +260,7 @@ class Tiles:
         return [-(-dim.extent // size) for dim, size in zip(self.problem.dims, self.tile, strict=True)]
 
     @cached_property
-    def boxes(self) -> list[Box]:
+    def boxes(self) -> list[TileBox]:
         """What a transfer of each operand moves."""
         return [box_of(operand, self.problem.dims, self.tile, self.ones) for operand in self.problem.operands]
 
@@ -307,23 +307,23 @@ class Tiles:
         return tiles
 
 
-def moved_operand(problem: TileProblem, work: Work) -> int:
+def moved_operand(problem: TileProblem, work: TileOp) -> int:
     """The operand whose rows an engine moves that performs `work`: the one off chip, else the one that is written."""
     numbers = [*work.reads, work.writes]
     return next((number for number in numbers if problem.operands[number].scope is None), work.writes)
 
 
-def level_of(operand: Operand, loops: Sequence[int]) -> int:
+def level_of(operand: TileOperand, loops: Sequence[int]) -> int:
     """How many of the loops are around a fetch of the operand: up to the innermost one that it depends on."""
     return max((at + 1 for at, dim in enumerate(loops) if operand.depends_on(dim)), default=0)
 
 
-def is_refilled(operand: Operand, loops: Sequence[int]) -> bool:
+def is_refilled(operand: TileOperand, loops: Sequence[int]) -> bool:
     """Whether a loop needs another part of the operand in every iteration."""
     return operand.scope is not None and level_of(operand, loops) > 0
 
 
-def slots_of(operand: Operand, depths: Mapping[str, int]) -> int:
+def slots_of(operand: TileOperand, depths: Mapping[str, int]) -> int:
     """The slots of an operand that is refilled: what is computed has two at most, however far fetches run ahead."""
     count = depths.get(operand.scope or "", 1)
     return count if operand.fetch or (operand.reads and not operand.writes) else min(count, COMPUTED_SLOTS)
@@ -342,13 +342,13 @@ def time_of_tile(tiles: Tiles, loops: Sequence[int], depths: Mapping[str, int]) 
     return time_of(_nest(tiles, loops), slots)
 
 
-def _nest(tiles: Tiles, loops: Sequence[int]) -> list[Step | Loop]:
+def _nest(tiles: Tiles, loops: Sequence[int]) -> list[TimedStep | TimedLoop]:
     """The steps before, in and after every loop, in program order."""
     problem = tiles.problem
     inner = len(loops)
     outer = sum(problem.dims[dim].parallel for dim in loops)
-    before: list[list[Step | Loop]] = [[] for _ in range(inner + 1)]
-    after: list[list[Step | Loop]] = [[] for _ in range(inner + 1)]
+    before: list[list[TimedStep | TimedLoop]] = [[] for _ in range(inner + 1)]
+    after: list[list[TimedStep | TimedLoop]] = [[] for _ in range(inner + 1)]
     fetched: set[int] = set()
     opened: set[int] = set()
     anchored = not any(work.anchor for work in problem.works)
@@ -371,12 +371,12 @@ def _nest(tiles: Tiles, loops: Sequence[int]) -> list[Step | Loop]:
         if operand.put:
             last = before if outer == inner else after
             last[min(outer, level_of(operand, loops))] += _hops(tiles, number, shared, leaves=True)
-    nest: list[Step | Loop] = [*before[inner], *after[inner]]
+    nest: list[TimedStep | TimedLoop] = [*before[inner], *after[inner]]
     for level in reversed(range(inner)):
         trips = int(tiles.trips[loops[level]][0])
-        if len(nest) == 1 and isinstance(nest[0], Loop):
+        if len(nest) == 1 and isinstance(nest[0], TimedLoop):
             trips, nest = trips * nest[0].trips, list(nest[0].body)
-        nest = [*before[level], Loop(trips, tuple(nest)), *after[level]]
+        nest = [*before[level], TimedLoop(trips, tuple(nest)), *after[level]]
     return nest
 
 
@@ -388,7 +388,7 @@ def _shared_units(problem: TileProblem) -> frozenset[str]:
     return frozenset((into & out) - {work.unit for work in problem.works if work.channel is None})
 
 
-def _leaves(problem: TileProblem, work: Work) -> bool:
+def _leaves(problem: TileProblem, work: TileOp) -> bool:
     return problem.operands[work.writes].scope is None
 
 
@@ -401,10 +401,10 @@ def _transfer(
     *,
     opens: bool = True,
     leaves: bool = False,
-) -> Step:
+) -> TimedStep:
     commands = int(cost.commands[0])
     cycles = ceil(float(cost.cycles[0]) / commands)
-    return Step(
+    return TimedStep(
         channel.unit,
         cycles,
         channel.bus,
@@ -419,14 +419,14 @@ def _transfer(
     )
 
 
-def _hops(tiles: Tiles, number: int, shared: frozenset[str], *, leaves: bool) -> list[Step]:
+def _hops(tiles: Tiles, number: int, shared: frozenset[str], *, leaves: bool) -> list[TimedStep]:
     """The transfers that bring a part of an operand, or take it away, one after the other."""
     operand = tiles.problem.operands[number]
     channels, costs = (operand.put, tiles.puts) if leaves else (operand.fetch, tiles.fetches)
     way, end = ("out", "") if leaves else ("in", str(number))
     places = [_between(number, hop, leaves=leaves) for hop in range(len(channels) - 1)]
     ends = zip([str(number) if leaves else "", *places], [*places, end], strict=True)
-    steps: list[Step] = []
+    steps: list[TimedStep] = []
     for (source, dest), channel, cost in zip(ends, channels, costs[number], strict=True):
         stream = f"{channel.unit} {way}" if channel.unit in shared else None
         reads, writes = ((name,) if name else () for name in (source, dest))
@@ -439,7 +439,7 @@ def _between(number: int, hop: int, *, leaves: bool) -> str:
     return f"{number}.out{hop}" if leaves else f"{number}.{hop}"
 
 
-def _compute(tiles: Tiles, position: int, opened: set[int], shared: frozenset[str]) -> Step:
+def _compute(tiles: Tiles, position: int, opened: set[int], shared: frozenset[str]) -> TimedStep:
     problem = tiles.problem
     work = problem.works[position]
     cycles, commands = tiles.work_cycles[position]
@@ -451,7 +451,7 @@ def _compute(tiles: Tiles, position: int, opened: set[int], shared: frozenset[st
         leaves = _leaves(problem, work)
         stream = f"{work.channel.unit} {'out' if leaves else 'in'}" if work.channel.unit in shared else None
         return _transfer(work.channel, Moving(cycles, commands), reads, writes, stream, opens=opens, leaves=leaves)
-    return Step(work.unit, int(cycles[0]), reads=reads, writes=writes, opens=writes if opens else ())
+    return TimedStep(work.unit, int(cycles[0]), reads=reads, writes=writes, opens=writes if opens else ())
 
 
 def fetch_counts(tiles: Tiles, loops: Sequence[int]) -> list[Ints]:

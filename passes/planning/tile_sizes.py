@@ -17,7 +17,7 @@ MAX_SIZES_PER_DIM = 32
 
 
 @dataclass(frozen=True)
-class Dim:
+class TileDim:
     """A dim of the domain that is tiled."""
 
     extent: int
@@ -46,7 +46,7 @@ class NoTile(Exception):
     """No tile of a kernel is cut into the blocks of the machine."""
 
 
-def tile_sizes(dim: Dim, number: int = 0) -> list[int]:
+def tile_sizes(dim: TileDim, number: int = 0) -> list[int]:
     """
     The sizes worth trying, ascending. A dim is cut where the tiles come out nearly equal, since the last one may
     overlap, or read zeros; a reduction that may not run past its end only where the tile divides it.
@@ -73,7 +73,7 @@ def tile_sizes(dim: Dim, number: int = 0) -> list[int]:
     return sizes
 
 
-def given_size(dim: Dim, size: int, number: int) -> int:
+def given_size(dim: TileDim, size: int, number: int) -> int:
     """
     The size of a tile that a person gives: the whole of a dim, filled up to whole blocks, if it is larger.
 

@@ -25,16 +25,16 @@ import numpy as np
 from penstock.passes.planning.pipelining import NestTime
 from penstock.passes.planning.tile_cost import (
     Estimates,
-    Operand,
+    TileOp,
+    TileOperand,
     TileProblem,
     Tiles,
-    Work,
     held_bytes,
     is_refilled,
     slots_of,
     time_of_tile,
 )
-from penstock.passes.planning.tile_sizes import Dim, given_size, thinned, tile_sizes
+from penstock.passes.planning.tile_sizes import TileDim, given_size, thinned, tile_sizes
 
 TIE = 0.03
 """Times that differ by no more than this share are the same, as far as the model can tell."""
@@ -59,7 +59,7 @@ class TilePlan:
     one tile is longer than the dim, and what is after the end is computed for nothing).
     """
 
-    dims: tuple[Dim, ...]
+    dims: tuple[TileDim, ...]
     tile: tuple[int, ...]
     order: tuple[int, ...]
     edges: tuple[str, ...]
@@ -141,10 +141,10 @@ def plan_tile(problem: TileProblem, *, given: Sequence[int] | None = None, depth
 
 @lru_cache(maxsize=1024)
 def _best_plan(
-    dims: tuple[Dim, ...],
-    operands: tuple[Operand, ...],
+    dims: tuple[TileDim, ...],
+    operands: tuple[TileOperand, ...],
     capacity: tuple[tuple[str, int], ...],
-    works: tuple[Work, ...],
+    works: tuple[TileOp, ...],
     depth: int | None,
 ) -> TilePlan:
     """The plan is asked for when a kernel gets its device and again when it is tiled."""
@@ -307,7 +307,7 @@ def _cycles(plan: TilePlan) -> int:
     return plan.time.cycles if plan.time is not None else 0
 
 
-def _edge(dim: Dim, size: int) -> str:
+def _edge(dim: TileDim, size: int) -> str:
     if size == dim.extent:
         return "whole"
     if size > dim.extent:

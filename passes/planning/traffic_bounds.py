@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
-Counter = Callable[["Index", Sequence[int]], int]
+Counter = Callable[["OperandIndex", Sequence[int]], int]
 """A number for an index and the sizes of a tile in its dims."""
 
 
 @dataclass(frozen=True)
-class Index:
+class OperandIndex:
     """One index of an operand: `first` + the sum of coefficient x dim, of which [0, bound) exists off chip."""
 
     terms: tuple[tuple[int, int], ...]
@@ -37,7 +37,7 @@ class ContractionOperand:
 
     name: str
     scope: str
-    indices: tuple[Index, ...]
+    indices: tuple[OperandIndex, ...]
     held_bytes: int
     """Of an element on chip."""
     moved_bytes: int
@@ -54,7 +54,7 @@ class ContractionOperand:
 
 
 @dataclass(frozen=True)
-class Contraction:
+class ContractionKernel:
     """Products summed over a domain, as the only thing of weight that a kernel does."""
 
     extents: tuple[int, ...]
@@ -92,7 +92,7 @@ class SquareRoot:
     """Whether no schedule can move fewer; otherwise an asymptotic estimate."""
 
 
-def square_root(contraction: Contraction, words: int, width: int) -> SquareRoot | None:
+def square_root(contraction: ContractionKernel, words: int, width: int) -> SquareRoot | None:
     """
     The traffic that `words` elements of memory enforce, the smallest of which has `width` bytes.
 
@@ -119,15 +119,15 @@ def square_root(contraction: Contraction, words: int, width: int) -> SquareRoot 
     return SquareRoot((isqrt((2 * contraction.macs) ** 2 * of // (share * words)) + outputs) * width, False)
 
 
-def _long(contraction: Contraction) -> list[int]:
+def _long(contraction: ContractionKernel) -> list[int]:
     return [dim for dim, extent in enumerate(contraction.extents) if extent > 1]
 
 
-def _extents(contraction: Contraction) -> list[tuple[int, int]]:
+def _extents(contraction: ContractionKernel) -> list[tuple[int, int]]:
     return [(dim, contraction.extents[dim]) for dim in _long(contraction)]
 
 
-def _window_reuse(contraction: Contraction) -> tuple[int, int] | None:
+def _window_reuse(contraction: ContractionKernel) -> tuple[int, int] | None:
     """How many windows share an input element, as a fraction; None where every product has elements of its own."""
     found: tuple[int, int] | None = None
     for operand in contraction.operands:
@@ -164,7 +164,7 @@ class BestTiling:
 
 
 def best_tiling(
-    contraction: Contraction, capacity: Mapping[str, int], *, buffers: int = 2, padding: bool = False
+    contraction: ContractionKernel, capacity: Mapping[str, int], *, buffers: int = 2, padding: bool = False
 ) -> BestTiling | None:
     """
     The tiling that moves the fewest bytes, of all whose sizes divide the extents; None if no tile fits, and for domains
@@ -212,7 +212,7 @@ def _along(values: Numbers, dim: int, sizes: Sequence[Sequence[int]]) -> Numbers
 
 
 def _fits(
-    contraction: Contraction, sizes: list[list[int]], capacity: Mapping[str, int], buffers: int
+    contraction: ContractionKernel, sizes: list[list[int]], capacity: Mapping[str, int], buffers: int
 ) -> NDArray[np.bool_]:
     used: dict[str, Numbers] = {}
     shape = tuple(map(len, sizes))
@@ -232,10 +232,12 @@ def _fits(
     return fits
 
 
-def _loads(contraction: Contraction, operand: ContractionOperand, sizes: list[list[int]], padding: bool) -> Numbers:
+def _loads(
+    contraction: ContractionKernel, operand: ContractionOperand, sizes: list[list[int]], padding: bool
+) -> Numbers:
     """The elements of all tiles of an operand, each loaded once."""
 
-    def moved(index: Index, tile: Sequence[int]) -> int:
+    def moved(index: OperandIndex, tile: Sequence[int]) -> int:
         extents = [contraction.extents[dim] for dim, _ in index.terms]
         if len(extents) == 1 and not padding:
             # Whatever the tile, each value once.
@@ -257,7 +259,7 @@ def _loads(contraction: Contraction, operand: ContractionOperand, sizes: list[li
     return reduce(np.multiply, tables, np.ones(1, np.int64))
 
 
-def _table(index: Index, sizes: list[list[int]], count: Counter) -> Numbers:
+def _table(index: OperandIndex, sizes: list[list[int]], count: Counter) -> Numbers:
     """A number for the sizes of the dims of an index, to be broadcast over those of all dims."""
     dims = [dim for dim, _ in index.terms]
     order = sorted(range(len(dims)), key=lambda place: dims[place])
@@ -266,7 +268,7 @@ def _table(index: Index, sizes: list[list[int]], count: Counter) -> Numbers:
     return values.reshape([len(each) if dim in dims else 1 for dim, each in enumerate(sizes)])
 
 
-def _values(index: Index, tile: Sequence[int]) -> Numbers:
+def _values(index: OperandIndex, tile: Sequence[int]) -> Numbers:
     """The different values of an index in the first tile, ascending, without `first`."""
     values = np.zeros(1, np.int64)
     for (_, coefficient), size in zip(index.terms, tile, strict=True):
@@ -274,17 +276,17 @@ def _values(index: Index, tile: Sequence[int]) -> Numbers:
     return np.unique(values)
 
 
-def _values_inside(index: Index, extents: Sequence[int]) -> Numbers:
+def _values_inside(index: OperandIndex, extents: Sequence[int]) -> Numbers:
     """The different values that exist off chip over the whole domain, without `first`."""
     values = _values(index, [extents[dim] for dim, _ in index.terms])
     return values[(values >= -index.first) & (values < index.bound - index.first)]
 
 
-def _held(index: Index, tile: Sequence[int]) -> int:
+def _held(index: OperandIndex, tile: Sequence[int]) -> int:
     return len(_values(index, tile))
 
 
-def _orders(contraction: Contraction) -> Iterator[tuple[int, ...]]:
+def _orders(contraction: ContractionKernel) -> Iterator[tuple[int, ...]]:
     """Orders of the loops over tiles that differ in what is loaded again; those that sum are innermost."""
 
     def users(dim: int) -> tuple[bool, ...]:

@@ -23,8 +23,8 @@ from penstock.passes.analysis.intrinsics import Match, candidates, runs_on_unit
 from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import intermediates, scope_path
-from penstock.passes.planning.tile_cost import Channel, Operand, TileProblem, Work
-from penstock.passes.planning.tile_sizes import Dim, NoTile
+from penstock.passes.planning.tile_cost import Channel, TileOp, TileOperand, TileProblem
+from penstock.passes.planning.tile_sizes import NoTile, TileDim
 from penstock.passes.planning.tiling import DoesNotFit, TilePlan, plan_tile
 from penstock.passes.tensor.tile_nest import result_dims
 from penstock.passes.tensor.zero_pads import may_run_past_its_end, padding_of
@@ -86,7 +86,7 @@ def problem_of(members: list[GenericOp], anchor: GenericOp, target: TargetOp | N
             if block[0] > 1:
                 blocks.setdefault(own[dim], {})[block] = None
     dims = [
-        Dim(
+        TileDim(
             extent,
             kind.data == IteratorType.PARALLEL,
             steps.get(number, 1),
@@ -118,9 +118,9 @@ class _Operands:
     used: dict[GenericOp, list[int | None]] = field(default_factory=dict[GenericOp, list[int | None]])
     """The operands of the problem that play those of each op; None for a scalar."""
 
-    def operands(self) -> tuple[Operand, ...]:
+    def operands(self) -> tuple[TileOperand, ...]:
         """Every operand; what two ops read in different places is held twice."""
-        found: list[Operand] = []
+        found: list[TileOperand] = []
         returned = _tied_root(self.members[-1].results[0])
         count = self.anchor.get_num_loops()
         for generic in self.members:
@@ -151,13 +151,13 @@ class _Operands:
         indices: tuple[tuple[int, ...], ...],
         *,
         is_returned: bool,
-    ) -> Operand:
+    ) -> TileOperand:
         assert isa(value.type, TensorType)
         match, target = self.matches[generic], self.target
         scope = match.scope_of_operand(number) if match is not None else DRAM
         held = None if scope == DRAM or target is None else scope
         reads = not isinstance(root.owner, tensor.EmptyOp)
-        return Operand(
+        return TileOperand(
             name=root.name_hint or f"operand {len(self.numbers)}",
             scope=held,
             element_bytes=element_bytes(value.type),
@@ -172,7 +172,7 @@ class _Operands:
             put=_channels(target, held, DRAM) if is_returned else (),
         )
 
-    def works(self, target: TargetOp) -> Iterator[Work]:
+    def works(self, target: TargetOp) -> Iterator[TileOp]:
         """What computes, in program order; `operands` comes first."""
         engines = target.dmas()
         for generic in self.members:
@@ -184,7 +184,7 @@ class _Operands:
             engine = None if intrinsic.dma_name is None else engines[intrinsic.dma_name]
             *inputs, output = self.used[generic]
             assert output is not None
-            yield Work(
+            yield TileOp(
                 unit=engine.unit_name if engine is not None else intrinsic.unit_name or "",
                 dims=tuple(own[dim] for dim in range(generic.get_num_loops())),
                 reads=tuple(dict.fromkeys(number for number in inputs if number not in (None, output))),
@@ -226,14 +226,14 @@ def _channel(engine: DmaOp, target: TargetOp, destination: str) -> Channel:
     )
 
 
-def _on_the_way(operands: Iterable[Operand], target: TargetOp | None) -> list[Operand]:
+def _on_the_way(operands: Iterable[TileOperand], target: TargetOp | None) -> list[TileOperand]:
     """
     The room that operands need in the scopes between theirs and off chip: there, too, for one tile.
 
     They move nothing of their own. How often a scope between is filled is decided when the tile is known
     (`promote-levels`), so the traffic is estimated as if every tile came from off chip.
     """
-    found: list[Operand] = []
+    found: list[TileOperand] = []
     for operand in operands:
         if operand.scope is None or target is None:
             continue

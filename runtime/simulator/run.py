@@ -17,7 +17,7 @@ from penstock.passes.analysis.commands.limits import limit_faults
 from penstock.passes.analysis.commands.program import Program
 from penstock.passes.analysis.commands.trace import Call, trace_calls
 from penstock.passes.analysis.kernels import machine_of, stated_macs
-from penstock.passes.planning.traffic_bounds import Contraction, best_tiling, square_root
+from penstock.passes.planning.traffic_bounds import ContractionKernel, best_tiling, square_root
 from penstock.runtime.simulator.events import simulate
 from penstock.runtime.simulator.timeline import Simulation
 from penstock.runtime.simulator.work import MacCounts, compulsory, mac_counts
@@ -145,7 +145,7 @@ def check_program(program: Program, target: TargetOp, kernel: func.FuncOp) -> No
         raise UserError(first.message, loc=first.loc or location_of(kernel), notes=notes, status=first.status)
 
 
-def traffic_of(simulation: Simulation, contraction: Contraction | None, target: TargetOp) -> OffChipTraffic:
+def traffic_of(simulation: Simulation, contraction: ContractionKernel | None, target: TargetOp) -> OffChipTraffic:
     """What a kernel moves off chip in one run, and what that is measured by."""
     moved = sum(size for ends, size in simulation.moved.items() for end in ends if end == DRAM)
     if contraction is None:

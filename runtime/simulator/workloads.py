@@ -27,7 +27,7 @@ from penstock.passes.analysis.access import access_of, linear_form
 from penstock.passes.analysis.intrinsics import Match, candidates
 from penstock.passes.analysis.kernels import is_contraction, machine_kernels
 from penstock.passes.analysis.scope_paths import intermediates
-from penstock.passes.planning.traffic_bounds import Contraction, ContractionOperand, Index
+from penstock.passes.planning.traffic_bounds import ContractionKernel, ContractionOperand, OperandIndex
 
 _ON_CHIP = re.compile(r"(.+)_on_chip(_\d+)?")
 """The name of a kernel that `mem-promote` has made of another, for tensors that stay on chip."""
@@ -37,13 +37,13 @@ _ON_CHIP = re.compile(r"(.+)_on_chip(_\d+)?")
 class Workload:
     """The contraction of a kernel, and the tensors that the kernel takes and gives."""
 
-    contraction: Contraction
+    contraction: ContractionKernel
     inputs: tuple[int, int]
     """The arguments that are multiplied."""
     sizes: tuple[int, ...]
     """The bytes of each argument, and behind them those of each result."""
 
-    def off_chip(self, spaces: Sequence[str]) -> Contraction | None:
+    def off_chip(self, spaces: Sequence[str]) -> ContractionKernel | None:
         """
         The contraction where arguments and results are in these places. What stays in a scope moves no bytes; None if
         that is one of the factors or the product, because then its room is not a matter of tiling.
@@ -74,7 +74,7 @@ class Workloads:
             if target is not None and (workload := workload_of(kernel, target)) is not None:
                 self.found[kernel.sym_name.data] = workload
 
-    def of(self, kernel: str, spaces: Sequence[str]) -> Contraction | None:
+    def of(self, kernel: str, spaces: Sequence[str]) -> ContractionKernel | None:
         """The contraction of a kernel whose arguments are in these places, or of the kernel that it was made of."""
         made = _ON_CHIP.fullmatch(kernel)
         workload = self.found.get(kernel) or (self.found.get(made[1]) if made else None)
@@ -111,7 +111,7 @@ def workload_of(kernel: func.FuncOp, target: TargetOp) -> Workload | None:
     parallel = tuple(kind.data == IteratorType.PARALLEL for kind in generic.iterator_types)
     blocks = {dim: most for dim, (_, most) in matches[0].blocks.items()}
     fixed = sum(size for number, size in enumerate(sizes) if number not in arguments)
-    contraction = Contraction(extents, parallel, tuple(operands), blocks, fixed)
+    contraction = ContractionKernel(extents, parallel, tuple(operands), blocks, fixed)
     return Workload(contraction, (arguments[0], arguments[1]), tuple(sizes))
 
 
@@ -159,7 +159,7 @@ def _operand(
     scope = (*intermediates(target, DRAM, held), held)[0]
     padding = low or (0,) * len(rows)
     indices = tuple(
-        Index(
+        OperandIndex(
             tuple((dim, coefficient) for dim, coefficient in enumerate(row) if coefficient and extents[dim] > 1),
             0 if is_output else constant - before,
             (1 << 62) if is_output else bound,

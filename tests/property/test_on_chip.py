@@ -18,7 +18,7 @@ from penstock.passes.planning.on_chip.problem import (
     OnChipAllocation,
     OnChipProblem,
     ResidentRun,
-    Spans,
+    RunSpans,
     Tensor,
     TensorAccess,
     memory,
@@ -77,7 +77,7 @@ def problems(draw: st.DrawFn, count: int = 8, most: int = 4, steps: int = 8, str
     )
 
 
-def all_spans(tensor: Tensor) -> Iterator[Spans]:
+def all_spans(tensor: Tensor) -> Iterator[RunSpans]:
     """Every choice of runs that a tensor may have."""
     count = len(tensor.accesses)
     for resident in product((False, True), repeat=count):
@@ -192,7 +192,7 @@ def test_the_proved_answer_is_the_least_of_all(problem: OnChipProblem, name: str
     assert answer.is_optimal
 
 
-def moves(tensor: Tensor, spans: Spans) -> Iterator[tuple[int, int]]:
+def moves(tensor: Tensor, spans: RunSpans) -> Iterator[tuple[int, int]]:
     """A second opinion: what a tensor with these runs moves over the edge of the chip, as (step, bytes)."""
     next_index = 0
     last_index = len(tensor.accesses) - 1
@@ -216,7 +216,7 @@ def test_the_runs_of_one_tensor_cost_what_is_counted_and_the_cheapest_are_found(
 ) -> None:
     prices = data.draw(st.lists(st.integers(0, 3), min_size=problem.steps, max_size=problem.steps))
 
-    def price(tensor: Tensor, spans: Spans) -> int:
+    def price(tensor: Tensor, spans: RunSpans) -> int:
         resident = {index for first, last in spans for index in range(first, last + 1)}
         places = sum(
             tensor.size * prices[step]

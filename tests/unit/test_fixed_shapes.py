@@ -18,7 +18,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import CopyOp, scope_of
 from penstock.dialects.weights import WeightStore
 from penstock.passes.analysis.kernels import HOST, Placement, kernels, partition
-from penstock.passes.planning.tile_sizes import Dim, NoTile, given_size, tile_sizes
+from penstock.passes.planning.tile_sizes import NoTile, TileDim, given_size, tile_sizes
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes
@@ -31,37 +31,37 @@ BLOCKS = Path(__file__).parents[1] / "machines" / "blocks.toml"
 
 def test_a_tile_is_cut_into_whole_blocks() -> None:
     fixed = ((8, 8),)
-    assert tile_sizes(Dim(40, True, 8, blocks=fixed)) == [8, 16, 24, 40]
-    assert tile_sizes(Dim(37, True, 8, blocks=fixed)) == [8, 16, 24]
-    assert tile_sizes(Dim(5, True, 8, blocks=fixed)) == [8]
-    assert tile_sizes(Dim(1, True, 8, blocks=fixed)) == [8]
+    assert tile_sizes(TileDim(40, True, 8, blocks=fixed)) == [8, 16, 24, 40]
+    assert tile_sizes(TileDim(37, True, 8, blocks=fixed)) == [8, 16, 24]
+    assert tile_sizes(TileDim(5, True, 8, blocks=fixed)) == [8]
+    assert tile_sizes(TileDim(1, True, 8, blocks=fixed)) == [8]
 
 
 def test_the_last_block_of_a_range_is_not_too_small() -> None:
-    ranged = Dim(20, True, 8, blocks=((3, 8),))
+    ranged = TileDim(20, True, 8, blocks=((3, 8),))
     assert [ranged.takes(size) for size in (2, 3, 8, 9, 10, 11, 16)] == [False, True, True, False, False, True, True]
     assert all(ranged.takes(size) for size in tile_sizes(ranged))
 
 
 def test_blocks_of_several_intrinsics_hold_at_once() -> None:
-    assert tile_sizes(Dim(7, True, blocks=((4, 4), (6, 6)))) == [12]
-    assert tile_sizes(Dim(30, True, blocks=((4, 4), (6, 6)))) == [12, 24]
+    assert tile_sizes(TileDim(7, True, blocks=((4, 4), (6, 6)))) == [12]
+    assert tile_sizes(TileDim(30, True, blocks=((4, 4), (6, 6)))) == [12, 24]
 
 
 def test_a_reduction_is_filled_up_with_zeros_only_where_they_change_nothing() -> None:
-    assert tile_sizes(Dim(10, False, 8, runs_past_end=True, blocks=((8, 8),))) == [8, 16]
-    assert tile_sizes(Dim(16, False, 8, blocks=((8, 8),))) == [8, 16]
+    assert tile_sizes(TileDim(10, False, 8, runs_past_end=True, blocks=((8, 8),))) == [8, 16]
+    assert tile_sizes(TileDim(16, False, 8, blocks=((8, 8),))) == [8, 16]
     with pytest.raises(NoTile, match="d2 of 10 is not cut into blocks of 8"):
-        tile_sizes(Dim(10, False, 8, blocks=((8, 8),)), 2)
+        tile_sizes(TileDim(10, False, 8, blocks=((8, 8),)), 2)
 
 
 def test_a_size_given_by_hand_must_be_whole_blocks_or_the_whole_dim() -> None:
-    dim = Dim(20, True, 8, blocks=((8, 8),))
+    dim = TileDim(20, True, 8, blocks=((8, 8),))
     assert [given_size(dim, size, 0) for size in (8, 16, 20, 99)] == [8, 16, 24, 24]
     with pytest.raises(ValueError, match="tile size 9 of dim 0 is not cut into blocks of 8"):
         given_size(dim, 9, 0)
     with pytest.raises(ValueError, match="dim 1 of 20 is not cut into blocks of 8"):
-        given_size(Dim(20, False, 8, blocks=((8, 8),)), 20, 1)
+        given_size(TileDim(20, False, 8, blocks=((8, 8),)), 20, 1)
 
 
 # kernels

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
 
-from penstock.passes.planning.pipelining import Loop, Step, time_of
-from penstock.passes.planning.tile_cost import Channel, Operand, TileProblem, Work, box_of, held_bytes, moving
-from penstock.passes.planning.tile_sizes import Dim, thinned, tile_sizes
+from penstock.passes.planning.pipelining import TimedLoop, TimedStep, time_of
+from penstock.passes.planning.tile_cost import Channel, TileOp, TileOperand, TileProblem, box_of, held_bytes, moving
+from penstock.passes.planning.tile_sizes import TileDim, thinned, tile_sizes
 from penstock.passes.planning.tiling import TIE, DoesNotFit, plan_tile
 
 LOAD = Channel("load", "in", (16, 1), 10, 1, 1, 2)
@@ -23,16 +23,18 @@ STORE = Channel("store", "out", (16, 1), 10, 1, 1, 2)
 
 def matmul(m: int, n: int, k: int, spad: int, acc: int, step: int = 1) -> TileProblem:
     return TileProblem(
-        (Dim(m, True, step), Dim(n, True, step), Dim(k, False, step)),
+        (TileDim(m, True, step), TileDim(n, True, step), TileDim(k, False, step)),
         (
-            Operand("a", "spad", 4, ((1, 0, 0), (0, 0, 1)), 16, bounds=(m, k), fetch=(LOAD,)),
-            Operand("b", "spad", 4, ((0, 0, 1), (0, 1, 0)), 16, bounds=(k, n), fetch=(LOAD,)),
-            Operand("c", "acc", 4, ((1, 0, 0), (0, 1, 0)), 16, reads=False, writes=True, bounds=(m, n), put=(STORE,)),
+            TileOperand("a", "spad", 4, ((1, 0, 0), (0, 0, 1)), 16, bounds=(m, k), fetch=(LOAD,)),
+            TileOperand("b", "spad", 4, ((0, 0, 1), (0, 1, 0)), 16, bounds=(k, n), fetch=(LOAD,)),
+            TileOperand(
+                "c", "acc", 4, ((1, 0, 0), (0, 1, 0)), 16, reads=False, writes=True, bounds=(m, n), put=(STORE,)
+            ),
         ),
         {"spad": spad, "acc": acc},
         (
-            Work("unit", (0, 1), (), 2, 1, 4, ((0, step), (1, step))),
-            Work("unit", (0, 1, 2), (0, 1), 2, step, 12, ((0, step), (1, step), (2, step)), anchor=True),
+            TileOp("unit", (0, 1), (), 2, 1, 4, ((0, step), (1, step))),
+            TileOp("unit", (0, 1, 2), (0, 1), 2, step, 12, ((0, step), (1, step), (2, step)), anchor=True),
         ),
     )
 
@@ -56,15 +58,15 @@ def test_every_scope_of_a_large_matmul_is_respected_and_well_used() -> None:
 
 
 def test_reductions_are_only_cut_by_divisors() -> None:
-    assert tile_sizes(Dim(12, False)) == [1, 2, 3, 4, 6, 12]
-    assert tile_sizes(Dim(7, False)) == [1, 7]
-    assert tile_sizes(Dim(7, False, whole=True)) == [7]
+    assert tile_sizes(TileDim(12, False)) == [1, 2, 3, 4, 6, 12]
+    assert tile_sizes(TileDim(7, False)) == [1, 7]
+    assert tile_sizes(TileDim(7, False, whole=True)) == [7]
 
 
 def test_a_dim_of_billions_is_cut_at_once() -> None:
     # Its sizes are found from its root: to go through all numbers of pieces would take minutes.
     for parallel in (True, False):
-        sizes = tile_sizes(Dim(4 * 1_000_000_007, parallel, 4))
+        sizes = tile_sizes(TileDim(4 * 1_000_000_007, parallel, 4))
         assert (sizes[0], sizes[-1]) == (1, 4 * 1_000_000_007)
     assert plan_tile(matmul(2**31 - 1, 8, 8, 1 << 18, 1 << 16, 4)).is_cut
 
@@ -73,16 +75,16 @@ def test_a_dim_of_billions_is_cut_at_once() -> None:
 def test_sizes_from_the_root_are_those_of_every_number_of_pieces(extent: int) -> None:
     even = {ceil(extent / pieces) for pieces in range(1, extent + 1)}
     divisors = {size for size in range(1, extent + 1) if extent % size == 0}
-    found = tile_sizes(Dim(extent, True))
+    found = tile_sizes(TileDim(extent, True))
     assert set(found) <= even | divisors
     assert len(found) == min(len(even | divisors), 32) or len(even | divisors) > 32
-    reduction = tile_sizes(Dim(extent, False))
+    reduction = tile_sizes(TileDim(extent, False))
     assert set(reduction) <= divisors
     assert len(divisors) > 32 or set(reduction) == divisors
 
 
 def test_a_kernel_of_scalars_is_one_tile() -> None:
-    number = Operand("x", "spad", 4, (), 16)
+    number = TileOperand("x", "spad", 4, (), 16)
     plan = plan_tile(TileProblem((), (number, replace(number, name="y", reads=False, writes=True)), {"spad": 64}))
     assert (plan.tile, plan.order, plan.is_cut, plan.bytes_moved) == ((), (), False, 8)
     with pytest.raises(DoesNotFit):
@@ -90,9 +92,9 @@ def test_a_kernel_of_scalars_is_one_tile() -> None:
 
 
 def test_a_reduction_that_may_read_zeros_is_cut_as_a_parallel_dim() -> None:
-    assert tile_sizes(Dim(7, False, runs_past_end=True)) == tile_sizes(Dim(7, True))
+    assert tile_sizes(TileDim(7, False, runs_past_end=True)) == tile_sizes(TileDim(7, True))
     problem = matmul(8, 8, 101, 1024, 1024, 4)
-    dims = (*problem.dims[:2], Dim(101, False, 4, runs_past_end=True))
+    dims = (*problem.dims[:2], TileDim(101, False, 4, runs_past_end=True))
     cut = plan_tile(replace(problem, dims=dims))
     whole_or_one = plan_tile(problem)
     assert whole_or_one.tile[2] == 1
@@ -104,7 +106,7 @@ def test_a_reduction_that_may_read_zeros_is_cut_as_a_parallel_dim() -> None:
 
 
 def test_parallel_sizes_are_multiples_of_the_intrinsic_or_the_whole() -> None:
-    sizes = tile_sizes(Dim(130, True, 4))
+    sizes = tile_sizes(TileDim(130, True, 4))
     assert all(size % 4 == 0 or size in (1, 130) for size in sizes)
     assert sizes[-1] == 130
 
@@ -127,15 +129,15 @@ def test_given_sizes_are_taken_and_checked() -> None:
 
 
 def test_a_halo_is_counted_once_a_tile_and_never_past_the_whole() -> None:
-    image = Operand("x", "spad", 4, ((1, 1),), 16, bounds=(10,))
+    image = TileOperand("x", "spad", 4, ((1, 1),), 16, bounds=(10,))
     assert image.part((8, 3)) == [10]
     assert held_bytes(image, (8, 3)) == 48
 
 
 def test_what_hangs_over_the_edge_is_not_moved() -> None:
     # Rows of 10 in windows of 3, one of padding on either side: windows of 4 outputs read 5, 6 and 4 elements.
-    dims = (Dim(10, True), Dim(3, False, whole=True))
-    image = Operand("x", "spad", 4, ((1, 1),), 16, bounds=(12,), padding=((1, 1),), fetch=(LOAD,))
+    dims = (TileDim(10, True), TileDim(3, False, whole=True))
+    image = TileOperand("x", "spad", 4, ((1, 1),), 16, bounds=(12,), padding=((1, 1),), fetch=(LOAD,))
     ones = np.ones(2, np.int64)
     box = box_of(image, dims, [np.array([4, 10]), np.array([3, 3])], ones)
     assert box.elements.tolist() == [(5 + 6 + 5) / 3, 10]
@@ -158,8 +160,8 @@ def test_what_hangs_over_the_edge_is_not_moved() -> None:
 def test_a_transfer_has_the_rows_and_commands_of_its_descriptor(
     shape: tuple[int, ...], tile: tuple[int, ...], rows: int, commands: int
 ) -> None:
-    dims = tuple(Dim(extent, True) for extent in shape)
-    operand = Operand("x", "spad", 4, ((1, 0, 0), (0, 1, 0), (0, 0, 1)), 16, bounds=shape, fetch=(LOAD,))
+    dims = tuple(TileDim(extent, True) for extent in shape)
+    operand = TileOperand("x", "spad", 4, ((1, 0, 0), (0, 1, 0), (0, 0, 1)), 16, bounds=shape, fetch=(LOAD,))
     sizes = [np.array([size]) for size in tile]
     cost = moving(operand, box_of(operand, dims, sizes, np.ones(1, np.int64)), LOAD)
     each = ceil(prod(tile) // rows * 4 / 16) + 1
@@ -173,28 +175,28 @@ def timed(problem: TileProblem, tile: tuple[int, ...], order: tuple[int, ...], s
     step = problem.dims[0].step
     blocks = ceil(m / step) * ceil(n / step)
 
-    def load(rows: int, row: int, bound: int, name: str) -> Step:
+    def load(rows: int, row: int, bound: int, name: str) -> TimedStep:
         rows, row = (1, rows * row) if row == bound and row % 4 == 0 else (rows, row)
-        return Step("load", rows * (ceil(row * 4 / 16) + 1), "in", 10, writes=(name,), opens=(name,))
+        return TimedStep("load", rows * (ceil(row * 4 / 16) + 1), "in", 10, writes=(name,), opens=(name,))
 
-    steps: list[tuple[int, Step]] = []
+    steps: list[tuple[int, TimedStep]] = []
     loops = [dim for dim in order if trips[dim] > 1]
     inner, outer = len(loops), sum(dim != 2 for dim in loops)
 
     def level(*dims: int) -> int:
         return max((at + 1 for at, dim in enumerate(loops) if dim in dims), default=0)
 
-    steps.append((outer, Step("unit", 4 + blocks, writes=("c",), opens=("c",))))
+    steps.append((outer, TimedStep("unit", 4 + blocks, writes=("c",), opens=("c",))))
     steps.append((level(0, 2), load(m, k, problem.dims[2].extent, "a")))
     steps.append((level(1, 2), load(k, n, problem.dims[1].extent, "b")))
-    steps.append((inner, Step("unit", 12 + step * blocks * ceil(k / step), reads=("a", "b"), writes=("c",))))
+    steps.append((inner, TimedStep("unit", 12 + step * blocks * ceil(k / step), reads=("a", "b"), writes=("c",))))
     rows, row = (1, m * n) if n == problem.dims[1].extent and n % 4 == 0 else (m, n)
-    store = Step("store", rows * (ceil(row * 4 / 16) + 1), "out", 10, reads=("c",), leaves=True)
-    nest: list[Step | Loop] = []
+    store = TimedStep("store", rows * (ceil(row * 4 / 16) + 1), "out", 10, reads=("c",), leaves=True)
+    nest: list[TimedStep | TimedLoop] = []
     for at in reversed(range(inner + 1)):
         nest = [*(step for where, step in steps if where == at), *nest, *([store] if at == outer else [])]
         if at:
-            nest = [Loop(trips[loops[at - 1]], tuple(nest))]
+            nest = [TimedLoop(trips[loops[at - 1]], tuple(nest))]
     refilled = {"a": level(0, 2), "b": level(1, 2), "c": level(0, 1)}
     scopes = {"a": "spad", "b": "spad", "c": "acc"}
     held = {name: slots[scopes[name]] if refilled[name] else 1 for name in scopes}

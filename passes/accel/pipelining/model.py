@@ -14,7 +14,7 @@ from penstock.passes.accel.ordering.accesses import CommandInfo, CommandOp
 from penstock.passes.analysis.commands.program import Command, MachineModel
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.loops import trip_count
-from penstock.passes.planning.pipelining import Loop, NestTime, Step, time_of
+from penstock.passes.planning.pipelining import NestTime, TimedLoop, TimedStep, time_of
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Model:
     """The storages that a command takes the next slot of, the first time that it is issued in a round of theirs."""
     skewed: bool
     """Whether loops are going to be skewed, so that the transfers of different engines of a unit pass each other."""
-    nest: tuple[Step | Loop, ...] = field(init=False)
+    nest: tuple[TimedStep | TimedLoop, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self._machine = MachineModel.of(self.target)
@@ -51,21 +51,21 @@ class Model:
         known = {s: s.owner.slot_count for s in self._names if isinstance(s.owner, RingOp)} | dict(slots)
         return time_of(self.nest, {self._names[s]: count for s, count in known.items() if s in self._names})
 
-    def _block(self, block: Block, opening: bool) -> Iterator[Step | Loop]:
+    def _block(self, block: Block, opening: bool) -> Iterator[TimedStep | TimedLoop]:
         for op in block.ops:
             if isinstance(op, CommandOp):
                 yield self._step(op, opening)
             elif isinstance(op, scf.ForOp):
                 yield from self._loop(op, opening)
 
-    def _loop(self, loop: scf.ForOp, opening: bool) -> Iterator[Step | Loop]:
+    def _loop(self, loop: scf.ForOp, opening: bool) -> Iterator[TimedStep | TimedLoop]:
         trips, body = trip_count(loop) or 0, loop.body.block
         if trips and opening and self._opens_from_outside(loop):
             # A slot is taken once, by the first of several pieces.
             first, rest = (tuple(self._block(body, opening=each)) for each in (True, False))
-            yield from _joined(Loop(1, first), Loop(trips - 1, rest))
+            yield from _joined(TimedLoop(1, first), TimedLoop(trips - 1, rest))
         elif parts := tuple(self._block(body, opening)):
-            yield from _joined(Loop(trips, parts))
+            yield from _joined(TimedLoop(trips, parts))
 
     def _opens_from_outside(self, loop: scf.ForOp) -> bool:
         return any(
@@ -75,7 +75,7 @@ class Model:
             for storage in self.opens.get(op, ())
         )
 
-    def _step(self, op: CommandOp, opening: bool) -> Step:
+    def _step(self, op: CommandOp, opening: bool) -> TimedStep:
         info, cost = self._infos[op], self._costs.get(op)
         reads = tuple(dict.fromkeys(self._names[a.storage] for a in info.accesses if not a.writes))
         writes = tuple(dict.fromkeys(self._names[a.storage] for a in info.accesses if a.writes))
@@ -83,14 +83,16 @@ class Model:
         engine = self._machine.engines[cost.engine] if cost is not None and cost.engine is not None else None
         cycles = cost.cycles if cost is not None else 0
         if engine is None:
-            return Step(info.unit, cycles, reads=reads, writes=writes, opens=opens)
+            return TimedStep(info.unit, cycles, reads=reads, writes=writes, opens=opens)
         stream = f"{info.unit} for {engine.name}" if self.skewed else None
         timing = engine.bus, engine.latency, engine.outstanding
         leaves = any(access.writes and access.scope is None for access in info.accesses)
-        return Step(info.unit, cycles, *timing, reads=reads, writes=writes, opens=opens, stream=stream, leaves=leaves)
+        return TimedStep(
+            info.unit, cycles, *timing, reads=reads, writes=writes, opens=opens, stream=stream, leaves=leaves
+        )
 
 
-def _joined(*loops: Loop) -> Iterator[Step | Loop]:
+def _joined(*loops: TimedLoop) -> Iterator[TimedStep | TimedLoop]:
     """The loops, or one step where they do nothing but the pieces of one transfer, which wait for no other piece."""
     found = [_pieces(loop) for loop in loops if loop.trips]
     steps = [step for step in found if step is not None]
@@ -100,8 +102,8 @@ def _joined(*loops: Loop) -> Iterator[Step | Loop]:
         yield replace(steps[0], count=sum(step.count for step in steps))
 
 
-def _pieces(loop: Loop) -> Step | None:
-    if len(loop.body) != 1 or not isinstance(step := loop.body[0], Step):
+def _pieces(loop: TimedLoop) -> TimedStep | None:
+    if len(loop.body) != 1 or not isinstance(step := loop.body[0], TimedStep):
         return None
     opens_again = bool(step.opens) and loop.trips > 1
     return replace(step, count=step.count * loop.trips) if step.outstanding > 1 and not opens_again else None

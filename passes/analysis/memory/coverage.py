@@ -21,7 +21,7 @@ from penstock.passes.analysis.memory.aliases import RootBox, bits
 from penstock.passes.analysis.memory.effects import Effect
 from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
 
-Box = tuple[tuple[int, int], ...]
+IndexBox = tuple[tuple[int, int], ...]
 """In each dim the first index and the one after the last."""
 
 _MAX_PIECES = 64
@@ -42,7 +42,7 @@ class _Run:
     """Writes to one root, none of which has been followed by a read."""
 
     start: Operation
-    missing: list[Box]
+    missing: list[IndexBox]
 
 
 @dataclass
@@ -116,19 +116,19 @@ class _Finder:
             del runs[part.root]
 
 
-def _constant_box(part: RootBox) -> Box | None:
+def _constant_box(part: RootBox) -> IndexBox | None:
     if any(at.terms for at in part.offsets):
         return None
     return tuple((at.base, at.base + size) for at, size in zip(part.offsets, part.sizes, strict=True))
 
 
-def _without(box: Box, other: Box) -> list[Box]:
+def _without(box: IndexBox, other: IndexBox) -> list[IndexBox]:
     """What is left of a box without another, as disjoint boxes."""
     if any(size <= 0 for low, high in box for size in (high - low,)):
         return []
     if any(high <= start or end <= low for (low, high), (start, end) in zip(box, other, strict=True)):
         return [box]
-    left: list[Box] = []
+    left: list[IndexBox] = []
     inner = list(box)
     for dim, ((low, high), (start, end)) in enumerate(zip(box, other, strict=True)):
         if low < start:

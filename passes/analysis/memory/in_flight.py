@@ -38,7 +38,7 @@ AnyLoop = scf.ForOp | scf.WhileOp
 
 Event = SSAValue | tuple[str, str] | None
 """A token, what happens in a unit, or the present (None): what has happened for the host."""
-State = dict[Event, int]
+FlightState = dict[Event, int]
 """The commands that may not be complete though an event has happened; see `Generations` for the sets."""
 
 STARTED, ALL, EXECUTED = "started", "all", "executed"
@@ -64,7 +64,7 @@ def _tokens_of(op: Operation) -> Sequence[SSAValue]:
     return tuple(op.tokens) if isinstance(op, WaitOp) else ()
 
 
-def _incomplete(state: State, events: Iterable[Event]) -> int:
+def _incomplete(state: FlightState, events: Iterable[Event]) -> int:
     """The commands that may not be complete for what comes after all of these events."""
     found = state[None]
     for event in events:
@@ -115,7 +115,7 @@ class InFlight:
     def _accessed(self, roots: int, commands: int) -> int:
         return sum(1 << root for root in bits(roots) if self._access[root] & commands)
 
-    def _beside(self, op: Operation, state: State) -> int:
+    def _beside(self, op: Operation, state: FlightState) -> int:
         """The roots whose bytes `op` may touch by another name while a command that accesses them is in flight."""
         effect = self._effects[op]
         if not effect.touches or not state[None]:
@@ -155,10 +155,10 @@ class InFlight:
                     self._crossing.add(token)
                 self._last_use[token] = op
 
-    def _solve(self) -> list[State]:
+    def _solve(self) -> list[FlightState]:
         """The state at the start of each block."""
-        into: list[State] = [{None: 0} for _ in self._graph.blocks]
-        out: list[State | None] = [None] * len(into)
+        into: list[FlightState] = [{None: 0} for _ in self._graph.blocks]
+        out: list[FlightState | None] = [None] * len(into)
         units = {unit for unit, _, _ in self._units.values()}
         into[self._graph.entry.number].update({(unit, kind): 0 for unit in units for kind in (STARTED, ALL, EXECUTED)})
         waiting = [self._graph.entry]
@@ -176,7 +176,7 @@ class InFlight:
                 waiting += [edge.target for edge in block.edges if edge.target not in waiting]
         return into
 
-    def _enter(self, block: BasicBlock, state: State, out: Sequence[State | None]) -> None:
+    def _enter(self, block: BasicBlock, state: FlightState, out: Sequence[FlightState | None]) -> None:
         for edge in block.entering:
             source = out[edge.source.number]
             if source is None:
@@ -188,7 +188,7 @@ class InFlight:
             for event, found in here.items():
                 state[event] = state.get(event, 0) | found
 
-    def _step(self, op: Operation, state: State) -> None:
+    def _step(self, op: Operation, state: FlightState) -> None:
         tokens = _tokens_of(op)
         match op:
             case BarrierOp():
@@ -208,10 +208,10 @@ class InFlight:
             if self._last_use[token] is op and token not in self._crossing:
                 state.pop(token, None)
 
-    def _issue(self, op: Command, state: State) -> None:
+    def _issue(self, op: Command, state: FlightState) -> None:
         times, number = self._times, self._number[op]
         left, now = _incomplete(state, self._waited_for(op)), times.now[number]
-        ended: State = {op.token: left}
+        ended: FlightState = {op.token: left}
         if op in self._units:
             unit, _, executes = self._units[op]
             ended[unit, ALL] = state[unit, ALL] & left

@@ -27,7 +27,7 @@ from penstock.passes.graph.layouts.forms import (
 from penstock.passes.graph.layouts.preferences import CONTRACTION, Preference, Preferences, moved_bytes
 from penstock.passes.graph.layouts.rules import Choice, Need, choice_of, unchanged
 from penstock.passes.graph.values import LAYOUT_ATTRIBUTE
-from penstock.passes.planning.assignment import TABLE_LIMIT, Assignment, Table, solve
+from penstock.passes.planning.assignment import TABLE_LIMIT, Assignment, CostTable, solve
 
 ImageOp = graph.ConvOp | graph.PoolOp | graph.GlobalPoolOp | graph.LrnOp
 
@@ -218,10 +218,10 @@ class LayoutProblem:
             return int(bool(held.blocks or wanted.blocks) and held != wanted)
         return bytes_of(value, held.shape(sizes)) + bytes_of(value, wanted.shape(sizes))
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[CostTable]:
         """The costs: one table for the penalties of each op that has a choice, and one for the forms of each value."""
         tables = [
-            Table((number,), np.array(variable.penalties, np.int64))
+            CostTable((number,), np.array(variable.penalties, np.int64))
             for number, variable in enumerate(self.variables)
             if any(variable.penalties)
         ]
@@ -231,7 +231,7 @@ class LayoutProblem:
                 tables += self._tables_of(value, producer, users)
         return tables
 
-    def _tables_of(self, value: SSAValue, producer: int | None, users: Sequence[int]) -> list[Table]:
+    def _tables_of(self, value: SSAValue, producer: int | None, users: Sequence[int]) -> list[CostTable]:
         """The costs of the forms of one value; if it has very many users, as if each had forms of its own."""
         numbers = sorted({*users} if producer is None else {*users, producer})
         numbers = [number for number in numbers if len(self.variables[number].choices) > 1]
@@ -242,7 +242,7 @@ class LayoutProblem:
         for options in np.ndindex(*shape):
             chosen = dict(zip(numbers, options, strict=True))
             costs[options] = self._cost_of_value(value, producer, users, chosen)
-        return [Table(tuple(numbers), costs)] if costs.any() else []
+        return [CostTable(tuple(numbers), costs)] if costs.any() else []
 
     def _cost_of_value(
         self, value: SSAValue, producer: int | None, users: Sequence[int], chosen: Mapping[int, int]

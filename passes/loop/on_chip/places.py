@@ -18,7 +18,7 @@ from penstock.passes.analysis.strides import collapsed_strides, contiguous_strid
 from penstock.passes.loop.on_chip.program import Site, TensorUse
 from penstock.passes.loop.on_chip.specialize import CannotReside, Halo, Number, Resident, can_fill, overhang, specialize
 
-Key = tuple[str, tuple[tuple[int, Resident], ...]]
+SpecialKey = tuple[str, tuple[tuple[int, Resident], ...]]
 """A kernel, and its arguments that are on chip."""
 
 
@@ -27,7 +27,7 @@ class Specializer:
 
     def __init__(self, target: TargetOp):
         self.target = target
-        self._made: dict[Key, func.FuncOp | str] = {}
+        self._made: dict[SpecialKey, func.FuncOp | str] = {}
 
     def make(self, kernel: func.FuncOp, residents: Mapping[int, Resident]) -> func.FuncOp:
         """The kernel for these arguments; raises CannotReside where one cannot be on chip."""

@@ -11,7 +11,7 @@ from penstock.passes.planning.on_chip.registry import Options
 from penstock.passes.planning.on_chip.selection import forced, saved, stretches, unconstrained_bytes
 from penstock.passes.planning.problem import PlanError
 
-Key = tuple[str, tuple[str, ...]]
+OutputKind = tuple[str, tuple[str, ...]]
 """What made an output and its shape, and the same of the outputs before it."""
 
 REMEMBERED = 3
@@ -51,7 +51,7 @@ class _Execution:
     """One run of the program, from its first step to its last. It knows what was, and at each step what is there."""
 
     problem: OnChipProblem
-    table: dict[Key, Experience]
+    table: dict[OutputKind, Experience]
     held: dict[int, _Held] = field(default_factory=dict[int, _Held])
     """By the number of the tensor."""
     runs: list[tuple[int, ResidentRun]] = field(default_factory=list[tuple[int, ResidentRun]])
@@ -65,7 +65,7 @@ class _Execution:
             for index, access in enumerate(tensor.accesses):
                 at[access.step].append((number, index))
         before: tuple[str, ...] = ()
-        keys: dict[int, Key] = {}
+        keys: dict[int, OutputKind] = {}
         for step, accesses in enumerate(at):
             for number, index in accesses:
                 tensor = problem.tensors[number]
@@ -90,7 +90,7 @@ class _Execution:
         if (held := self.held.pop(number, None)) is not None:
             self.runs.append((number, ResidentRun(self.problem.tensors[number].id, held.first, held.last, held.offset)))
 
-    def _step(self, step: int, accesses: Mapping[int, int], keys: Mapping[int, Key]) -> None:
+    def _step(self, step: int, accesses: Mapping[int, int], keys: Mapping[int, OutputKind]) -> None:
         """Decide where what a step accesses is taken from, and what makes way for it."""
         problem = self.problem
         found: set[int] = set()
@@ -119,7 +119,7 @@ class _Execution:
         self,
         step: int,
         accesses: Mapping[int, int],
-        keys: Mapping[int, Key],
+        keys: Mapping[int, OutputKind],
         stay: AbstractSet[int],
         needed: AbstractSet[int],
         hoped: AbstractSet[int],
@@ -153,7 +153,7 @@ class _Execution:
             self.blocks[step] = places[-1]
         return True
 
-    def _expected(self, number: int, keys: Mapping[int, Key]) -> Experience:
+    def _expected(self, number: int, keys: Mapping[int, OutputKind]) -> Experience:
         return self.table.get(keys[number], UNKNOWN) if number in keys else UNKNOWN
 
     def _promise(self, number: int, step: int) -> float:
@@ -224,7 +224,7 @@ def onsram_eager(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     2022. The offsets are those of first fit as the program runs: no planner is used. Raises PlanError where what has
     to be on chip finds no room.
     """
-    table: dict[Key, Experience] = {}
+    table: dict[OutputKind, Experience] = {}
     found = _Execution(problem, table).run()
     for _ in range(options.iterations - 1):
         found = _Execution(problem, table).run()

@@ -10,7 +10,7 @@ from math import ceil, gcd, inf, isfinite
 from typing import Any
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Spans, Tensor
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, RunSpans, Tensor
 from penstock.passes.planning.on_chip.refine import Condition, SpaceSolution, refine
 from penstock.passes.planning.on_chip.registry import Options
 from penstock.passes.planning.on_chip.selection import Selection
@@ -129,9 +129,9 @@ class LinearProgram:
                 back = self._column(tensor.moved, integral=False)
                 self._at_least({back: 1, newer: -1} | ({kept[index]: 1} if index < len(kept) else {}), 0)
 
-    def spans(self, values: Sequence[float]) -> list[Spans]:
+    def spans(self, values: Sequence[float]) -> list[RunSpans]:
         """The runs that a solution stands for, without those that save nothing."""
-        found: list[Spans] = []
+        found: list[RunSpans] = []
         for resident, kept in zip(self.resident, self.kept, strict=True):
             keeps = [values[column] > 0.5 for column in kept]
             beside = [

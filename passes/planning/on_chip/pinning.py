@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Span, Spans, Tensor, movements_of
+from penstock.passes.planning.on_chip.problem import (
+    OnChipAllocation,
+    OnChipProblem,
+    RunSpan,
+    RunSpans,
+    Tensor,
+    movements_of,
+)
 from penstock.passes.planning.on_chip.registry import Options
 from penstock.passes.planning.on_chip.selection import (
     Selection,
@@ -54,7 +61,7 @@ def unlimited(problem: OnChipProblem) -> OnChipAllocation:
     return replace(found, bound=found.off_chip_bytes)
 
 
-Worth = Callable[[Tensor, int, Span], float]
+Worth = Callable[[Tensor, int, RunSpan], float]
 """Of keeping a tensor over a stretch of its accesses, with the bytes that this saves."""
 
 
@@ -64,7 +71,7 @@ def pinned(problem: OnChipProblem, worth: Worth) -> tuple[Selection, list[int]]:
     numbers in that order.
     """
     selection = Selection(problem)
-    ranked: list[tuple[float, int, int, Span]] = []
+    ranked: list[tuple[float, int, int, RunSpan]] = []
     for index, tensor in enumerate(problem.tensors):
         for span in stretches(tensor):
             if (gain := saved(tensor, forced(tensor), span)) > 0:
@@ -88,13 +95,13 @@ def toplib(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     """
     longest = problem.steps + 1
 
-    def worth(tensor: Tensor, gain: int, span: Span) -> float:
+    def worth(tensor: Tensor, gain: int, span: RunSpan) -> float:
         return gain / max(tensor.size, 1) - lifetime(tensor, span) / longest
 
     return placed(*pinned(problem, worth), options.planner)
 
 
-def saved_a_step(tensor: Tensor, gain: int, span: Span) -> float:
+def saved_a_step(tensor: Tensor, gain: int, span: RunSpan) -> float:
     """Accesses saved for each step that the tensor stays."""
     return gain / max(tensor.moved, 1) / lifetime(tensor, span)
 
@@ -104,7 +111,7 @@ def greedy(problem: OnChipProblem, options: Options) -> OnChipAllocation:
     return placed(*pinned(problem, saved_a_step), options.planner)
 
 
-def step_bytes(problem: OnChipProblem, spans: Sequence[Spans]) -> list[int]:
+def step_bytes(problem: OnChipProblem, spans: Sequence[RunSpans]) -> list[int]:
     """Bytes over the edge of the chip at each step."""
     found = [0] * problem.steps
     for tensor, each in zip(problem.tensors, spans, strict=True):
@@ -134,9 +141,9 @@ def onsram_static(problem: OnChipProblem, options: Options) -> OnChipAllocation:
         for access in tensor.accesses:
             readers[access.step].add(index)
 
-    def best(index: int) -> tuple[float, Span] | None:
+    def best(index: int) -> tuple[float, RunSpan] | None:
         """The stretch of a tensor of which pinning gains most, and its rank."""
-        found: tuple[float, Span] | None = None
+        found: tuple[float, RunSpan] | None = None
         tensor = problem.tensors[index]
         for span in stretches(tensor):
             spans = including(selection.spans[index], span)
@@ -172,7 +179,7 @@ def onsram_static(problem: OnChipProblem, options: Options) -> OnChipAllocation:
                 ranks[other] = best(other)
 
 
-def _changes(tensor: Tensor, before: Spans, after: Spans) -> dict[int, int]:
+def _changes(tensor: Tensor, before: RunSpans, after: RunSpans) -> dict[int, int]:
     """By how much the bytes change that a tensor moves at each step."""
     found: dict[int, int] = {}
     for spans, sign in ((after, 1), (before, -1)):

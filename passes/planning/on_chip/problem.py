@@ -39,9 +39,9 @@ from typing import Literal, NamedTuple
 
 from penstock.passes.planning.problem import Buffer, Plan, PlanError, Problem, validate
 
-Span = tuple[int, int]
+RunSpan = tuple[int, int]
 """The indices of the first and the last access of a run."""
-Spans = tuple[Span, ...]
+RunSpans = tuple[RunSpan, ...]
 """The runs of one tensor, ascending and disjoint."""
 
 
@@ -186,7 +186,7 @@ class OnChipAllocation:
         """Whether it is proved that no answer moves fewer bytes."""
         return self.off_chip_bytes == self.bound
 
-    def spans(self, tensor: str) -> Spans:
+    def spans(self, tensor: str) -> RunSpans:
         """The runs of a tensor."""
         return tuple((run.first, run.last) for run in self.runs if run.tensor == tensor)
 
@@ -217,7 +217,7 @@ def movements(problem: OnChipProblem, allocation: OnChipAllocation) -> Iterator[
         yield from movements_of(tensor, allocation.spans(tensor.id))
 
 
-def movements_of(tensor: Tensor, spans: Spans) -> Iterator[Movement]:
+def movements_of(tensor: Tensor, spans: RunSpans) -> Iterator[Movement]:
     """
     What one tensor with these runs moves.
 

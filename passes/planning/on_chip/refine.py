@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from penstock.passes.planning import registry
 from penstock.passes.planning.on_chip.eager import onsram_eager
 from penstock.passes.planning.on_chip.pinning import greedy, onsram_static, toplib
-from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Spans, memory
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, RunSpans, memory
 from penstock.passes.planning.on_chip.registry import Options
 from penstock.passes.planning.on_chip.selection import Placing, Selection, cost, forced, place, placed
 from penstock.passes.planning.problem import Buffer, Limits, PlanError, Problem
@@ -34,7 +34,7 @@ class Condition:
 class SpaceSolution:
     """What a solver of one dimension says."""
 
-    spans: Sequence[Spans] | None
+    spans: Sequence[RunSpans] | None
     """The runs of every tensor; None if it ran out of time before it found any."""
     bound: int
     """Bytes that no answer can do without, as far as it proved."""
@@ -111,7 +111,7 @@ def _feasible(problem: OnChipProblem, latest: Selection | None, options: Options
     return answers
 
 
-def _selection(problem: OnChipProblem, spans: Sequence[Spans]) -> Selection | None:
+def _selection(problem: OnChipProblem, spans: Sequence[RunSpans]) -> Selection | None:
     """The runs, without single accesses that save nothing; None if they take more than there is."""
     selection = Selection(problem)
     for index, each in enumerate(spans):

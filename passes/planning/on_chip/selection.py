@@ -13,8 +13,8 @@ from penstock.passes.planning.on_chip.problem import (
     OnChipAllocation,
     OnChipProblem,
     ResidentRun,
-    Span,
-    Spans,
+    RunSpan,
+    RunSpans,
     Tensor,
     counted,
     memory,
@@ -23,19 +23,19 @@ from penstock.passes.planning.on_chip.problem import (
 from penstock.passes.planning.problem import Limits, PlanError, height
 
 
-def cost(tensor: Tensor, spans: Spans) -> int:
+def cost(tensor: Tensor, spans: RunSpans) -> int:
     """Bytes over the edge of the chip of a tensor with these runs."""
     return sum(each.bytes for each in movements_of(tensor, spans))
 
 
-def forced(tensor: Tensor) -> Spans:
+def forced(tensor: Tensor) -> RunSpans:
     """The runs that there have to be: of the accesses that may not be streamed, each alone."""
     return tuple((index, index) for index, access in enumerate(tensor.accesses) if not access.may_stream)
 
 
-def stretches(tensor: Tensor) -> Spans:
+def stretches(tensor: Tensor) -> RunSpans:
     """The longest runs that there may be."""
-    found: list[Span] = []
+    found: list[RunSpan] = []
     for index, access in enumerate(tensor.accesses):
         if not access.may_reside:
             continue
@@ -46,23 +46,23 @@ def stretches(tensor: Tensor) -> Spans:
     return tuple(found)
 
 
-def including(spans: Spans, new: Span) -> Spans:
+def including(spans: RunSpans, new: RunSpan) -> RunSpans:
     """The runs with one more, which swallows those that it covers."""
     others = (span for span in spans if span[1] < new[0] or new[1] < span[0])
     return tuple(sorted([*others, new]))
 
 
-def saved(tensor: Tensor, spans: Spans, more: Span) -> int:
+def saved(tensor: Tensor, spans: RunSpans, more: RunSpan) -> int:
     """Bytes that one more run of a tensor saves."""
     return cost(tensor, spans) - cost(tensor, including(spans, more))
 
 
-def lifetime(tensor: Tensor, span: Span) -> int:
+def lifetime(tensor: Tensor, span: RunSpan) -> int:
     """Steps of a run, both ends included."""
     return tensor.accesses[span[1]].step - tensor.accesses[span[0]].step + 1
 
 
-def cheapest(tensor: Tensor, prices: Sequence[float] = ()) -> tuple[float, Spans]:
+def cheapest(tensor: Tensor, prices: Sequence[float] = ()) -> tuple[float, RunSpans]:
     """
     The runs of least cost where a byte on chip costs `prices[t]` at step t, and that cost.
 
@@ -76,10 +76,10 @@ def cheapest(tensor: Tensor, prices: Sequence[float] = ()) -> tuple[float, Spans
         """Of one byte over these steps."""
         return until[upper] - until[lower] if prices else 0.0
 
-    states: dict[str, tuple[float, Spans]] = {"streamed": (0.0, ())}
+    states: dict[str, tuple[float, RunSpans]] = {"streamed": (0.0, ())}
     for index, access in enumerate(tensor.accesses):
         here = price(access.step, access.step + 1)
-        reached: dict[str, tuple[float, Spans]] = {}
+        reached: dict[str, tuple[float, RunSpans]] = {}
         for state, (before, spans) in states.items():
             closed = before + (tensor.moved if state == "newer" else 0)
             if access.may_reside:
@@ -101,7 +101,7 @@ def cheapest(tensor: Tensor, prices: Sequence[float] = ()) -> tuple[float, Spans
     return min(ends, key=lambda end: end[0])
 
 
-def _improve(states: dict[str, tuple[float, Spans]], state: str, value: float, spans: Spans) -> None:
+def _improve(states: dict[str, tuple[float, RunSpans]], state: str, value: float, spans: RunSpans) -> None:
     """Keep the better way to a state; the first of equal ones."""
     if state not in states or value < states[state][0]:
         states[state] = (value, spans)
@@ -123,7 +123,7 @@ class Selection:
         self.problem = problem
         self.grain = gcd(problem.workspace_alignment, *(tensor.alignment for tensor in problem.tensors))
         self.capacity = self.rounded(problem.capacity)
-        self.spans: list[Spans] = [() for _ in problem.tensors]
+        self.spans: list[RunSpans] = [() for _ in problem.tensors]
         self.taken = [self.capacity - space for space in self.space]
         for tensor in problem.tensors:
             for access in tensor.accesses:
@@ -144,7 +144,7 @@ class Selection:
         workspace = (*self.problem.workspace, *[0] * (self.problem.steps - len(self.problem.workspace)))
         return [self.capacity - self.rounded(size) for size in workspace]
 
-    def changes(self, index: int, spans: Spans) -> Iterator[tuple[int, int]]:
+    def changes(self, index: int, spans: RunSpans) -> Iterator[tuple[int, int]]:
         """What one tensor with these runs adds at which step, as (step, bytes)."""
         tensor = self.problem.tensors[index]
         size = self.rounded(tensor.size)
@@ -155,7 +155,7 @@ class Selection:
                 if access.staging:
                     yield access.step, -access.staging
 
-    def put(self, index: int, spans: Spans) -> None:
+    def put(self, index: int, spans: RunSpans) -> None:
         """Give one tensor these runs instead of those that it has."""
         for step, count in self.changes(index, self.spans[index]):
             self.taken[step] -= count
@@ -163,7 +163,7 @@ class Selection:
         for step, count in self.changes(index, spans):
             self.taken[step] += count
 
-    def fits(self, index: int, spans: Spans) -> bool:
+    def fits(self, index: int, spans: RunSpans) -> bool:
         """Whether there are bytes enough, at every step, for one tensor to have these runs instead."""
         before = self.spans[index]
         self.put(index, spans)
@@ -239,7 +239,7 @@ def placed(selection: Selection, order: Sequence[int], planner: str) -> OnChipAl
             selection.put(last, forced(problem.tensors[last]))
 
 
-def _without(tensor: Tensor, spans: Spans, dropped: AbstractSet[Span]) -> Spans:
+def _without(tensor: Tensor, spans: RunSpans, dropped: AbstractSet[RunSpan]) -> RunSpans:
     """Runs without some of them, but for what there has to be of those."""
     has_to = {(at, at) for first, last in dropped for at in range(first, last + 1)} & set(forced(tensor))
     return tuple(sorted({span for span in spans if span not in dropped} | has_to))

@@ -9,7 +9,7 @@ from math import ceil, gcd, inf, isfinite
 from time import monotonic
 
 from penstock.passes.planning.on_chip.pinning import pinned, saved_a_step
-from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, Spans, Tensor, TensorAccess
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, RunSpans, Tensor, TensorAccess
 from penstock.passes.planning.on_chip.refine import Condition, SpaceSolution, refine
 from penstock.passes.planning.on_chip.registry import Options
 from penstock.passes.planning.on_chip.selection import Selection, cheapest, cost, forced
@@ -34,7 +34,7 @@ TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _AccessChoice:
     """What one access may do, given how the tensor was before it."""
 
     value: float
@@ -48,7 +48,7 @@ class _Choice:
 
 Kept = tuple[tuple[int, int], ...]
 """The tensors that are kept, by number, and whether SAME or NEWER."""
-State = tuple[Kept, frozenset[int], int]
+SweepState = tuple[Kept, frozenset[int], int]
 """What is kept, the forbidden sets of which all conditions so far hold, and the bytes that the step has left."""
 
 
@@ -57,9 +57,9 @@ class _Way:
     """How a state was reached."""
 
     bound: float
-    before: State | None = None
+    before: SweepState | None = None
     """The state before the access."""
-    choice: _Choice | None = None
+    choice: _AccessChoice | None = None
     """What the access did; None at the beginning of a step."""
 
 
@@ -71,7 +71,7 @@ class _Line:
         last = len(accesses) - 1
         after: list[list[float]] = [[inf] * 3 for _ in accesses]
         after[last] = [0.0, inf, inf]
-        self.choices: list[list[list[_Choice]]] = [[] for _ in accesses]
+        self.choices: list[list[list[_AccessChoice]]] = [[] for _ in accesses]
         self.start = 0.0
         for index in range(last, -1, -1):
             access = accesses[index]
@@ -94,7 +94,7 @@ class _Line:
             least = [min((value + after[index][to] for value, _, to, _ in each), default=inf) for each in found]
             self.choices[index] = [
                 [
-                    _Choice(value + after[index][to] - least[before], resident, to, space)
+                    _AccessChoice(value + after[index][to] - least[before], resident, to, space)
                     for value, resident, to, space in each
                     if value + after[index][to] < inf
                 ]
@@ -140,18 +140,18 @@ class _Sweep:
         self._order = order
         self._dropped = inf
 
-    def run(self, most: int, deadline: float, *, give_up: bool = False) -> tuple[float, list[Spans] | None] | None:
+    def run(self, most: int, deadline: float, *, give_up: bool = False) -> tuple[float, list[RunSpans] | None] | None:
         """
         A bound, and the runs of the answer of least bytes, if one was found; optimal if there were never more than
         `most` states. None if there were, and it was to give up then.
         """
         taken = sum(price * space for price, space in zip(self._prices, self._space, strict=True))
-        start: State = ((), frozenset(), 0)
-        layers: list[dict[State, _Way]] = [{start: _Way(sum(line.start for line in self._lines) - taken)}]
+        start: SweepState = ((), frozenset(), 0)
+        layers: list[dict[SweepState, _Way]] = [{start: _Way(sum(line.start for line in self._lines) - taken)}]
         for step, accesses in enumerate(self._at):
             layers.append(self._begin(step, layers[-1]))
             for access in accesses:
-                layer: dict[State, _Way] = {}
+                layer: dict[SweepState, _Way] = {}
                 for state, way in layers[-1].items():
                     self._extend(layer, access, state, way.bound)
                 late = monotonic() > deadline
@@ -169,9 +169,9 @@ class _Sweep:
         final = min(layers[-1], key=lambda state: layers[-1][state].bound)
         return min(self._dropped, layers[-1][final].bound), self._runs(layers, final)
 
-    def _begin(self, step: int, before: dict[State, _Way]) -> dict[State, _Way]:
+    def _begin(self, step: int, before: dict[SweepState, _Way]) -> dict[SweepState, _Way]:
         """The states at the beginning of a step, what the one before it left free being paid for."""
-        layer: dict[State, _Way] = {}
+        layer: dict[SweepState, _Way] = {}
         price = self._prices[step - 1] if step else 0.0
         space = self._space[step] if step < len(self._space) else 0
         accessed = {number for number, _ in self._at[step]} if step < len(self._at) else set[int]()
@@ -186,7 +186,7 @@ class _Sweep:
                 layer[after] = _Way(value, state)
         return layer
 
-    def _extend(self, layer: dict[State, _Way], access: tuple[int, int], state: State, bound: float) -> None:
+    def _extend(self, layer: dict[SweepState, _Way], access: tuple[int, int], state: SweepState, bound: float) -> None:
         """Add the states after an access that follow one before it."""
         number, index = access
         kept, flags, left = state
@@ -204,7 +204,7 @@ class _Sweep:
             if after not in layer or value < layer[after].bound:
                 layer[after] = _Way(value, state, choice)
 
-    def _holding(self, access: tuple[int, int], flags: frozenset[int], choice: _Choice) -> frozenset[int] | None:
+    def _holding(self, access: tuple[int, int], flags: frozenset[int], choice: _AccessChoice) -> frozenset[int] | None:
         """The forbidden sets that may still hold after an access; None if all of one does."""
         if access not in self._conditions:
             return flags
@@ -226,9 +226,9 @@ class _Sweep:
             return None
         return frozenset(holding)
 
-    def _runs(self, layers: Sequence[dict[State, _Way]], final: State) -> list[Spans]:
+    def _runs(self, layers: Sequence[dict[SweepState, _Way]], final: SweepState) -> list[RunSpans]:
         """The runs of the tensors on the way to a state after the last step."""
-        choices: list[_Choice] = []
+        choices: list[_AccessChoice] = []
         state = final
         for layer in reversed(layers[1:]):
             way = layer[state]

@@ -21,7 +21,7 @@ from penstock.dialects.graph.base import tensor_type
 from penstock.dialects.mem import BufferOp
 from penstock.lowering.to_text import module_text
 from penstock.passes.planning.attention_blocks import (
-    Scope,
+    BlockScope,
     Widths,
     blocks_in,
     bytes_held,
@@ -333,13 +333,13 @@ def test_blocks_are_even(extent: int) -> None:
 def test_the_largest_blocks_that_fit_are_chosen() -> None:
     widths = Widths(64, 64, 2, 4)
     choices = (256, 128, 64, 32)
-    small, large = (blocks_in(1024, 1024, widths, Scope(size, 128), choices) for size in (1 << 18, 1 << 21))
+    small, large = (blocks_in(1024, 1024, widths, BlockScope(size, 128), choices) for size in (1 << 18, 1 << 21))
     assert small is not None
     assert large is not None
     assert large == (256, 256)
     assert small < large
     assert bytes_held(*small, widths, 128) <= 1 << 18
-    assert blocks_in(1024, 1024, widths, Scope(1 << 12, 128), choices) is None
+    assert blocks_in(1024, 1024, widths, BlockScope(1 << 12, 128), choices) is None
 
 
 def test_element_types_must_agree() -> None:

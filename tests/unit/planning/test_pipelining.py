@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program
-from penstock.passes.planning.pipelining import Loop, NestTime, Step, busy_of, time_of
+from penstock.passes.planning.pipelining import NestTime, TimedLoop, TimedStep, busy_of, time_of
 from penstock.runtime.simulator import simulate
 
 
-def round_of(latency: int, transfer: int, compute: int, store: int) -> tuple[Step, ...]:
+def round_of(latency: int, transfer: int, compute: int, store: int) -> tuple[TimedStep, ...]:
     return (
-        Step("load", transfer, "in", latency, writes=("x",), opens=("x",)),
-        Step("compute", compute, reads=("x",), writes=("y",), opens=("y",)),
-        Step("store", store, "out", latency, reads=("y",)),
+        TimedStep("load", transfer, "in", latency, writes=("x",), opens=("x",)),
+        TimedStep("compute", compute, reads=("x",), writes=("y",), opens=("y",)),
+        TimedStep("store", store, "out", latency, reads=("y",)),
     )
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, 1000])
 def test_with_enough_slots_a_loop_takes_fill_rounds_and_drain(rounds: int) -> None:
-    time = time_of([Loop(rounds, round_of(8, 40, 100, 30))], {"x": 2, "y": 2})
+    time = time_of([TimedLoop(rounds, round_of(8, 40, 100, 30))], {"x": 2, "y": 2})
     assert time.cycles == (48 + 100) + (rounds - 1) * 100 + 38
     assert time.limit == ("unit compute" if rounds > 7 else "latency")
 
@@ -32,22 +32,26 @@ def test_with_enough_slots_a_loop_takes_fill_rounds_and_drain(rounds: int) -> No
 @pytest.mark.parametrize("rounds", [1, 2, 7, 1000])
 def test_with_one_slot_everywhere_nothing_overlaps(rounds: int) -> None:
     body = (
-        Step("load", 40, "in", 8, writes=("x",), opens=("x",)),
-        Step("compute", 100, reads=("x",), writes=("x",)),
-        Step("store", 30, "out", 8, reads=("x",)),
+        TimedStep("load", 40, "in", 8, writes=("x",), opens=("x",)),
+        TimedStep("compute", 100, reads=("x",), writes=("x",)),
+        TimedStep("store", 30, "out", 8, reads=("x",)),
     )
-    time = time_of([Loop(rounds, body)])
+    time = time_of([TimedLoop(rounds, body)])
     assert time.cycles == rounds * (48 + 100 + 38)
 
 
 def test_an_inner_loop_runs_out_while_the_next_outer_round_begins() -> None:
-    inner = Loop(4, (Step("load", 40, "in", 8, writes=("x",), opens=("x",)), Step("compute", 100, reads=("x",))))
-    nest = [Loop(5, (inner, Step("store", 30, "out", 8)))]
+    inner = TimedLoop(
+        4, (TimedStep("load", 40, "in", 8, writes=("x",), opens=("x",)), TimedStep("compute", 100, reads=("x",)))
+    )
+    nest = [TimedLoop(5, (inner, TimedStep("store", 30, "out", 8)))]
     assert time_of(nest, {"x": 2}).cycles == 48 + 20 * 100
 
 
 def test_what_a_nest_asks_of_its_resources_is_summed_over_all_rounds() -> None:
-    nest = Loop(3, (Step("load", 10, "in", 5, outstanding=4, count=2), Loop(2, (Step("compute", 7),))))
+    nest = TimedLoop(
+        3, (TimedStep("load", 10, "in", 5, outstanding=4, count=2), TimedLoop(2, (TimedStep("compute", 7),)))
+    )
     assert busy_of(nest) == {"unit load": 3 * ceil(30 / 4), "bus in": 60, "unit compute": 42}
     assert NestTime(50, {"bus in": 40}).limit == "latency"
 
@@ -57,7 +61,7 @@ def test_what_a_nest_asks_of_its_resources_is_summed_over_all_rounds() -> None:
 UNITS = ("load", "compute", "store")
 
 
-def simulated(rounds: int, body: tuple[Step, ...], slots: dict[str, int], buses: dict[str, str]) -> int:
+def simulated(rounds: int, body: tuple[TimedStep, ...], slots: dict[str, int], buses: dict[str, str]) -> int:
     """The same loop as commands, each waiting for what wrote its slot, and for who read what it overwrites."""
     engines = {
         step.unit: Engine(step.unit, step.unit, buses[step.unit], step.latency, 0, step.outstanding)
@@ -109,11 +113,13 @@ def test_a_loop_takes_what_its_commands_take(
 ) -> None:
     body = round_of(*cycles)
     body = (
-        Step("load", cycles[1], "in", cycles[0], outstanding, writes=("x",), opens=("x",)),
+        TimedStep("load", cycles[1], "in", cycles[0], outstanding, writes=("x",), opens=("x",)),
         *body[1:],
     )
     slots = {"x": inputs, "y": results}
-    assert time_of([Loop(rounds, body)], slots).cycles == simulated(rounds, body, slots, {"load": "in", "store": "out"})
+    assert time_of([TimedLoop(rounds, body)], slots).cycles == simulated(
+        rounds, body, slots, {"load": "in", "store": "out"}
+    )
 
 
 @examples(60)
@@ -123,12 +129,12 @@ def test_a_shared_bus_is_followed_closely(
 ) -> None:
     latency, transfer, compute, store = cycles
     body = (
-        Step("load", transfer, "bus", latency, writes=("x",), opens=("x",)),
-        Step("compute", compute, reads=("x",), writes=("y",), opens=("y",)),
-        Step("store", store, "bus", latency, reads=("y",), leaves=True),
+        TimedStep("load", transfer, "bus", latency, writes=("x",), opens=("x",)),
+        TimedStep("compute", compute, reads=("x",), writes=("y",), opens=("y",)),
+        TimedStep("store", store, "bus", latency, reads=("y",), leaves=True),
     )
     slots = {"x": inputs, "y": results}
-    found = time_of([Loop(rounds, body)], slots).cycles
+    found = time_of([TimedLoop(rounds, body)], slots).cycles
     exact = simulated(rounds, body, slots, {"load": "bus", "store": "bus"})
     # Where two requests come at once the order of units decides, round after round; else they agree.
     assert 0.7 * exact <= found <= 1.4 * exact

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from penstock.passes.planning.traffic_bounds import (
-    Contraction,
+    ContractionKernel,
     ContractionOperand,
-    Index,
+    OperandIndex,
     best_tiling,
     square_root,
 )
@@ -36,16 +36,16 @@ LAYERS = {
 """ResNet-18: image, channels in and out, window, stride."""
 
 
-def convolution(image: int, channels: int, filters: int, window: int, stride: int) -> Contraction:
+def convolution(image: int, channels: int, filters: int, window: int, stride: int) -> ContractionKernel:
     """A convolution on VTA's blocks of 16, with as much padding as keeps its size."""
     size, before = image // stride, -((window - 1) // 2)
     extents = (size, size, filters // 16, 16, window, window, channels // 16, 16)
 
-    def index(*terms: tuple[int, int], first: int = 0, bound: int = 1 << 62) -> Index:
-        return Index(tuple(term for term in terms if extents[term[0]] > 1), first, bound)
+    def index(*terms: tuple[int, int], first: int = 0, bound: int = 1 << 62) -> OperandIndex:
+        return OperandIndex(tuple(term for term in terms if extents[term[0]] > 1), first, bound)
 
     rows, columns = (index((dim, stride), (dim + 4, 1), first=before, bound=image) for dim in (0, 1))
-    return Contraction(
+    return ContractionKernel(
         extents,
         (True,) * 4 + (False,) * 4,
         (
@@ -58,10 +58,10 @@ def convolution(image: int, channels: int, filters: int, window: int, stride: in
     )
 
 
-def product_of(m: int, n: int, k: int, *, width: int = 1, batch: int = 1) -> Contraction:
+def product_of(m: int, n: int, k: int, *, width: int = 1, batch: int = 1) -> ContractionKernel:
     """`batch` matrix products, with a scope for each operand."""
-    b, i, j, r = (Index(((dim, 1),)) for dim in range(4))
-    return Contraction(
+    b, i, j, r = (OperandIndex(((dim, 1),)) for dim in range(4))
+    return ContractionKernel(
         (batch, m, n, k),
         (True, True, True, False),
         (
@@ -122,7 +122,7 @@ def test_tiles_that_fit_no_scope_have_no_best() -> None:
 
 def test_a_block_is_not_cut_where_the_extent_is_a_multiple_of_it() -> None:
     whole = product_of(32, 32, 32)
-    blocked = Contraction(whole.extents, whole.parallel, whole.operands, {1: 16, 2: 16, 3: 16}, whole.fixed_bytes)
+    blocked = ContractionKernel(whole.extents, whole.parallel, whole.operands, {1: 16, 2: 16, 3: 16}, whole.fixed_bytes)
     room = {"a": 2 * 16 * 16, "b": 2 * 16 * 16, "c": 2 * 16 * 32}
     best, free = best_tiling(blocked, room), best_tiling(whole, room)
     assert best is not None
@@ -150,13 +150,15 @@ def test_no_tiling_that_is_walked_through_loads_less(
 
 def test_no_walk_over_a_convolution_loads_less() -> None:
     # y[h, o] += x[2h + r - 1, i] w[r, o, i]
-    whole = Contraction(
+    whole = ContractionKernel(
         (4, 2, 3, 2),
         (True, True, False, False),
         (
-            ContractionOperand("x", "a", (Index(((0, 2), (2, 1)), -1, 8), Index(((3, 1),))), 1, 1),
-            ContractionOperand("w", "b", (Index(((2, 1),)), Index(((1, 1),)), Index(((3, 1),))), 1, 1),
-            ContractionOperand("y", "c", (Index(((0, 1),)), Index(((1, 1),))), 1, 0),
+            ContractionOperand("x", "a", (OperandIndex(((0, 2), (2, 1)), -1, 8), OperandIndex(((3, 1),))), 1, 1),
+            ContractionOperand(
+                "w", "b", (OperandIndex(((2, 1),)), OperandIndex(((1, 1),)), OperandIndex(((3, 1),))), 1, 1
+            ),
+            ContractionOperand("y", "c", (OperandIndex(((0, 1),)), OperandIndex(((1, 1),))), 1, 0),
         ),
         {},
         8,
@@ -169,7 +171,7 @@ def test_no_walk_over_a_convolution_loads_less() -> None:
         assert (best.bytes if best else None) == (min(found) + whole.fixed_bytes if found else None)
 
 
-def _walks(whole: Contraction, capacity: Mapping[str, int]) -> Iterator[int | None]:
+def _walks(whole: ContractionKernel, capacity: Mapping[str, int]) -> Iterator[int | None]:
     """The bytes of the inputs in every tiling and order that keeps sums on chip; None where a tile does not fit."""
     divisors = [[size for size in range(1, extent + 1) if extent % size == 0] for extent in whole.extents]
     dims = range(len(whole.extents))
@@ -188,7 +190,7 @@ def _walks(whole: Contraction, capacity: Mapping[str, int]) -> Iterator[int | No
             yield _walk(whole, sizes, order)
 
 
-def _walk(whole: Contraction, sizes: tuple[int, ...], order: tuple[int, ...]) -> int:
+def _walk(whole: ContractionKernel, sizes: tuple[int, ...], order: tuple[int, ...]) -> int:
     moved = 0
     held: dict[int, tuple[int, ...]] = {}
     starts = [range(0, whole.extents[dim], sizes[dim]) for dim in order]
@@ -205,7 +207,12 @@ def _walk(whole: Contraction, sizes: tuple[int, ...], order: tuple[int, ...]) ->
 
 
 def _elements(
-    whole: Contraction, operand: ContractionOperand, corner: tuple[int, ...], sizes: tuple[int, ...], *, clip: bool
+    whole: ContractionKernel,
+    operand: ContractionOperand,
+    corner: tuple[int, ...],
+    sizes: tuple[int, ...],
+    *,
+    clip: bool,
 ) -> set[tuple[int, ...]]:
     found: set[tuple[int, ...]] = set()
     for point in product(*(range(start, start + size) for start, size in zip(corner, sizes, strict=True))):
@@ -264,11 +271,13 @@ def test_no_tiling_is_below_the_bound(m: int, n: int, k: int, room: int) -> None
 
 def test_what_is_no_product_of_two_operands_has_none() -> None:
     scaled = product_of(4, 4, 4)
-    alone = Contraction(
+    alone = ContractionKernel(
         (4, 4, 4, 4),
         (True, True, False, False),
         (
-            ContractionOperand("a", "a", (Index(((0, 1),)), Index(((2, 1),)), Index(((3, 1),))), 1, 1),
+            ContractionOperand(
+                "a", "a", (OperandIndex(((0, 1),)), OperandIndex(((2, 1),)), OperandIndex(((3, 1),))), 1, 1
+            ),
             *scaled.operands[1:],
         ),
         {},
