@@ -17,7 +17,7 @@ from math import lcm
 
 from penstock.passes.planning.conflicts import Conflicts
 from penstock.passes.planning.one_pass import Order, by_conflicts, by_size, by_start
-from penstock.passes.planning.problem import Limits, Outcome, PlanError, Problem, lower_bound
+from penstock.passes.planning.problem import Limits, Outcome, PlanError, Problem, first_gap, lower_bound
 
 
 @dataclass
@@ -64,25 +64,16 @@ def _planner(name: str, order: Order) -> Callable[[Problem, Limits], Outcome]:
         conflicts = Conflicts(problem)
         offsets = [0 if buffer.offset is None else buffer.offset for buffer in problem.buffers]
         # A partition is static: what is fixed keeps its bytes for ever.
-        taken = sorted((b.offset, b.offset + b.size) for b in problem.buffers if b.offset is not None and b.size)
+        taken = [(b.offset, b.offset + b.size) for b in problem.buffers if b.offset is not None and b.size]
         for partition in partitions(conflicts, order):
-            start = _first_gap(partition, taken)
-            taken = sorted([*taken, (start, start + partition.size)])
+            start = first_gap(taken, partition.size, partition.alignment)
+            taken.append((start, start + partition.size))
             for number in partition.buffers:
                 offsets[number] = start
         return Outcome(conflicts.plan(offsets), lower_bound(problem), steps=len(problem.buffers))
 
     plan.__doc__ = f"Colours taken in this order: {order.__doc__} Raises PlanError where a buffer has to lie in a bank."
     return plan
-
-
-def _first_gap(partition: Partition, taken: list[tuple[int, int]]) -> int:
-    start = 0
-    for low, high in taken:
-        if start + partition.size <= low:
-            break
-        start = max(start, -(-high // partition.alignment) * partition.alignment)
-    return start
 
 
 color_by_size = _planner("color-by-size", by_size)

@@ -39,7 +39,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _GAP = re.compile(r"(-?[0-9]+)-(-?[0-9]+)(?:@([0-9]+):([0-9]+))?")
 _CAPACITY = re.compile(r".+\.([0-9]+)\.csv", re.IGNORECASE)
 _DIGITS = 18
-"""Of a number: what has more is no place, time or size of anything."""
+"""Of a number: what has more is no offset, time or size of anything."""
 
 
 def capacity_in(name: str) -> int | None:
@@ -69,58 +69,70 @@ def parse_csv(
     """
     The problem in a text, and the plan in its column `offset`, which lacks the buffers that have none there.
 
-    With `fixed` these places are given by hand: they are part of the problem. Raises UserError, placed as
+    With `fixed` these offsets are given by hand: they are part of the problem. Raises UserError, placed as
     `name:row:column`, for whatever is no such problem, and for a buffer that is larger than the capacity.
     """
     if not text.strip():
         raise UserError("the file is empty", loc=name, notes=["its first line is a header: id,lower,upper,size"])
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    rows = [_Row(name, number, _cells(line, f"{name}:{number}")) for number, line in lines]
-    header = _header(rows[0])
+    first, *rows = [_Row(name, number, _cells(line, f"{name}:{number}")) for number, line in lines]
+    header = _header(first)
     if capacity is not None and capacity < 1:
         raise UserError(f"the capacity is {capacity} bytes", loc=name, notes=["it is a positive number of bytes"])
-    reader = _Reader(header, capacity, bank_size)
     buffers: list[Buffer] = []
     offsets: dict[str, int] = {}
-    seen: dict[str, int] = {}
-    for row in rows[1:]:
-        buffer, offset = reader.buffer(row)
+    seen: dict[str, _Row] = {}
+    for row in rows:
+        row.header = header
+        buffer, offset = _buffer(row, capacity, bank_size)
         if buffer.id in seen:
-            raise reader.fault(
-                row, "id", f'two buffers have the id "{buffer.id}"', f"the first is in line {seen[buffer.id]}"
-            )
-        seen[buffer.id] = row.line
+            note = f"the first is in line {seen[buffer.id].line}"
+            raise row.fault("id", f'two buffers have the id "{buffer.id}"', note)
+        seen[buffer.id] = row
         if offset is not None:
             offsets[buffer.id] = offset
             buffer = replace(buffer, offset=offset) if fixed else buffer
         buffers.append(buffer)
     problem = Problem(tuple(buffers), capacity, bank_size)
-    if fixed:
-        _check_fixed(problem, reader, {row.line: row for row in rows}, seen)
+    held = tuple(buffer for buffer in buffers if buffer.offset is not None)
+    for conflict in conflicts(replace(problem, buffers=held), Plan(offsets)) if fixed else ():
+        # The first offset given by hand that breaks a rule together with those above it.
+        *others, last = conflict.buffers
+        notes = [f"buffer {id} is fixed in line {seen[id].line}" for id in others]
+        raise seen[last].fault("offset", conflict.message, *notes)
     return problem, Plan(offsets)
 
 
-def _check_fixed(problem: Problem, reader: _Reader, rows: dict[int, _Row], lines: dict[str, int]) -> None:
-    """Raise UserError at the first place given by hand that breaks a rule together with those above it."""
-    held = tuple(buffer for buffer in problem.buffers if buffer.offset is not None)
-    places = Plan({buffer.id: buffer.offset for buffer in held if buffer.offset is not None})
-    for conflict in conflicts(replace(problem, buffers=held), places):
-        others = [f"buffer {id} is fixed in line {lines[id]}" for id in conflict.buffers[:-1]]
-        raise reader.fault(rows[lines[conflict.buffers[-1]]], "offset", conflict.message, *others)
-
-
-@dataclass(frozen=True)
+@dataclass
 class _Row:
     """A line of the file: its cells, each with the column of its first character."""
 
     file: str
     line: int
     cells: list[tuple[str, int]]
+    header: Sequence[str] = ()
 
     def place(self, index: int) -> str:
         """Of a cell; of the end of the line for one that is missing."""
         at = self.cells[min(index, len(self.cells) - 1)][1]
         return f"{self.file}:{self.line}:{at}"
+
+    def text(self, column: str) -> str:
+        return self.cells[self.header.index(column)][0] if column in self.header else ""
+
+    def integer(self, column: str) -> int:
+        text = self.text(column)
+        if not _INTEGER.fullmatch(text):
+            raise self.fault(column, f'"{text}" is no integer, in the column "{column}"')
+        if len(text) > _DIGITS:
+            raise self.fault(column, f'the number in the column "{column}" has more than {_DIGITS} digits')
+        return int(text)
+
+    def optional(self, column: str) -> int | None:
+        return self.integer(column) if self.text(column) else None
+
+    def fault(self, column: str, message: str, *notes: str) -> UserError:
+        return UserError(message, loc=self.place(self.header.index(column)), notes=notes)
 
 
 def _cells(line: str, place: str) -> list[tuple[str, int]]:
@@ -161,118 +173,87 @@ def _header(row: _Row) -> list[str]:
     return header
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Turns rows under one header into buffers."""
+def _buffer(row: _Row, capacity: int | None, bank_size: int | None) -> tuple[Buffer, int | None]:
+    """The buffer of a row, free to lie anywhere, and its offset if the row has one."""
+    if len(row.cells) != len(row.header):
+        message = f"{len(row.cells)} values stand under {len(row.header)} columns"
+        raise UserError(message, loc=row.place(len(row.header)), notes=[f"the columns are {', '.join(row.header)}"])
+    id = row.text("id")
+    if not id:
+        raise row.fault("id", "a buffer has no id")
+    size = row.integer("size")
+    if size < 1:
+        raise row.fault("size", f"buffer {id} has {size} bytes", "a size is a positive number of bytes")
+    if capacity is not None and size > capacity:
+        message = f"buffer {id} of {size} bytes is larger than the capacity of {capacity}"
+        raise row.fault("size", message, "the capacity comes from --capacity, or else from the file name")
+    given = row.optional("alignment")
+    alignment = 1 if given is None else given
+    if alignment < 1 or alignment & (alignment - 1):
+        raise row.fault("alignment", f"the alignment {alignment} of buffer {id} is no power of two")
+    intervals, windows = _life(row, id, size)
+    banks = _banks(row, id, size, bank_size)
+    hint, offset = row.optional("hint"), row.optional("offset")
+    for column, value in (("hint", hint), ("offset", offset)):
+        if value is not None and value < 0:
+            raise row.fault(column, f"the {column} {value} of buffer {id} lies before the memory")
+    return Buffer(id, intervals, size, alignment, windows=windows, banks=banks, hint=hint), offset
 
-    header: list[str]
-    capacity: int | None
-    bank_size: int | None
 
-    def buffer(self, row: _Row) -> tuple[Buffer, int | None]:
-        """The buffer of a row, free to lie anywhere, and its offset if the row has one."""
-        if len(row.cells) != len(self.header):
-            message = f"{len(row.cells)} values stand under {len(self.header)} columns"
-            raise UserError(
-                message, loc=row.place(len(self.header)), notes=[f"the columns are {', '.join(self.header)}"]
-            )
-        id = self.text(row, "id")
-        if not id:
-            raise self.fault(row, "id", "a buffer has no id")
-        size = self.integer(row, "size")
-        if size < 1:
-            raise self.fault(row, "size", f"buffer {id} has {size} bytes", "a size is a positive number of bytes")
-        if self.capacity is not None and size > self.capacity:
-            message = f"buffer {id} of {size} bytes is larger than the capacity of {self.capacity}"
-            raise self.fault(row, "size", message, "the capacity comes from --capacity, or else from the file name")
-        given = self.optional(row, "alignment")
-        alignment = 1 if given is None else given
-        if alignment < 1 or alignment & (alignment - 1):
-            message = f"the alignment {alignment} of buffer {id} is no power of two"
-            raise self.fault(row, "alignment", message)
-        intervals, windows = self.life(row, id, size)
-        banks = self.banks(row, id, size)
-        hint, offset = self.place(row, id, "hint"), self.place(row, id, "offset")
-        return Buffer(id, intervals, size, alignment, windows=windows, banks=banks, hint=hint), offset
+def _life(row: _Row, id: str, size: int) -> tuple[tuple[Interval, ...], tuple[Window, ...]]:
+    """When the buffer is alive; and which bytes of it, if that is not always all."""
+    last, beyond = ("upper", 0) if "upper" in row.header else ("end", 1)
+    lower, upper = row.integer("lower"), row.integer(last) + beyond
+    if lower >= upper:
+        never = f"buffer {id} is never alive: lower {lower}, {last} {upper - beyond}"
+        raise row.fault(last, never, "it is alive in [lower, upper)")
+    whole = (0, size)
+    pieces: list[tuple[Interval, Window]] = []
+    now = lower
+    for (start, end), window in sorted(_gaps(row, id, size, beyond)):
+        if not lower <= start < end <= upper:
+            message = f"the gap {start}-{end - beyond} of buffer {id} is not within its life, [{lower}, {upper})"
+            raise row.fault("gaps", message)
+        if start < now:
+            raise row.fault("gaps", f"the gap {start}-{end - beyond} of buffer {id} overlaps another one")
+        pieces += [((now, start), whole)] if now < start else []
+        pieces += [((start, end), window)] if window[0] < window[1] else []
+        now = end
+    pieces += [((now, upper), whole)] if now < upper else []
+    if not pieces:
+        raise row.fault("gaps", f"buffer {id} is never alive: gaps cover all of its life")
+    intervals, windows = zip(*_joined(pieces), strict=True)
+    return intervals, windows if any(window != whole for window in windows) else ()
 
-    def life(self, row: _Row, id: str, size: int) -> tuple[tuple[Interval, ...], tuple[Window, ...]]:
-        """When the buffer is alive; and which bytes of it, if that is not always all."""
-        last = "upper" if "upper" in self.header else "end"
-        beyond = 1 if last == "end" else 0
-        lower, upper = self.integer(row, "lower"), self.integer(row, last) + beyond
-        if lower >= upper:
-            never = f"lower {lower}, upper {upper}" if not beyond else f"lower {lower}, end {upper - 1}"
-            raise self.fault(row, last, f"buffer {id} is never alive: {never}", "it is alive in [lower, upper)")
-        whole = (0, size)
-        pieces: list[tuple[Interval, Window]] = []
-        now = lower
-        for (start, end), window in sorted(self.gaps(row, id, size, beyond)):
-            if not lower <= start < end <= upper:
-                message = f"the gap {start}-{end - beyond} of buffer {id} is not within its life, [{lower}, {upper})"
-                raise self.fault(row, "gaps", message)
-            if start < now:
-                raise self.fault(row, "gaps", f"the gap {start}-{end - beyond} of buffer {id} overlaps another one")
-            pieces += [((now, start), whole)] if now < start else []
-            pieces += [((start, end), window)] if window[0] < window[1] else []
-            now = end
-        pieces += [((now, upper), whole)] if now < upper else []
-        if not pieces:
-            raise self.fault(row, "gaps", f"buffer {id} is never alive: gaps cover all of its life")
-        pieces = _joined(pieces)
-        intervals, windows = tuple(piece[0] for piece in pieces), tuple(piece[1] for piece in pieces)
-        return intervals, windows if any(window != whole for window in windows) else ()
 
-    def gaps(self, row: _Row, id: str, size: int, beyond: int) -> list[tuple[Interval, Window]]:
-        """Spans of time, each with the bytes that live on in it; none is the window (0, 0)."""
-        found: list[tuple[Interval, Window]] = []
-        for word in self.text(row, "gaps").split():
-            gap = _GAP.fullmatch(word)
-            if gap is None or len(word) > 4 * _DIGITS:
-                note = "a gap is 4-6, or 4-6@0:64 where the bytes [0, 64) live on; blanks stand between gaps"
-                raise self.fault(row, "gaps", f'"{word}" is no gap', note)
-            window = (int(gap[3]), int(gap[4])) if gap[3] is not None else (0, 0)
-            if gap[3] is not None and not window[0] < window[1] <= size:
-                message = f"the bytes {window[0]}:{window[1]} of a gap are not within the {size} of buffer {id}"
-                raise self.fault(row, "gaps", message)
-            found.append(((int(gap[1]), int(gap[2]) + beyond), window))
-        return found
+def _gaps(row: _Row, id: str, size: int, beyond: int) -> list[tuple[Interval, Window]]:
+    """Spans of time, each with the bytes that live on in it; none is the window (0, 0)."""
+    found: list[tuple[Interval, Window]] = []
+    for word in row.text("gaps").split():
+        gap = _GAP.fullmatch(word)
+        if gap is None or len(word) > 4 * _DIGITS:
+            note = "a gap is 4-6, or 4-6@0:64 where the bytes [0, 64) live on; blanks stand between gaps"
+            raise row.fault("gaps", f'"{word}" is no gap', note)
+        window = (int(gap[3]), int(gap[4])) if gap[3] is not None else (0, 0)
+        if gap[3] is not None and not window[0] < window[1] <= size:
+            message = f"the bytes {window[0]}:{window[1]} of a gap are not within the {size} of buffer {id}"
+            raise row.fault("gaps", message)
+        found.append(((int(gap[1]), int(gap[2]) + beyond), window))
+    return found
 
-    def banks(self, row: _Row, id: str, size: int) -> tuple[int, ...] | None:
-        words = self.text(row, "banks").split()
-        if not words:
-            return None
-        if not all(word.isascii() and word.isdecimal() and len(word) <= _DIGITS for word in words):
-            raise self.fault(row, "banks", f'"{" ".join(words)}" are no banks', "banks are numbers from 0: 0 2")
-        if self.bank_size is None:
-            message = f"buffer {id} lies in banks, and nothing says how large they are"
-            raise self.fault(row, "banks", message, "give the bytes of a bank: --bank-size BYTES")
-        if size > self.bank_size:
-            message = f"buffer {id} of {size} bytes is larger than a bank of {self.bank_size}"
-            raise self.fault(row, "size", message)
-        return tuple(sorted({int(word) for word in words}))
 
-    def place(self, row: _Row, id: str, column: str) -> int | None:
-        place = self.optional(row, column)
-        if place is not None and place < 0:
-            raise self.fault(row, column, f"the {column} {place} of buffer {id} lies before the memory")
-        return place
-
-    def text(self, row: _Row, column: str) -> str:
-        return row.cells[self.header.index(column)][0] if column in self.header else ""
-
-    def integer(self, row: _Row, column: str) -> int:
-        text = self.text(row, column)
-        if not _INTEGER.fullmatch(text):
-            raise self.fault(row, column, f'"{text}" is no integer, in the column "{column}"')
-        if len(text) > _DIGITS:
-            raise self.fault(row, column, f'the number in the column "{column}" has more than {_DIGITS} digits')
-        return int(text)
-
-    def optional(self, row: _Row, column: str) -> int | None:
-        return self.integer(row, column) if self.text(row, column) else None
-
-    def fault(self, row: _Row, column: str, message: str, *notes: str) -> UserError:
-        return UserError(message, loc=row.place(self.header.index(column)), notes=notes)
+def _banks(row: _Row, id: str, size: int, bank_size: int | None) -> tuple[int, ...] | None:
+    words = row.text("banks").split()
+    if not words:
+        return None
+    if not all(word.isascii() and word.isdecimal() and len(word) <= _DIGITS for word in words):
+        raise row.fault("banks", f'"{" ".join(words)}" are no banks', "banks are numbers from 0: 0 2")
+    if bank_size is None:
+        message = f"buffer {id} lies in banks, and nothing says how large they are"
+        raise row.fault("banks", message, "give the bytes of a bank: --bank-size BYTES")
+    if size > bank_size:
+        raise row.fault("size", f"buffer {id} of {size} bytes is larger than a bank of {bank_size}")
+    return tuple(sorted({int(word) for word in words}))
 
 
 def _joined(pieces: Sequence[tuple[Interval, Window]]) -> list[tuple[Interval, Window]]:

@@ -237,6 +237,16 @@ def height(problem: Problem, plan: Plan) -> int:
     return max((plan.offsets[buffer.id] + buffer.size for buffer in problem.buffers), default=0)
 
 
+def first_gap(taken: Iterable[tuple[int, int]], size: int, alignment: int) -> int:
+    """The lowest offset, a multiple of the alignment, at which `size` bytes fit between or after those taken."""
+    offset = 0
+    for start, end in sorted(taken):
+        if offset + size <= start:
+            break
+        offset = max(offset, -(-end // alignment) * alignment)
+    return offset
+
+
 def live_sums(problem: Problem) -> list[tuple[int, int]]:
     """The bytes alive from each moment at which that changes, as (moment, bytes), ascending."""
     changes: dict[int, int] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, ResidentRun, Tensor, counted
 from penstock.passes.planning.on_chip.registry import Options
 from penstock.passes.planning.on_chip.selection import forced, saved, stretches, unconstrained_bytes
-from penstock.passes.planning.problem import PlanError
+from penstock.passes.planning.problem import PlanError, first_gap
 
 OutputKind = tuple[str, tuple[str, ...]]
 """What made an output and its shape, and the same of the outputs before it."""
@@ -177,22 +177,12 @@ class _Execution:
             sizes.append((block, problem.workspace_alignment))
         places: list[int] = []
         for size, alignment in sizes:
-            offset = _first_fit(taken, size, alignment)
+            offset = first_gap(taken, size, alignment)
             if offset + size > problem.capacity:
                 return None
             places.append(offset)
             taken.append((offset, offset + size))
         return places
-
-
-def _first_fit(taken: list[tuple[int, int]], size: int, alignment: int) -> int:
-    """The lowest offset at which a size fits between or after what is taken."""
-    offset = 0
-    for start, end in sorted(taken):
-        if offset + size <= start:
-            break
-        offset = max(offset, -(-end // alignment) * alignment)
-    return offset
 
 
 def _experience(tensor: Tensor) -> Experience:
