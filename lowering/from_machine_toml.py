@@ -8,7 +8,7 @@ The schema is in `penstock.lowering.machine_file`, the behaviour of intrinsics i
 is the base, in which
 
 1. the keys of `[machine]`, of `[sources]`, and of each part that has the name of one of the base (a queue: the ends)
-   replace those of the base; a `source` or `assumed` replaces either,
+   replace those of the base; a `source` or `assumed` covers the numbers beside it, and those of the base keep theirs,
 2. a part of the base with `remove = true` is left out,
 3. all other parts come after those of their kind.
 """
@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import cast
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.machine_file import COVERS, FaultLog, MachineFile
+from penstock.lowering.machine_file import COVERS, EXTENDS, MACHINE_KEYS, PART_KINDS, FaultLog, MachineFile
 from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import Positions, locate
 
@@ -106,6 +107,7 @@ def load_machine(name_or_path: str) -> TargetOp:
 
 
 Document = dict[str, object]
+Table = Mapping[str, object]
 
 
 def _parse(file: str, text: str, extending: tuple[str, ...] = ()) -> tuple[Document, Positions]:
@@ -119,11 +121,19 @@ def _parse(file: str, text: str, extending: tuple[str, ...] = ()) -> tuple[Docum
     except tomllib.TOMLDecodeError as error:
         raise _syntax_fault(file, text, error) from None
     positions = locate(text, file, len(extending))
-    machine = document.get("machine")
-    if not isinstance(machine, dict) or "extends" not in machine:
+    machine = cast(object, document.get("machine"))
+    if not isinstance(machine, dict):
         return document, positions
-    name = cast(Document, machine).pop("extends")
-    loc = str(positions.value(("machine", "extends")))
+    if EXTENDS not in machine:
+        hint = f'did you mean "{EXTENDS}"?'
+        for key in cast(Document, machine):
+            # Without its base nothing of the file makes sense.
+            if key not in MACHINE_KEYS and did_you_mean(key, (EXTENDS, *MACHINE_KEYS, *COVERS)) == hint:
+                loc = str(positions.key(("machine", key)))
+                raise UserError(f'unknown key "{key}" in [machine]', loc=loc, notes=[hint])
+        return document, positions
+    name = cast(Document, machine).pop(EXTENDS)
+    loc = str(positions.value(("machine", EXTENDS)))
     if not isinstance(name, str):
         raise UserError("extends must be the name or the path of a machine", loc=loc)
     try:
@@ -142,23 +152,24 @@ def _extend(base: Document, base_positions: Positions, own: Document, positions:
     paths: dict[KeyPath, KeyPath] = {}
     for kind, value in own.items():
         old = extended.get(kind)
-        if isinstance(value, dict) and isinstance(old, dict):
-            extended[kind] = _with_keys(cast(Document, old), cast(Document, value))
+        if isinstance(value, dict) and isinstance(old, Mapping):
+            extended[kind] = _over(cast(Table, old), cast(Document, value))
         elif isinstance(value, list) and isinstance(old, list):
-            parts = cast(list[Document | None], [*old])
-            identities = [_identity(part) if isinstance(part, dict) else None for part in parts]
-            for place, part in enumerate(cast(list[Document], value)):
-                if not isinstance(part, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-                    parts.append(part)  # is refused when it is read
-                    continue
+            parts = cast(list[object], [*old])
+            identities = [_identity(part) for part in parts]
+            for number, part in enumerate(cast(list[object], value)):
                 identity = _identity(part)
-                at = identities.index(identity) if identity in identities else len(parts)
-                paths[kind, place] = kind, at
-                if at < len(identities) and part.get("remove") is True:
-                    parts[at] = None
+                at = identities.index(identity) if identity in identities and identity is not None else len(parts)
+                paths[kind, number] = kind, at
+                table = cast(Document, part)
+                if at == len(parts):
+                    parts.append(table)  # what is no table is refused when it is read
                 else:
-                    parts[at : at + 1] = [_with_keys((parts[at] if at < len(identities) else None) or {}, part)]
+                    parts[at] = None if table.get("remove") is True else _over(cast(Table, parts[at] or {}), table)
             extended[kind] = parts
+        elif kind in PART_KINDS and isinstance(value, dict):
+            message = f"a machine may have more than one {kind}: write [[{kind}]]"
+            raise UserError(message, loc=str(positions.key((kind,))))
         else:
             extended[kind] = value
     for old, new in ((base_positions.keys, positions.keys), (base_positions.values, positions.values)):
@@ -167,14 +178,16 @@ def _extend(base: Document, base_positions: Positions, own: Document, positions:
 
 
 def _identity(part: object) -> object:
-    """What a part is known by: its name, or the ends of a queue."""
-    table = cast(Document, part) if isinstance(part, dict) else {}
+    """What a part is known by: its name, or the ends of a queue; None for what is no table."""
+    if not isinstance(part, Mapping):
+        return None
+    table = cast(Table, part)
     return table.get("name") or (table.get("from"), table.get("to"))
 
 
-def _with_keys(base: Document, own: Document) -> Document:
-    covered = any(key in own for key in COVERS)
-    return {key: value for key, value in base.items() if not (covered and key in COVERS)} | own
+def _over(base: Table, own: Document) -> Table:
+    """A table of the base under one of `own`."""
+    return ChainMap(own, *(cast(list[Document], base.maps) if isinstance(base, ChainMap) else [cast(Document, base)]))
 
 
 def _syntax_fault(file: str, text: str, error: tomllib.TOMLDecodeError) -> UserError:
@@ -184,4 +197,6 @@ def _syntax_fault(file: str, text: str, error: tomllib.TOMLDecodeError) -> UserE
     if place is not None and place.group(1) is not None:
         line, column = int(place.group(1)), int(place.group(2))
     what = _PLACE.sub("", message)
-    return UserError(f"not TOML: {what}", loc=f"{file}:{line}:{column}")
+    single = re.search(rf"^\[({'|'.join(PART_KINDS)})\]", text, re.MULTILINE)
+    notes = [f"a machine may have more than one {single[1]}: write [[{single[1]}]]"] if single is not None else []
+    return UserError(f"not TOML: {what}", loc=f"{file}:{line}:{column}", notes=notes)

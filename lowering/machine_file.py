@@ -12,8 +12,10 @@ explains the arithmetic.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -61,6 +63,7 @@ PART_KINDS: dict[str, type[MachinePart]] = {
 """The kinds of parts by the name of their table, in the order in which the target lists them."""
 
 ASSUMED = "assumed"
+EXTENDS = "extends"
 COVERS = ("source", ASSUMED)
 """The keys that every table may have, and a number written as a table."""
 WHOLE_TABLE = "all"
@@ -69,19 +72,20 @@ WHOLE_TABLE = "all"
 _TOP_LEVEL = ("machine", "sources", *PART_KINDS)
 _BEHAVIOUR_KEYS = ("behaviour", "operands", "shape")
 _BEHAVIOUR_PROPERTIES = ("operand_names", "strides", "dims", "shape")
-_OPERAND_KEYS = ("name", "scope", "dtype", "role", "strides")
 _ROLES = {"in": "reads it", "out": "writes it without reading", "inout": "reads and writes it"}
 """The roles of an operand, and what a behaviour does with one."""
 
 _MAX = (1 << 63) - 1
-_TYPE_WORDS = (
-    (bool, "a boolean"),
-    (int, "an integer"),
-    (float, "a fraction"),
-    (str, "a string"),
-    (list, "a list"),
-    (dict, "a table"),
-)
+_WORDS: dict[type, str] = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a fraction",
+    str: "a string",
+    list: "a list",
+    Mapping: "a table",
+}
+
+T = TypeVar("T")
 
 
 # Values
@@ -93,46 +97,46 @@ class ValueFault(Exception):
 
 def _word_for(value: object) -> str:
     """What a TOML value is, in words."""
-    return next((word for kind, word in _TYPE_WORDS if isinstance(value, kind)), "a date")
+    return next((word for kind, word in _WORDS.items() if isinstance(value, kind)), "a date")
+
+
+def _expect(kind: type[T], value: object) -> T:
+    """A value that must be of this kind."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueFault(f"must be {_WORDS[kind]}, but is {_word_for(value)}")
+    return value
 
 
 def _read_integer(value: object) -> int:
     """A whole number of 64 bits."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueFault(f"must be an integer, but is {_word_for(value)}")
-    if abs(value) > _MAX:
-        raise ValueFault(f"must fit into 64 bits, but is {value}")
-    return value
+    number = _expect(int, value)
+    if abs(number) > _MAX:
+        raise ValueFault(f"must fit into 64 bits, but is {number}")
+    return number
 
 
 def _read_list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise ValueFault(f"must be a list, but is {_word_for(value)}")
-    return cast(list[object], value)
+    return cast(list[object], _expect(list, value))
 
 
-def _read_table(value: object) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise ValueFault(f"must be a table, but is {_word_for(value)}")
-    return cast(dict[str, object], value)
+def _read_table(value: object) -> Mapping[str, object]:
+    return cast(Mapping[str, object], _expect(Mapping, value))
 
 
 def _read_string(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueFault(f"must be a string, but is {_word_for(value)}")
-    return value
+    return _expect(str, value)
 
 
 def _read_name(value: object) -> str:
     """A name of a part: an identifier."""
-    text = _read_string(value)
+    text = _expect(str, value)
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
         raise ValueFault(f'must be letters, digits and "_", but is "{text}"')
     return text
 
 
 def _read_choice(value: object, choices: Collection[str]) -> str:
-    text = _read_string(value)
+    text = _expect(str, value)
     if text not in choices:
         raise ValueFault(f'must be one of {", ".join(choices)}, but is "{text}"')
     return text
@@ -140,7 +144,7 @@ def _read_choice(value: object, choices: Collection[str]) -> str:
 
 def _read_type(value: object) -> Attribute:
     """An element type."""
-    text = _read_string(value)
+    text = _expect(str, value)
     found = scalar_type(text)
     if found is None:
         raise ValueFault(f'has the unknown element type "{text}"')
@@ -157,7 +161,7 @@ def _read_extents(value: object) -> list[int]:
     return extents
 
 
-def _conversion(value: object) -> Attribute:
+def _read_conversion(value: object) -> Attribute:
     entries = _read_table(value)
     if sorted(entries) != ["from", "rule", "to"]:
         raise ValueFault("must have exactly the keys from, to and rule")
@@ -165,64 +169,46 @@ def _conversion(value: object) -> Attribute:
     return DictionaryAttr({"from": _read_type(entries["from"]), "to": _read_type(entries["to"]), "rule": rule})
 
 
-def _integer(value: object) -> Attribute:
-    return IntegerAttr(_read_integer(value), i64)
+@dataclass(frozen=True)
+class Key:
+    """A key of a table that is a property."""
 
-
-def _integers(value: object) -> Attribute:
-    return DenseArrayBase.from_list(i64, [_read_integer(each) for each in _read_list(value)])
-
-
-def _string(value: object) -> Attribute:
-    return StringAttr(_read_string(value))
-
-
-def _name(value: object) -> Attribute:
-    return StringAttr(_read_name(value))
-
-
-def _symbol(value: object) -> Attribute:
-    return SymbolRefAttr(_read_name(value))
-
-
-def _symbols(value: object) -> Attribute:
-    return ArrayAttr(SymbolRefAttr(_read_name(each)) for each in _read_list(value))
-
-
-def _types(value: object) -> Attribute:
-    return ArrayAttr(_read_type(each) for each in _read_list(value))
-
-
-Reader = Callable[[object], Attribute]
-"""How the value of a key becomes a property."""
-
-_READERS: dict[type[Attribute], Reader] = {
-    IntegerAttr: _integer,
-    DenseArrayBase: _integers,
-    StringAttr: _string,
-    SymbolRefAttr: _symbol,
-    ArrayAttr: _symbols,
-    DictionaryAttr: _conversion,
-}
-"""The readers of properties, by the attributes that the operations declare."""
-_NAMED_READERS: dict[str, Reader] = {"name": _name, "dtypes": _types}
-"""The readers of keys that say more than the declared attribute."""
-_STAND_INS: dict[Reader, object] = {_integer: 1, _integers: [], _string: "", _symbol: "_", _symbols: [], _types: []}
-"""Values for where the file has no usable one, so that the rest can be checked."""
-
-
-class Key(NamedTuple):
-    """A key of a table: how its value is read, whether it must be there, and whether its numbers need a source."""
-
-    read: Reader
+    read: Callable[[object], Attribute]
+    """Makes the property of its value."""
+    stand_in: object
+    """A value for where the file has no usable one, so that the rest can be checked."""
+    is_number: bool = False
+    """Whether it needs a source."""
     required: bool = True
 
-    @property
-    def is_number(self) -> bool:
-        return self.read in (_integer, _integers)
 
+_KEYS: dict[type[Attribute], Key] = {
+    IntegerAttr: Key(lambda value: IntegerAttr(_read_integer(value), i64), 1, is_number=True),
+    DenseArrayBase: Key(
+        lambda value: DenseArrayBase.from_list(i64, [_read_integer(each) for each in _read_list(value)]),
+        [],
+        is_number=True,
+    ),
+    StringAttr: Key(lambda value: StringAttr(_read_string(value)), ""),
+    SymbolRefAttr: Key(lambda value: SymbolRefAttr(_read_name(value)), "_"),
+    ArrayAttr: Key(lambda value: ArrayAttr(SymbolRefAttr(_read_name(each)) for each in _read_list(value)), []),
+    DictionaryAttr: Key(_read_conversion, {}),
+}
+"""The keys by the attributes that the operations declare for them."""
+_NAMED_KEYS: dict[str, Key] = {
+    "name": Key(lambda value: StringAttr(_read_name(value)), "_"),
+    "dtypes": Key(lambda value: ArrayAttr(_read_type(each) for each in _read_list(value)), []),
+}
+"""The keys that say more than the declared attribute."""
+MACHINE_KEYS = {"name": _KEYS[StringAttr], "freq_mhz": _KEYS[IntegerAttr]}
 
-_MACHINE_KEYS = {"name": Key(_string), "freq_mhz": Key(_integer)}
+_OPERAND_READERS: dict[str, Callable[[object], Any]] = {
+    "name": _read_name,
+    "scope": _read_name,
+    "dtype": _read_type,
+    "role": lambda value: _read_choice(value, _ROLES),
+    "strides": lambda value: _read_choice(value, STRIDES),
+}
 
 
 def _part_keys(kind: type[MachinePart]) -> dict[str, Key]:
@@ -234,7 +220,8 @@ def _part_keys(kind: type[MachinePart]) -> dict[str, Key]:
             continue
         key = "name" if name == "sym_name" else name
         base = next(iter(declared.constr.get_bases() or ()))
-        keys[key] = Key(_NAMED_READERS.get(key) or _READERS[base], not isinstance(declared, OptionalDef))
+        found = _NAMED_KEYS.get(key) or _KEYS[base]
+        keys[key] = replace(found, required=not isinstance(declared, OptionalDef))
     return keys
 
 
@@ -258,6 +245,14 @@ class FaultLog:
         position = self.positions.value(path)
         self._add(path, position._replace(column=position.column + offset), message, notes)
 
+    def read(self, path: Path, label: str, read: Callable[[object], T], value: object) -> T | None:
+        """What `read` makes of the value at `path`; None, logged, where it refuses it."""
+        try:
+            return read(value)
+        except ValueFault as fault:
+            self.at_value(path, f"{label} {fault}")
+            return None
+
     def unknown_key(self, path: Path, title: str, known: Collection[str], *, listed: bool = True) -> None:
         """A key that a table or value called `title` does not have."""
         note = did_you_mean(str(path[-1]), known) or (f"the keys of {title} are {', '.join(known)}" if listed else None)
@@ -272,6 +267,10 @@ class FaultLog:
         """Whether a fault was found at `path` or inside of it."""
         return any(bad[: len(path)] == path for bad in self._bad)
 
+    def has_fault_at(self, path: Path) -> bool:
+        """Whether a fault was found at `path` itself."""
+        return path in self._bad
+
     def location(self, path: Path) -> FileLineColLoc:
         """The location of the table at `path`."""
         position = self.positions.key(path)
@@ -285,11 +284,12 @@ class FaultLog:
 # Tables
 
 
-class Table:
+class PartTable:
     """
     A table of the file at `path`, written as `title` in messages.
 
-    Reading a number from it notes in `origin` where the number comes from.
+    Reading a number from it notes in `origin` where the number comes from. In a table that overrides one of a base, a
+    `ChainMap`, a number keeps the origin of the table that it is written in.
     """
 
     def __init__(self, log: FaultLog, path: Path, title: str, content: Mapping[str, object], sources: Collection[str]):
@@ -298,7 +298,12 @@ class Table:
         self.title = title
         self.content = content
         self.sources = sources
-        self._cover = self._read_cover(content, path)
+        *overrides, base = content.maps if isinstance(content, ChainMap) else [content]
+        self._cover = self._read_cover(base, path)
+        """Of the table of the base."""
+        self._covers = dict.fromkeys(base, self._cover)
+        for override in reversed(overrides):
+            self._covers |= dict.fromkeys(override, self._read_cover(override, path))
         self._own: dict[str, Attribute] = {}
 
     @property
@@ -327,25 +332,23 @@ class Table:
         for key, spec in keys.items():
             if key not in self.content and not spec.required:
                 continue
-            attr = self._property(key, spec)
+            value = self.get(key)
+            attr = None if value is None else self.read((key,), key, spec.read, value, is_number=spec.is_number)
             if attr is not None:
                 found[key] = attr
             elif spec.required:
                 named = StringAttr("_" + "_".join(str(step) for step in self.path))
-                found[key] = named if key == "name" else spec.read(_STAND_INS[spec.read])
+                found[key] = named if key == "name" else spec.read(spec.stand_in)
         return found
 
-    def _property(self, key: str, spec: Key) -> Attribute | None:
-        value = self.get(key)
-        if value is None:
-            return None
-        try:
-            return spec.read(self.number((key,), value) if spec.is_number else value)
-        except ValueFault as fault:
-            self.log.at_value((*self.path, key), f"{key} {fault}")
-            return None
+    def read(
+        self, steps: tuple[str, ...], label: str, read: Callable[[object], T], value: object, *, is_number: bool = True
+    ) -> T | None:
+        """What `read` makes of the value `steps` below this table; None, logged, where it refuses it."""
+        path = (*self.path, *steps)
+        return self.log.read(path, label, lambda found: read(self._number(steps, found) if is_number else found), value)
 
-    def number(self, steps: tuple[str, ...], value: object) -> object:
+    def _number(self, steps: tuple[str, ...], value: object) -> object:
         """
         The plain value of a number `steps` below this table, its origin noted.
 
@@ -353,30 +356,28 @@ class Table:
         """
         path = (*self.path, *steps)
         name = steps[-1]
-        if not isinstance(value, dict):
-            # What is no number at all is told so, and needs no source for it.
-            if self._cover is None and type(value) in (int, list):
-                self.log.at_key(path, f"{name} has neither a source nor assumed = true")
-            return value
-        entries = cast(dict[str, object], value)
-        if "value" not in entries:
-            raise ValueFault("must be a number, or a table with a value, but is a table without one")
-        known = ("value", *COVERS, "derived")
-        for key in entries:
-            if key not in known:
-                self.log.unknown_key((*path, key), name, known, listed=False)
-        cover = self._read_cover(entries, path) or self._cover
-        if cover is None:
+        cover = self._covers[steps[0]]
+        origin: Attribute | None = cover
+        if isinstance(value, dict):
+            entries = cast(dict[str, object], value)
+            if "value" not in entries:
+                raise ValueFault("must be a number, or a table with a value, but is a table without one")
+            known = ("value", *COVERS, "derived")
+            for key in entries:
+                if key not in known:
+                    self.log.unknown_key((*path, key), name, known, listed=False)
+            origin = cover = self._read_cover(entries, path) or cover
+            derived = self.log.read((*path, "derived"), "derived", _read_string, entries.get("derived", ""))
+            if cover is not None and derived:
+                origin = ArrayAttr([cover, StringAttr(derived)])
+            value = entries["value"]
+        elif type(value) not in (int, list):
+            return value  # What is no number at all is told so, and needs no source for it.
+        if origin is None:
             self.log.at_key(path, f"{name} has neither a source nor assumed = true")
-            return entries["value"]
-        own: Attribute = cover
-        if isinstance(derived := entries.get("derived", ""), str):
-            own = ArrayAttr([cover, StringAttr(derived)]) if derived else cover
-        else:
-            self.log.at_value((*path, "derived"), f"derived must be a string, but is {_word_for(derived)}")
-        if own != self._cover:
-            self._own[".".join(steps)] = own
-        return entries["value"]
+        elif origin != self._cover:
+            self._own[".".join(steps)] = origin
+        return value
 
     def _read_cover(self, entries: Mapping[str, object], path: Path) -> StringAttr | None:
         """What a table says about the origin of its numbers; a fault in it is logged, and counts as said."""
@@ -388,9 +389,8 @@ class Table:
             return StringAttr(ASSUMED)
         if "source" not in entries:
             return None
-        source = entries["source"]
-        if not isinstance(source, str):
-            self.log.at_value((*path, "source"), f"source must be a string, but is {_word_for(source)}")
+        source = self.log.read((*path, "source"), "source", _read_string, entries["source"])
+        if source is None:
             return StringAttr(ASSUMED)
         if source not in self.sources:
             near = did_you_mean(source, self.sources)
@@ -404,7 +404,7 @@ def _origin(origin: Mapping[str, Attribute]) -> dict[str, Attribute]:
     return {"origin": DictionaryAttr(origin)} if origin else {}
 
 
-class _IntrinsicTable(Table):
+class _IntrinsicTable(PartTable):
     """The keys of an `[[intrinsic]]` that say what it does: `behaviour`, `operands` and `shape`."""
 
     roles: dict[str, str]
@@ -444,14 +444,10 @@ class _IntrinsicTable(Table):
                 )
 
     def _build(self, operands: list[OperandDecl] | None) -> Behaviour | None:
-        text = self.get("behaviour")
+        written = self.get("behaviour")
         path = (*self.path, "behaviour")
-        if text is None:
-            return None
-        if not isinstance(text, str):
-            self.log.at_value(path, f"behaviour must be a string, but is {_word_for(text)}")
-            return None
-        if operands is None:
+        text = None if written is None else self.log.read(path, "behaviour", _read_string, written)
+        if text is None or operands is None:
             return None
         try:
             return build_behaviour(text, operands)
@@ -465,12 +461,8 @@ class _IntrinsicTable(Table):
         """The declared operands, or None if a fault was logged."""
         listed = self.get("operands")
         path = (*self.path, "operands")
-        if listed is None:
-            return None
-        try:
-            entries = _read_list(listed)
-        except ValueFault as fault:
-            self.log.at_value(path, f"operands {fault}")
+        entries = None if listed is None else self.log.read(path, "operands", _read_list, listed)
+        if entries is None:
             return None
         if not entries:
             self.log.at_value(path, "operands must list at least one operand")
@@ -478,36 +470,25 @@ class _IntrinsicTable(Table):
         return None if self.log.has_fault_in(path) else [decl for decl in operands if decl is not None]
 
     def _read_operand(self, path: Path, value: object) -> OperandDecl | None:
-        if not isinstance(value, dict):
-            self.log.at_value(path, f"an operand must be a table, but is {_word_for(value)}")
+        entry = self.log.read(path, "an operand", _read_table, value)
+        if entry is None:
             return None
-        entry = cast(dict[str, object], value)
         for key in entry:
-            if key not in _OPERAND_KEYS:
-                self.log.unknown_key((*path, key), "an operand", _OPERAND_KEYS, listed=False)
-        missing = [key for key in _OPERAND_KEYS[:-1] if key not in entry]
-        for key in missing:
-            self.log.at_key((*path, key), f'missing key "{key}" in an operand')
-        if missing:
+            if key not in _OPERAND_READERS:
+                self.log.unknown_key((*path, key), "an operand", [*_OPERAND_READERS], listed=False)
+        found: dict[str, Any] = {"strides": STRIDES[0]}
+        for key, read in _OPERAND_READERS.items():
+            if key in entry:
+                found[key] = self.log.read((*path, key), key, read, entry[key])
+            elif key not in found:
+                self.log.at_key((*path, key), f'missing key "{key}" in an operand')
+        if self.log.has_fault_in(path):
             return None
-        key = "name"
-        try:
-            name = _read_name(entry[key])
-            if name in self.roles or name == IMMEDIATE:
-                raise ValueFault(f'"{name}" is taken')
-            key = "scope"
-            scope = _read_name(entry[key])
-            key = "dtype"
-            dtype = _read_type(entry[key])
-            key = "role"
-            role = _read_choice(entry[key], _ROLES)
-            key = "strides"
-            strides = _read_choice(entry.get(key, STRIDES[0]), STRIDES)
-        except ValueFault as fault:
-            self.log.at_value((*path, key), f"{key} {fault}")
-            return None
+        name, role = found["name"], found.pop("role")
+        if name in self.roles or name == IMMEDIATE:
+            self.log.at_value((*path, "name"), f'name "{name}" is taken')
         self.roles[name] = role
-        return OperandDecl(name, scope, dtype, strides)
+        return OperandDecl(**found)
 
     def _read_shape(self, behaviour: Behaviour | None) -> dict[str, list[int]]:
         """The extents of each dim, as written: one, or a range of two. `dma` intrinsics may leave dims open."""
@@ -517,16 +498,9 @@ class _IntrinsicTable(Table):
             return {}
         path = (*self.path, "shape")
         shape: dict[str, list[int]] = {}
-        try:
-            entries = _read_table(self.content["shape"])
-        except ValueFault as fault:
-            self.log.at_value(path, f"shape {fault}")
-            return {}
-        for dim, extent in entries.items():
-            try:
-                shape[dim] = _read_extents(self.number(("shape", dim), extent))
-            except ValueFault as fault:
-                self.log.at_value((*path, dim), f'dim "{dim}" {fault}')
+        for dim, extent in (self.log.read(path, "shape", _read_table, self.content["shape"]) or {}).items():
+            if (extents := self.read(("shape", dim), f'dim "{dim}"', _read_extents, extent)) is not None:
+                shape[dim] = extents
         dims = shape if behaviour is None else behaviour.dims
         for dim in shape:
             if dim not in dims:
@@ -559,8 +533,10 @@ class MachineFile:
             location=self.log.location(("machine",)),
             regions=[Region(Block(list(paths)))],
         )
-        # A key that is at fault already stands in for what the file meant: what follows from it is no news.
-        found = [((*paths[part], fault.key), fault) for part, fault in target.faults()]
+        # A key that is at fault already stands in for what the file meant: what follows from it is no news, nor is
+        # that a part is unknown whose table could not be read.
+        are_read = not any(self.log.has_fault_at((name,)) for name in PART_KINDS)
+        found = [((*paths[part], fault.key), fault) for part, fault in (target.faults() if are_read else ())]
         for path, fault in [(path, fault) for path, fault in found if not self.log.has_fault_in(path)]:
             self.log.at_value((*path, *fault.inside), fault.message, fault.notes)
         if not self.log.has_fault_in(()):
@@ -575,30 +551,25 @@ class MachineFile:
                 self.log.at_key((key,), f'unknown table "{key}"', [note])
         if "machine" not in self.document:
             self.log.at_key(("machine",), "missing table [machine]")
-        elif not isinstance(self.document["machine"], dict):
+        elif not isinstance(self.document["machine"], Mapping):
             self.log.at_key(("machine",), "a file describes one machine: write [machine]")
         if "unit" not in self.document:
             self.log.at_key((), "missing table [[unit]]", ["a machine has at least one unit"])
 
     def _read_sources(self) -> dict[str, str]:
-        try:
-            entries = _read_table(self.document.get("sources", {}))
-        except ValueFault as fault:
-            self.log.at_value(("sources",), f"sources {fault}")
-            return {}
+        entries = self.log.read(("sources",), "sources", _read_table, self.document.get("sources", {})) or {}
         for key, text in entries.items():
-            if not isinstance(text, str):
-                self.log.at_value(("sources", key), f"source {key} must be a string, but is {_word_for(text)}")
-            elif key == ASSUMED:
+            self.log.read(("sources", key), f"source {key}", _read_string, text)
+            if key == ASSUMED:
                 self.log.at_key(("sources", key), f'a source cannot be called "{ASSUMED}"')
         return {key: str(text) for key, text in entries.items()}
 
     def _read_machine(self) -> dict[str, Attribute]:
         content = self.document.get("machine")
-        if not isinstance(content, dict):
+        if not isinstance(content, Mapping):
             return {"sym_name": StringAttr("_"), "frequency": IntegerAttr(1, 64)}
-        table = Table(self.log, ("machine",), "[machine]", cast(dict[str, object], content), self.sources)
-        read = table.properties(_MACHINE_KEYS)
+        table = PartTable(self.log, ("machine",), "[machine]", cast(Mapping[str, object], content), self.sources)
+        read = table.properties(MACHINE_KEYS, [EXTENDS])
         name, frequency = cast(StringAttr, read["name"]), cast(IntegerAttr, read["freq_mhz"])
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name.data):
             message = f'name must be letters, digits, "_", "-" and ".", but is "{name.data}"'
@@ -620,21 +591,26 @@ class MachineFile:
         value = self.document.get(name, [])
         if not isinstance(value, list):
             self.log.at_key((name,), f"a machine may have more than one {name}: write [[{name}]]")
-            if isinstance(value, dict):
-                yield (name,), cast(dict[str, object], value)
             return
-        for place, content in enumerate(cast(list[object], value)):
-            if content is None:
-                continue  # a part of the base that is left out
-            if isinstance(content, dict):
-                yield (name, place), cast(dict[str, object], content)
-            else:
-                self.log.at_value((name, place), f"a {name} must be a table, but is {_word_for(content)}")
+        tables = [self._read_listed((name, place), content) for place, content in enumerate(cast(list[object], value))]
+        for place, table in enumerate(tables):
+            if table is None:
+                continue
+            if table.get("remove") is True:
+                names = [str(each.get("name")) for each in tables if each is not None and each is not table]
+                note = did_you_mean(str(table.get("name")), names)
+                self.log.at_key((name, place, "remove"), f"there is no such {name} to remove", [note])
+                continue
+            yield (name, place), table
+
+    def _read_listed(self, path: Path, content: object) -> Mapping[str, object] | None:
+        """One of the tables of a kind; None where there is none, or a part of the base was removed."""
+        return None if content is None else self.log.read(path, f"a {path[0]}", _read_table, content)
 
     def _read_part(self, kind: type[MachinePart], path: Path, content: Mapping[str, object]) -> MachinePart:
         is_intrinsic = kind is IntrinsicOp
         title = f"[[{kind.KIND}]]"
-        table = (_IntrinsicTable if is_intrinsic else Table)(self.log, path, title, content, self.sources)
+        table = (_IntrinsicTable if is_intrinsic else PartTable)(self.log, path, title, content, self.sources)
         properties = table.properties(_part_keys(kind), _BEHAVIOUR_KEYS if is_intrinsic else ())
         if (name := properties.pop("name", None)) is not None:
             properties = {"sym_name": name, **properties}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdsl.dialects.builtin import FileLineColLoc, f16, f32, i8, i32
+from xdsl.dialects.builtin import FileLineColLoc, StringAttr, f16, f32, i8, i32
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute
 
@@ -285,13 +285,15 @@ def test_a_machine_that_extends_another_is_the_other_but_for_what_it_says(tmp_pa
         '[machine]\nname = "middle"\nextends = "vta-pynq"\n[sources]\nmine = "a guess"\n'
         '[[scope]]\nname = "uop"\nsize = { value = 4096, source = "mine" }\n'
         '[[intrinsic]]\nname = "alu_mul"\nremove = true\n'
-        '[[queue]]\nfrom = "load"\nto = "compute"\ncapacity = 3\n'
-        '[[processor]]\nname = "arm"\nsource = "mine"\n[[bus]]\nname = "spare"\nrate = [1, 1]\nassumed = true\n'
+        '[[queue]]\nfrom = "load"\nto = "compute"\ncapacity = 3\nassumed = true\n'
+        '[[processor]]\nname = "arm"\nops = [1, 2]\nsource = "mine"\n'
+        '[[bus]]\nname = "spare"\nrate = [1, 1]\nassumed = true\n'
     )
     (tmp_path / "below").mkdir()
     path = tmp_path / "below" / "top.toml"
     path.write_text(
-        '[machine]\nname = "top"\nextends = "../middle.toml"\nfreq_mhz = 7\n[[bus]]\nname = "spare"\nrate = [2, 1]\n'
+        '[machine]\nname = "top"\nextends = "../middle.toml"\nfreq_mhz = 7\nsource = "mine"\n'
+        '[[bus]]\nname = "spare"\nrate = [2, 1]\nsource = "mine"\n'
     )
     base, target = load_machine("vta-pynq"), load_machine(str(path))
     assert (target.machine_name, target.frequency_mhz) == ("top", 7)
@@ -301,7 +303,7 @@ def test_a_machine_that_extends_another_is_the_other_but_for_what_it_says(tmp_pa
     assert [queue.capacity_tokens for queue in target.queues()] == [3, 255, 255, 255]
     processor = target.processor()
     assert processor is not None
-    assert str(processor.origin) == '{all = "mine"}'
+    assert str(processor.origin) == '{all = "assumed", ops = "mine"}'
     assert target.buses()["spare"].bytes_per_cycle == (2, 1)
     locations = [render_location(part.location) for part in (*target.scopes().values(), target.buses()["spare"])]
     assert [location.split(":")[0] for location in locations] == [
@@ -309,6 +311,63 @@ def test_a_machine_that_extends_another_is_the_other_but_for_what_it_says(tmp_pa
         str(tmp_path / "below" / ".." / "middle.toml"),
         str(path),
     ]
+
+
+def test_a_number_has_the_origin_of_the_table_that_it_is_written_in(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    text = '[machine]\nname = "own"\nextends = "vta-pynq"\n[[queue]]\nfrom = "load"\nto = "compute"\n'
+    path.write_text(f"{text}capacity = 3\n")
+    assert [(fault.loc, fault.message) for fault in validate(str(path))] == [
+        (f"{path}:7:1", "capacity has neither a source nor assumed = true")
+    ]
+    path.write_text(f"{text}capacity = 3\nassumed = true\n")
+    origin = load_machine(str(path)).queues()[0].origin
+    base = load_machine("vta-pynq").queues()[0].origin
+    assert origin is not None
+    assert base is not None
+    assert dict(origin.data) == {**base.data, "capacity": StringAttr("assumed")}
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message", "note"),
+    [
+        ('[machine]\nextend = "gemmini"\n', "2:1", 'unknown key "extend" in [machine]', 'did you mean "extends"?'),
+        (
+            '[machine]\nname = "own"\nextends = "gemmini"\n[scope]\nname = "spad"\n',
+            "4:1",
+            "a machine may have more than one scope: write [[scope]]",
+            None,
+        ),
+        (
+            '[machine]\nname = "own"\nfreq_mhz = 3\nassumed = true\n[[unit]]\nname = "u"\n'
+            '[scope]\nname = "spad"\n[[dma]]\nname = "d"\nunit = "u"\nfrom = ["dram"]\nto = ["spad"]\n'
+            "dims = 2\nlatency = 1\nrow_overhead = 1\noutstanding = 1\nassumed = true\n",
+            "7:1",
+            "a machine may have more than one scope: write [[scope]]",
+            None,
+        ),
+        (
+            '[scope]\nname = "a"\n[scope]\nname = "b"\n',
+            "3:7",
+            "not TOML: Cannot declare ('scope',) twice",
+            "a machine may have more than one scope: write [[scope]]",
+        ),
+        (
+            '[machine]\nname = "own"\nextends = "gemmini"\n[[scope]]\nname = "spat"\nremove = true\n',
+            "6:1",
+            "there is no such scope to remove",
+            'did you mean "spad"?',
+        ),
+    ],
+)
+def test_what_makes_all_else_wrong_is_told_alone(
+    text: str, place: str, message: str, note: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    [fault] = validate(str(path))
+    assert (fault.loc, fault.message) == (f"{path}:{place}", message)
+    assert fault.notes == ((note,) if note is not None else ())
 
 
 def test_a_fault_of_the_base_is_told_at_its_place_in_the_base(tmp_path: Path) -> None:
