@@ -213,15 +213,13 @@ _OPERAND_READERS: dict[str, Callable[[object], Any]] = {
 
 def _part_keys(kind: type[MachinePart]) -> dict[str, Key]:
     """The keys of a kind of part that are properties of its operation, in the order of their declaration."""
-    apart = ("origin", *(_BEHAVIOUR_PROPERTIES if kind is IntrinsicOp else ()))
-    keys: dict[str, Key] = {}
-    for name, declared in kind.get_irdl_definition().properties.items():
-        if name in apart:
-            continue
-        key = "name" if name == "sym_name" else name
-        base = next(iter(declared.constr.get_bases() or ()))
-        found = _NAMED_KEYS.get(key) or _KEYS[base]
-        keys[key] = replace(found, required=not isinstance(declared, OptionalDef))
+    apart = ("origin", "sym_name", *(_BEHAVIOUR_PROPERTIES if kind is IntrinsicOp else ()))
+    properties = kind.get_irdl_definition().properties
+    keys = {"name": _NAMED_KEYS["name"]} if "sym_name" in properties else {}
+    for key, declared in properties.items():
+        if key not in apart:
+            found = _NAMED_KEYS.get(key) or _KEYS[next(iter(declared.constr.get_bases() or ()))]
+            keys[key] = replace(found, required=not isinstance(declared, OptionalDef))
     return keys
 
 
