@@ -37,8 +37,8 @@ from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.lowering.from_machine_toml import load_machine, shipped_machines
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.lowering.to_vta.cycles import program_of
 from penstock.lowering.to_vta.module import encode_module
+from penstock.lowering.to_vta.stream import program_of
 from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.hazards.redundancy import redundant_operands
 from penstock.passes.analysis.commands.trace import trace_calls

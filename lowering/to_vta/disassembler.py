@@ -16,21 +16,44 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import IntEnum
+from functools import cache
 
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_vta.isa import (
     FLAGS,
     INSTRUCTIONS,
-    MICRO_OP,
     Alu,
+    Finish,
     Gemm,
     Instruction,
     Load,
-    Loops,
     Opcode,
-    Transfer,
+    Store,
+    micro_op_indices,
 )
-from penstock.lowering.to_vta.words import micro_op_indices
+
+_MOVE = "{memory} sram {sram_base} dram {dram_base} rows {y_size} of {x_size} stride {x_stride}"
+_LOOPS = (
+    "uops {uop_begin}..{uop_end} loops {iter_out}x{iter_in} dst {dst_factor_out},{dst_factor_in}"
+    " src {src_factor_out},{src_factor_in}"
+)
+_FORMATS: dict[type[Instruction], str] = {
+    Load: f"load {_MOVE}[ pad {{y_pad_0}},{{y_pad_1}},{{x_pad_0}},{{x_pad_1}}]",
+    Store: f"store {_MOVE}",
+    Gemm: f"gemm[ {{reset}}] {_LOOPS} wgt {{wgt_factor_out}},{{wgt_factor_in}}",
+    Alu: f"alu {{alu_opcode}}[ {{use_immediate}} {{immediate}}][ {{reset}}] {_LOOPS}",
+    Finish: "finish",
+}
+"""The text of an instruction, but for its flags at the end. What is in brackets is left out where all in it is 0."""
+_WORDS = {"reset": ("", "reset"), "use_immediate": ("unused", "imm")}
+"""The words for false and true."""
+_FIELD = re.compile(r"{(\w+)}")
+
+
+@cache
+def _pieces(kind: type[Instruction]) -> list[tuple[str, list[str]]]:
+    """The pieces of a format and the fields in each; every second one is optional."""
+    return [(piece, _FIELD.findall(piece)) for piece in re.split(r"[][]", _FORMATS[kind])]
 
 
 def disassemble(instructions: Sequence[Instruction]) -> str:
@@ -40,47 +63,24 @@ def disassemble(instructions: Sequence[Instruction]) -> str:
 
 def text_of(instruction: Instruction) -> str:
     """One instruction on one line, without its number."""
-    words: list[str] = [instruction.opcode.name.lower()]
-    match instruction:
-        case Transfer():
-            words += [instruction.memory.name.lower(), f"sram {instruction.sram_base} dram {instruction.dram_base}"]
-            words += [f"rows {instruction.y_size} of {instruction.x_size} stride {instruction.x_stride}"]
-            if isinstance(instruction, Load) and any(instruction.pads):
-                words.append("pad " + ",".join(map(str, instruction.pads)))
-        case Loops():
-            if isinstance(instruction, Alu):
-                words.append(instruction.alu_opcode.name.lower())
-                if instruction.use_immediate or instruction.immediate:
-                    words.append(f"{'imm' if instruction.use_immediate else 'unused'} {instruction.immediate}")
-            words += ["reset"] * instruction.reset
-            words.append(f"uops {instruction.uop_begin}..{instruction.uop_end}")
-            words.append(f"loops {instruction.iter_out}x{instruction.iter_in}")
-            for index in MICRO_OP if isinstance(instruction, Gemm) else ("dst", "src"):
-                words.append(f"{index} {','.join(map(str, instruction.factors(index)))}")
-        case _:
-            pass
-    return " ".join([*words, *(name for name in FLAGS if getattr(instruction, name))])
+    text = ""
+    for number, (piece, names) in enumerate(_pieces(type(instruction))):
+        values = {name: getattr(instruction, name) for name in names}
+        if number % 2 == 0 or any(values.values()):
+            text += piece.format(**{name: _word(name, value) for name, value in values.items()})
+    return " ".join([text, *(name for name in FLAGS if getattr(instruction, name))])
+
+
+def _word(name: str, value: int) -> str:
+    if name in _WORDS:
+        return _WORDS[name][value]
+    return value.name.lower() if isinstance(value, IntEnum) else str(value)
 
 
 def micro_op_text(micro_ops: bytes, first: int) -> str:
     """Micro-operations, one a line: `address: dst src wgt`; addresses are those of LOAD, and begin with `first`."""
     columns = micro_op_indices(micro_ops).T.tolist()
     return "".join(f"{number}: {dst} {src} {wgt}\n" for number, (dst, src, wgt) in enumerate(columns, first))
-
-
-_TRANSFER = re.compile(
-    r"(?P<opcode>load|store) (?P<memory>\w+) sram (?P<sram_base>\d+) dram (?P<dram_base>\d+)"
-    r" rows (?P<y_size>\d+) of (?P<x_size>\d+) stride (?P<x_stride>\d+)"
-    r"(?: pad (?P<y_pad_0>\d+),(?P<y_pad_1>\d+),(?P<x_pad_0>\d+),(?P<x_pad_1>\d+))?"
-)
-_LOOPS = re.compile(
-    r"(?P<opcode>gemm|alu)(?: (?P<alu_opcode>min|max|add|shr|mul))?"
-    r"(?: (?P<use_immediate>imm|unused) (?P<immediate>-?\d+))?(?: (?P<reset>reset))?"
-    r" uops (?P<uop_begin>\d+)\.\.(?P<uop_end>\d+) loops (?P<iter_out>\d+)x(?P<iter_in>\d+)"
-    r" dst (?P<dst_factor_out>\d+),(?P<dst_factor_in>\d+) src (?P<src_factor_out>\d+),(?P<src_factor_in>\d+)"
-    r"(?: wgt (?P<wgt_factor_out>\d+),(?P<wgt_factor_in>\d+))?"
-)
-_FINISH = re.compile(r"(?P<opcode>finish)")
 
 
 def assemble(text: str) -> list[Instruction]:
@@ -97,20 +97,32 @@ def assemble(text: str) -> list[Instruction]:
 
 
 def _assembled(line: str, number: int) -> Instruction:
-    found = next(filter(None, (pattern.match(line) for pattern in (_TRANSFER, _LOOPS, _FINISH))), None)
-    if found is not None:
-        written = {name: word for name, word in found.groupdict().items() if word is not None}
-        flags = line[found.end() :].split()
-        kind = INSTRUCTIONS[Opcode[written.pop("opcode").upper()]]
-        # Not all that the pattern takes is of this instruction: STORE has no padding, GEMM no immediate.
-        with suppress(KeyError, TypeError):
-            values = {name: _value(word, kind.fields()[name].type) for name, word in written.items()}
+    with suppress(KeyError):
+        kind = INSTRUCTIONS[Opcode[line.partition(" ")[0].upper()]]
+        if (found := _pattern(kind).match(line)) is not None:
+            written = {name: word for name, word in found.groupdict().items() if word is not None}
+            values = {name: _value(name, word, kind.fields()[name].type) for name, word in written.items()}
+            flags = line[found.end() :].split()
             if all(flag in FLAGS for flag in flags):
                 return kind(**values, **dict.fromkeys(flags, True))  # pyright: ignore[reportArgumentType]
     raise UserError(f"no instruction: {line}", notes=[f"in line {number}"])
 
 
-def _value(word: str, type: type[int]) -> int:
-    if issubclass(type, IntEnum):
-        return type[word.upper()]
-    return word in ("imm", "reset") if type is bool else int(word)
+@cache
+def _pattern(kind: type[Instruction]) -> re.Pattern[str]:
+    """What reads the format of a kind of instruction."""
+
+    def group(match: re.Match[str]) -> str:
+        name, field = match[1], kind.fields()[match[1]]
+        number = "-?[0-9]+" if field.signed else "[0-9]+"
+        word = "|".join(filter(None, _WORDS[name])) if name in _WORDS else "[a-z_0-9]+"
+        return f"(?P<{name}>{number if field.type is int else word})"
+
+    pieces = [_FIELD.sub(group, piece.replace(".", r"\.")) for piece, _ in _pieces(kind)]
+    return re.compile("".join(f"(?:{piece})?" if number % 2 else piece for number, piece in enumerate(pieces)))
+
+
+def _value(name: str, word: str, type: type[int]) -> int:
+    if name in _WORDS:
+        return bool(_WORDS[name].index(word))
+    return type[word.upper()] if issubclass(type, IntEnum) else int(word)

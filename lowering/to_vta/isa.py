@@ -1,5 +1,6 @@
 """
-The instructions of VTA in its default configuration, bit for bit: 128 bits each, and micro-operations of 32 bits.
+The instructions of VTA in its default configuration, bit for bit: 128 bits each, and micro-operations of 32 bits; as
+bytes, there and back.
 
 After `hw_spec.h` of apache/tvm-vta. An instruction is two 64-bit words, little-endian, and no field crosses a word.
 Three units execute in order, each what is its own; prev and next are its neighbours in load -> compute -> store.
@@ -7,10 +8,14 @@ Three units execute in order, each what is its own; prev and next are its neighb
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from functools import cache
 from typing import Annotated, ClassVar, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
 
@@ -162,7 +167,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transfer(Instruction):
+class MemoryInstruction(Instruction):
     """LOAD or STORE: `y_size` rows of `x_size` entries, `x_stride` apart off chip and adjacent on chip."""
 
     memory: Annotated[Memory, Field(0, 7, 3)]
@@ -178,7 +183,7 @@ class Transfer(Instruction):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load(Transfer):
+class Load(MemoryInstruction):
     """Rows into a memory on chip, with zeros around them: `y_pad_*` whole rows, `x_pad_*` entries in each row."""
 
     opcode: ClassVar[Opcode] = Opcode.LOAD
@@ -199,7 +204,7 @@ class Load(Transfer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store(Transfer):
+class Store(MemoryInstruction):
     """Rows of a memory on chip to off chip; it cannot pad."""
 
     opcode: ClassVar[Opcode] = Opcode.STORE
@@ -278,13 +283,80 @@ QueueName = tuple[str, str]
 
 def pops_of(instruction: Instruction) -> list[QueueName]:
     """The queues that it takes a token from."""
-    place = UNITS.index(instruction.unit)
-    before = [(UNITS[place - 1], instruction.unit)] if instruction.pop_prev else []
-    return before + ([(UNITS[place + 1], instruction.unit)] if instruction.pop_next else [])
+    return [(other, instruction.unit) for other in _neighbours(instruction, "pop")]
 
 
 def pushes_of(instruction: Instruction) -> list[QueueName]:
     """The queues that it puts a token into."""
-    place = UNITS.index(instruction.unit)
-    before = [(instruction.unit, UNITS[place - 1])] if instruction.push_prev else []
-    return before + ([(instruction.unit, UNITS[place + 1])] if instruction.push_next else [])
+    return [(instruction.unit, other) for other in _neighbours(instruction, "push")]
+
+
+def _neighbours(instruction: Instruction, verb: str) -> list[str]:
+    """The units that the flags of an instruction name, those before it first."""
+    own = UNITS.index(instruction.unit)
+    return [UNITS[own + step] for side, step in (("prev", -1), ("next", 1)) if getattr(instruction, f"{verb}_{side}")]
+
+
+# as bytes
+
+_OPCODE = Field(0, 0, 3, Opcode)
+
+
+def encode(instructions: Iterable[Instruction]) -> bytes:
+    """The stream as bytes; raises UserError, with the instruction's number, where a field does not hold its value."""
+    words: list[int] = []
+    for number, instruction in enumerate(instructions):
+        try:
+            words.extend(instruction.words())
+        except UserError as error:
+            raise UserError(error.message, loc=error.loc, notes=[*error.notes, f"in instruction {number}"]) from None
+    return np.array(words, "<u8").tobytes()
+
+
+def decode(stream: bytes) -> list[Instruction]:
+    """
+    The instructions of a stream.
+
+    Raises UserError, with the instruction's number, for an unknown opcode, memory or ALU operation, a token to a
+    unit that is not there, and bits set that no field of the instruction has: then it is none of this version.
+    """
+    if len(stream) % INSTRUCTION_BYTES:
+        raise UserError(f"a stream of {len(stream)} bytes: an instruction has {INSTRUCTION_BYTES}")
+    pairs = np.frombuffer(stream, "<u8").reshape(-1, 2).tolist()
+    found: list[Instruction] = []
+    for number, words in enumerate(pairs):
+        try:
+            found.append(_decoded(words))
+        except UserError as error:
+            raise UserError(error.message, notes=[*error.notes, f"in instruction {number}"]) from None
+    return found
+
+
+def _decoded(words: Sequence[int]) -> Instruction:
+    kind = INSTRUCTIONS[Opcode(_value(words, "opcode", _OPCODE))]
+    values = {name: _value(words, name, field) for name, field in kind.fields().items()}
+    rest = list(words)
+    for field in (_OPCODE, *kind.fields().values()):
+        rest[field.word] &= ~(((1 << field.width) - 1) << field.low)
+    if any(rest):
+        raise UserError(f"{kind.__name__.upper()} has bits set that mean nothing: {rest[0]:#018x} {rest[1]:#018x}")
+    instruction = kind(**values)  # pyright: ignore[reportArgumentType]
+    instruction.words()
+    return instruction
+
+
+def _value(words: Sequence[int], name: str, field: Field) -> int:
+    value = (words[field.word] >> field.low) & ((1 << field.width) - 1)
+    if field.signed and value >> (field.width - 1):
+        value -= 1 << field.width
+    if issubclass(field.type, IntEnum) and value not in tuple(field.type):
+        raise UserError(f"no {name.replace('_', ' ')} is {value}")
+    return field.type(value)
+
+
+def micro_op_indices(stream: bytes) -> NDArray[np.int64]:
+    """Micro-operations as three rows: dst, src and wgt of each."""
+    if len(stream) % MICRO_OP_BYTES:
+        raise UserError(f"micro-operations of {len(stream)} bytes: one has {MICRO_OP_BYTES}")
+    words = np.frombuffer(stream, "<u4").astype(np.int64)
+    return np.stack([(words >> field.low) & ((1 << field.width) - 1) for field in MICRO_OP.values()])

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.lowering.to_vta.accesses import Regions
-from penstock.lowering.to_vta.cycles import program_of
 from penstock.lowering.to_vta.disassembler import text_of
 from penstock.lowering.to_vta.isa import (
     DRAM_BYTES,
@@ -32,9 +30,10 @@ from penstock.lowering.to_vta.isa import (
     Instruction,
     Load,
     Memory,
+    MemoryInstruction,
     Store,
-    Transfer,
 )
+from penstock.lowering.to_vta.stream import Regions, program_of
 from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.program import Program
 
@@ -101,7 +100,7 @@ def _alone(instruction: Instruction) -> str | None:
 
 def _reach(instruction: Instruction, base: int, limit: int) -> str | None:
     """What is wrong with the place off chip that an instruction moves from or to."""
-    if not isinstance(instruction, Transfer) or not instruction.y_size:
+    if not isinstance(instruction, MemoryInstruction) or not instruction.y_size:
         return None
     size = DRAM_BYTES[instruction.memory]
     begin = instruction.dram_base * size

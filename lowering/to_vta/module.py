@@ -15,9 +15,8 @@ from xdsl.dialects.func import CallOp
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.lowering.to_vta.encoder import encode_launch
+from penstock.lowering.to_vta.encoder import MicroOpStore, encode_launch
 from penstock.lowering.to_vta.isa import DRAM_BYTES, MICRO_OP_BYTES, Instruction, Memory
-from penstock.lowering.to_vta.micro_ops import MicroOpStore
 from penstock.lowering.to_vta.transfers import LOADS
 from penstock.passes.analysis.commands.program import Kind, Program, View
 from penstock.passes.analysis.commands.trace import trace_calls

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.lowering.to_vta.isa import DRAM_BYTES, ENTRY_BYTES, SCOPES, Load, Memory, Store, Transfer
+from penstock.lowering.to_vta.isa import DRAM_BYTES, ENTRY_BYTES, SCOPES, Load, Memory, MemoryInstruction, Store
 from penstock.passes.analysis.commands.descriptor import Descriptor, describe, entry_elements
 from penstock.passes.analysis.commands.program import Command, View
 
@@ -42,7 +42,7 @@ class _Rows:
         return bool(self.before or self.after)
 
 
-def encode_transfer(command: Command, target: TargetOp, bases: Sequence[int]) -> list[Transfer]:
+def encode_transfer(command: Command, target: TargetOp, bases: Sequence[int]) -> list[MemoryInstruction]:
     """
     The instructions of a transfer: one, or several where its rows do not adjoin on chip, in program order.
 
@@ -85,7 +85,7 @@ def _encoded(
     bases: Sequence[int],
     *,
     loads: bool,
-) -> Iterator[Transfer]:
+) -> Iterator[MemoryInstruction]:
     outside, inside = DRAM_BYTES[memory], ENTRY_BYTES[SCOPES[memory]]
     elements = outside // off_chip.element_bytes
     row = described.counts[-1]

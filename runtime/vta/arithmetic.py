@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.to_vta.isa import MICRO_OP, Alu, AluOpcode, Gemm, Loops
-from penstock.lowering.to_vta.words import micro_op_indices
+from penstock.lowering.to_vta.isa import MICRO_OP, Alu, AluOpcode, Gemm, Loops, micro_op_indices
 from penstock.runtime.vta.memories import Indices, Memories
 
 AT_ONCE = 1 << 16

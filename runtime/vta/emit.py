@@ -13,9 +13,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
+from penstock.lowering.to_vta.isa import decode, encode
 from penstock.lowering.to_vta.launch_check import check_launch
 from penstock.lowering.to_vta.module import VtaModule, encode_module
-from penstock.lowering.to_vta.words import decode, encode
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.signature import Signature
 from penstock.runtime.simulator import simulate

@@ -25,13 +25,13 @@ from penstock.lowering.to_vta.isa import (
     Gemm,
     Instruction,
     Load,
+    MemoryInstruction,
     QueueName,
     Store,
-    Transfer,
+    decode,
     pops_of,
     pushes_of,
 )
-from penstock.lowering.to_vta.words import decode
 from penstock.runtime.vta.arithmetic import alu, gemm
 from penstock.runtime.vta.memories import Memories
 
@@ -119,7 +119,7 @@ class Executor:
         self.counts.instructions[name] = self.counts.instructions.get(name, 0) + 1
         if instruction.is_empty:
             return
-        if isinstance(instruction, Transfer):
+        if isinstance(instruction, MemoryInstruction):
             memory = instruction.memory
             size = instruction.x_size * instruction.y_size * DRAM_BYTES[memory]
             self.counts.moved[memory.name] = self.counts.moved.get(memory.name, 0) + size

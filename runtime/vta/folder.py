@@ -33,9 +33,9 @@ from penstock.lowering.to_vta.isa import (
     MICRO_OP_BYTES,
     Instruction,
     Memory,
+    encode,
 )
 from penstock.lowering.to_vta.module import VtaModule, VtaStep
-from penstock.lowering.to_vta.words import encode
 from penstock.passes.analysis.commands.program import View
 from penstock.runtime.folders import FILES, write_folder
 from penstock.runtime.signature import TensorSpec

@@ -21,8 +21,10 @@ from penstock.lowering.to_vta.isa import (
     Load,
     Memory,
     Store,
+    decode,
+    encode,
+    micro_op_indices,
 )
-from penstock.lowering.to_vta.words import decode, encode, micro_op_indices
 
 MISSING = {"load": ("pop_prev", "push_prev"), "store": ("pop_next", "push_next"), "compute": ()}
 

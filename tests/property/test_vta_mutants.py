@@ -20,9 +20,8 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.to_vta.disassembler import assemble
-from penstock.lowering.to_vta.isa import INSTRUCTION_BYTES
+from penstock.lowering.to_vta.isa import INSTRUCTION_BYTES, decode, encode
 from penstock.lowering.to_vta.launch_check import check_launch
-from penstock.lowering.to_vta.words import decode, encode
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.signature import signature_of
 from penstock.runtime.vta import Executor, emit

@@ -16,12 +16,11 @@ from xdsl.parser import Parser
 import penstock
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.to_vta.cycles import program_of
 from penstock.lowering.to_vta.disassembler import assemble, disassemble
-from penstock.lowering.to_vta.isa import Load, Memory
-from penstock.lowering.to_vta.micro_ops import MicroOpCache, MicroOpStore
+from penstock.lowering.to_vta.encoder import MicroOpCache, MicroOpStore
+from penstock.lowering.to_vta.isa import Load, Memory, decode, encode
 from penstock.lowering.to_vta.module import encode_module
-from penstock.lowering.to_vta.words import decode, encode
+from penstock.lowering.to_vta.stream import program_of
 from penstock.passes.analysis.commands.trace import trace_calls
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.interpreter import run_module

@@ -14,13 +14,22 @@ from penstock.dialects.accel import PopOp
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.to_vta.cycles import program_of
 from penstock.lowering.to_vta.disassembler import text_of
-from penstock.lowering.to_vta.encoder import encode_launch
-from penstock.lowering.to_vta.isa import FLAGS, Gemm, Instruction, Load, Loops, Memory, pops_of, pushes_of
-from penstock.lowering.to_vta.micro_ops import MicroOpCache, MicroOpStore
+from penstock.lowering.to_vta.encoder import MicroOpCache, MicroOpStore, encode_launch
+from penstock.lowering.to_vta.isa import (
+    FLAGS,
+    Gemm,
+    Instruction,
+    Load,
+    Loops,
+    Memory,
+    encode,
+    micro_op_indices,
+    pops_of,
+    pushes_of,
+)
 from penstock.lowering.to_vta.module import encode_module
-from penstock.lowering.to_vta.words import encode, micro_op_indices
+from penstock.lowering.to_vta.stream import program_of
 from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program
 from penstock.passes.analysis.commands.trace import trace

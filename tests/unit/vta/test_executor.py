@@ -11,7 +11,7 @@ from tests.support.vta import micro_op_bytes
 
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_vta.disassembler import assemble
-from penstock.lowering.to_vta.words import encode
+from penstock.lowering.to_vta.isa import encode
 from penstock.runtime.vta import Executor
 
 INP, WGT, ACC, OUT, UOP, END = 0, 1024, 2048, 4096, 6144, 6400

@@ -6,8 +6,19 @@ import pytest
 
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_vta.disassembler import assemble, disassemble
-from penstock.lowering.to_vta.isa import Alu, AluOpcode, Finish, Gemm, Instruction, Load, Memory, Store
-from penstock.lowering.to_vta.words import decode, encode, micro_op_indices
+from penstock.lowering.to_vta.isa import (
+    Alu,
+    AluOpcode,
+    Finish,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    Store,
+    decode,
+    encode,
+    micro_op_indices,
+)
 
 GOLDEN: list[tuple[Instruction, int, int]] = [
     (
