@@ -41,6 +41,7 @@ from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, 
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
+from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.window import Window, WindowedTransfer
 
 
@@ -121,11 +122,21 @@ class Allocation(IRDLOperation, ABC):
         """Bytes from the start of the scope; None until a planner has run."""
         return None if self.offset is None else self.offset.value.data
 
+    def planned_offset(self) -> int:
+        """Bytes from the start of the scope; raises UserError, located, until a planner has run."""
+        if self.byte_offset is None:
+            raise UserError(
+                f'this buffer in "{self.scope or "dram"}" has no offset',
+                loc=location_of(self),
+                notes=["run `mem-plan` first, or write it `at N`"],
+            )
+        return self.byte_offset
+
 
 @irdl_op_definition
 class BufferOp(Allocation):
     """
-    A buffer in a scope, or off chip; `at` gives its place, as a byte offset in that scope (or in the arena).
+    A buffer in a scope, or off chip; `at` gives its byte offset in that scope (or in the arena).
 
     Executing it yields undefined contents: it is an allocation, so two of them are never merged and none is
     hoisted. The offset is a plan in text: edit it and run again.
@@ -238,7 +249,7 @@ class RingOp(Allocation):
         return (self.slot_count - 1) * self.pitch_in_bytes + span_in_bytes(self.slot_type)
 
     def slot_offsets(self) -> list[int]:
-        """The byte offset of every slot; the ring must have a place."""
+        """The byte offset of every slot; the ring must have an offset."""
         assert self.byte_offset is not None
         return [self.byte_offset + number * self.pitch_in_bytes for number in range(self.slot_count)]
 

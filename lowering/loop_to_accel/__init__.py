@@ -35,7 +35,7 @@ class _Lowering:
     target: TargetOp
 
     def run(self, kernel: func.FuncOp) -> None:
-        block = body_block(kernel, "turned into commands")
+        block = body_block(kernel, "lowered to commands")
         self._block(block)
         terminator = block.last_op
         assert terminator is not None
@@ -49,13 +49,9 @@ class _Lowering:
                     self._block(op.body.block)
                 case CopyOp() | GenericOp():
                     self._command(op)
-                case BufferOp() | RingOp() if op.byte_offset is None:
-                    raise UserError(
-                        f'this buffer in "{op.scope or "dram"}" has no place',
-                        loc=location_of(op),
-                        notes=["run `mem-plan` first, or write `mem.buffer at N`"],
-                    )
-                case _ if isinstance(op, (*KEPT, BufferOp, RingOp, func.ReturnOp)) or op.name.startswith("arith."):
+                case BufferOp() | RingOp():
+                    op.planned_offset()
+                case _ if isinstance(op, (*KEPT, func.ReturnOp)) or op.name.startswith("arith."):
                     continue
                 case _:
                     raise UserError(

@@ -12,30 +12,30 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import BufferOp, RingOp, SlotOp, element_bytes, memref_of, scope_of
+from penstock.dialects.mem import BufferOp, RingOp, SlotOp, element_bytes, memref_of
 from penstock.lowering.to_c.emitter import FunctionEmitter, View, refuse, view_of_type
 from penstock.lowering.to_c.text import Expr, Size, identifier, sum_of, times
 from penstock.lowering.to_c.types import CType, c_type, literal
 
 
 def refuse_alloc(emitter: FunctionEmitter, op: memref.AllocOp | memref.AllocaOp | memref.DeallocOp) -> None:
-    """Generated C allocates nothing: every buffer has a place before."""
+    """Generated C allocates nothing: every buffer has an offset before."""
     raise UserError(
         f"{op.name} cannot be lowered to C: there is no allocation inside generated code",
         loc=location_of(op),
-        notes=["run `mem-plan` first: it gives every buffer a place in the arena"],
+        notes=["run `mem-plan` first: it gives every buffer an offset in the arena"],
     )
 
 
 def emit_buffer(emitter: FunctionEmitter, op: BufferOp) -> None:
     """A pointer into a byte array of the context."""
-    pointer = _place(emitter, op, op.memref, op.type, op.byte_offset)
+    pointer = _allocate(emitter, op, op.type)
     emitter.values[op.memref] = replace(view_of_type(emitter, op.memref, ""), pointer=pointer, base=pointer)
 
 
 def emit_ring(emitter: FunctionEmitter, op: RingOp) -> None:
     """A pointer to the first slot; `mem.slot` advances it."""
-    _place(emitter, op, op.ring, op.slot_type, op.byte_offset)
+    _allocate(emitter, op, op.slot_type)
 
 
 def emit_slot(emitter: FunctionEmitter, op: SlotOp) -> None:
@@ -52,58 +52,34 @@ def emit_slot(emitter: FunctionEmitter, op: SlotOp) -> None:
     )
 
 
-def _place(
-    emitter: FunctionEmitter,
-    op: BufferOp | RingOp,
-    value: SSAValue,
-    type: MemRefType[Attribute],
-    offset: int | None,
-) -> str:
+def _allocate(emitter: FunctionEmitter, op: BufferOp | RingOp, type: MemRefType[Attribute]) -> str:
     """Declare a pointer to the bytes of `op` in a byte array of the context, and return its name."""
-    scope = scope_of(type)
-    if offset is None:
+    scope, offset, ctype = op.scope, op.planned_offset(), c_type(type.element_type, op)
+    if offset % ctype.size:
         raise UserError(
-            f'this buffer in "{scope or "dram"}" has no place',
-            loc=location_of(op),
-            notes=["run `mem-plan` first, or write it `at N`"],
+            f"byte {offset} is no offset for {ctype.name}: it must be a multiple of {ctype.size}", loc=location_of(op)
         )
     end = offset + op.size_in_bytes
-    _check_place(emitter, op, type, offset, end)
+    target = emitter.program.target
+    if scope is not None and target is not None and end > (capacity := target.scope(scope).size_bytes):
+        raise UserError(
+            f'this buffer ends at byte {end} of "{scope}", which has {capacity}',
+            loc=location_of(op),
+            notes=["run `mem-plan` again, or tile smaller"],
+        )
     ends = emitter.program.scope_ends
     ends[scope or ""] = max(ends.get(scope or "", 0), end)
-    ctype = c_type(type.element_type, op)
     array = f"ctx->{scope_field(scope)}"
     start = array if offset == 0 else f"({array} + {offset})"
-    name = emitter.name(value)
+    name = emitter.name(op.storage)
     emitter.writer.line(f"{ctype.storage} *const {name} = ({ctype.storage} *){start};")
-    emitter.values[value] = Expr(name, is_atom=True)
+    emitter.values[op.storage] = Expr(name, is_atom=True)
     return name
 
 
 def scope_field(scope: str | None) -> str:
     """The member of the context that holds a scope, or the arena."""
     return "arena" if scope is None else f"scope_{identifier(scope)}"
-
-
-def _check_place(
-    emitter: FunctionEmitter, op: BufferOp | RingOp, type: MemRefType[Attribute], offset: int, end: int
-) -> None:
-    scope, size = scope_of(type), c_type(type.element_type, op).size
-    if offset % size:
-        raise UserError(
-            f"byte {offset} is no place for a {type.element_type}: it must be a multiple of {size}",
-            loc=location_of(op),
-        )
-    target = emitter.program.target
-    if scope is None or target is None:
-        return
-    capacity = target.scope(scope).size_bytes
-    if end > capacity:
-        raise UserError(
-            f'this buffer ends at byte {end} of "{scope}", which has {capacity}',
-            loc=location_of(op),
-            notes=["run `mem-plan` again, or tile smaller"],
-        )
 
 
 # views

@@ -21,7 +21,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.affine_maps import linear_form
-from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
+from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import IntrinsicOp
 from penstock.lowering.to_c.emitter import FunctionEmitter, View, refuse
 from penstock.lowering.to_c.nest import Domain, Loop, Plan, Step, plan
@@ -379,11 +379,6 @@ def emit_exec(emitter: FunctionEmitter, op: ExecOp) -> None:
     intrinsic = _intrinsic(emitter, op)
     generic = intrinsic.generic
     body = intrinsic.body_with(op.immediate_values).block
-    if len(body.args) != len(op.buffers):
-        raise UserError(
-            f'intrinsic "{op.intrinsic_name}" takes {len(body.args)} operands, {len(op.buffers)} are given',
-            loc=location_of(op),
-        )
     maps = [attr.data for attr in op.maps]
     extents = op.extents.get_values()
     outputs = len(generic.outputs)
@@ -404,13 +399,7 @@ def _intrinsic(emitter: FunctionEmitter, op: ExecOp) -> IntrinsicOp:
             loc=location_of(op),
             notes=["a module for an accelerator begins with its machine.target"],
         )
-    intrinsics = target.intrinsics()
-    if op.intrinsic_name not in intrinsics:
-        near = did_you_mean(op.intrinsic_name, intrinsics)
-        raise UserError(
-            f'the machine has no intrinsic "{op.intrinsic_name}"', loc=location_of(op), notes=[near] if near else []
-        )
-    return intrinsics[op.intrinsic_name]
+    return target.intrinsics()[op.intrinsic_name]
 
 
 def _structured(

@@ -122,8 +122,8 @@ def test_tensorize_refuses_what_matches_nothing_with_every_reason() -> None:
     assert len(refusal.value.notes) == len(target.intrinsics())
 
 
-def test_commands_need_buffers_with_a_place() -> None:
-    with pytest.raises(UserError, match="has no place") as refusal:
+def test_commands_need_buffers_with_an_offset() -> None:
+    with pytest.raises(UserError, match="has no offset") as refusal:
         lower(LAYER, f"{TO_LOOP},promote,tensorize,loop-to-accel")
     assert "mem-plan" in refusal.value.notes[0]
 

@@ -103,9 +103,9 @@ def test_comments_name_the_intrinsic_and_the_place_of_an_op() -> None:
     ("body", "message", "note"),
     [
         ("%b = memref.alloc() : memref<4xf32>", "there is no allocation inside", "mem-plan"),
-        ("%b = mem.buffer : memref<4xf32>", 'this buffer in "dram" has no place', "mem-plan"),
-        ('%b = mem.buffer : memref<4xf32, "spad">', 'this buffer in "spad" has no place', "mem-plan"),
-        ("%b = mem.buffer at 6 : memref<4xf32>", "byte 6 is no place for a f32", ""),
+        ("%b = mem.buffer : memref<4xf32>", 'this buffer in "dram" has no offset', "mem-plan"),
+        ('%b = mem.buffer : memref<4xf32, "spad">', 'this buffer in "spad" has no offset', "mem-plan"),
+        ("%b = mem.buffer at 6 : memref<4xf32>", "byte 6 is no offset for f32", ""),
         ('%b = mem.buffer at 262140 : memref<4xf32, "spad">', "ends at byte 262156", "mem-plan"),
         ("%b = tensor.empty() : tensor<4xf32>", "tensor.empty cannot be lowered to C", "lower the module first"),
     ],
