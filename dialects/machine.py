@@ -79,7 +79,7 @@ FULL_POLICIES = ("error", "block")
 _TARGET = "machine.target"
 
 
-class Fault(NamedTuple):
+class PartFault(NamedTuple):
     """What is wrong with a part, and which of its keys is to blame."""
 
     key: str
@@ -140,11 +140,11 @@ class MachinePart(IRDLOperation):
         name = self.properties.get("sym_name")
         return f'{self.KIND} "{name.data}"' if isinstance(name, StringAttr) else self.KIND
 
-    def own_faults(self) -> Iterator[Fault]:
+    def own_faults(self) -> Iterator[PartFault]:
         """What is wrong with this part beyond the range of its numbers."""
         return iter(())
 
-    def faults(self) -> Iterator[Fault]:
+    def faults(self) -> Iterator[PartFault]:
         """What is wrong with this part, taken alone."""
         for key, attr in self.properties.items():
             yield from number_faults(key, attr, 0 if key in self.AT_LEAST_ZERO else 1)
@@ -165,17 +165,17 @@ class NamedPart(MachinePart):
     traits = traits_def(SymbolOpInterface())
 
 
-def number_faults(key: str, attr: Attribute, least: int) -> Iterator[Fault]:
+def number_faults(key: str, attr: Attribute, least: int) -> Iterator[PartFault]:
     """The numbers of a property that are below `least`."""
     for value in numbers_of(attr):
         if value < least:
-            yield Fault(key, f"{key} must be at least {least}, but is {value}")
+            yield PartFault(key, f"{key} must be at least {least}, but is {value}")
 
 
-def rate_faults(rate: DenseArrayBase[I64] | None) -> Iterator[Fault]:
+def rate_faults(rate: DenseArrayBase[I64] | None) -> Iterator[PartFault]:
     """A rate is a fraction [bytes, cycles]."""
     if rate is not None and len(rate) != 2:
-        yield Fault("rate", f"rate must be [bytes, cycles], but has {len(rate)} numbers")
+        yield PartFault("rate", f"rate must be [bytes, cycles], but has {len(rate)} numbers")
 
 
 @irdl_op_definition
@@ -220,15 +220,15 @@ class ScopeOp(NamedPart):
         """The scope this one is filled from; off chip if it names none."""
         return name_of(self.parent_scope) or DRAM
 
-    def own_faults(self) -> Iterator[Fault]:
+    def own_faults(self) -> Iterator[PartFault]:
         yield from rate_faults(self.rate)
         if self.size_bytes > 0 and self.granule_bytes > 0 and self.size_bytes % self.granule_bytes:
-            yield Fault(
+            yield PartFault(
                 "size",
                 f"size {self.size_bytes} is not a multiple of the granule, {self.granule_bytes}",
             )
         if not self.dtypes.data:
-            yield Fault("dtypes", "dtypes must name at least one element type")
+            yield PartFault("dtypes", "dtypes must name at least one element type")
 
 
 @irdl_op_definition
@@ -248,7 +248,7 @@ class BusOp(NamedPart):
         rate_bytes, rate_cycles = ints_of(self.rate)
         return rate_bytes, rate_cycles
 
-    def own_faults(self) -> Iterator[Fault]:
+    def own_faults(self) -> Iterator[PartFault]:
         yield from rate_faults(self.rate)
 
 
@@ -291,10 +291,10 @@ class ProcessorOp(NamedPart):
         size, cycles = ints_of(self.rate)
         return cycles / size
 
-    def own_faults(self) -> Iterator[Fault]:
+    def own_faults(self) -> Iterator[PartFault]:
         yield from rate_faults(self.rate)
         if len(self.ops) != 2:
-            yield Fault("ops", f"ops must be [operations, cycles], but has {len(self.ops)} numbers")
+            yield PartFault("ops", f"ops must be [operations, cycles], but has {len(self.ops)} numbers")
 
 
 @irdl_op_definition
@@ -399,15 +399,15 @@ class DmaOp(NamedPart):
         assert isinstance(rule, StringAttr)
         return data["from"], data["to"], rule.data
 
-    def own_faults(self) -> Iterator[Fault]:
+    def own_faults(self) -> Iterator[PartFault]:
         for key, names in (("from", self.sources), ("to", self.destinations)):
             if not names:
-                yield Fault(key, f'{key} must name at least one scope, or "{DRAM}"')
+                yield PartFault(key, f'{key} must name at least one scope, or "{DRAM}"')
         for scope in self.sources:
             if scope in self.destinations:
-                yield Fault("to", f'"{scope}" cannot be both read and written by one engine')
+                yield PartFault("to", f'"{scope}" cannot be both read and written by one engine')
         if self.max_count is not None and len(self.max_count) != self.dim_count:
-            yield Fault(
+            yield PartFault(
                 "max_count",
                 f"max_count has {len(self.max_count)} numbers, but descriptors have {self.dim_count} dims",
             )
@@ -415,13 +415,13 @@ class DmaOp(NamedPart):
             yield from _convert_faults(self.convert)
 
 
-def _convert_faults(convert: DictionaryAttr) -> Iterator[Fault]:
+def _convert_faults(convert: DictionaryAttr) -> Iterator[PartFault]:
     if set(convert.data) != {"from", "to", "rule"}:
-        yield Fault("convert", "convert must have exactly the keys from, to and rule")
+        yield PartFault("convert", "convert must have exactly the keys from, to and rule")
         return
     rule = convert.data["rule"]
     if not isinstance(rule, StringAttr) or rule.data not in CONVERT_RULES:
-        yield Fault("convert", f"the rule of convert must be one of {', '.join(CONVERT_RULES)}")
+        yield PartFault("convert", f"the rule of convert must be one of {', '.join(CONVERT_RULES)}")
 
 
 @irdl_op_definition
@@ -474,16 +474,16 @@ class QueueOp(MachinePart):
         """Whether a push into the full queue blocks its unit; otherwise it is an error."""
         return self.on_full.data == "block"
 
-    def own_faults(self) -> Iterator[Fault]:
+    def own_faults(self) -> Iterator[PartFault]:
         if self.on_full.data not in FULL_POLICIES:
-            yield Fault("on_full", f"on_full must be one of {', '.join(FULL_POLICIES)}")
+            yield PartFault("on_full", f"on_full must be one of {', '.join(FULL_POLICIES)}")
         if self.initial_tokens > self.capacity_tokens:
-            yield Fault(
+            yield PartFault(
                 "initial",
                 f"initial {self.initial_tokens} exceeds the capacity, {self.capacity_tokens}",
             )
         if self.source == self.destination:
-            yield Fault("to", "a queue must join two different units")
+            yield PartFault("to", "a queue must join two different units")
 
 
 # intrinsics
@@ -736,7 +736,7 @@ class IntrinsicOp(NamedPart):
         largest = [extent[1] for extent in self.shape if extent is not None]
         return prod(largest) if reduces and len(largest) == len(self.shape) else 0
 
-    def own_faults(self) -> Iterator[Fault]:
+    def own_faults(self) -> Iterator[PartFault]:
         yield from self._place_faults()
         behaviour = list(self._behaviour_faults())
         yield from behaviour
@@ -745,49 +745,49 @@ class IntrinsicOp(NamedPart):
             yield from self._immediate_faults()
             yield from self._shape_faults()
 
-    def _place_faults(self) -> Iterator[Fault]:
+    def _place_faults(self) -> Iterator[PartFault]:
         if (self.unit is None) == (self.dma is None):
-            yield Fault("unit", "an intrinsic names either the unit or the dma that performs it")
+            yield PartFault("unit", "an intrinsic names either the unit or the dma that performs it")
             return
         for key in ("ii", "depth"):
             if self.unit is not None and key not in self.properties:
-                yield Fault(key, f"an intrinsic of a unit needs {key}")
+                yield PartFault(key, f"an intrinsic of a unit needs {key}")
         for key in ("ii", "depth", "max_iterations", "micro_ops"):
             if self.dma is not None and key in self.properties:
-                yield Fault(key, f"{key} has no meaning on a dma: it costs what the transfer costs")
+                yield PartFault(key, f"{key} has no meaning on a dma: it costs what the transfer costs")
         if self.listed_limit is not None and self.iteration_limits is None:
-            yield Fault("micro_ops", "micro_ops has no meaning without max_iterations: loops take every dim")
+            yield PartFault("micro_ops", "micro_ops has no meaning without max_iterations: loops take every dim")
 
-    def _behaviour_faults(self) -> Iterator[Fault]:
+    def _behaviour_faults(self) -> Iterator[PartFault]:
         block = self.body.block
         ops = list(block.ops)
         if len(ops) != 1 or not isinstance(ops[0], GenericOp):
-            yield Fault("behaviour", "the behaviour must be exactly one linalg.generic")
+            yield PartFault("behaviour", "the behaviour must be exactly one linalg.generic")
         elif tuple(ops[0].operands) != tuple(block.args):
-            yield Fault("behaviour", "the behaviour must use each operand once, in their order")
+            yield PartFault("behaviour", "the behaviour must use each operand once, in their order")
         elif len(ops[0].outputs) != 1:
-            yield Fault("behaviour", "the behaviour must write exactly one operand, the last one")
+            yield PartFault("behaviour", "the behaviour must write exactly one operand, the last one")
 
-    def _operand_faults(self) -> Iterator[Fault]:
+    def _operand_faults(self) -> Iterator[PartFault]:
         names = [name.data for name in self.operand_names]
         args = self.body.block.args
         if len(names) != len(args) or len(self.strides) != len(args):
-            yield Fault("operands", f"operands has {len(names)} names, but the behaviour {len(args)} operands")
+            yield PartFault("operands", f"operands has {len(names)} names, but the behaviour {len(args)} operands")
             return
         for name in sorted({name for name in names if names.count(name) > 1}):
-            yield Fault("operands", f'operand "{name}" is named twice')
+            yield PartFault("operands", f'operand "{name}" is named twice')
         memrefs = 0
         for name, strides, arg in zip(names, self.strides, args, strict=True):
             for message in self._argument_faults(strides.data, arg):
-                yield Fault("operands", f'operand "{name}" {message}', (), (memrefs,))
+                yield PartFault("operands", f'operand "{name}" {message}', (), (memrefs,))
             memrefs += isinstance(arg.type, MemRefType)
 
-    def _immediate_faults(self) -> Iterator[Fault]:
+    def _immediate_faults(self) -> Iterator[PartFault]:
         uses = any(not isinstance(arg.type, MemRefType) for arg in self.body.block.args)
         if uses and self.imm_bits is None:
-            yield Fault("imm_bits", "the behaviour takes an immediate, but imm_bits is missing")
+            yield PartFault("imm_bits", "the behaviour takes an immediate, but imm_bits is missing")
         if not uses and self.imm_bits is not None:
-            yield Fault("imm_bits", "the behaviour takes no immediate, but imm_bits is given")
+            yield PartFault("imm_bits", "the behaviour takes no immediate, but imm_bits is given")
 
     def _argument_faults(self, strides: str, arg: SSAValue) -> Iterator[str]:
         if strides not in STRIDES:
@@ -812,17 +812,17 @@ class IntrinsicOp(NamedPart):
         elif scope == DRAM and self.unit is not None:
             yield "is off chip, where only a dma reaches"
 
-    def _shape_faults(self) -> Iterator[Fault]:
+    def _shape_faults(self) -> Iterator[PartFault]:
         dims = self.dims
         loops = len(self.generic.iterator_types)
         if len(dims) != loops or len(self.extents) != loops:
-            yield Fault("shape", f"shape has {len(dims)} dims, but the behaviour {loops} loops")
+            yield PartFault("shape", f"shape has {len(dims)} dims, but the behaviour {loops} loops")
             return
         for dim in sorted({dim for dim in dims if dims.count(dim) > 1}):
-            yield Fault("shape", f'dim "{dim}" is named twice')
+            yield PartFault("shape", f'dim "{dim}" is named twice')
         for dim, extents in zip(dims, self.extents, strict=True):
             if (fault := _extent_fault(ints_of(extents), bounded=self.unit is not None)) is not None:
-                yield Fault("shape", f'dim "{dim}" {fault}', (), (dim,))
+                yield PartFault("shape", f'dim "{dim}" {fault}', (), (dim,))
 
 
 _HALF = 16
@@ -960,7 +960,7 @@ class TargetOp(IRDLOperation):
                 best[op.unit_name] = max(rate, best.get(op.unit_name, Fraction(0)))
         return sum(best.values(), Fraction(0))
 
-    def faults(self) -> Iterator[tuple[MachinePart, Fault]]:
+    def faults(self) -> Iterator[tuple[MachinePart, PartFault]]:
         """What is wrong between the parts: names that are taken or unknown, and parts that do not fit."""
         yield from self._name_faults()
         for scope in self.parts(ScopeOp):
@@ -981,7 +981,7 @@ class TargetOp(IRDLOperation):
         for part, fault in self.faults():
             raise VerifyException("; ".join((f"{part.title}: {fault.message}", *fault.notes)))
 
-    def _name_faults(self) -> Iterator[tuple[MachinePart, Fault]]:
+    def _name_faults(self) -> Iterator[tuple[MachinePart, PartFault]]:
         titles: dict[str, str] = {}
         for part in self.body.block.ops:
             named = part.get_attr_or_prop("sym_name")
@@ -989,29 +989,29 @@ class TargetOp(IRDLOperation):
                 continue
             name = named.data
             if name == DRAM:
-                yield part, Fault("name", f'"{DRAM}" means off chip and is not declared')
+                yield part, PartFault("name", f'"{DRAM}" means off chip and is not declared')
             elif name in titles:
-                yield part, Fault("name", f'the name "{name}" is taken by {titles[name]}')
+                yield part, PartFault("name", f'the name "{name}" is taken by {titles[name]}')
             titles.setdefault(name, part.title)
 
     def _unknown(
         self, kind: type[MachinePart], key: str, name: str | None, *inside: str | int, dram: bool = False
-    ) -> Iterator[Fault]:
+    ) -> Iterator[PartFault]:
         """A fault of `key` if no part of that kind is called `name`."""
         known = [part.properties["sym_name"] for part in self.parts(kind)]
         names = [attr.data for attr in known if isinstance(attr, StringAttr) and attr.data != DRAM]
         names += [DRAM] if dram else []
         if name is not None and name not in names:
             note = nearest_or_all(name, names, "known here")
-            yield Fault(key, f'unknown {kind.KIND} "{name}"', (note,), inside)
+            yield PartFault(key, f'unknown {kind.KIND} "{name}"', (note,), inside)
 
-    def _dtype_faults(self, key: str, scope: str, dtype: Attribute, *inside: str | int) -> Iterator[Fault]:
+    def _dtype_faults(self, key: str, scope: str, dtype: Attribute, *inside: str | int) -> Iterator[PartFault]:
         known = self.scopes().get(scope)
         if known is not None and known.dtypes.data and dtype not in known.dtypes.data:
             listed = ", ".join(str(each) for each in known.dtypes)
-            yield Fault(key, f'scope "{scope}" holds {listed}, not {dtype}', (), inside)
+            yield PartFault(key, f'scope "{scope}" holds {listed}, not {dtype}', (), inside)
 
-    def _scope_faults(self, scope: ScopeOp) -> Iterator[Fault]:
+    def _scope_faults(self, scope: ScopeOp) -> Iterator[PartFault]:
         yield from self._unknown(ScopeOp, "parent", scope.parent_name, dram=True)
         scopes = self.scopes()
         chain: list[str] = []
@@ -1020,9 +1020,9 @@ class TargetOp(IRDLOperation):
             chain.append(current)
             current = scopes[current].parent_name
         if chain and current == scope.sym_name.data:
-            yield Fault("parent", f"its parents lead back to itself: {' in '.join([*chain, current])}")
+            yield PartFault("parent", f"its parents lead back to itself: {' in '.join([*chain, current])}")
 
-    def _dma_faults(self, dma: DmaOp) -> Iterator[Fault]:
+    def _dma_faults(self, dma: DmaOp) -> Iterator[PartFault]:
         yield from self._unknown(UnitOp, "unit", dma.unit_name)
         yield from self._unknown(BusOp, "bus", dma.bus_name)
         for key, names in (("from", dma.sources), ("to", dma.destinations)):
@@ -1033,7 +1033,7 @@ class TargetOp(IRDLOperation):
                 for name in names:
                     yield from self._dtype_faults("convert", name, dtype, end)
 
-    def _intrinsic_faults(self, intrinsic: IntrinsicOp) -> Iterator[Fault]:
+    def _intrinsic_faults(self, intrinsic: IntrinsicOp) -> Iterator[PartFault]:
         yield from self._unknown(UnitOp, "unit", intrinsic.unit_name)
         yield from self._unknown(DmaOp, "dma", intrinsic.dma_name)
         dma = self.dmas().get(intrinsic.dma_name or "")
@@ -1047,15 +1047,15 @@ class TargetOp(IRDLOperation):
             verb, reached = ("reads", dma.sources) if spec.role == "in" else ("writes", dma.destinations)
             if spec.scope not in reached:
                 message = f'operand "{spec.name}" is in "{spec.scope}", but {dma.title} {verb} {", ".join(reached)}'
-                yield Fault("operands", message, (), (place, "scope"))
+                yield PartFault("operands", message, (), (place, "scope"))
 
-    def _queue_faults(self, queue: QueueOp) -> Iterator[Fault]:
+    def _queue_faults(self, queue: QueueOp) -> Iterator[PartFault]:
         ends = (queue.source, queue.destination)
         for key, unit in zip(("from", "to"), ends, strict=True):
             yield from self._unknown(UnitOp, key, unit)
         first = next(each for each in self.queues() if (each.source, each.destination) == ends)
         if queue is not first:
-            yield Fault("from", "these two units are joined in this direction already")
+            yield PartFault("from", "these two units are joined in this direction already")
 
 
 def find_target(module: ModuleOp) -> TargetOp | None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.dialects.machine import DRAM, Fault, IntrinsicOp, MachinePart, OperandSpec, ScopeOp, TargetOp
+from penstock.dialects.machine import DRAM, IntrinsicOp, MachinePart, OperandSpec, PartFault, ScopeOp, TargetOp
 
 _Filling = tuple[frozenset[str], str]
 """The scopes that must be filled for another one to be, and that other one."""
 
 
-def reach_faults(target: TargetOp) -> Iterator[tuple[MachinePart, Fault]]:
+def reach_faults(target: TargetOp) -> Iterator[tuple[MachinePart, PartFault]]:
     """
     The parts that no data can reach, or leave; the machine must be without faults otherwise.
 
@@ -34,7 +34,7 @@ def reach_faults(target: TargetOp) -> Iterator[tuple[MachinePart, Fault]]:
         steps += [(reads, _output(op).scope)] if reads else []
     if not any(source == DRAM for source, _ in moves):
         what = f'nothing gets onto the chip: no DMA reads "{DRAM}"'
-        yield scopes[0], Fault("name", what, (_repair(DRAM, scopes[0].sym_name.data),))
+        yield scopes[0], PartFault("name", what, (_repair(DRAM, scopes[0].sym_name.data),))
         return
     reached = _closure({DRAM}, steps)
     for scope in scopes:
@@ -51,7 +51,7 @@ def reach_faults(target: TargetOp) -> Iterator[tuple[MachinePart, Fault]]:
         parent = target.scopes()[output.scope].parent_name
         place = _operands(op).index(output)
         what = f'"{output.name}" is written in "{output.scope}", from where nothing leads off chip'
-        yield op, Fault("operands", what, (_repair(output.scope, parent),), (place, "scope"))
+        yield op, PartFault("operands", what, (_repair(output.scope, parent),), (place, "scope"))
 
 
 def _operands(intrinsic: IntrinsicOp) -> list[OperandSpec]:
@@ -84,7 +84,7 @@ def _is_move(intrinsic: IntrinsicOp) -> bool:
     return len(block.args) == 2 and block.last_op is not None and list(block.last_op.operands) == [block.args[0]]
 
 
-def _unreached(scope: ScopeOp, intrinsics: list[IntrinsicOp]) -> Fault:
+def _unreached(scope: ScopeOp, intrinsics: list[IntrinsicOp]) -> PartFault:
     name = scope.sym_name.data
     wanted = [
         f'@{op.sym_name.data} reads its operand "{spec.name}" there'
@@ -93,7 +93,7 @@ def _unreached(scope: ScopeOp, intrinsics: list[IntrinsicOp]) -> Fault:
         if spec.scope == name and spec.role != "out"
     ]
     what = f'nothing gets from off chip to the scope "{name}"'
-    return Fault("name", what, (*wanted[:1], _repair(scope.parent_name, name)))
+    return PartFault("name", what, (*wanted[:1], _repair(scope.parent_name, name)))
 
 
 def _repair(start: str, end: str) -> str:

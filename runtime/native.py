@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_types import same_bits, stored
 from penstock.dialects.weights import Array
-from penstock.lowering.to_c import CSource, Parameter, emit_c
+from penstock.lowering.to_c import CParameter, CSource, emit_c
 from penstock.passes.toolchain.library import build_library, load
 
 ALIGNMENT = 64
@@ -139,7 +139,7 @@ def load_native(module: ModuleOp) -> NativeModule:
     return NativeModule(source, build(source))
 
 
-def _checked(what: str, specs: Sequence[Parameter], arrays: Sequence[Array]) -> list[Array]:
+def _checked(what: str, specs: Sequence[CParameter], arrays: Sequence[Array]) -> list[Array]:
     if len(arrays) != len(specs):
         raise UserError(f"the program takes {len(specs)} {what}s, and {len(arrays)} were given")
     checked: list[Array] = []

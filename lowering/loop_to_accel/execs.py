@@ -47,12 +47,12 @@ def lower_access(
 ) -> None:
     """Issue the command that does `access`, which `op` asks for, or loops around it for what one cannot iterate."""
     maps = tuple(access.operands[number].index_map for number in match.buffers)
-    domain = _Domain(match, target, op, maps, long_dims(access.extents), tuple(access.extents), tuple(buffers))
+    domain = _CommandDomain(match, target, op, maps, long_dims(access.extents), tuple(access.extents), tuple(buffers))
     domain.issue(builder)
 
 
 @dataclass(frozen=True)
-class _Domain:
+class _CommandDomain:
     """An application of an intrinsic, or a piece of one."""
 
     match: Match
@@ -83,7 +83,7 @@ class _Domain:
         command.location = self.op.location
         builder.insert(command)
 
-    def _piece(self, builder: Builder, dim: int, start: Index, size: int) -> _Domain:
+    def _piece(self, builder: Builder, dim: int, start: Index, size: int) -> _CommandDomain:
         extents = (*self.extents[:dim], size, *self.extents[dim + 1 :])
         rest = [each for each in self.dims if each != dim or size > 1]
         slices = tuple(

@@ -30,7 +30,7 @@ UNKNOWN = 1 << 62
 
 
 @dataclass(frozen=True)
-class _Transfer:
+class _CopyPiece:
     """A copy, or a piece of one."""
 
     copy: CopyOp
@@ -91,7 +91,7 @@ class _Transfer:
         op.location = self.copy.location
         builder.insert(op)
 
-    def _piece(self, builder: Builder, dim: int, start: Index, size: int) -> _Transfer:
+    def _piece(self, builder: Builder, dim: int, start: Index, size: int) -> _CopyPiece:
         """What begins at `start` of dim `dim`: a window moves, a whole side is sliced."""
         box = (*self.box[:dim], size, *self.box[dim + 1 :])
         moved: list[Sequence[Index]] = []
@@ -114,7 +114,7 @@ def lower_copy(builder: Builder, copy: CopyOp, target: TargetOp) -> None:
     if engine is None:
         raise UserError(f'no DMA of @{target.sym_name.data} goes from "{start}" to "{end}"', loc=location_of(copy))
     size = element_bytes(copy.source_type)
-    transfer = _Transfer(
+    transfer = _CopyPiece(
         copy,
         engine,
         entry_elements(target, (start, end), (size, size)),

@@ -14,7 +14,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects import accel, mem
 from penstock.dialects.mem import memref_of
 from penstock.lowering.to_c import copies, memory, structured
-from penstock.lowering.to_c.emitter import FunctionEmitter, View, is_token, refuse
+from penstock.lowering.to_c.emitter import CView, FunctionEmitter, is_token, refuse
 from penstock.lowering.to_c.scalar import RULES, emit_scalar
 from penstock.lowering.to_c.text import Expr, for_loop
 
@@ -92,12 +92,12 @@ def _assign(emitter: FunctionEmitter, targets: Sequence[SSAValue], values: Seque
 
 def _text(emitter: FunctionEmitter, value: SSAValue) -> str:
     found = emitter.values[value]
-    return found.pointer if isinstance(found, View) else found.text
+    return found.pointer if isinstance(found, CView) else found.text
 
 
 def _declared(emitter: FunctionEmitter, value: SSAValue) -> str:
     found = emitter.values[value]
-    if isinstance(found, View):
+    if isinstance(found, CView):
         return f"{found.pointer_type}const "
     return f"const {emitter.ctype(value.type, value.owner).value} "
 
@@ -186,13 +186,13 @@ def emit_call(emitter: FunctionEmitter, op: func.CallOp) -> None:
     operands = ["ctx"]
     for operand, arg in zip(op.arguments, callee.body.block.args, strict=True):
         found = emitter.values[operand]
-        if isinstance(found, View):
+        if isinstance(found, CView):
             _check_argument(emitter, op, found, arg)
         operands.append(_text(emitter, operand))
     emitter.writer.line(f"{emitter.program.symbols[name]}({', '.join(operands)});")
 
 
-def _check_argument(emitter: FunctionEmitter, op: func.CallOp, view: View, arg: SSAValue) -> None:
+def _check_argument(emitter: FunctionEmitter, op: func.CallOp, view: CView, arg: SSAValue) -> None:
     type = memref_of(arg)
     if view.shape != tuple(type.get_shape()) or view.strides != type.get_strides():
         shape = "x".join(map(str, view.shape))

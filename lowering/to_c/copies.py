@@ -16,7 +16,7 @@ from xdsl.ir import SSAValue
 from penstock.dialects.accel import DmaOp
 from penstock.dialects.mem import CopyOp
 from penstock.dialects.window import WindowedTransfer
-from penstock.lowering.to_c.emitter import FunctionEmitter, View, refuse
+from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of, times
 from penstock.passes.analysis.index import AffineIndex
 
@@ -77,7 +77,7 @@ def emit_memref_copy(emitter: FunctionEmitter, op: memref.CopyOp) -> None:
         _move(emitter, axes, ([], []), source, dest)
 
 
-def _describe(emitter: FunctionEmitter, op: WindowedTransfer, source: View, dest: View) -> None:
+def _describe(emitter: FunctionEmitter, op: WindowedTransfer, source: CView, dest: CView) -> None:
     ends = f"{source.scope or 'off chip'} to {dest.scope or 'off chip'}"
     box = " x ".join(map(str, op.box)) or "one element"
     engine = f" on {op.engine.data}" if isinstance(op, DmaOp) else ""
@@ -88,7 +88,7 @@ Terms = list[tuple[Size, Size]]
 
 
 def _axes(
-    emitter: FunctionEmitter, op: WindowedTransfer, source: View, dest: View, may_be_out_of_bounds: bool
+    emitter: FunctionEmitter, op: WindowedTransfer, source: CView, dest: CView, may_be_out_of_bounds: bool
 ) -> tuple[list[Axis], tuple[Terms, Terms]]:
     """The dims of the box, and where it begins in the source and in the destination."""
     side = op.window_side
@@ -135,7 +135,7 @@ def _bounds(emitter: FunctionEmitter, start: Size, size: int, bound: int) -> tup
     return low, high
 
 
-def _fill_outside(emitter: FunctionEmitter, axes: Sequence[Axis], dest: View, padding: Expr) -> None:
+def _fill_outside(emitter: FunctionEmitter, axes: Sequence[Axis], dest: CView, padding: Expr) -> None:
     """Fill the destination with what is read outside, if anything lies outside."""
     if all(axis.is_whole for axis in axes):
         return
@@ -149,7 +149,7 @@ def _fill_outside(emitter: FunctionEmitter, axes: Sequence[Axis], dest: View, pa
 
 
 def _count_bytes(
-    emitter: FunctionEmitter, op: WindowedTransfer, axes: Sequence[Axis], source: View, dest: View
+    emitter: FunctionEmitter, op: WindowedTransfer, axes: Sequence[Axis], source: CView, dest: CView
 ) -> None:
     if source.scope is None and dest.scope is None and isinstance(op, CopyOp):
         return
@@ -187,7 +187,7 @@ def _merged(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def _move(
-    emitter: FunctionEmitter, axes: Sequence[Axis], offsets: tuple[Terms, Terms], source: View, dest: View
+    emitter: FunctionEmitter, axes: Sequence[Axis], offsets: tuple[Terms, Terms], source: CView, dest: CView
 ) -> None:
     merged = _merged(axes)
     writer = emitter.writer
@@ -213,7 +213,7 @@ def _move(
     _loops(emitter, merged[:-1], rows, is_element=False)
 
 
-def _address(view: View, offset: str) -> str:
+def _address(view: CView, offset: str) -> str:
     return view.pointer if offset == "0" else f"{view.pointer} + {offset}"
 
 

@@ -17,7 +17,7 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import memref_of, scope_of
 from penstock.lowering.to_c.prelude import helper_name
-from penstock.lowering.to_c.text import Expr, Names, Size, Writer, comment_text, sum_of
+from penstock.lowering.to_c.text import CWriter, Expr, Names, Size, comment_text, sum_of
 from penstock.lowering.to_c.types import CType, c_type
 
 INLINE_LENGTH = 72
@@ -25,7 +25,7 @@ INLINE_LENGTH = 72
 
 
 @dataclass(frozen=True)
-class View:
+class CView:
     """A memref in C: a pointer to its first element, and how the others lie."""
 
     pointer: str
@@ -60,7 +60,7 @@ class View:
 
 
 @dataclass
-class Program:
+class CProgram:
     """What the functions of one C program share."""
 
     target: TargetOp | None
@@ -87,10 +87,10 @@ class Program:
 class FunctionEmitter:
     """The state of emitting one function."""
 
-    program: Program
-    writer: Writer
+    program: CProgram
+    writer: CWriter
     names: Names
-    values: dict[SSAValue, Expr | View] = field(default_factory=dict[SSAValue, "Expr | View"])
+    values: dict[SSAValue, Expr | CView] = field(default_factory=dict[SSAValue, "Expr | CView"])
 
     # values
 
@@ -100,10 +100,10 @@ class FunctionEmitter:
         assert isinstance(found, Expr), f"{value} is no scalar"
         return found
 
-    def view(self, value: SSAValue) -> View:
+    def view(self, value: SSAValue) -> CView:
         """The view of a memref."""
         found = self.values[value]
-        assert isinstance(found, View), f"{value} is no memref"
+        assert isinstance(found, CView), f"{value} is no memref"
         return found
 
     def size(self, value: SSAValue | int) -> Size:
@@ -138,7 +138,7 @@ class FunctionEmitter:
         self.values[value] = Expr(name, is_atom=True)
         return name
 
-    def declare_pointer(self, value: SSAValue, view: View, offset: str, *, mutable: bool = False) -> View:
+    def declare_pointer(self, value: SSAValue, view: CView, offset: str, *, mutable: bool = False) -> CView:
         """Declare the pointer of a view, `offset` elements after that of `view`, and bind the view to `value`."""
         name = self.name(value)
         start = view.pointer if offset == "0" else f"{view.pointer} + {offset}"
@@ -204,7 +204,7 @@ def is_token(value: SSAValue) -> bool:
     return isinstance(value.type, TokenType)
 
 
-def view_of_type(emitter: FunctionEmitter, value: SSAValue, pointer: str, *, is_const: bool = False) -> View:
+def view_of_type(emitter: FunctionEmitter, value: SSAValue, pointer: str, *, is_const: bool = False) -> CView:
     """
     The view of a memref whose shape and strides its type tells, `pointer` being its first element.
 
@@ -223,4 +223,4 @@ def view_of_type(emitter: FunctionEmitter, value: SSAValue, pointer: str, *, is_
     shape = tuple(type.get_shape())
     known = tuple(stride for stride in strides if stride is not None)
     ctype = c_type(type.element_type, op)
-    return View(pointer, ctype, shape, known, scope_of(type), pointer, is_const)
+    return CView(pointer, ctype, shape, known, scope_of(type), pointer, is_const)

@@ -13,7 +13,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp, element_bytes, memref_of
-from penstock.lowering.to_c.emitter import FunctionEmitter, View, refuse, view_of_type
+from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse, view_of_type
 from penstock.lowering.to_c.text import Expr, Size, identifier, sum_of, times
 from penstock.lowering.to_c.types import CType, c_type, literal
 
@@ -100,7 +100,7 @@ def emit_subview(emitter: FunctionEmitter, op: memref.SubviewOp) -> None:
 
 
 def _check_offsets(
-    emitter: FunctionEmitter, op: memref.SubviewOp, view: View, offsets: list[Size], sizes: list[Size]
+    emitter: FunctionEmitter, op: memref.SubviewOp, view: CView, offsets: list[Size], sizes: list[Size]
 ) -> None:
     """Keep offsets that were read from memory, which nothing has proved to be inside, inside."""
     dynamic = iter(op.offsets)

@@ -19,10 +19,10 @@ from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, bo
 from penstock.dialects.machine import find_target
 from penstock.lowering.to_c.aliasing import data_flows, restricted_arguments
 from penstock.lowering.to_c.control import emit_block
-from penstock.lowering.to_c.emitter import FunctionEmitter, Program, refuse, view_of_type
+from penstock.lowering.to_c.emitter import CProgram, FunctionEmitter, refuse, view_of_type
 from penstock.lowering.to_c.memory import global_definition, scope_field
 from penstock.lowering.to_c.prelude import HEADER, prelude
-from penstock.lowering.to_c.text import Expr, Names, Writer, comment_text, identifier
+from penstock.lowering.to_c.text import CWriter, Expr, Names, comment_text, identifier
 from penstock.lowering.to_c.types import CType, c_type
 
 ENTRY = "main"
@@ -42,7 +42,7 @@ KERNEL = """\
 
 
 @dataclass(frozen=True)
-class Parameter:
+class CParameter:
     """An array that the caller passes: an input, a weight or an output. Dense, in row-major order."""
 
     name: str
@@ -88,9 +88,9 @@ class CSource:
     kernels: tuple[CFunction, ...]
     entry: str
     """The text of the entry and of what belongs to it."""
-    inputs: tuple[Parameter, ...]
-    weights: tuple[Parameter, ...]
-    outputs: tuple[Parameter, ...]
+    inputs: tuple[CParameter, ...]
+    weights: tuple[CParameter, ...]
+    outputs: tuple[CParameter, ...]
     arena_bytes: int
     """Bytes for the off-chip intermediates."""
     scope_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -159,7 +159,7 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     symbols = {symbol: f"{name}_{identifier(symbol)}" for symbol in (*functions, *globals_)}
     flows = data_flows(functions)
     written = {symbol: flow.summary.writes for symbol, flow in flows.items()}
-    program = Program(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
+    program = CProgram(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
     _check_inputs(entry, roles, program.written[ENTRY])
     kernels = tuple(
         _kernel(program, name, symbol, function) for symbol, function in functions.items() if symbol != ENTRY
@@ -232,11 +232,11 @@ def _reachable(module: ModuleOp) -> dict[str, func.FuncOp]:
     return {symbol: function for symbol, function in known.items() if symbol in found}
 
 
-def _kernel(program: Program, name: str, symbol: str, function: func.FuncOp) -> CFunction:
+def _kernel(program: CProgram, name: str, symbol: str, function: func.FuncOp) -> CFunction:
     """The text of a function other than the entry."""
     if function.function_type.outputs.data:
         raise refuse(function, f"@{symbol} returns a value", "below tensor level functions write through arguments")
-    writer = Writer()
+    writer = CWriter()
     names = Names([*program.symbols.values()])
     emitter = FunctionEmitter(program, writer, names)
     parameters = [f"{name}_ctx *ctx"]
@@ -286,15 +286,15 @@ class _Roles:
     """What each argument of `@main` is: its list, and its place in it."""
 
     lists: tuple[tuple[str, int], ...]
-    inputs: tuple[Parameter, ...]
-    weights: tuple[Parameter, ...]
-    outputs: tuple[Parameter, ...]
+    inputs: tuple[CParameter, ...]
+    weights: tuple[CParameter, ...]
+    outputs: tuple[CParameter, ...]
 
 
 def _roles(entry: func.FuncOp) -> _Roles:
     if entry.function_type.outputs.data:
         raise refuse(entry, "@main returns a value", "C comes from the loop or the accel level: lower the module first")
-    found: dict[str, list[Parameter]] = {"inputs": [], "weights": [], "outputs": []}
+    found: dict[str, list[CParameter]] = {"inputs": [], "weights": [], "outputs": []}
     lists: list[tuple[str, int]] = []
     for arg in entry.body.block.args:
         role, text = "inputs", attribute_text(entry, arg.index, NAME) or f"input_{arg.index}"
@@ -305,7 +305,7 @@ def _roles(entry: func.FuncOp) -> _Roles:
         if not isa(arg.type, MemRefType):
             raise refuse(entry, f"argument {arg.index} of @main is a {arg.type}, not a memref")
         lists.append((role, len(found[role])))
-        found[role].append(Parameter(text, tuple(arg.type.get_shape()), c_type(arg.type.element_type, entry)))
+        found[role].append(CParameter(text, tuple(arg.type.get_shape()), c_type(arg.type.element_type, entry)))
     return _Roles(tuple(lists), *(tuple(found[role]) for role in ("inputs", "weights", "outputs")))
 
 
@@ -319,8 +319,8 @@ def _check_inputs(entry: func.FuncOp, roles: _Roles, written: frozenset[int]) ->
             )
 
 
-def _entry(program: Program, name: str, entry: func.FuncOp, roles: _Roles) -> str:
-    writer = Writer()
+def _entry(program: CProgram, name: str, entry: func.FuncOp, roles: _Roles) -> str:
+    writer = CWriter()
     emitter = FunctionEmitter(program, writer, Names([*program.symbols.values()]))
     writer.line(f"size_t {name}_context_size(void) {{ return sizeof({name}_ctx); }}")
     writer.line("")
@@ -346,12 +346,12 @@ def _entry(program: Program, name: str, entry: func.FuncOp, roles: _Roles) -> st
 # the header
 
 
-def _header(name: str, roles: _Roles, arena: int | None, program: Program) -> str:
+def _header(name: str, roles: _Roles, arena: int | None, program: CProgram) -> str:
     """The text of the header; `arena` is the bytes that are used of the arena, None if no buffer lies in it."""
     guard = f"PENSTOCK_{name.upper()}_H"
     arrays: list[str] = []
     for title in ("inputs", "weights", "outputs"):
-        parameters: tuple[Parameter, ...] = getattr(roles, title)
+        parameters: tuple[CParameter, ...] = getattr(roles, title)
         arrays += [f"   {title}[{number}]  {comment_text(str(each))}" for number, each in enumerate(parameters)]
     memory = [("arena", arena, "intermediates, off chip")] if arena is not None else []
     memory += [(scope_field(scope), size, f'scope "{scope}"') for scope, size in sorted(program.scope_ends.items())]

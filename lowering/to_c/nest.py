@@ -51,7 +51,7 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class Loop:
+class NestLoop:
     """One loop: a dim, or several merged ones, outermost first."""
 
     dims: tuple[int, ...]
@@ -66,10 +66,10 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Step:
+class Strip:
     """A loop in steps of `size`; the last step is smaller where that does not divide."""
 
-    loop: Loop
+    loop: NestLoop
     size: int = 1
 
     @property
@@ -78,7 +78,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoopNest:
     """
     The loops of one structured op, outermost first: those of `outer`; the packing of operand `packed`; those of
     `inner`; then a block of outputs, with `sequential` around its `rows` and its `lanes`.
@@ -86,11 +86,11 @@ class Plan:
     `rows`, `lanes`, and the first of `sequential` where the reduction is cut, are steps of `outer` or `inner` too.
     """
 
-    outer: tuple[Step, ...]
-    inner: tuple[Step, ...]
-    sequential: tuple[Loop, ...]
-    rows: Step | None
-    lanes: Step | None
+    outer: tuple[Strip, ...]
+    inner: tuple[Strip, ...]
+    sequential: tuple[NestLoop, ...]
+    rows: Strip | None
+    lanes: Strip | None
     packed: int | None = None
 
 
@@ -122,14 +122,14 @@ def parallel_dims(domain: Domain) -> frozenset[int] | None:
     return moving[0]
 
 
-def plan(domain: Domain) -> Plan | None:
+def plan_nest(domain: Domain) -> LoopNest | None:
     """The loops of a domain without empty dims; None where only the order of the dims themselves is right."""
     domain = _without_single_dims(domain)
     parallel = parallel_dims(domain)
     if parallel is None:
         return None
     loops = [
-        Loop((dim,), extent, tuple(strides[dim] for strides in domain.strides))
+        NestLoop((dim,), extent, tuple(strides[dim] for strides in domain.strides))
         for dim, extent in enumerate(domain.extents)
         if extent > 1
     ]
@@ -138,12 +138,14 @@ def plan(domain: Domain) -> Plan | None:
     sequential = _merged([loop for loop in loops if loop.dims[0] not in parallel], domain.indexed)
     lanes = _lanes(free, domain.inputs)
     if not sequential or lanes is None:
-        outer = tuple(Step(loop) for loop in free if loop is not lanes)
-        return Plan(outer, (), tuple(sequential), None, None if lanes is None else Step(lanes, lanes.extent))
-    width = Step(lanes, _width(lanes.extent))
+        outer = tuple(Strip(loop) for loop in free if loop is not lanes)
+        return LoopNest(outer, (), tuple(sequential), None, None if lanes is None else Strip(lanes, lanes.extent))
+    width = Strip(lanes, _width(lanes.extent))
     rows = _rows(free, width, domain.inputs)
     if rows is None:
-        return Plan(tuple(width if loop is lanes else Step(loop) for loop in free), (), tuple(sequential), None, width)
+        return LoopNest(
+            tuple(width if loop is lanes else Strip(loop) for loop in free), (), tuple(sequential), None, width
+        )
     return _contraction(free, sequential, rows, width, domain.inputs)
 
 
@@ -156,9 +158,9 @@ def _without_single_dims(domain: Domain) -> Domain:
     return Domain(domain.extents, strides, domain.outputs, domain.indexed)
 
 
-def _merged(loops: list[Loop], indexed: frozenset[int]) -> list[Loop]:
+def _merged(loops: list[NestLoop], indexed: frozenset[int]) -> list[NestLoop]:
     """The loops with neighbours merged where every operand walks the two as one."""
-    merged: list[Loop] = []
+    merged: list[NestLoop] = []
     for loop in loops:
         last = merged[-1] if merged else None
         if (
@@ -166,16 +168,16 @@ def _merged(loops: list[Loop], indexed: frozenset[int]) -> list[Loop]:
             and not indexed & {*last.dims, *loop.dims}
             and all(outer == inner * loop.extent for outer, inner in zip(last.strides, loop.strides, strict=True))
         ):
-            merged[-1] = Loop((*last.dims, *loop.dims), last.extent * loop.extent, loop.strides)
+            merged[-1] = NestLoop((*last.dims, *loop.dims), last.extent * loop.extent, loop.strides)
         else:
             merged.append(loop)
     return merged
 
 
-def _lanes(free: Sequence[Loop], inputs: int) -> Loop | None:
+def _lanes(free: Sequence[NestLoop], inputs: int) -> NestLoop | None:
     """The parallel loop that becomes the innermost: contiguous in the output, then in most inputs."""
 
-    def cost(loop: Loop) -> tuple[int, int, int]:
+    def cost(loop: NestLoop) -> tuple[int, int, int]:
         scattered = sum(stride not in (0, 1) for stride in loop.strides[:inputs])
         return (int(abs(loop.strides[-1]) != 1), scattered, -loop.extent)
 
@@ -190,7 +192,7 @@ def _width(extent: int) -> int:
     return extent if extent <= max(LANES) else LANES[0]
 
 
-def _rows(free: Sequence[Loop], lanes: Step, inputs: int) -> Step | None:
+def _rows(free: Sequence[NestLoop], lanes: Strip, inputs: int) -> Strip | None:
     """The parallel loop that shares a block with the lanes: an input that the lanes read does not move along it."""
     limit = max(1, ACCUMULATORS // lanes.size)
     fitting = [rows for rows in ROWS if rows <= limit] or [1]
@@ -200,40 +202,42 @@ def _rows(free: Sequence[Loop], lanes: Step, inputs: int) -> Step | None:
             return extent
         return next((rows for rows in fitting if extent % rows == 0), fitting[0])
 
-    def reuses(loop: Loop) -> bool:
+    def reuses(loop: NestLoop) -> bool:
         pairs = zip(loop.strides[:inputs], lanes.loop.strides[:inputs], strict=True)
         return any(along == 0 and across != 0 for along, across in pairs)
 
-    steps = [Step(loop, height(loop.extent)) for loop in free if loop is not lanes.loop and reuses(loop)]
+    steps = [Strip(loop, height(loop.extent)) for loop in free if loop is not lanes.loop and reuses(loop)]
     steps = [step for step in steps if step.size > 1]
     # The innermost of the best.
     return max(reversed(steps), key=lambda step: (min(step.size, 4), -step.tail), default=None)
 
 
-def _contraction(free: Sequence[Loop], sequential: Sequence[Loop], rows: Step, lanes: Step, inputs: int) -> Plan:
+def _contraction(
+    free: Sequence[NestLoop], sequential: Sequence[NestLoop], rows: Strip, lanes: Strip, inputs: int
+) -> LoopNest:
     """A block of rows and lanes; what is reused along the rows moves as seldom as possible."""
     reused = [n for n in range(inputs) if rows.loop.strides[n] == 0 and lanes.loop.strides[n] != 0]
-    steps = [rows if loop is rows.loop else lanes if loop is lanes.loop else Step(loop) for loop in free]
+    steps = [rows if loop is rows.loop else lanes if loop is lanes.loop else Strip(loop) for loop in free]
     outer = [step for step in steps if any(step.loop.strides[n] for n in reused)]
     inner = [step for step in steps if step not in outer]
     blocks = prod(-(-step.loop.extent // step.size) for step in inner)
     if len(reused) != 1 or blocks < REUSE:
-        return Plan(tuple(outer), tuple(inner), tuple(sequential), rows, lanes)
+        return LoopNest(tuple(outer), tuple(inner), tuple(sequential), rows, lanes)
     outside, inside = _cut(sequential, PANEL // lanes.size)
-    return Plan((*outer, *outside), tuple(inner), tuple(inside), rows, lanes, reused[0])
+    return LoopNest((*outer, *outside), tuple(inner), tuple(inside), rows, lanes, reused[0])
 
 
-def _cut(sequential: Sequence[Loop], limit: int) -> tuple[list[Step], list[Loop]]:
+def _cut(sequential: Sequence[NestLoop], limit: int) -> tuple[list[Strip], list[NestLoop]]:
     """The steps around a panel of at most `limit` points, and the loops in it, which end in the innermost."""
-    inside: list[Loop] = []
+    inside: list[NestLoop] = []
     remaining = list(sequential)
     while remaining and prod(loop.extent for loop in inside) * remaining[-1].extent <= limit:
         inside.insert(0, remaining.pop())
-    outside = [Step(loop) for loop in remaining]
+    outside = [Strip(loop) for loop in remaining]
     if not inside:
         # Even the innermost is too long: it is cut, where possible without a rest.
         pieces = -(-remaining[-1].extent // limit)
         whole = next((n for n in range(pieces, 2 * pieces + 1) if remaining[-1].extent % n == 0), pieces)
-        outside[-1] = Step(remaining[-1], -(-remaining[-1].extent // whole))
+        outside[-1] = Strip(remaining[-1], -(-remaining[-1].extent // whole))
         inside = [remaining[-1]]
     return outside, inside

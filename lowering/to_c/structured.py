@@ -23,17 +23,17 @@ from penstock.dialects.accel import ExecOp
 from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import IntrinsicOp
-from penstock.lowering.to_c.emitter import FunctionEmitter, View, refuse
-from penstock.lowering.to_c.nest import Domain, Loop, Plan, Step, plan
+from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse
+from penstock.lowering.to_c.nest import Domain, LoopNest, NestLoop, Strip, plan_nest
 from penstock.lowering.to_c.scalar import affine_expression, emit_scalar
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of
 
 
 @dataclass(frozen=True)
-class Operand:
+class BodyOperand:
     """One operand of a structured op."""
 
-    source: View | Expr
+    source: CView | Expr
     """An expression stands for a scalar operand."""
     index_map: AffineMap
     is_read: bool
@@ -60,7 +60,7 @@ class Structured:
     """A structured op, whatever it was written as: `body` at every point of `extents`, outputs last."""
 
     body: Block
-    operands: tuple[Operand, ...]
+    operands: tuple[BodyOperand, ...]
     outputs: int
     extents: tuple[Size, ...]
 
@@ -84,7 +84,7 @@ def _emit_structured(emitter: FunctionEmitter, structured: Structured) -> None:
         _Blocks(emitter, structured, *planned).emit()
 
 
-def _plan(structured: Structured) -> tuple[Plan, list[int]] | None:
+def _plan(structured: Structured) -> tuple[LoopNest, list[int]] | None:
     """The loops, and the offset of every operand in elements."""
     extents = [extent for extent in structured.extents if isinstance(extent, int)]
     if len(extents) != len(structured.extents):
@@ -101,11 +101,11 @@ def _plan(structured: Structured) -> tuple[Plan, list[int]] | None:
         offsets.append(linear[0])
         strides.append(linear[1])
     domain = Domain(tuple(extents), tuple(strides), structured.outputs, structured.index_dims())
-    planned = plan(domain)
+    planned = plan_nest(domain)
     return None if planned is None else (planned, offsets)
 
 
-class _Nest:
+class _NestEmitter:
     """What both kinds of nests do at a point: run the body on the operands' elements."""
 
     def __init__(self, emitter: FunctionEmitter, structured: Structured):
@@ -134,7 +134,7 @@ class _Nest:
             if not operand.is_read:
                 continue
             value = self.value(number)
-            if len(list(arg.uses)) > 1 and isinstance(operand.source, View):
+            if len(list(arg.uses)) > 1 and isinstance(operand.source, CView):
                 emitter.declare(arg, value)
             else:
                 emitter.values[arg] = value
@@ -162,14 +162,14 @@ class _Nest:
         for number, result in enumerate(results, self.structured.inputs):
             self.emitter.store(self.view(number).ctype, self.lvalue(number), result)
 
-    def view(self, number: int) -> View:
+    def view(self, number: int) -> CView:
         """An operand in memory."""
         source = self.structured.operands[number].source
-        assert isinstance(source, View)
+        assert isinstance(source, CView)
         return source
 
 
-class _InOrder(_Nest):
+class _InOrder(_NestEmitter):
     """The loops of the op itself, in their order, on elements in memory."""
 
     def emit(self) -> None:
@@ -190,15 +190,15 @@ Position = tuple[Size, ...]
 """The index of a loop: the sum of these."""
 
 
-class _Blocks(_Nest):
+class _Blocks(_NestEmitter):
     """The loops that `nest` planned."""
 
-    def __init__(self, emitter: FunctionEmitter, structured: Structured, loops: Plan, offsets: Sequence[int]):
+    def __init__(self, emitter: FunctionEmitter, structured: Structured, loops: LoopNest, offsets: Sequence[int]):
         super().__init__(emitter, structured)
         self._plan = loops
         self._offsets = offsets
-        self._positions: dict[Loop, Position] = {}
-        self._sizes: dict[Loop, int] = {}
+        self._positions: dict[NestLoop, Position] = {}
+        self._sizes: dict[NestLoop, int] = {}
         """How large the current step of a loop is, for those in steps."""
         self._element: str | None = None
         """The brackets of an accumulator, while the outputs are in registers."""
@@ -212,7 +212,7 @@ class _Blocks(_Nest):
         with self.emitter.writer.block() if needs_scope else nullcontext():
             self._outer(steps)
 
-    def _outer(self, steps: Sequence[Step]) -> None:
+    def _outer(self, steps: Sequence[Strip]) -> None:
         """The loops `steps`, and in them the block."""
         if self._plan.packed is not None and len(steps) == len(self._plan.inner):
             self._pack(self._plan.packed)
@@ -237,12 +237,12 @@ class _Blocks(_Nest):
             with self.emitter.writer.block():
                 self._at(step.loop, whole, step.tail, rest)
 
-    def _at(self, loop: Loop, position: Size, size: int, rest: Sequence[Step]) -> None:
+    def _at(self, loop: NestLoop, position: Size, size: int, rest: Sequence[Strip]) -> None:
         self._positions[loop], self._sizes[loop] = (position,), size
         self._outer(rest)
 
     @contextmanager
-    def _counted(self, loop: Loop) -> Generator[None]:
+    def _counted(self, loop: NestLoop) -> Generator[None]:
         """A loop over all of `loop`, or over the current step of it."""
         position, size = self._positions.get(loop, ()), self._sizes.get(loop)
         name = f"d{loop.suffix}" if size is None else f"k{loop.suffix}"
@@ -252,7 +252,7 @@ class _Blocks(_Nest):
         self._positions[loop] = position
 
     @contextmanager
-    def _nested(self, loops: Sequence[Loop]) -> Generator[None]:
+    def _nested(self, loops: Sequence[NestLoop]) -> Generator[None]:
         if not loops:
             yield
             return
@@ -280,7 +280,7 @@ class _Blocks(_Nest):
             self.emitter.writer.line(f"{self._panel()} = {super().value(number).text};")
 
     @contextmanager
-    def _lane(self, lanes: Loop) -> Generator[None]:
+    def _lane(self, lanes: NestLoop) -> Generator[None]:
         position = self._positions[lanes]
         with self.emitter.writer.block(for_loop("j0", self._sizes[lanes])):
             self._positions[lanes] = (*position, "j0")
@@ -411,15 +411,15 @@ def _structured(
     extents: Sequence[int] | None,
     op: Operation,
 ) -> Structured:
-    operands: list[Operand] = []
+    operands: list[BodyOperand] = []
     for value, index_map, arg in zip(values, maps, body.args, strict=True):
         source = emitter.view(value) if isa(value.type, MemRefType) else emitter.scalar(value)
-        operands.append(Operand(source, index_map, bool(arg.uses)))
+        operands.append(BodyOperand(source, index_map, bool(arg.uses)))
     found = tuple(extents) if extents is not None else _extents(operands, op)
     return Structured(body, tuple(operands), outputs, found)
 
 
-def _extents(operands: Sequence[Operand], op: Operation) -> tuple[Size, ...]:
+def _extents(operands: Sequence[BodyOperand], op: Operation) -> tuple[Size, ...]:
     """The extents of a generic's loops, read off the shapes of its operands."""
     dims = operands[0].index_map.num_dims if operands else 0
     found: list[Size | None] = [None] * dims

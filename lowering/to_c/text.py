@@ -70,7 +70,7 @@ class Names:
         return candidate
 
 
-class Writer:
+class CWriter:
     """Lines of C at an indentation."""
 
     def __init__(self, depth: int = 0):

@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import IntegerAttr
 
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.lowering.to_vta.isa import BLOCK, DEPTHS, ENTRY_BYTES, MICRO_OP, Alu, AluOpcode, Gemm, Loops, Memory
+from penstock.lowering.to_vta.isa import BLOCK, DEPTHS, ENTRY_BYTES, MICRO_OP, Alu, AluOpcode, Gemm, Loops, MemoryType
 from penstock.passes.analysis.commands.program import Command
 from penstock.runtime.interpreter.domain import Access
 
@@ -34,7 +34,7 @@ ACCUMULATOR, SOURCE, WEIGHT = range(3)
 
 
 @dataclass(frozen=True)
-class Dim:
+class _LoopDim:
     """One dim of a domain of applications, and how far it moves dst, src and wgt, in entries."""
 
     extent: int
@@ -126,7 +126,9 @@ def _application(op: ExecOp, operands: Sequence[_Operand], block: Block, most: i
     return Application(_listed(op, listed, bases), loops)
 
 
-def _dims_and_bases(op: ExecOp, operands: Sequence[_Operand], block: Block) -> tuple[list[Dim], tuple[int, int, int]]:
+def _dims_and_bases(
+    op: ExecOp, operands: Sequence[_Operand], block: Block
+) -> tuple[list[_LoopDim], tuple[int, int, int]]:
     """The dims around the block, in entries, outermost first; and the entries of the first application."""
     extents = list(op.extents.get_values())
     around = dict(enumerate(extents))
@@ -144,12 +146,12 @@ def _dims_and_bases(op: ExecOp, operands: Sequence[_Operand], block: Block) -> t
             )
         around[fitting[-1]] //= BLOCK
         inside.append(fitting[-1])
-    dims: list[Dim] = []
+    dims: list[_LoopDim] = []
     for dim, extent in around.items():
         if extent > 1:
             factor = BLOCK if dim in inside else 1
             steps = [_entries(op, each, each.steps[dim] * factor) for each in operands]
-            dims.append(Dim(extent, (*steps, *[0] * (3 - len(steps)))))  # pyright: ignore[reportArgumentType]
+            dims.append(_LoopDim(extent, (*steps, *[0] * (3 - len(steps)))))  # pyright: ignore[reportArgumentType]
     bases = [_entries(op, each, each.start) for each in operands]
     bases += [0] * (3 - len(bases))
     return dims, (bases[0], bases[1], bases[2])
@@ -166,7 +168,7 @@ def _entries(op: ExecOp, operand: _Operand, size: int) -> int:
     return size // entry
 
 
-def _merged(dims: Sequence[Dim]) -> list[Dim]:
+def _merged(dims: Sequence[_LoopDim]) -> list[_LoopDim]:
     """Pairs of dims that move all operands as one dim would are one."""
     found = list(dims)
     for outer, inner in permutations(dims, 2):
@@ -179,12 +181,12 @@ def _merged(dims: Sequence[Dim]) -> list[Dim]:
         ):
             rest = list(found)
             rest.remove(outer)
-            rest[rest.index(inner)] = Dim(outer.extent * inner.extent, inner.steps)
+            rest[rest.index(inner)] = _LoopDim(outer.extent * inner.extent, inner.steps)
             return _merged(rest)
     return found
 
 
-def _depends_on_order(dims: Sequence[Dim], bases: tuple[int, int, int], operands: int) -> bool:
+def _depends_on_order(dims: Sequence[_LoopDim], bases: tuple[int, int, int], operands: int) -> bool:
     """Whether an application may read what another one writes, so that their order matters."""
     if operands < 2 or (bases[ACCUMULATOR] == bases[SOURCE] and all(d.steps[0] == d.steps[1] for d in dims)):
         return False
@@ -192,16 +194,18 @@ def _depends_on_order(dims: Sequence[Dim], bases: tuple[int, int, int], operands
     return bases[ACCUMULATOR] <= ends[1] and bases[SOURCE] <= ends[0]
 
 
-_ONCE = Dim(1, (0, 0, 0))
+_ONCE = _LoopDim(1, (0, 0, 0))
 
 
-def _choose(op: ExecOp, dims: Sequence[Dim], most: int, *, in_order: bool = False) -> tuple[Dim, Dim, list[Dim]]:
+def _choose(
+    op: ExecOp, dims: Sequence[_LoopDim], most: int, *, in_order: bool = False
+) -> tuple[_LoopDim, _LoopDim, list[_LoopDim]]:
     """The outer and the inner loop, and the dims that are listed, outermost first."""
     numbers = range(len(dims))
     pairs: list[tuple[int, ...]] = [(), *((each,) for each in numbers), *permutations(numbers, 2)]
     if in_order:
         pairs = [tuple(numbers[:count]) for count in range(3)]
-    best: tuple[tuple[bool, int], tuple[Dim, Dim, list[Dim]]] | None = None
+    best: tuple[tuple[bool, int], tuple[_LoopDim, _LoopDim, list[_LoopDim]]] | None = None
     for pair in pairs:
         loops = [dims[each] for each in pair]
         listed = [dims[each] for each in numbers if each not in pair]
@@ -224,12 +228,12 @@ def _choose(op: ExecOp, dims: Sequence[Dim], most: int, *, in_order: bool = Fals
     return best[1]
 
 
-def _fits(dim: Dim) -> bool:
-    limits = (DEPTHS[Memory.ACC], DEPTHS[Memory.INP], DEPTHS[Memory.WGT])
+def _fits(dim: _LoopDim) -> bool:
+    limits = (DEPTHS[MemoryType.ACC], DEPTHS[MemoryType.INP], DEPTHS[MemoryType.WGT])
     return dim.extent <= MAX_ITERATIONS and all(step < limit for step, limit in zip(dim.steps, limits, strict=True))
 
 
-def _listed(op: ExecOp, dims: Sequence[Dim], bases: tuple[int, int, int]) -> MicroOps:
+def _listed(op: ExecOp, dims: Sequence[_LoopDim], bases: tuple[int, int, int]) -> MicroOps:
     words = np.zeros((), np.uint32)
     for position, (name, field) in enumerate(MICRO_OP.items()):
         indices = np.full(1, bases[position], np.int64)

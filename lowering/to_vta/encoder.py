@@ -30,7 +30,7 @@ from penstock.lowering.to_vta.isa import (
     Finish,
     Instruction,
     Load,
-    Memory,
+    MemoryType,
     Store,
 )
 from penstock.lowering.to_vta.transfers import encode_transfer
@@ -126,14 +126,14 @@ class MicroOpCache:
 
 
 def _load(begin: int, address: int, size: int) -> Load:
-    return Load(memory=Memory.UOP, sram_base=begin, dram_base=address, y_size=1, x_size=size, x_stride=size)
+    return Load(memory=MemoryType.UOP, sram_base=begin, dram_base=address, y_size=1, x_size=size, x_stride=size)
 
 
 def empty_instruction(unit: str) -> Instruction:
     """An instruction of `unit` that does nothing."""
     if unit == STORE_UNIT:
-        return Store(memory=Memory.OUT)
-    return Load(memory=Memory.INP if unit == LOAD_UNIT else Memory.UOP)
+        return Store(memory=MemoryType.OUT)
+    return Load(memory=MemoryType.INP if unit == LOAD_UNIT else MemoryType.UOP)
 
 
 def encode_launch(

@@ -39,7 +39,7 @@ class Opcode(IntEnum):
     ALU = 4
 
 
-class Memory(IntEnum):
+class MemoryType(IntEnum):
     """What a LOAD fills or a STORE empties."""
 
     UOP = 0
@@ -63,22 +63,22 @@ class AluOpcode(IntEnum):
 
 
 DRAM_BYTES = {
-    Memory.UOP: MICRO_OP_BYTES,
-    Memory.WGT: BLOCK * BLOCK,
-    Memory.INP: BLOCK,
-    Memory.ACC: 4 * BLOCK,
-    Memory.OUT: BLOCK,
-    Memory.ACC_8BIT: BLOCK,
+    MemoryType.UOP: MICRO_OP_BYTES,
+    MemoryType.WGT: BLOCK * BLOCK,
+    MemoryType.INP: BLOCK,
+    MemoryType.ACC: 4 * BLOCK,
+    MemoryType.OUT: BLOCK,
+    MemoryType.ACC_8BIT: BLOCK,
 }
 """Bytes of one entry off chip; sizes, strides and addresses of a LOAD or STORE count entries."""
 
 SCOPES = {
-    Memory.UOP: "uop",
-    Memory.WGT: "wgt",
-    Memory.INP: "inp",
-    Memory.ACC: "acc",
-    Memory.OUT: "acc",
-    Memory.ACC_8BIT: "acc",
+    MemoryType.UOP: "uop",
+    MemoryType.WGT: "wgt",
+    MemoryType.INP: "inp",
+    MemoryType.ACC: "acc",
+    MemoryType.OUT: "acc",
+    MemoryType.ACC_8BIT: "acc",
 }
 """Where the entries of a memory are on chip; OUT is a view of the accumulators."""
 
@@ -86,12 +86,12 @@ ENTRY_BYTES = {"uop": MICRO_OP_BYTES, "wgt": BLOCK * BLOCK, "inp": BLOCK, "acc":
 """Bytes of one entry on chip, by scope."""
 
 DEPTHS = {
-    Memory.UOP: 8192,
-    Memory.WGT: 1024,
-    Memory.INP: 2048,
-    Memory.ACC: 2048,
-    Memory.OUT: 2048,
-    Memory.ACC_8BIT: 2048,
+    MemoryType.UOP: 8192,
+    MemoryType.WGT: 1024,
+    MemoryType.INP: 2048,
+    MemoryType.ACC: 2048,
+    MemoryType.OUT: 2048,
+    MemoryType.ACC_8BIT: 2048,
 }
 """Entries on chip."""
 
@@ -170,7 +170,7 @@ class Instruction:
 class MemoryInstruction(Instruction):
     """LOAD or STORE: `y_size` rows of `x_size` entries, `x_stride` apart off chip and adjacent on chip."""
 
-    memory: Annotated[Memory, Field(0, 7, 3)]
+    memory: Annotated[MemoryType, Field(0, 7, 3)]
     sram_base: Annotated[int, Field(0, 10, 16)] = 0
     dram_base: Annotated[int, Field(0, 26, 32)] = 0
     y_size: Annotated[int, Field(1, 0, 16)] = 0
@@ -195,7 +195,7 @@ class Load(MemoryInstruction):
 
     @property
     def unit(self) -> str:
-        return LOAD_UNIT if self.memory in (Memory.INP, Memory.WGT) else COMPUTE_UNIT
+        return LOAD_UNIT if self.memory in (MemoryType.INP, MemoryType.WGT) else COMPUTE_UNIT
 
     @property
     def pads(self) -> tuple[int, int, int, int]:

@@ -29,8 +29,8 @@ from penstock.lowering.to_vta.isa import (
     Gemm,
     Instruction,
     Load,
-    Memory,
     MemoryInstruction,
+    MemoryType,
     Store,
 )
 from penstock.lowering.to_vta.stream import Regions, program_of
@@ -84,11 +84,11 @@ def _check_finish(instructions: Sequence[Instruction], name: str) -> None:
 def _alone(instruction: Instruction) -> str | None:
     """What is wrong with an instruction, whatever is around it."""
     match instruction:
-        case Load(memory=Memory.OUT):
+        case Load(memory=MemoryType.OUT):
             return "LOAD does not fill OUT"
-        case Load() if instruction.memory is not Memory.INP and any(instruction.pads):
+        case Load() if instruction.memory is not MemoryType.INP and any(instruction.pads):
             return f"only loads of INP pad, not of {instruction.memory.name}"
-        case Store() if instruction.memory is not Memory.OUT:
+        case Store() if instruction.memory is not MemoryType.OUT:
             return f"STORE empties OUT, not {instruction.memory.name}"
         case Alu(reset=True):
             return "ALU has no reset"
@@ -105,7 +105,7 @@ def _reach(instruction: Instruction, base: int, limit: int) -> str | None:
     size = DRAM_BYTES[instruction.memory]
     begin = instruction.dram_base * size
     end = begin + ((instruction.y_size - 1) * instruction.x_stride + instruction.x_size) * size
-    if instruction.memory is Memory.UOP:
+    if instruction.memory is MemoryType.UOP:
         if instruction.y_size == 1 and base <= begin and end <= limit:
             return None
         return f"loads micro-operations from bytes {begin} to {end}, and they are from {base} to {limit}"
@@ -118,7 +118,7 @@ def _splits_a_group(load: Load, target: TargetOp) -> str | None:
     """Micro-operations that arrive in one word of the bus are written together: an even and an odd one."""
     engine = target.dma_between(DRAM, "uop")
     together = engine.alignment // MICRO_OP_BYTES if engine is not None else 1
-    if load.memory is not Memory.UOP or load.x_size < 2 or together < 2:
+    if load.memory is not MemoryType.UOP or load.x_size < 2 or together < 2:
         return None
     if load.sram_base % together == load.dram_base % together == 0:
         return None

@@ -16,7 +16,7 @@ from xdsl.dialects.func import CallOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.lowering.to_vta.encoder import MicroOpStore, encode_launch
-from penstock.lowering.to_vta.isa import DRAM_BYTES, MICRO_OP_BYTES, Instruction, Memory
+from penstock.lowering.to_vta.isa import DRAM_BYTES, MICRO_OP_BYTES, Instruction, MemoryType
 from penstock.lowering.to_vta.transfers import LOADS
 from penstock.passes.analysis.commands.program import Kind, Program, View
 from penstock.passes.analysis.commands.trace import trace_calls
@@ -38,7 +38,7 @@ class VtaStep:
     reads: tuple[int, ...] = ()
     """Of a launch: the arguments that its transfers read, and those that they write."""
     writes: tuple[int, ...] = ()
-    memories: tuple[Memory | None, ...] = ()
+    memories: tuple[MemoryType | None, ...] = ()
     """Of a launch: for each argument what it is moved to or from, and so what its entries are."""
 
 
@@ -106,11 +106,11 @@ def _bases(views: Sequence[View]) -> tuple[tuple[int, ...], int]:
 
 def _uses(
     program: Program, views: Sequence[View | None]
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Memory | None, ...]]:
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[MemoryType | None, ...]]:
     """The arguments that transfers read and write, and the memory at the other end of each."""
     read: set[int] = set()
     written: set[int] = set()
-    memories: list[Memory | None] = [None] * len(views)
+    memories: list[MemoryType | None] = [None] * len(views)
     seen: set[tuple[int, int, str, bool]] = set()
     for command in program.commands:
         if command.kind is not Kind.TRANSFER or len(command.operands) != 2:
@@ -126,5 +126,5 @@ def _uses(
             if view is None or view.storage != off_chip.storage or not view.start <= off_chip.start < view.end:
                 continue
             (read if loads else written).add(number)
-            memories[number] = Memory.OUT if not loads else LOADS[on_chip.space, off_chip.element_bytes]
+            memories[number] = MemoryType.OUT if not loads else LOADS[on_chip.space, off_chip.element_bytes]
     return tuple(sorted(read)), tuple(sorted(written)), tuple(memories)

@@ -26,8 +26,8 @@ from penstock.lowering.to_vta.isa import (
     Instruction,
     Load,
     Loops,
-    Memory,
     MemoryInstruction,
+    MemoryType,
     Store,
     micro_op_indices,
     pops_of,
@@ -73,7 +73,7 @@ def _command(instruction: Instruction, target: TargetOp) -> Command:
     match instruction:
         case MemoryInstruction() if not instruction.is_empty:
             on_chip = SCOPES[instruction.memory]
-            ends = (on_chip, DRAM) if instruction.memory is Memory.OUT else (DRAM, on_chip)
+            ends = (on_chip, DRAM) if instruction.memory is MemoryType.OUT else (DRAM, on_chip)
             if (engine := target.dma_between(*ends)) is None:
                 raise UserError(f"{target.machine_name} has no engine from {ends[0]} to {ends[1]}")
             row = instruction.x_size * DRAM_BYTES[instruction.memory]
@@ -134,7 +134,7 @@ class Accesses:
             return (), ()
         match instruction:
             case Load():
-                if instruction.memory is Memory.UOP:
+                if instruction.memory is MemoryType.UOP:
                     first = instruction.dram_base - self._base
                     loaded = self._stored[first : first + instruction.x_size]
                     self._on_chip[instruction.sram_base : instruction.sram_base + loaded.size] = loaded

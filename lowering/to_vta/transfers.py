@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.lowering.to_vta.isa import DRAM_BYTES, ENTRY_BYTES, SCOPES, Load, Memory, MemoryInstruction, Store
+from penstock.lowering.to_vta.isa import DRAM_BYTES, ENTRY_BYTES, SCOPES, Load, MemoryInstruction, MemoryType, Store
 from penstock.passes.analysis.commands.descriptor import Descriptor, describe, entry_elements
 from penstock.passes.analysis.commands.program import Command, View
 
@@ -18,11 +18,11 @@ MAX_SIZE = 65535
 MAX_PAD = 15
 
 LOADS = {
-    ("inp", 1): Memory.INP,
-    ("wgt", 1): Memory.WGT,
-    ("acc", 4): Memory.ACC,
-    ("acc", 1): Memory.ACC_8BIT,
-    ("uop", 4): Memory.UOP,
+    ("inp", 1): MemoryType.INP,
+    ("wgt", 1): MemoryType.WGT,
+    ("acc", 4): MemoryType.ACC,
+    ("acc", 1): MemoryType.ACC_8BIT,
+    ("uop", 4): MemoryType.UOP,
 }
 """By the scope that is filled and the bytes of an element off chip."""
 
@@ -65,20 +65,20 @@ def encode_transfer(command: Command, target: TargetOp, bases: Sequence[int]) ->
     return list(_encoded(command, memory, described, off_chip, on_chip, bases, loads=loads))
 
 
-def _memory(command: Command, on_chip: View, off_chip: View, *, loads: bool) -> Memory:
+def _memory(command: Command, on_chip: View, off_chip: View, *, loads: bool) -> MemoryType:
     if loads:
         found = LOADS.get((on_chip.space, off_chip.element_bytes))
         if found is not None:
             return found
     elif (on_chip.space, on_chip.element_bytes, off_chip.element_bytes) == ("acc", 4, 1):
-        return Memory.OUT
+        return MemoryType.OUT
     verb = "fills" if loads else "empties"
     raise _refused(command, f'{verb} "{on_chip.space}" with elements of {off_chip.element_bytes} bytes off chip')
 
 
 def _encoded(
     command: Command,
-    memory: Memory,
+    memory: MemoryType,
     described: Descriptor,
     off_chip: View,
     on_chip: View,
@@ -134,7 +134,7 @@ def _encoded(
             yield Store(**fields)
 
 
-def _zeros(command: Command, memory: Memory, on_chip: View) -> Load:
+def _zeros(command: Command, memory: MemoryType, on_chip: View) -> Load:
     """What only pads: no rows, and one row of padding as long as the box, which must be dense."""
     inside = ENTRY_BYTES[SCOPES[memory]]
     place, size = on_chip.start, on_chip.element_bytes

@@ -32,7 +32,7 @@ from penstock.lowering.to_vta.isa import (
     INSTRUCTION_BYTES,
     MICRO_OP_BYTES,
     Instruction,
-    Memory,
+    MemoryType,
     encode,
 )
 from penstock.lowering.to_vta.module import VtaModule, VtaStep
@@ -161,7 +161,7 @@ class _Description:
             }
         )
 
-    def _buffer(self, view: View, dtype: np.dtype[Any], origin: Origin, memory: Memory | None) -> int:
+    def _buffer(self, view: View, dtype: np.dtype[Any], origin: Origin, memory: MemoryType | None) -> int:
         key = view.storage, view.start, view.shape, view.strides, dtype.name
         number = self._numbers.get(key)
         if number is None:
@@ -199,7 +199,7 @@ class _Description:
                 "micro_op_bytes": MICRO_OP_BYTES,
                 "memories": {
                     memory.name: {"id": int(memory), "entries": DEPTHS[memory], "dram_bytes": DRAM_BYTES[memory]}
-                    for memory in Memory
+                    for memory in MemoryType
                 },
             },
             "dram": {
@@ -232,7 +232,7 @@ class _Description:
         }
 
 
-def _entry_shape(view: View, memory: Memory) -> list[int]:
+def _entry_shape(view: View, memory: MemoryType) -> list[int]:
     """The trailing dims that one entry holds."""
     elements = DRAM_BYTES[memory] // view.element_bytes
     shape: list[int] = []

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.to_vta.isa import BLOCK, DEPTHS, DRAM_BYTES, Load, Memory, Store
+from penstock.lowering.to_vta.isa import BLOCK, DEPTHS, DRAM_BYTES, Load, MemoryType, Store
 
 Indices = NDArray[np.int64]
 
@@ -16,7 +16,7 @@ Indices = NDArray[np.int64]
 class OnChip:
     """Entries of one memory; what was never written cannot be read."""
 
-    def __init__(self, memory: Memory, shape: tuple[int, ...], dtype: str):
+    def __init__(self, memory: MemoryType, shape: tuple[int, ...], dtype: str):
         self.name = memory.name
         self.depth = DEPTHS[memory]
         self.data: NDArray[Any] = np.zeros((self.depth, *shape), dtype)
@@ -47,20 +47,25 @@ class Memories:
 
     def __init__(self, dram: NDArray[np.uint8]):
         self.dram = dram
-        self.inp = OnChip(Memory.INP, (BLOCK,), "i1")
-        self.wgt = OnChip(Memory.WGT, (BLOCK, BLOCK), "i1")
-        self.acc = OnChip(Memory.ACC, (BLOCK,), "i4")
-        self.uop = OnChip(Memory.UOP, (), "<u4")
+        self.inp = OnChip(MemoryType.INP, (BLOCK,), "i1")
+        self.wgt = OnChip(MemoryType.WGT, (BLOCK, BLOCK), "i1")
+        self.acc = OnChip(MemoryType.ACC, (BLOCK,), "i4")
+        self.uop = OnChip(MemoryType.UOP, (), "<u4")
         # The hardware keeps the low bytes of accumulators in a memory of its own, which only GEMM and ALU write.
         self.narrowed: NDArray[np.bool_] = np.zeros(self.acc.depth, np.bool_)
 
     def load(self, load: Load) -> None:
         """Fill rows; raises UserError where they reach out of a memory."""
-        memory, kind = load.memory, {Memory.ACC_8BIT: Memory.ACC}.get(load.memory, load.memory)
-        target = {Memory.INP: self.inp, Memory.WGT: self.wgt, Memory.ACC: self.acc, Memory.UOP: self.uop}.get(kind)
+        memory, kind = load.memory, {MemoryType.ACC_8BIT: MemoryType.ACC}.get(load.memory, load.memory)
+        target = {
+            MemoryType.INP: self.inp,
+            MemoryType.WGT: self.wgt,
+            MemoryType.ACC: self.acc,
+            MemoryType.UOP: self.uop,
+        }.get(kind)
         if target is None:
             raise UserError(f"LOAD does not fill {memory.name}")
-        if any(load.pads) and memory is not Memory.INP:
+        if any(load.pads) and memory is not MemoryType.INP:
             raise UserError(f"only loads of INP pad, not of {memory.name}")
         width = load.x_pad_0 + load.x_size + load.x_pad_1
         rows = load.y_pad_0 + load.y_size + load.y_pad_1
@@ -68,7 +73,7 @@ class Memories:
         if end > target.depth:
             raise UserError(f"fills {target.name} up to entry {end}, and there are {target.depth}")
         raw = self.dram[self._rows(load)]
-        if memory is Memory.ACC_8BIT:
+        if memory is MemoryType.ACC_8BIT:
             values = raw.view("i1").reshape(load.y_size, load.x_size, BLOCK).astype("i4")
         else:
             values = raw.view(target.data.dtype).reshape(load.y_size, load.x_size, *target.data.shape[1:])
@@ -81,7 +86,7 @@ class Memories:
 
     def store(self, store: Store) -> None:
         """Empty rows of accumulators; raises UserError for one whose low bytes GEMM and ALU have not left behind."""
-        if store.memory is not Memory.OUT:
+        if store.memory is not MemoryType.OUT:
             raise UserError(f"STORE empties OUT, not {store.memory.name}")
         count = store.y_size * store.x_size
         entries = np.arange(store.sram_base, store.sram_base + count)

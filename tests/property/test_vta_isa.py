@@ -19,7 +19,7 @@ from penstock.lowering.to_vta.isa import (
     Gemm,
     Instruction,
     Load,
-    Memory,
+    MemoryType,
     Store,
     decode,
     encode,
@@ -40,7 +40,7 @@ def instructions(draw: st.DrawFn) -> Instruction:
     fields: dict[str, Any] = {}
     for name, field in kind.fields().items():
         if name == "memory":
-            fields[name] = draw(st.sampled_from(Memory))
+            fields[name] = draw(st.sampled_from(MemoryType))
         elif name == "alu_opcode":
             fields[name] = draw(st.sampled_from(AluOpcode))
         else:

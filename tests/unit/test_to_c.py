@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from programs import verified
 
 from penstock.lowering.to_c import emit_c
-from penstock.lowering.to_c.nest import Domain, is_injective, parallel_dims, plan
+from penstock.lowering.to_c.nest import Domain, is_injective, parallel_dims, plan_nest
 from penstock.runtime.native import load_native
 
 Array = NDArray[Any]
@@ -289,7 +289,7 @@ def test_the_lanes_are_contiguous_and_the_reduction_keeps_its_order() -> None:
     # y[h, w, o] += x[h + p, w + q, c] * f[p, q, c, o]
     extents = (8, 14, 64, 3, 3, 16)
     x, f, y = (16 * 16, 16, 0, 16 * 16, 16, 1), (0, 0, 1, 3 * 16 * 64, 16 * 64, 64), (14 * 64, 64, 1, 0, 0, 0)
-    found = plan(Domain(extents, (x, f, y), 1))
+    found = plan_nest(Domain(extents, (x, f, y), 1))
     assert found is not None
     assert found.lanes is not None
     assert found.lanes.loop.dims == (2,)
@@ -301,11 +301,11 @@ def test_the_lanes_are_contiguous_and_the_reduction_keeps_its_order() -> None:
 
 def test_an_indexed_dim_is_not_merged() -> None:
     contiguous = (6, 1)
-    merged = plan(Domain((4, 6), (contiguous, contiguous), 1))
+    merged = plan_nest(Domain((4, 6), (contiguous, contiguous), 1))
     assert merged is not None
     assert merged.lanes is not None
     assert merged.lanes.loop.dims == (0, 1)
-    kept = plan(Domain((4, 6), (contiguous, contiguous), 1, frozenset([1])))
+    kept = plan_nest(Domain((4, 6), (contiguous, contiguous), 1, frozenset([1])))
     assert kept is not None
     assert kept.lanes is not None
     assert kept.lanes.loop.dims == (1,)

@@ -18,7 +18,7 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_vta.disassembler import assemble, disassemble
 from penstock.lowering.to_vta.encoder import MicroOpCache, MicroOpStore
-from penstock.lowering.to_vta.isa import Load, Memory, decode, encode
+from penstock.lowering.to_vta.isa import Load, MemoryType, decode, encode
 from penstock.lowering.to_vta.module import encode_module
 from penstock.lowering.to_vta.stream import program_of
 from penstock.passes.analysis.commands.trace import trace_calls
@@ -136,7 +136,7 @@ def test_digits_with_what_the_host_does_in_between(tmp_path: Path) -> None:
 def odd_loads(folder: Path) -> int:
     """The loads of several micro-operations that begin at an even entry on one side and at an odd one on the other."""
     loads = [each for each in decode((folder / "insn.bin").read_bytes()) if isinstance(each, Load) and each.x_size > 1]
-    return sum((load.sram_base - load.dram_base) % 2 for load in loads if load.memory is Memory.UOP)
+    return sum((load.sram_base - load.dram_base) % 2 for load in loads if load.memory is MemoryType.UOP)
 
 
 @pytest.mark.parametrize("machine", ["vta-fsim", "vta-rtl"])

@@ -22,7 +22,7 @@ from penstock.lowering.to_vta.isa import (
     Instruction,
     Load,
     Loops,
-    Memory,
+    MemoryType,
     encode,
     micro_op_indices,
     pops_of,
@@ -187,7 +187,7 @@ def test_no_accumulator_is_written_twice_in_a_row_by_sums(kernel: Kernel) -> Non
     for instructions, micro_ops, base in launches(kernel):
         on_chip = np.zeros(8192, "<u4")
         for each in instructions:
-            if isinstance(each, Load) and each.memory is Memory.UOP and not each.is_empty:
+            if isinstance(each, Load) and each.memory is MemoryType.UOP and not each.is_empty:
                 first = each.dram_base - base // 4
                 words = np.frombuffer(micro_ops, "<u4")[first : first + each.x_size]
                 on_chip[each.sram_base : each.sram_base + each.x_size] = words
@@ -232,7 +232,7 @@ def test_each_launch_loads_its_own_micro_operations() -> None:
     for instructions, _, _ in launches(KERNELS["convolution"]):
         loaded = np.zeros(8192, np.bool_)
         for each in instructions:
-            if isinstance(each, Load) and each.memory is Memory.UOP:
+            if isinstance(each, Load) and each.memory is MemoryType.UOP:
                 loaded[each.sram_base : each.sram_base + each.x_size] = True
             if isinstance(each, Loops):
                 assert loaded[each.uop_begin : each.uop_end].all()

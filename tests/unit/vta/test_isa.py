@@ -13,7 +13,7 @@ from penstock.lowering.to_vta.isa import (
     Gemm,
     Instruction,
     Load,
-    Memory,
+    MemoryType,
     Store,
     decode,
     encode,
@@ -23,7 +23,7 @@ from penstock.lowering.to_vta.isa import (
 GOLDEN: list[tuple[Instruction, int, int]] = [
     (
         Load(
-            memory=Memory.INP, sram_base=5, dram_base=0x12345, y_size=14, x_size=29, x_stride=56,
+            memory=MemoryType.INP, sram_base=5, dram_base=0x12345, y_size=14, x_size=29, x_stride=56,
             y_pad_0=1, y_pad_1=2, x_pad_0=3, x_pad_1=4, push_next=True,
         ),
         0x0000_048D_1400_1540,
@@ -31,7 +31,7 @@ GOLDEN: list[tuple[Instruction, int, int]] = [
     ),
     (
         Store(
-            memory=Memory.OUT, sram_base=2047, dram_base=0xFFFF_FFFF, y_size=1, x_size=16, x_stride=16,
+            memory=MemoryType.OUT, sram_base=2047, dram_base=0xFFFF_FFFF, y_size=1, x_size=16, x_stride=16,
             pop_prev=True, push_prev=True,
         ),
         0x03FF_FFFF_FC1F_FE29,
@@ -71,13 +71,13 @@ def test_a_micro_operation_has_the_bits_of_the_tables() -> None:
 
 
 def test_units_are_told_by_opcode_and_memory() -> None:
-    loads = {memory: Load(memory=memory).unit for memory in Memory if memory is not Memory.OUT}
+    loads = {memory: Load(memory=memory).unit for memory in MemoryType if memory is not MemoryType.OUT}
     assert loads == {
-        Memory.INP: "load",
-        Memory.WGT: "load",
-        Memory.UOP: "compute",
-        Memory.ACC: "compute",
-        Memory.ACC_8BIT: "compute",
+        MemoryType.INP: "load",
+        MemoryType.WGT: "load",
+        MemoryType.UOP: "compute",
+        MemoryType.ACC: "compute",
+        MemoryType.ACC_8BIT: "compute",
     }
     assert [each.unit for each, *_ in GOLDEN] == ["load", "store", "compute", "compute", "compute"]
 
@@ -85,16 +85,16 @@ def test_units_are_told_by_opcode_and_memory() -> None:
 @pytest.mark.parametrize(
     ("instruction", "message"),
     [
-        (Load(memory=Memory.INP, y_pad_0=16), "LOAD y_pad_0 is 16, and its 4 bits hold 0 to 15"),
-        (Load(memory=Memory.INP, x_size=-1), "LOAD x_size is -1, and its 16 bits hold 0 to 65535"),
+        (Load(memory=MemoryType.INP, y_pad_0=16), "LOAD y_pad_0 is 16, and its 4 bits hold 0 to 15"),
+        (Load(memory=MemoryType.INP, x_size=-1), "LOAD x_size is -1, and its 16 bits hold 0 to 65535"),
         (Gemm(wgt_factor_in=1024), "GEMM wgt_factor_in is 1024, and its 10 bits hold 0 to 1023"),
         (Gemm(iter_out=16384), "GEMM iter_out is 16384, and its 14 bits hold 0 to 16383"),
         (
             Alu(alu_opcode=AluOpcode.ADD, immediate=32768),
             "ALU immediate is 32768, and its 16 bits hold -32768 to 32767",
         ),
-        (Load(memory=Memory.INP, pop_prev=True), "the load unit has no prev unit to pass a token to or from"),
-        (Store(memory=Memory.OUT, push_next=True), "the store unit has no next unit to pass a token to or from"),
+        (Load(memory=MemoryType.INP, pop_prev=True), "the load unit has no prev unit to pass a token to or from"),
+        (Store(memory=MemoryType.OUT, push_next=True), "the store unit has no next unit to pass a token to or from"),
     ],
 )  # fmt: skip
 def test_what_a_field_cannot_hold_is_refused(instruction: Instruction, message: str) -> None:
