@@ -41,16 +41,15 @@ class FaultyOp(VerifyException):
         self.notes = tuple(notes)
 
 
-def verify_module(module: Operation, valid: Collection[Operation] = ()) -> None:
+def verify_module(module: Operation, valid: Collection[Operation] = (), new: Sequence[Operation] | None = None) -> None:
     """
     Check everything the docstring of this file lists; raises FaultyOp at the first fault. What `valid` has, of the ops
-    of the module's own block, is not looked into.
+    of the module's own block, is not looked into, and of ops by themselves only those are checked that are `new`.
     """
     _verify_dominance(module, valid)
-    for top in (op for region in module.regions for block in region.blocks for op in block.ops if op not in valid):
-        for op in top.walk():
-            if (check := _CHECKS.get(type(op))) is not None:
-                check(op)
+    for op in module.walk() if new is None else new:
+        if (check := _CHECKS.get(type(op))) is not None:
+            check(op)
 
 
 # finding what is invalid
@@ -67,8 +66,8 @@ def find_invalid(module: ModuleOp, verifier: Verifier | None = None) -> Invalid 
     A `verifier` that has seen a module like it is quicker than a new one: it looks at what changed.
     """
     try:
-        for valid in (verifier or Verifier()).check(module):
-            verify_module(module, valid)
+        for valid, new in (verifier or Verifier()).check(module):
+            verify_module(module, valid, new)
     except FaultyOp as error:
         return error.op, str(error), error.notes
     except VerifyException as error:

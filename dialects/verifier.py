@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from enum import Enum, auto
+from functools import cache
 from operator import is_
 from typing import TypeAlias
 
@@ -17,50 +19,92 @@ Key: TypeAlias = Hashable
 Contents: TypeAlias = Sequence[object]
 
 
-def _verifies_alone(op: Operation) -> bool:
-    """
-    Whether the class of an op says that its validity is a matter of its types, properties and attributes alone.
+class _Depends(Enum):
+    """On what the validity of an op depends, beside the machine of the module."""
 
-    Such an op has neither regions nor successors; who defines its operands, who uses its results and where it stands
-    is no affair of its verifier.
+    ANYTHING = auto()
+    ALONE = auto()
+    """Its types, properties and attributes; with regions, also the types of the arguments and of what is yielded."""
+    TERMINATOR = auto()
+    """The same, and it stands last in the only block of a region of an op of a certain class."""
+
+
+_ALONE_DIALECTS = frozenset(
+    ("xdsl.dialects.arith", "xdsl.dialects.math", "penstock.dialects.accel", "penstock.dialects.mem")
+)
+_ALONE_OF_XDSL = frozenset(
+    "affine.apply linalg.generic memref.alloc memref.cast memref.collapse_shape memref.copy memref.dealloc"
+    " memref.expand_shape memref.load memref.reinterpret_cast memref.store memref.subview scf.for tensor.cast"
+    " tensor.collapse_shape tensor.dim tensor.empty tensor.expand_shape tensor.extract tensor.extract_slice"
+    " tensor.insert tensor.insert_slice tensor.pad".split()
+)
+_TERMINATORS_OF_XDSL = frozenset(("linalg.yield", "scf.yield", "tensor.yield"))
+
+
+@cache
+def _depends(op_class: type[Operation]) -> _Depends:
     """
-    return bool(getattr(type(op), "VERIFIES_ALONE", False))
+    A class may say by `VERIFIES_ALONE` that who defines the operands, who uses the results and where an op stands is no
+    affair of its verifier; it then has neither regions nor successors. Other classes are listed here.
+    """
+    if getattr(op_class, "VERIFIES_ALONE", False) or op_class.__module__ in _ALONE_DIALECTS:
+        return _Depends.ALONE
+    if not op_class.__module__.startswith("xdsl.dialects."):
+        return _Depends.ANYTHING
+    if op_class.name in _ALONE_OF_XDSL:
+        return _Depends.ALONE
+    return _Depends.TERMINATOR if op_class.name in _TERMINATORS_OF_XDSL else _Depends.ANYTHING
 
 
 class Verifier:
     """
     Verifies modules that differ little, such as one after each pass.
 
-    What `Operation.verify` does for the module and all in it, in the same order. An op whose class has
-    `VERIFIES_ALONE` is first compared with those that were found valid: one of the same class with the very same
-    attributes, as objects, which never change, is valid as well. After a pass that touches few ops, or copies them,
-    verification takes the time of a look. A function that is made of the very same objects as when it was last found
-    valid, in a module whose functions have the same attributes and that is otherwise the same, is not verified again;
-    neither is a machine that is made of the very same objects.
+    What `Operation.verify` does for the module and all in it, in the same order. An op that depends on little is first
+    compared with those that were found valid: one of the same class with equal attributes is valid as well, as long as
+    the machine is the same. After a pass that touches few ops, or copies them, verification takes the time of a look. A
+    function that is made of the very same objects as when it was last found valid, in a module whose functions have the
+    same properties and that is otherwise the same, is not verified again; neither is a machine that is made of the very
+    same objects.
     """
 
     def __init__(self) -> None:
         self._contents: dict[Operation, Contents] = {}
         self._surroundings: Contents = ()
-        self._valid: dict[Key, tuple[Attribute, ...]] = {}
-        """The attributes are kept, so that no other gets the identity of one."""
+        self._machines: Contents = ()
+        self._valid: set[Key] = set()
+        self._numbers: dict[Attribute, int] = {}
+        """What stands for an attribute in a key."""
+        self._number_of: dict[int, tuple[int, Attribute]] = {}
+        """The same by identity. Attributes are kept, so that no other gets the identity of one."""
+        self._verified: list[Operation] = []
+        """The ops that were verified since the last module that was found valid, and the keys of some of them."""
+        self._new_keys: list[Key] = []
 
-    def check(self, module: Operation) -> Iterator[Collection[Operation]]:
+    def check(self, module: Operation) -> Iterator[tuple[Collection[Operation], Sequence[Operation]]]:
         """
         Verify what changed since the last module that was found valid, and raise what `module.verify()` raises.
 
-        Yields the functions and machines that did not change; resumed, it takes the module to be valid.
+        Yields the functions and machines that did not change, and the ops that are new in the others: unlike any that
+        was found valid. Resumed, it takes the module to be valid.
         """
+        # The last module was found invalid, or our rules were not asked.
+        self._valid.difference_update(self._new_keys)
         ops = [op for region in module.regions for block in region.blocks for op in block.ops]
-        contents: dict[Operation, Contents] = {op: [*_contents(op)] for op in ops}
+        contents: dict[Operation, Contents] = {op: _contents(op) for op in ops}
         # What a function is verified against outside it: its callees, the machine.
-        around = [each for op in ops for each in (_own(op) if isinstance(op, FuncOp) else contents[op])]
+        around = [each for op in ops for each in (_declared(op) if isinstance(op, FuncOp) else contents[op])]
         surroundings = [*_own(module), *around]
+        machines = [each for op in ops if isinstance(op, TargetOp) for each in contents[op]]
+        if not _are_same(machines, self._machines):
+            self._valid.clear()
         alone = FuncOp | TargetOp if _are_same(surroundings, self._surroundings) else TargetOp
         valid = {op for op in ops if isinstance(op, alone) and _are_same(contents[op], self._contents.get(op, ()))}
+        self._verified, self._new_keys = [], []
         self.verify(module, valid)
-        yield valid
-        self._contents, self._surroundings = contents, surroundings
+        yield valid, self._verified
+        self._contents, self._surroundings, self._machines = contents, surroundings, machines
+        self._verified, self._new_keys = [], []
 
     def verify(self, op: Operation, valid: Collection[Operation] = ()) -> None:
         """Raise what `op.verify()` raises; what `valid` has is not looked into."""
@@ -69,84 +113,92 @@ class Verifier:
                 self._verify_block(block, valid)
                 if block.parent is not region:
                     raise ValueError("Parent pointer of block does not refer to containing region")
+        if (key := self._key(op)) is not None and key in self._valid:
+            return
         op.verify(verify_nested_ops=False)
+        self._verified.append(op)
+        if key is not None:
+            self._new_keys.append(key)
+            self._valid.add(key)
 
     def _verify_block(self, block: Block, valid: Collection[Operation] = ()) -> None:
-        last = block.last_op
         for op in block.ops:
             if op.parent is not block:
                 raise ValueError("Parent pointer of operation does not refer to containing region")
-            if op in valid:
-                continue
-            if op is last or not _verifies_alone(op):
+            if op not in valid:
                 self.verify(op)
-            else:
-                self._verify_alone(op)
-        if last is None:
+        if block.is_empty:
             _verify_empty(block)
 
-    def _verify_alone(self, op: Operation) -> None:
-        # What `Operation.verify` asks of any op that is not the last of its block, and of one without regions.
-        operands = op.operands
-        for operand in operands:
+    def _key(self, op: Operation) -> Key | None:
+        """By what an op is recognised; None for one that has to be verified."""
+        depends, block = _depends(type(op)), op.parent
+        is_last = op.next_op is None
+        if depends is _Depends.ANYTHING or block is None or is_last != (depends is _Depends.TERMINATOR):
+            return None
+        parent: object = None
+        if is_last:
+            if block.parent is None or len(block.parent.blocks) != 1:
+                return None
+            parent = type(block.parent.parent)
+        key: list[object] = [type(op), parent, len(op.successors), *op.properties, None, *op.attributes]
+        for operand in op.operands:
             if isinstance(operand, ErasedSSAValue):
-                raise ValueError("Erased SSA value is used by the operation")
-        seen = (
-            *[operand.type for operand in operands],
-            *[result.type for result in op.results],
-            *op.properties.values(),
-            *op.attributes.values(),
-        )
-        key = (
-            type(op),
-            len(operands),
-            len(op.regions),
-            len(op.successors),
-            *op.properties,
-            None,
-            *op.attributes,
-            *map(id, seen),
-        )
-        if key not in self._valid:
-            self.verify(op)
-            self._valid[key] = seen
+                return None
+            key.append(self._number(operand.type))
+        key.append(None)
+        key += [self._number(result.type) for result in op.results]
+        key += [self._number(attr) for held in (op.properties, op.attributes) for attr in held.values()]
+        for region in op.regions:
+            key.append(len(region.blocks))
+            for inner in region.blocks:
+                key += [self._number(arg.type) for arg in inner.args]
+                key.append(None)
+                if (last := inner.last_op) is not None:
+                    key += [type(last), *(self._number(value.type) for value in last.operands)]
+        return tuple(key)
+
+    def _number(self, attr: Attribute) -> int:
+        if (known := self._number_of.get(id(attr))) is None:
+            known = self._numbers.setdefault(attr, len(self._numbers)), attr
+            self._number_of[id(attr)] = known
+        return known[0]
 
 
 def _are_same(one: Contents, other: Contents) -> bool:
     return len(one) == len(other) and all(map(is_, one, other))
 
 
-def _own(op: Operation) -> Iterator[object]:
+def _own(op: Operation) -> list[object]:
     """The objects, never changed in place, that an op without its regions is made of, and where it is used."""
-    yield op
-    yield op.parent
-    yield from op.operands
+    properties, attributes = op.properties, op.attributes
+    found: list[object] = [op, op.parent, *op.operands, *op.successors, *properties, *properties.values()]
+    if attributes:
+        found += [*attributes, *attributes.values()]
     for result in op.results:
-        yield result
-        yield result.type
         # A new use, if only by an op that is in no block, becomes the first.
-        yield result.first_use
-    yield from op.successors
-    yield from op.properties
-    yield from op.properties.values()
-    yield from op.attributes
-    yield from op.attributes.values()
+        found += (result, result.type, result.first_use)
+    return found
 
 
-def _contents(op: Operation) -> Iterator[object]:
+def _declared(function: FuncOp) -> list[object]:
+    """What others are verified against of a function: not its attributes, nor its body."""
+    return [function, function.parent, *function.properties, *function.properties.values()]
+
+
+def _contents(op: Operation) -> list[object]:
     """The objects that an op and all in it is made of."""
-    yield from _own(op)
+    found = _own(op)
     for region in op.regions:
-        yield region
+        found.append(region)
         for block in region.blocks:
-            yield block
-            yield block.parent
+            found += (block, block.parent)
             for arg in block.args:
-                yield arg
-                yield arg.type
+                found += (arg, arg.type)
             for inner in block.ops:
-                yield from _contents(inner)
-        yield None
+                found += _contents(inner)
+        found.append(None)
+    return found
 
 
 def _verify_empty(block: Block) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from xdsl.dialects.builtin import Float64Type, FunctionType, ModuleOp, StringAttr, SymbolRefAttr, TensorType, f32
 from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.dialects.scf import YieldOp
 from xdsl.ir import Block, Region
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.exceptions import VerifyException
@@ -184,6 +185,84 @@ def test_a_copy_of_what_is_valid_is_not_verified_again(monkeypatch: pytest.Monke
     assert seen == []
     Verifier().verify(copy)
     assert seen != []
+
+
+BELOW = """
+#id = affine_map<(d0) -> (d0)>
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %r = scf.for %i = %zero to %one step %one iter_args(%c = %x) -> (tensor<4xf32>) {
+    %y = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel"]}
+        ins(%x : tensor<4xf32>) outs(%c : tensor<4xf32>) {
+    ^bb0(%in: f32, %out: f32):
+      %m = arith.addf %in, %in : f32
+      linalg.yield %m : f32
+    } -> tensor<4xf32>
+    scf.yield %y : tensor<4xf32>
+  }
+  func.return %r : tensor<4xf32>
+}
+"""
+
+
+def change_block_argument(module: ModuleOp) -> None:
+    generic = next(op for op in module.walk() if op.name == "linalg.generic")
+    Rewriter.replace_value_with_new_type(generic.regions[0].block.args[1], Float64Type())
+
+
+def change_what_is_yielded(module: ModuleOp) -> None:
+    loop = next(op for op in module.walk() if op.name == "scf.for")
+    last = loop.regions[0].block.last_op
+    assert last is not None
+    last.operands[0] = loop.operands[0]
+
+
+def yield_elsewhere(module: ModuleOp) -> None:
+    last = main_of(module).body.block.last_op
+    assert last is not None
+    Rewriter.replace_op(last, YieldOp(last.operands[0]))
+
+
+def go_on_after_yield(module: ModuleOp) -> None:
+    loop = next(op for op in module.walk() if op.name == "scf.for")
+    block = loop.regions[0].block
+    block.add_op(YieldOp(block.args[1]))
+
+
+@pytest.mark.parametrize("fault", [change_block_argument, change_what_is_yielded, yield_elsewhere, go_on_after_yield])
+def test_what_an_op_with_a_region_depends_on_is_looked_at(fault: Callable[[ModuleOp], None]) -> None:
+    module, verifier = parse_text(make_context(), SourceText("test.mlir", BELOW)).module, Verifier()
+    for _ in range(2):
+        assert find_invalid(module, verifier) is None
+    fault(module)
+    assert find_invalid(module, verifier) is not None
+
+
+def test_a_command_is_verified_against_the_machine_as_it_is_now() -> None:
+    text = """
+    func.func private @f(%x: memref<4x4xf32>, %y: memref<4x4xf32, "spad">) {
+      %t = accel.dma %x to %y on "mvin" : memref<4x4xf32> to memref<4x4xf32, "spad">
+      accel.barrier
+      func.return
+    }"""
+    module, verifier = parse_text(make_context(), SourceText("test.mlir", text)).module, Verifier()
+    machine = load_machine("gemmini-fp32")
+    Rewriter.insert_op(machine, InsertPoint.at_start(module.body.block))
+    assert find_invalid(module, verifier) is None
+    machine.dmas()["mvin"].properties["sym_name"] = StringAttr("renamed")
+    assert find_invalid(module, verifier) is not None
+
+
+def test_attributes_of_one_function_do_not_concern_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, verifier = parsed(), Verifier()
+    Rewriter.insert_op(other := FuncOp.external("other", [f32], [f32]), InsertPoint.after(main_of(module)))
+    assert find_invalid(module, verifier) is None
+    other.attributes["noted"] = StringAttr("x")
+    seen: list[FuncOp] = []
+    monkeypatch.setattr(FuncOp, "verify_", lambda op: seen.append(op))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    assert find_invalid(module, verifier) is None
+    assert seen == [other]
 
 
 def test_a_region_without_blocks_is_no_fault() -> None:
