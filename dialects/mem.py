@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import (
     CompileTimeFixedBitwidthType,
     IndexType,
     IntegerAttr,
     MemRefType,
+    NoneAttr,
     StringAttr,
     TensorType,
     i64,
@@ -39,7 +40,6 @@ from xdsl.irdl import (
 )
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, NoMemoryEffect
 from xdsl.utils.exceptions import VerifyException
-from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.window import Window, WindowedTransfer
@@ -47,20 +47,20 @@ from penstock.dialects.window import Window, WindowedTransfer
 
 def memref_of(value: SSAValue) -> MemRefType[Attribute]:
     """The type of a value that is a memref."""
-    assert isa(value.type, MemRefType)
-    return value.type
+    type = value.type
+    assert isinstance(type, MemRefType)
+    return cast(MemRefType[Attribute], type)
 
 
 def scope_of(type: Attribute) -> str | None:
     """The scope that a memref type names; None off chip. Raises ValueError for a space that is no string."""
-    assert isa(type, MemRefType)
-    match type.memory_space:
-        case StringAttr(data=name):
-            return name
-        case other:
-            if str(other) != "none":
-                raise ValueError(f"the memory space {other} is no scope: a scope is a string")
-            return None
+    assert isinstance(type, MemRefType)
+    space = cast(MemRefType[Attribute], type).memory_space
+    if isinstance(space, StringAttr):
+        return space.data
+    if isinstance(space, NoneAttr):
+        return None
+    raise ValueError(f"the memory space {space} is no scope: a scope is a string")
 
 
 def static_strides(type: MemRefType[Attribute]) -> tuple[int, ...]:

@@ -7,16 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import cast
 
 from xdsl.dialects.builtin import MemRefType, NoneAttr, TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
-from xdsl.ir.affine import AffineMap
+from xdsl.ir.affine import AffineDimExpr, AffineMap
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM
-from penstock.dialects.mem import scope_of, static_strides
+from penstock.dialects.mem import memref_of, scope_of, static_strides
 
 COMMUTATIVE = frozenset(
     f"arith.{name}"
@@ -216,25 +217,30 @@ def access_of(generic: GenericOp, *, placed: bool = True) -> Access | None:
     What matching sees of a generic; None if it has several outputs, a dynamic domain or index ops. Scopes and
     strides count only if the operands are `placed`: on memrefs, once promotion has decided where they live.
     """
-    if len(generic.outputs) != 1:
-        return None
-    extents = tuple(generic.get_static_loop_ranges())
     body = generic.body.block
-    if any(extent < 0 for extent in extents) or any(op.name == "linalg.index" for op in body.ops):
+    if len(generic.outputs) != 1 or any(op.name == "linalg.index" for op in body.ops):
         return None
     terminator = body.last_op
     assert terminator is not None
     operands: list[Operand] = []
+    extents: dict[int, int] = {}
     for value, map_attr in zip(generic.operands, generic.indexing_maps, strict=True):
         scope, steps, shape = None, None, None
-        element = value.type
-        if isa(value.type, MemRefType | TensorType):
-            element, shape = value.type.element_type, value.type.get_shape()
-        if placed and isa(value.type, MemRefType):
-            scope, steps = scope_of(value.type) or DRAM, _steps(map_attr.data, value.type)
+        element = type = value.type
+        if isinstance(type, MemRefType | TensorType):
+            type = cast(MemRefType[Attribute] | TensorType[Attribute], type)
+            element, shape = type.element_type, type.get_shape()
+            for expr, size in zip(map_attr.data.results, shape, strict=True):
+                if isinstance(expr, AffineDimExpr):
+                    extents.setdefault(expr.position, size)
+        if placed and isinstance(type, MemRefType):
+            memref = memref_of(value)
+            scope, steps = scope_of(memref) or DRAM, _steps(map_attr.data, memref)
         operands.append(Operand(value, scope, element, steps, map_attr.data, shape))
+    if any(extent < 0 for extent in extents.values()):
+        return None
     return Access(
-        extents,
+        tuple(extents[dim] for dim in range(len(generic.iterator_types))),
         tuple(kind.data for kind in generic.iterator_types),
         tuple(operands),
         expression_of(terminator.operands[0], body),

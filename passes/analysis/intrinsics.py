@@ -345,17 +345,22 @@ def candidates(access: Access, target: TargetOp) -> tuple[list[Match], list[Fail
     What is cheapest comes first: what a DMA engine does on the way, then the least cycles of a unit; among equals
     the order is that of the machine.
     """
-    operands = tuple(replace(operand, value=None) for operand in access.operands)
-    intrinsics = tuple(target.intrinsics().values())
-    matches, failures = _candidates(replace(access, operands=operands), target, intrinsics)
-    return [*matches], [*failures]
+    key = access, target, target.parts(IntrinsicOp)
+    if (known := _KNOWN.get(key)) is None:
+        if len(_KNOWN) >= MAX_KNOWN:
+            _KNOWN.clear()
+        plain = replace(access, operands=tuple(replace(operand, value=None) for operand in access.operands))
+        known = _KNOWN[plain, *key[1:]] = _candidates(plain, target, key[2])
+    return [*known[0]], [*known[1]]
 
 
-@lru_cache(maxsize=4096)
-def _candidates(
-    access: Access, target: TargetOp, intrinsics: tuple[IntrinsicOp, ...]
-) -> tuple[tuple[Match, ...], tuple[Failure, ...]]:
-    """`candidates` of an access without values, of which a network has few that differ."""
+_Outcomes = tuple[tuple[Match, ...], tuple[Failure, ...]]
+_KNOWN: dict[tuple[Access, TargetOp, tuple[IntrinsicOp, ...]], _Outcomes] = {}
+"""`candidates` of an access without values, of which a network has few that differ. A value plays no part in a key."""
+MAX_KNOWN = 4096
+
+
+def _candidates(access: Access, target: TargetOp, intrinsics: Sequence[IntrinsicOp]) -> _Outcomes:
     outcomes = [match_intrinsic(access, intrinsic, target) for intrinsic in intrinsics]
     matches = [outcome for outcome in outcomes if isinstance(outcome, Match)]
     matches.sort(key=lambda match: match.intrinsic.initiation_interval * match.issues(access.extents))

@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.analysis.kernels import AUTO, DEPTHS, TILING, device_of, kernels, machine_of
 from penstock.passes.tensor.tile_nest import TileNest
-from penstock.passes.tensor.tile_plan import anchor, members, plan_members, root_of, streamed
+from penstock.passes.tensor.tile_plan import TiledOps, plan_kernel, root_of
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,12 @@ class TilePass(ModulePass):
             root = root_of(kernel)
             if root is None:
                 continue
-            ops = members(root)
-            reducing = anchor(ops)
-            here = target if on_machine else None
-            plan = plan_members(kernel, ops, reducing, here, self.sizes, self.reserve, depth)
+            ops = TiledOps(root, target if on_machine else None)
+            plan = plan_kernel(kernel, ops, self.sizes, self.reserve, depth)
             if not plan.is_cut:
                 continue
-            on_the_way = streamed(ops, here)
-            TileNest(root, reducing, frozenset[Operation](ops), plan, on_the_way).rewrite(kernel)
+            members = frozenset[Operation](ops.members)
+            TileNest(root, ops.anchor, members, plan, ops.streamed).rewrite(kernel)
             kernel.attributes[TILING] = StringAttr(plan.describe())
             if slots := {scope: IntegerAttr(count, i64) for scope, count in plan.depths.items() if count > 1}:
                 kernel.attributes[DEPTHS] = DictionaryAttr(slots)

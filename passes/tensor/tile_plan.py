@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 
 from xdsl.dialects import func, tensor
@@ -19,7 +20,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, DmaOp, TargetOp
 from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.access import access_of, fill_access, linear_form
-from penstock.passes.analysis.intrinsics import Match, candidates, runs_on_unit
+from penstock.passes.analysis.intrinsics import Match, candidates, pattern_of, runs_on_unit
 from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import intermediates, scope_path
@@ -28,20 +29,6 @@ from penstock.passes.planning.tile_sizes import NoTile, TileDim
 from penstock.passes.planning.tiling import DoesNotFit, TilePlan, plan_tile
 from penstock.passes.tensor.tile_nest import result_dims
 from penstock.passes.tensor.zero_pads import may_run_past_its_end, padding_of
-
-
-def members(root: GenericOp) -> list[GenericOp]:
-    """The generics of the kernel that the root is computed from, the root last."""
-    found: dict[GenericOp, None] = {}
-
-    def visit(op: GenericOp) -> None:
-        for operand in op.operands:
-            if isinstance(operand.owner, GenericOp) and operand.owner not in found:
-                visit(operand.owner)
-        found[op] = None
-
-    visit(root)
-    return list(found)
 
 
 def root_of(kernel: func.FuncOp) -> GenericOp | None:
@@ -60,82 +47,145 @@ def _tied_root(value: SSAValue) -> SSAValue:
     return value
 
 
-def dims_in_anchor(generic: GenericOp, anchor: GenericOp) -> dict[int, int]:
-    """For each dim of `generic`, the dim of the anchor it coincides with, through their common result."""
-    if generic is anchor:
-        return {dim: dim for dim in range(generic.get_num_loops())}
-    return dict(zip(result_dims(generic), result_dims(anchor), strict=True))
+def _members(root: GenericOp) -> list[GenericOp]:
+    """The generics of the kernel that the root is computed from, the root last."""
+    found: dict[GenericOp, None] = {}
+
+    def visit(op: GenericOp) -> None:
+        for operand in op.operands:
+            if isinstance(operand.owner, GenericOp) and operand.owner not in found:
+                visit(operand.owner)
+        found[op] = None
+
+    visit(root)
+    return list(found)
 
 
-def problem_of(members: list[GenericOp], anchor: GenericOp, target: TargetOp | None) -> TileProblem:
-    """What the planner needs to know: the anchor's domain, and every operand in terms of it."""
-    extents = anchor.get_static_loop_ranges()
-    windowed = {
-        dim
-        for map_attr in anchor.indexing_maps
-        for expr in map_attr.data.results
-        if not isinstance(expr, AffineDimExpr)
-        for dim in expr.used_dims()
-    }
-    matches = matches_of(members, target)
-    steps = {dim: most for dim, (_, most) in blocks_of(matches[anchor]).items()}
-    blocks: dict[int, dict[tuple[int, int], None]] = {}
-    for generic, match in matches.items():
-        own = dims_in_anchor(generic, anchor)
-        for dim, block in blocks_of(match).items():
-            if block[0] > 1:
-                blocks.setdefault(own[dim], {})[block] = None
-    dims = [
-        TileDim(
-            extent,
-            kind.data == IteratorType.PARALLEL,
-            steps.get(number, 1),
-            kind.data == IteratorType.REDUCTION and may_run_past_its_end(anchor, number),
-            # The window of a convolution stays whole: its tiles would share most of their halo.
-            kind.data == IteratorType.REDUCTION and number in windowed,
-            tuple(blocks.get(number, ())),
-        )
-        for number, (extent, kind) in enumerate(zip(extents, anchor.iterator_types, strict=True))
-    ]
-    gathered = _Operands(members, anchor, matches, target)
-    held = gathered.operands()
-    capacity = {} if target is None else {name: scope.size_bytes for name, scope in target.scopes().items()}
-    works = () if target is None else tuple(gathered.works(target))
-    return TileProblem(tuple(dims), (*held, *_on_the_way(held, target)), capacity, works)
+class TiledOps:
+    """The generics of a kernel that are computed for one tile, the root last, and the intrinsics that compute them."""
 
+    def __init__(self, root: GenericOp, target: TargetOp | None):
+        self.target = target
+        """None for a kernel of the host."""
+        self.members = _members(root)
+        reducing = [generic for generic in self.members if has_reduction(generic)]
+        self.anchor = reducing[0] if reducing else root
+        """The op whose dims are tiled: the one that reduces, or else the last."""
+        self._numbers: dict[tuple[SSAValue, tuple[tuple[int, ...], ...]], int] = {}
+        """Each operand once, by where it is stored and how the dims of the anchor index it."""
+        self._used: dict[GenericOp, list[int | None]] = {}
+        """The operands of the problem that play those of each op; None for a scalar."""
 
-@dataclass
-class _Operands:
-    """The operands of a kernel, each once, in terms of the dims of the anchor, and the ops that use them."""
+    @cached_property
+    def dims(self) -> dict[GenericOp, dict[int, int]]:
+        """For each dim of each op, the dim of the anchor that it coincides with, through their common result."""
+        dims = result_dims(self.anchor)
+        found = {generic: dict(zip(result_dims(generic), dims, strict=True)) for generic in self.members}
+        found[self.anchor] = {dim: dim for dim in range(self.anchor.get_num_loops())}
+        return found
 
-    members: list[GenericOp]
-    anchor: GenericOp
-    matches: dict[GenericOp, Match | None]
-    target: TargetOp | None
-    numbers: dict[tuple[SSAValue, tuple[tuple[int, ...], ...]], int] = field(
-        default_factory=dict[tuple[SSAValue, tuple[tuple[int, ...], ...]], int]
-    )
-    used: dict[GenericOp, list[int | None]] = field(default_factory=dict[GenericOp, list[int | None]])
-    """The operands of the problem that play those of each op; None for a scalar."""
+    @cached_property
+    def options(self) -> dict[GenericOp, list[Match]]:
+        """The intrinsics that compute each op, the best first; none without a machine."""
+        found: dict[GenericOp, list[Match]] = {}
+        for generic in self.members:
+            access = access_of(generic) if self.target is not None else None
+            found[generic] = [] if access is None or self.target is None else candidates(access, self.target)[0]
+        return found
 
-    def operands(self) -> tuple[TileOperand, ...]:
+    def best(self, generic: GenericOp) -> Match | None:
+        """The intrinsic that computes an op by itself."""
+        return next(iter(self.options[generic]), None)
+
+    @cached_property
+    def matches(self) -> dict[GenericOp, Match | None]:
+        """
+        The intrinsic of each op, such that what one leaves in a scope the next finds there.
+
+        Units choose, what DMA engines do follows, and what only fills a buffer goes where the others need it.
+        """
+        scopes: dict[SSAValue, str] = {}
+        chosen: dict[GenericOp, Match | None] = dict.fromkeys(self.members)
+        order = {g: (not g.inputs, not any(map(runs_on_unit, self.options[g][:1]))) for g in self.members}
+        for generic in sorted(self.members, key=lambda g: order[g]):
+            roots = [_tied_root(value) for value in generic.operands]
+            agreeing = [
+                match
+                for match in self.options[generic]
+                if all(scopes.get(r, s) == s for r, s in ((r, match.scope_of_operand(n)) for n, r in enumerate(roots)))
+            ]
+            match = next(iter([*agreeing, *self.options[generic]]), None)
+            chosen[generic] = match
+            for number, root in enumerate(roots):
+                if match is not None and isinstance(root.owner, tensor.EmptyOp):
+                    scopes.setdefault(root, match.scope_of_operand(number))
+        return chosen
+
+    @cached_property
+    def streamed(self) -> frozenset[Operation]:
+        """The ops that read or write off chip, on the way of a DMA engine, and those that go on with what they made."""
+        found: set[Operation] = set()
+        for generic in self.members:
+            match = self.best(generic)
+            off_chip = match is not None and any(spec.scope == DRAM for spec in pattern_of(match.intrinsic).specs)
+            if off_chip or any(operand.owner in found for operand in generic.operands):
+                found.add(generic)
+        return frozenset(found)
+
+    @cached_property
+    def problem(self) -> TileProblem:
+        """What the planner needs to know: the anchor's domain, and every operand in terms of it."""
+        anchor, target = self.anchor, self.target
+        windowed = {
+            dim
+            for map_attr in anchor.indexing_maps
+            for expr in map_attr.data.results
+            if not isinstance(expr, AffineDimExpr)
+            for dim in expr.used_dims()
+        }
+        steps = {dim: most for dim, (_, most) in _blocks_of(self.matches[anchor]).items()}
+        blocks: dict[int, dict[tuple[int, int], None]] = {}
+        for generic, match in self.matches.items():
+            for dim, block in _blocks_of(match).items():
+                if block[0] > 1:
+                    blocks.setdefault(self.dims[generic][dim], {})[block] = None
+        dims = [
+            TileDim(
+                extent,
+                kind.data == IteratorType.PARALLEL,
+                steps.get(number, 1),
+                kind.data == IteratorType.REDUCTION and may_run_past_its_end(anchor, number),
+                # The window of a convolution stays whole: its tiles would share most of their halo.
+                kind.data == IteratorType.REDUCTION and number in windowed,
+                tuple(blocks.get(number, ())),
+            )
+            for number, (extent, kind) in enumerate(
+                zip(anchor.get_static_loop_ranges(), anchor.iterator_types, strict=True)
+            )
+        ]
+        held = self._operands()
+        capacity = {} if target is None else {name: scope.size_bytes for name, scope in target.scopes().items()}
+        works = () if target is None else tuple(self._works(target))
+        return TileProblem(tuple(dims), (*held, *_on_the_way(held, target)), capacity, works)
+
+    def _operands(self) -> tuple[TileOperand, ...]:
         """Every operand; what two ops read in different places is held twice."""
         found: list[TileOperand] = []
         returned = _tied_root(self.members[-1].results[0])
         count = self.anchor.get_num_loops()
         for generic in self.members:
-            own = dims_in_anchor(generic, self.anchor)
-            self.used[generic] = []
+            own = self.dims[generic]
+            self._used[generic] = []
             for number, (value, map_attr) in enumerate(zip(generic.operands, generic.indexing_maps, strict=True)):
                 if not isa(value.type, TensorType):
-                    self.used[generic].append(None)
+                    self._used[generic].append(None)
                     continue
                 root = _tied_root(value)
                 _, rows = linear_form(map_attr.data)
                 indices = tuple(tuple(_remap(row, own, count)) for row in rows)
                 operand = self._operand(generic, number, value, root, indices, is_returned=root is returned)
-                known = self.numbers.setdefault((root, indices), len(found))
-                self.used[generic].append(known)
+                known = self._numbers.setdefault((root, indices), len(found))
+                self._used[generic].append(known)
                 if known == len(found):
                     found.append(operand)
                 elif found[known].scope is None and operand.scope is not None:
@@ -158,7 +208,7 @@ class _Operands:
         held = None if scope == DRAM or target is None else scope
         reads = not isinstance(root.owner, tensor.EmptyOp)
         return TileOperand(
-            name=root.name_hint or f"operand {len(self.numbers)}",
+            name=root.name_hint or f"operand {len(self._numbers)}",
             scope=held,
             element_bytes=element_bytes(value.type),
             indices=indices,
@@ -172,17 +222,17 @@ class _Operands:
             put=_channels(target, held, DRAM) if is_returned else (),
         )
 
-    def works(self, target: TargetOp) -> Iterator[TileOp]:
-        """What computes, in program order; `operands` comes first."""
+    def _works(self, target: TargetOp) -> Iterator[TileOp]:
+        """What computes, in program order; `_operands` comes first."""
         engines = target.dmas()
         for generic in self.members:
             match = self.matches[generic]
             if match is None:
                 continue
-            own = dims_in_anchor(generic, self.anchor)
+            own = self.dims[generic]
             intrinsic = match.intrinsic
             engine = None if intrinsic.dma_name is None else engines[intrinsic.dma_name]
-            *inputs, output = self.used[generic]
+            *inputs, output = self._used[generic]
             assert output is not None
             yield TileOp(
                 unit=engine.unit_name if engine is not None else intrinsic.unit_name or "",
@@ -192,7 +242,7 @@ class _Operands:
                 interval=intrinsic.initiation_interval,
                 depth=intrinsic.depth,
                 blocks=tuple((own[dim], most) for dim, (_, most) in match.blocks.items()),
-                channel=None if engine is None else _channel(engine, target, intrinsic.operand_specs()[-1].scope),
+                channel=None if engine is None else _channel(engine, target, pattern_of(intrinsic).specs[-1].scope),
                 anchor=generic is self.anchor,
             )
 
@@ -253,68 +303,12 @@ def _remap(row: tuple[int, ...], own: dict[int, int], count: int) -> list[int]:
     return remapped
 
 
-def match_of(generic: GenericOp, target: TargetOp | None) -> Match | None:
-    """The intrinsic that computes `generic`; None without a machine."""
-    access = access_of(generic) if target is not None else None
-    if access is None or target is None:
-        return None
-    matches, _ = candidates(access, target)
-    return matches[0] if matches else None
-
-
-def matches_of(members: list[GenericOp], target: TargetOp | None) -> dict[GenericOp, Match | None]:
-    """
-    The intrinsic of each op, such that what one leaves in a scope the next finds there.
-
-    Units choose, what DMA engines do follows, and what only fills a buffer goes where the others want it.
-    """
-    options: dict[GenericOp, list[Match]] = {}
-    for generic in members:
-        access = access_of(generic) if target is not None else None
-        options[generic] = [] if access is None or target is None else candidates(access, target)[0]
-    scopes: dict[SSAValue, str] = {}
-    chosen: dict[GenericOp, Match | None] = dict.fromkeys(members)
-    order = {g: (not g.inputs, not any(map(runs_on_unit, options[g][:1]))) for g in members}
-    for generic in sorted(members, key=lambda g: order[g]):
-        roots = [_tied_root(value) for value in generic.operands]
-        agreeing = [
-            match
-            for match in options[generic]
-            if all(scopes.get(r, s) == s for r, s in ((r, match.scope_of_operand(n)) for n, r in enumerate(roots)))
-        ]
-        match = next(iter([*agreeing, *options[generic]]), None)
-        chosen[generic] = match
-        for number, root in enumerate(roots):
-            if match is not None and isinstance(root.owner, tensor.EmptyOp):
-                scopes.setdefault(root, match.scope_of_operand(number))
-    return chosen
-
-
-def blocks_of(match: Match | None) -> dict[int, tuple[int, int]]:
+def _blocks_of(match: Match | None) -> dict[int, tuple[int, int]]:
     """The least and the largest extent of one application, in each dim of the generic that the intrinsic bounds."""
     return {} if match is None else match.blocks
 
 
-def streamed(members: list[GenericOp], target: TargetOp | None) -> frozenset[Operation]:
-    """The members that read or write off chip, on the way of a DMA engine, and those that go on with what they made."""
-    found: set[Operation] = set()
-    for generic in members:
-        match = match_of(generic, target)
-        off_chip = match is not None and any(spec.scope == DRAM for spec in match.intrinsic.operand_specs())
-        if off_chip or any(operand.owner in found for operand in generic.operands):
-            found.add(generic)
-    return frozenset(found)
-
-
-def anchor(members: list[GenericOp]) -> GenericOp:
-    """The op whose dims are tiled: the one that reduces, or else the last."""
-    reducing = [generic for generic in members if has_reduction(generic)]
-    return reducing[0] if reducing else members[-1]
-
-
-def plan_on_machine(
-    members: list[GenericOp], anchor: GenericOp, target: TargetOp, reserve: float = 0.0, depth: int | None = None
-) -> TilePlan:
+def _plan_on_machine(ops: TiledOps, target: TargetOp, reserve: float = 0.0, depth: int | None = None) -> TilePlan:
     """
     The best plan for a kernel of the machine; raises DoesNotFit or NoTile where there is none.
 
@@ -322,18 +316,16 @@ def plan_on_machine(
     of each scope that is filled from off chip, and emptied there, stays free, if any tile fits the rest. The tiles of a
     reduction divide it where nothing can fill what is read beyond its end.
     """
-    problem = problem_of(members, anchor, target)
+    problem = ops.problem
     plan = _plan(problem, target, reserve, depth)
-    if _unfilled(members, anchor, plan, target) is not None and any(dim.runs_past_end for dim in problem.dims):
+    if any(dim.runs_past_end for dim in problem.dims) and _unfilled(ops, plan, target) is not None:
         dividing = replace(problem, dims=tuple(replace(dim, runs_past_end=False) for dim in problem.dims))
         with suppress(DoesNotFit, NoTile):
             plan = _plan(dividing, target, reserve, depth)
     padded = {dim for dim, size in enumerate(plan.tile) if size > plan.dims[dim].extent}
-    on_the_way = streamed(members, target) if padded else ()
-    for generic in [op for op in members if op in on_the_way]:
-        own = dims_in_anchor(generic, anchor)
-        blocks = blocks_of(match_of(generic, target))
-        if any(own[dim] in padded and least > 1 for dim, (least, _) in blocks.items()):
+    for generic in [op for op in ops.members if padded and op in ops.streamed]:
+        blocks = _blocks_of(ops.best(generic))
+        if any(ops.dims[generic][dim] in padded and least > 1 for dim, (least, _) in blocks.items()):
             raise NoTile("a transfer computes on the way, where nothing can be padded to the blocks of the machine")
     return plan
 
@@ -359,24 +351,18 @@ def _with_reserve(problem: TileProblem, target: TargetOp, reserve: float) -> Til
     return replace(problem, capacity=capacity)
 
 
-def plan_members(
-    kernel: func.FuncOp,
-    members: list[GenericOp],
-    anchor: GenericOp,
-    target: TargetOp | None,
-    sizes: tuple[int, ...] | None,
-    reserve: float = 0.0,
-    depth: int | None = None,
+def plan_kernel(
+    kernel: func.FuncOp, ops: TiledOps, sizes: tuple[int, ...] | None, reserve: float = 0.0, depth: int | None = None
 ) -> TilePlan:
     """
-    The plan for a kernel of these `members`; raises UserError where nothing fits, or for wrong `sizes`.
+    The plan for a kernel; raises UserError where nothing fits, or for wrong `sizes`.
 
-    Tiles that are chosen here leave the share `reserve` of the scopes free: see `plan_on_machine`.
+    Tiles that are chosen here leave the share `reserve` of the scopes free, if any fits the rest.
     """
     try:
-        if sizes is None and target is not None:
-            return plan_on_machine(members, anchor, target, reserve, depth)
-        return plan_tile(problem_of(members, anchor, target), given=sizes, depth=depth)
+        if sizes is None and ops.target is not None:
+            return _plan_on_machine(ops, ops.target, reserve, depth)
+        return plan_tile(ops.problem, given=sizes, depth=depth)
     except DoesNotFit as fault:
         parts = ", ".join(f"%{name} {size:,} bytes" for name, size in fault.parts)
         which, fits, needs = "no tile", "fits", "the smallest one needs"
@@ -387,11 +373,11 @@ def plan_members(
         raise UserError(
             f'{which} of kernel @{kernel.sym_name.data} {fits} scope "{fault.scope}": {needs} '
             f"{fault.needed:,} bytes of its {fault.capacity:,}",
-            loc=location_of(anchor),
+            loc=location_of(ops.anchor),
             notes=[f"held there at once: {parts}", remedy],
         ) from None
     except (NoTile, ValueError) as fault:
-        raise UserError(f"kernel @{kernel.sym_name.data}: {fault}", loc=location_of(anchor)) from None
+        raise UserError(f"kernel @{kernel.sym_name.data}: {fault}", loc=location_of(ops.anchor)) from None
 
 
 def estimated_plan(kernel: func.FuncOp, target: TargetOp) -> TilePlan | str:
@@ -402,13 +388,13 @@ def estimated_plan(kernel: func.FuncOp, target: TargetOp) -> TilePlan | str:
     root = root_of(kernel)
     if root is None:
         return "what it yields is not the result of an operation, but of a pad around it"
-    found = members(root)
-    if any(0 in generic.get_static_loop_ranges() for generic in found):
+    ops = TiledOps(root, target)
+    if any(0 in generic.get_static_loop_ranges() for generic in ops.members):
         return "it has no elements"
-    if (reason := _converted(root, target) or _stranded(found, target)) is not None:
+    if (reason := _converted(ops, target) or _stranded(ops, target)) is not None:
         return reason
     try:
-        plan = plan_on_machine(found, anchor(found), target)
+        plan = _plan_on_machine(ops, target)
     except DoesNotFit as fault:
         parts = ", ".join(f"%{name} {size:,}" for name, size in fault.parts)
         return (
@@ -417,20 +403,19 @@ def estimated_plan(kernel: func.FuncOp, target: TargetOp) -> TilePlan | str:
         )
     except NoTile as fault:
         return str(fault)
-    return _unfilled(found, anchor(found), plan, target) or plan
+    return _unfilled(ops, plan, target) or plan
 
 
-def _unfilled(members: list[GenericOp], anchor: GenericOp, plan: TilePlan, target: TargetOp) -> str | None:
+def _unfilled(ops: TiledOps, plan: TilePlan, target: TargetOp) -> str | None:
     """Why what the tiles of some operand read outside it cannot be put into their scope; None if all can."""
-    found = (_unfilled_by(generic, anchor, plan, target) for generic in members)
+    found = (_unfilled_by(ops, generic, plan, target) for generic in ops.members)
     return next((reason for reason in found if reason is not None), None)
 
 
-def _unfilled_by(generic: GenericOp, anchor: GenericOp, plan: TilePlan, target: TargetOp) -> str | None:
-    match = match_of(generic, target)
+def _unfilled_by(ops: TiledOps, generic: GenericOp, plan: TilePlan, target: TargetOp) -> str | None:
+    match, own = ops.best(generic), ops.dims[generic]
     if match is None:
         return None
-    own = dims_in_anchor(generic, anchor)
     past = {
         dim: -(-plan.dims[a].extent // plan.tile[a]) * plan.tile[a] - plan.dims[a].extent
         for dim, a in own.items()
@@ -471,13 +456,13 @@ def _is_filled(
     return constant is not None and bool(candidates(fill_access(buffer, constant), target)[0])
 
 
-def _stranded(members: list[GenericOp], target: TargetOp) -> str | None:
+def _stranded(ops: TiledOps, target: TargetOp) -> str | None:
     """
-    What does not get to where it is read, if anything: what one member leaves for the next, what comes from off chip,
-    and the result of the last one, which goes there.
+    What does not get to where it is read, if anything: what one op leaves for the next, what comes from off chip, and
+    the result of the last one, which goes there.
     """
-    matches = matches_of(members, target)
-    for generic in members:
+    matches = ops.matches
+    for generic in ops.members:
         for number, value in enumerate(generic.operands):
             producer, match = value.owner, matches[generic]
             made = matches.get(producer) if isinstance(producer, GenericOp) else None
@@ -490,22 +475,21 @@ def _stranded(members: list[GenericOp], target: TargetOp) -> str | None:
                 what = f'@{made.intrinsic.sym_name.data} leaves in "{here}"'
             is_read = number < len(generic.inputs) or bool(generic.body.block.args[number].uses)
             if is_read and here != there and scope_path(target, here, there) is None:
-                return f'{by} wants in "{there}" what {what}, and no engine leads there'
-    last = matches[members[-1]]
-    here = DRAM if last is None else last.scope_of_operand(len(members[-1].inputs))
+                return f'{by} needs in "{there}" what {what}, and no engine leads there'
+    last = matches[ops.members[-1]]
+    here = DRAM if last is None else last.scope_of_operand(len(ops.members[-1].inputs))
     if last is not None and here != DRAM and scope_path(target, here, DRAM) is None:
         return f'@{last.intrinsic.sym_name.data} leaves its result in "{here}", from where no engine leads off chip'
     return None
 
 
-def _converted(root: GenericOp, target: TargetOp) -> str | None:
-    """Why the engine that stores the result of `root` does not store it as it is; None if it does."""
-    match = match_of(root, target)
+def _converted(ops: TiledOps, target: TargetOp) -> str | None:
+    """Why the engine that stores the result of the last op does not store it as it is; None if it does."""
+    match = ops.best(ops.members[-1])
     if match is None:
         return None
-    scope = match.intrinsic.operand_specs()[-1].scope
-    engine = None if scope == DRAM else target.dma_between(scope, DRAM)
-    element = match.intrinsic.operand_specs()[-1].dtype
-    if engine is None or engine.converts is None or engine.converts[0] != element:
+    result = pattern_of(match.intrinsic).specs[-1]
+    engine = None if result.scope == DRAM else target.dma_between(result.scope, DRAM)
+    if engine is None or engine.converts is None or engine.converts[0] != result.dtype:
         return None
-    return f"@{engine.sym_name.data} turns {element} into {engine.converts[1]} on the way off chip"
+    return f"@{engine.sym_name.data} converts {result.dtype} to {engine.converts[1]} on the way off chip"

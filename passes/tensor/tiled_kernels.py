@@ -302,7 +302,7 @@ def _misplaced(kernel: func.FuncOp, target: TargetOp) -> str | None:
             if producer is not None and here != scope and scope_path(target, here, scope) is None:
                 return remark_on(
                     generic,
-                    f'@{matches[generic].intrinsic.sym_name.data} wants in "{scope}" what '
+                    f'@{matches[generic].intrinsic.sym_name.data} needs in "{scope}" what '
                     f'@{matches[producer].intrinsic.sym_name.data} leaves in "{here}", and no engine leads there',
                 )
             if scope != DRAM:

@@ -123,4 +123,4 @@ def test_a_machine_that_cannot_reset_its_accumulator_leaves_products_to_the_host
     (y,), remarks = run(text, str(tmp_path / "m.toml"), [np.ones((4, 8), np.float32), np.ones((8, 4), np.float32)])
     np.testing.assert_array_equal(y, np.full((4, 4), 8))
     assert len(remarks) == 1
-    assert '@gemm wants in "acc" what @zero_spad leaves in "spad"' in remarks[0].replace("\\22", '"')
+    assert '@gemm needs in "acc" what @zero_spad leaves in "spad"' in remarks[0].replace("\\22", '"')
