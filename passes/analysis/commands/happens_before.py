@@ -30,6 +30,9 @@ Completed = tuple[int, int]
 Clock = tuple[Completed, ...]
 """The complete commands of each unit."""
 
+_MAX_ENDS = 1 << 12
+"""Sequences of commands whose ends are kept."""
+
 
 def _union(one: Completed, other: Completed) -> Completed:
     if one[0] < other[0]:
@@ -67,6 +70,8 @@ class HappensBefore:
         self._at: dict[int, tuple[int, int]] = {}
         """The unit of each command and its position there."""
         self._starts: dict[int, Clock] = {}
+        self._ends: dict[int, tuple[Sequence[int], Clock]] = {}
+        """By the identity of a sequence of commands: the sequence, and what is complete when all of them are."""
 
     def barrier(self) -> None:
         """Everything so far is complete before anything later starts."""
@@ -100,22 +105,30 @@ class HappensBefore:
             return clock
         return (*clock[:unit], own, *clock[unit + 1 :])
 
-    def and_ends(self, clock: Clock, numbers: Iterable[int]) -> Clock:
+    def ends(self, numbers: Sequence[int]) -> Clock:
         """
-        `clock`, and what is complete when all of these commands are.
+        What is complete when all of these commands are: found once for a sequence that many commands wait for.
 
         Start clocks of a unit ascend, so of each unit the latest start implies those of the others.
         """
-        latest = {self._at[number][0]: number for number in sorted(numbers)}
-        for number in latest.values():
+        if len(numbers) == 1:
+            return self.end(numbers[0])
+        found = self._ends.get(id(numbers))
+        if found is not None:
+            return found[1]
+        clock, at = self.nothing, self._at
+        for number in {at[number][0]: number for number in sorted(numbers)}.values():
             clock = join(clock, self._starts[number])
-        own = dict.fromkeys(latest, 0)
+        own = [0] * len(clock)
         for number in numbers:
-            unit, position = self._at[number]
+            unit, position = at[number]
             if position >= clock[unit][0]:
                 own[unit] |= 1 << (position - clock[unit][0])
-        ends = [_union(each, (each[0], own[unit])) if own.get(unit) else each for unit, each in enumerate(clock)]
-        return tuple(ends)
+        clock = tuple(_union(each, (each[0], mask)) if mask else each for each, mask in zip(clock, own, strict=True))
+        if len(self._ends) == _MAX_ENDS:
+            self._ends.clear()
+        self._ends[id(numbers)] = numbers, clock
+        return clock
 
     def pushed(self, number: int) -> Clock:
         """What is complete when a command has pushed its tokens."""
@@ -206,12 +219,13 @@ def waited_for(program: Program) -> list[list[int]]:
     ]
 
 
-def happens_before(
-    program: Program, order: Iterable[int] | None = None
-) -> Iterator[tuple[int, HappensBefore, Clock, Clock]]:
+Start = tuple[int, HappensBefore, Clock, Clock]
+"""A command, the relation, what is complete when the command starts, and what would be if it waited for no token."""
+
+
+def happens_before(program: Program, order: Iterable[int] | None = None) -> Iterator[Start]:
     """
-    The commands in an order in which they can start, program order unless given: what is complete when each does, and
-    what would be if it did not wait for its `after`.
+    The starts of the commands, in an order in which they can start: program order, unless one is given.
 
     Each command is part of the relation when it is given.
     """
@@ -229,6 +243,6 @@ def happens_before(
         for other in received[number]:
             if other is not None:
                 implied = join(implied, relation.pushed(other))
-        clock = relation.and_ends(implied, command.after) if command.after else implied
+        clock = join(implied, relation.ends(command.after)) if command.after else implied
         relation.start(number, command.unit, clock, executes=command.kind is not Kind.TRANSFER)
         yield number, relation, clock, implied

@@ -38,7 +38,7 @@ class Region:
         start += sum((count - 1) * stride for count, stride in steps if stride < 0)
         return Region(space, storage, start, length, tuple(reversed(dims)))
 
-    @property
+    @cached_property
     def end(self) -> int:
         """The first byte after all of them."""
         return self.start + sum((count - 1) * stride for count, stride in self.dims) + self.length

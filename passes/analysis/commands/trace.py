@@ -71,6 +71,10 @@ def join(*tokens: Token) -> Token:
     return parts[0] if len(parts) == 1 else Join(parts) if parts else NOTHING
 
 
+class TooManyCommandsError(UserError):
+    """A kernel has more commands than are to be looked at one by one."""
+
+
 class Recorder:
     """
     Commands in program order. Every `issue` is one more; what it returns is the token.
@@ -111,7 +115,7 @@ class Recorder:
         number = len(self.commands)
         unit = command.unit
         if number >= self._limit:
-            raise UserError(
+            raise TooManyCommandsError(
                 f"more than {self._limit:,} commands: this one is too many to look at one by one",
                 loc=location_of(command.op) if command.op is not None else None,
             )

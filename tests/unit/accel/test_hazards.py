@@ -253,6 +253,31 @@ def test_a_loop_that_is_not_alike_from_round_to_round_is_refused() -> None:
         check_kernel(kernel, target)
 
 
+def test_a_loop_with_a_computed_bound_that_is_too_long_is_left_undecided_by_induction() -> None:
+    kernel, target = kernel_of(f"""
+func.func @kernel(%x: memref<4096xf32>) attributes {{device = @toy}} {{
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %many = arith.constant 600 : index
+  %computed = arith.muli %many, %c1 : index
+  %one = mem.buffer at 0 : {TILE}
+  scf.for %i = %c0 to %many step %c1 {{
+    %a = accel.dma %x[0] to %one on "mvin" : memref<4096xf32> to {TILE}
+    accel.barrier
+  }}
+  scf.for %i = %c0 to %computed step %c1 {{
+    %a = accel.dma %x[0] to %one on "mvin" : memref<4096xf32> to {TILE}
+    accel.barrier
+  }}
+  accel.barrier
+  func.return
+}}
+""")
+    with pytest.raises(UndecidedError):
+        decide(kernel, target, limit=100)
+    assert check_kernel(kernel, target)[0] == []
+
+
 # tokens that say nothing
 
 

@@ -13,7 +13,7 @@ chain may be shifted by whole iterations. Therefore
    may differ (`_Cut`).
 2. Check that it has settled (`_has_settled`); if not, keep more iterations.
 3. Each pair of unrolled commands stands for all pairs of the whole loop at the same distance. Accesses that are to the
-   same bytes again after a period are checked as they are (`check`).
+   same bytes again after a period are checked as they are (`races`).
 4. The others move by a constant from period to period: whether the bytes of any of the pairs that two unordered
    commands stand for overlap is a bounded integer search (`_Moving`, `_overlap_ever`).
 """
@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import islice
 
 from xdsl.dialects import func, memref, scf
 from xdsl.dialects.builtin import IndexType
@@ -32,12 +33,12 @@ from xdsl.traits import is_side_effect_free
 from penstock.dialects import accel, mem
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import memref_of
-from penstock.passes.analysis.commands.happens_before import happens_before
+from penstock.passes.analysis.commands.happens_before import Start, happens_before
 from penstock.passes.analysis.commands.hazards.network import Hazard, run
-from penstock.passes.analysis.commands.hazards.races import MAX_HAZARDS, check, race
+from penstock.passes.analysis.commands.hazards.races import MAX_HAZARDS, Touched, race, races
 from penstock.passes.analysis.commands.program import Command, Program, View
 from penstock.passes.analysis.commands.region import Region
-from penstock.passes.analysis.commands.trace import Iterations, trace
+from penstock.passes.analysis.commands.trace import Iterations, TooManyCommandsError, trace
 from penstock.passes.analysis.index import AffineIndex, IndexReader, Opaque
 from penstock.passes.analysis.loops import constant_of, loops_around, trip_count
 
@@ -80,13 +81,23 @@ def decide(
         }
         if not cuts or commands_of(function, cuts) > limit:
             raise UndecidedError
-        program = trace(function, target, limit=2 * limit, iterations=_iterations(cuts), arguments=arguments)
-        before = _completed(program)
+        try:
+            program = trace(function, target, limit=2 * limit, iterations=_iterations(cuts), arguments=arguments)
+        except TooManyCommandsError:
+            raise UndecidedError from None
+        order, hazards = run(program)
+        if order != list(range(len(program.commands))):
+            raise UndecidedError
+        starts = list(happens_before(program))
+        before = _completed(program, starts)
         if all(_has_settled(execution, before) for execution in _executions(program, cuts)):
             break
         more = 2 * more + 4
     moving = _Moving(program, before, cuts)
-    return (check(_without(program, moving), most=most) + list(moving.hazards()))[:most], program
+    if pairs := [*islice(races(program, starts, moving.still), most), *moving.races()]:
+        named = moving.named()
+        hazards += [race(named, *pair) for pair in pairs]
+    return hazards[:most], program
 
 
 @dataclass(frozen=True)
@@ -396,11 +407,8 @@ def _executions(program: Program, cuts: _Cuts) -> Iterable[_Execution]:
     return found.values()
 
 
-def _completed(program: Program) -> list[int]:
+def _completed(program: Program, starts: Iterable[Start]) -> list[int]:
     """Of each command the mask of those that are complete when it starts."""
-    order, _ = run(program)
-    if order != list(range(len(program.commands))):
-        raise UndecidedError
     units = {unit: index for index, unit in enumerate(program.machine.units)}
     members: list[list[int]] = [[] for _ in units]
     prefixes = [[0] for _ in units]
@@ -418,7 +426,7 @@ def _completed(program: Program) -> list[int]:
         return mask
 
     found: list[int] = []
-    for _, _, clock, _ in happens_before(program):
+    for _, _, clock, _ in starts:
         mask = 0
         for unit, completed in enumerate(clock):
             mask |= mask_of(unit, *completed)
@@ -444,20 +452,6 @@ def _has_settled(execution: _Execution, before: Sequence[int]) -> bool:
         return False
     mask = (1 << two - one) - 1
     return all((mine >> one ^ mine >> two) & mask == 0 for mine in before[execution.end :])
-
-
-def _without(program: Program, moving: _Moving) -> Program:
-    """The program with only the accesses that are to the same bytes after each period."""
-    commands = [
-        replace(
-            command,
-            reads=tuple(region for at, region in enumerate(command.reads) if not moving.is_moving(command, False, at)),
-            writes=tuple(region for at, region in enumerate(command.writes) if not moving.is_moving(command, True, at)),
-            counters=moving.named_counters(command),
-        )
-        for command in program.commands
-    ]
-    return replace(program, commands=commands)
 
 
 _Key = tuple[Operation, bool, int]
@@ -497,6 +491,7 @@ class _Moving:
             access.steps = [self._step(access, depth) for depth in range(len(access.loops))]
             for number in access.regions:
                 access.mask |= 1 << number
+        self._moving_ops = {access.op for access in self._accesses.values() if access.is_moving}
         self._pairs = 0
 
     def _access(self, command: Command, writes: bool, at: int) -> _MovingAccess:
@@ -525,17 +520,27 @@ class _Moving:
             raise UndecidedError
         return next(iter(found), 0)
 
-    def is_moving(self, command: Command, writes: bool, at: int) -> bool:
-        """Whether an access of a command is to other bytes after a period."""
-        return self._access(command, writes, at).is_moving
+    def still(self, command: Command) -> tuple[Sequence[Region], Sequence[Region]]:
+        """What a command reads and writes that is the same bytes after each period."""
+        if command.op not in self._moving_ops:
+            return command.reads, command.writes
+        reads, writes = (
+            [region for at, region in enumerate(regions) if not self._access(command, writes, at).is_moving]
+            for writes, regions in ((False, command.reads), (True, command.writes))
+        )
+        return reads, writes
 
-    def named_counters(self, command: Command) -> tuple[int, ...]:
-        """The iterations that issued a command; none if it stands for those of others as well."""
-        assert command.op is not None
-        return () if any(loop in self._cuts for loop in loops_around(command.op)) else command.counters
+    def named(self) -> Program:
+        """The program for messages: a command that stands for those of other iterations as well names none."""
+        commands = self._program.commands
+        ops = {command.op for command in commands if command.op is not None}
+        cut = {op for op in ops if any(loop in self._cuts for loop in loops_around(op))}
+        return replace(
+            self._program, commands=[replace(each, counters=()) if each.op in cut else each for each in commands]
+        )
 
-    def hazards(self) -> Iterator[Hazard]:
-        """Races of two accesses of which one is moving, for each two ops once; raises UndecidedError."""
+    def races(self) -> Iterator[tuple[Touched, Touched]]:
+        """Pairs of accesses that race, of which one is moving, for each two ops once; raises UndecidedError."""
         accesses = list(self._accesses.values())
         named: set[tuple[Operation, Operation]] = set()
         for number, one in enumerate(accesses):
@@ -610,7 +615,7 @@ class _Moving:
 
     # pair by pair
 
-    def _race(self, one: _MovingAccess, two: _MovingAccess) -> Hazard | None:
+    def _race(self, one: _MovingAccess, two: _MovingAccess) -> tuple[Touched, Touched] | None:
         """The first pair of unordered commands that stands for one that overlaps."""
         pairs = [(one, two)] if one is two else [(one, two), (two, one)]
         for early, late in pairs:
@@ -620,13 +625,8 @@ class _Moving:
                     earlier = (open_ & -open_).bit_length() - 1
                     open_ &= open_ - 1
                     if self._overlap(early, earlier, late, later):
-                        mine, theirs = (later, region, late.writes), (earlier, early.regions[earlier], early.writes)
-                        return race(self._named(), mine, theirs)
+                        return (later, region, late.writes), (earlier, early.regions[earlier], early.writes)
         return None
-
-    def _named(self) -> Program:
-        commands = [replace(command, counters=self.named_counters(command)) for command in self._program.commands]
-        return replace(self._program, commands=commands)
 
     def _overlap(self, early: _MovingAccess, earlier: int, late: _MovingAccess, later: int) -> bool:
         self._pairs += 1

@@ -270,9 +270,10 @@ def _leaks(program: Program) -> list[Hazard]:
     pops: Counter[QueueName] = Counter()
     last: dict[QueueName, int] = {}
     for number, command in enumerate(program.commands):
-        pushes.update(command.pushes)
-        pops.update(command.pops)
-        last.update(dict.fromkeys((*command.pushes, *command.pops), number))
+        if command.pushes or command.pops:
+            pushes.update(command.pushes)
+            pops.update(command.pops)
+            last.update(dict.fromkeys((*command.pushes, *command.pops), number))
     for queue in program.machine.queues:
         name = queue.name
         if pushes[name] != pops[name]:

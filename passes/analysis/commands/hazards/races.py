@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from xdsl.ir import Operation
 
-from penstock.passes.analysis.commands.happens_before import Clock, HappensBefore, happens_before
+from penstock.passes.analysis.commands.happens_before import Clock, HappensBefore, Start, happens_before
 from penstock.passes.analysis.commands.hazards.network import Fault, Hazard, iteration, ops_of, origin, run, title
-from penstock.passes.analysis.commands.program import Program
+from penstock.passes.analysis.commands.program import Command, Program
 from penstock.passes.analysis.commands.region import Region
 
 MAX_HAZARDS = 100
@@ -29,8 +30,13 @@ def check(program: Program, *, most: int = MAX_HAZARDS) -> list[Hazard]:
     """
     order, hazards = run(program)
     if len(order) == len(program.commands):
-        hazards += races(program, order, most)
+        hazards += [race(program, *pair) for pair in islice(races(program, happens_before(program, order)), most)]
     return hazards[:most]
+
+
+Accesses = Callable[[Command], tuple[Sequence[Region], Sequence[Region]]]
+Touched = tuple[int, Region, bool]
+"""The number of a command, what it touches, and whether it writes that."""
 
 
 @dataclass(slots=True)
@@ -44,23 +50,30 @@ class _Range:
     reads: list[int] = field(default_factory=list[int])
 
 
-def _ranges(program: Program) -> dict[Region, _Range]:
-    """The ranges of all storages that are written, with what overlaps them."""
-    storages: dict[tuple[str, int], dict[Region, bool]] = {}
+def _ranges(program: Program, accesses: Accesses) -> dict[int, _Range]:
+    """
+    The ranges of all storages that are written, with what overlaps them, by the identity of each region: hashing
+    regions costs more than all the rest.
+    """
+    known: dict[int, tuple[Region, bool]] = {}
     for command in program.commands:
-        for region in command.reads:
-            storages.setdefault((region.space, region.storage), {}).setdefault(region, False)
-        for region in command.writes:
-            storages.setdefault((region.space, region.storage), {})[region] = True
-    found: dict[Region, _Range] = {}
+        reads, writes = accesses(command)
+        for region in reads:
+            known.setdefault(id(region), (region, False))
+        for region in writes:
+            known[id(region)] = region, True
+    storages: dict[tuple[str, int], dict[Region, bool]] = {}
+    for region, is_written in known.values():
+        written = storages.setdefault((region.space, region.storage), {})
+        written[region] = is_written or written.get(region, False)
+    ranges: dict[Region, _Range] = {}
     for written in storages.values():
         if any(written.values()):
             regions = list(written)
-            ranges = [_Range(region) for region in regions]
-            for each, near in zip(ranges, _neighbours(regions, list(written.values())), strict=True):
-                each.near = [ranges[number] for number in near]
-            found.update(zip(regions, ranges, strict=True))
-    return found
+            ranges |= {region: _Range(region) for region in regions}
+            for region, near in zip(regions, _neighbours(regions, list(written.values())), strict=True):
+                ranges[region].near = [ranges[regions[number]] for number in near]
+    return {id(region): found for region, _ in known.values() if (found := ranges.get(region)) is not None}
 
 
 def _neighbours(regions: Sequence[Region], written: Sequence[bool]) -> list[list[int]]:
@@ -80,25 +93,23 @@ def _neighbours(regions: Sequence[Region], written: Sequence[bool]) -> list[list
     return found
 
 
-def races(program: Program, order: Iterable[int], most: int) -> list[Hazard]:
+def races(
+    program: Program, starts: Iterable[Start], accesses: Accesses = lambda command: (command.reads, command.writes)
+) -> Iterator[tuple[Touched, Touched]]:
     """
-    Up to `most` pairs of accesses to a common byte, one a write, without happens-before; two ops are named once.
+    The pairs of accesses to a common byte, one a write, without happens-before; two ops are named once. `accesses` are
+    what is read and written by a command, as far as it counts.
 
     For each range the accesses are kept that do not happen before a later one to the same range: what races with an
     access that is left out races with the one that it happens before.
     """
-    ranges = _ranges(program)
-    # Ranges are looked up by what they are only once: hashing them costs more than all the rest.
-    by_identity: dict[int, _Range | None] = {}
-    found: dict[tuple[Operation | int, Operation | int], Hazard] = {}
-    for number, relation, clock, _ in happens_before(program, order):
-        command = program.commands[number]
-        for writes, regions in ((False, command.reads), (True, command.writes)):
+    ranges = _ranges(program, accesses)
+    found: set[tuple[Operation | int, Operation | int]] = set()
+    for number, relation, clock, _ in starts:
+        reads, written = accesses(program.commands[number])
+        for writes, regions in ((False, reads), (True, written)):
             for region in regions:
-                key = id(region)
-                if key not in by_identity:
-                    by_identity[key] = ranges.get(region)
-                mine = by_identity[key]
+                mine = ranges.get(id(region))
                 if mine is None:
                     continue
                 for near in mine.near:
@@ -107,27 +118,20 @@ def races(program: Program, order: Iterable[int], most: int) -> list[Hazard]:
                             if other != number and not relation.is_complete(other, clock):
                                 one, two = (program.commands[each].op or each for each in (number, other))
                                 if (one, two) not in found:
-                                    accesses = (number, region, writes), (other, near.region, wrote)
-                                    found[one, two] = race(program, *accesses)
+                                    found.add((one, two))
+                                    yield (number, region, writes), (other, near.region, wrote)
                 mine.reads = _incomplete(mine.reads, relation, clock)
                 if writes:
                     mine.writes = [*_incomplete(mine.writes, relation, clock), number]
                 else:
                     mine.reads.append(number)
-        if len(found) >= most:
-            break
-    return list(found.values())[:most]
 
 
 def _incomplete(numbers: Sequence[int], relation: HappensBefore, clock: Clock) -> list[int]:
     return [number for number in numbers if not relation.is_complete(number, clock)]
 
 
-_Touched = tuple[int, Region, bool]
-"""The number of a command, what it touches, and whether it writes that."""
-
-
-def race(program: Program, later: _Touched, earlier: _Touched) -> Hazard:
+def race(program: Program, later: Touched, earlier: Touched) -> Hazard:
     """Two accesses without happens-before; the later one in the program comes first."""
     (number, region, writes), (other, theirs, wrote) = later, earlier
     if number < other:

@@ -14,7 +14,7 @@ from xdsl.ir import Operation
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.machine import TargetOp
-from penstock.passes.analysis.commands.happens_before import happens_before
+from penstock.passes.analysis.commands.happens_before import happens_before, join
 from penstock.passes.analysis.commands.hazards.network import run
 from penstock.passes.analysis.commands.program import Command, MachineModel
 from penstock.passes.analysis.commands.trace import NOTHING, Recorder, Token, trace
@@ -46,8 +46,8 @@ def redundant_operands(
         operands, op = recorder.operands[number], program.commands[number].op
         if not operands or op is None:
             continue
-        implied = relation.and_ends(implied, recorder.waited[number])
-        known = [relation.and_ends(relation.nothing, members) for members in operands]
+        implied = join(implied, relation.ends(recorder.waited[number]))
+        known = [relation.ends(members) for members in operands]
         covers = coverage.setdefault(op, {})
         for operand, members in enumerate(operands):
             for other in members:
