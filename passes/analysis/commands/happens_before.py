@@ -31,7 +31,7 @@ Clock = tuple[Completed, ...]
 """The complete commands of each unit."""
 
 _MAX_ENDS = 1 << 12
-"""Sequences of commands whose ends are kept."""
+"""How many sets of commands have their ends kept."""
 
 
 def _union(one: Completed, other: Completed) -> Completed:
@@ -70,8 +70,8 @@ class HappensBefore:
         self._at: dict[int, tuple[int, int]] = {}
         """The unit of each command and its position there."""
         self._starts: dict[int, Clock] = {}
-        self._ends: dict[int, tuple[Sequence[int], Clock]] = {}
-        """By the identity of a sequence of commands: the sequence, and what is complete when all of them are."""
+        self._ends: dict[tuple[int, ...], Clock] = {}
+        """What is complete when all of some commands are."""
 
     def barrier(self) -> None:
         """Everything so far is complete before anything later starts."""
@@ -105,17 +105,16 @@ class HappensBefore:
             return clock
         return (*clock[:unit], own, *clock[unit + 1 :])
 
-    def ends(self, numbers: Sequence[int]) -> Clock:
+    def ends(self, numbers: tuple[int, ...]) -> Clock:
         """
-        What is complete when all of these commands are: found once for a sequence that many commands wait for.
+        What is complete when all of these commands are: found once for those that many commands wait for.
 
         Start clocks of a unit ascend, so of each unit the latest start implies those of the others.
         """
         if len(numbers) == 1:
             return self.end(numbers[0])
-        found = self._ends.get(id(numbers))
-        if found is not None:
-            return found[1]
+        if (found := self._ends.get(numbers)) is not None:
+            return found
         clock, at = self.nothing, self._at
         for number in {at[number][0]: number for number in sorted(numbers)}.values():
             clock = join(clock, self._starts[number])
@@ -127,7 +126,7 @@ class HappensBefore:
         clock = tuple(_union(each, (each[0], mask)) if mask else each for each, mask in zip(clock, own, strict=True))
         if len(self._ends) == _MAX_ENDS:
             self._ends.clear()
-        self._ends[id(numbers)] = numbers, clock
+        self._ends[numbers] = clock
         return clock
 
     def pushed(self, number: int) -> Clock:

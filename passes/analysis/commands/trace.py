@@ -52,12 +52,16 @@ OFFSET_MASK = (1 << STORAGE_SHIFT) - 1
 class Join:
     """A token that is complete when all of its parts are."""
 
-    __slots__ = ("numbers", "parts")
+    __slots__ = ("latest", "numbers", "others", "parts")
 
     def __init__(self, parts: Sequence[Token]):
         self.parts = parts
         self.numbers: tuple[int, ...] | None = None
-        """The commands that it stands for, ascending; None before they are first needed."""
+        """The commands that it is of, ascending; None before they are first needed."""
+        self.latest: dict[str, int] = {}
+        """The last of these of each unit."""
+        self.others: dict[str, tuple[int, ...]] = {}
+        """Those of other units than one."""
 
 
 Token = int | Join
@@ -168,13 +172,21 @@ class Recorder:
         """What a command comes after that neither its unit nor a barrier implies."""
         units, unit, first = self._units, command.unit, tokens[0]
         token = first if len(tokens) == 1 else self._join(tokens, command.op)
-        numbers = (token,) if isinstance(token, int) else self._numbers(token)
-        if all(units[number] != unit for number in numbers) and (not numbers or numbers[0] >= self._start):
-            return numbers
         implied = len(units) if self._machine.starts_alone(command) else self._latest_alone.get(unit, -1)
         if 0 <= implied < len(units) and self.commands[implied].kind is not Kind.TRANSFER:
             implied += 1
-        return tuple(n for n in numbers if n >= self._start and (n >= implied or units[n] != unit))
+        if isinstance(token, int):
+            numbers = () if token < implied and units[token] == unit else (token,)
+        else:
+            numbers = self._numbers(token)
+            last = token.latest.get(unit, -1)
+            if last >= implied:
+                numbers = tuple(n for n in numbers if n >= implied or units[n] != unit)
+            elif last >= 0:
+                if unit not in token.others:
+                    token.others[unit] = tuple(n for n in numbers if units[n] != unit)
+                numbers = token.others[unit]
+        return numbers if not numbers or numbers[0] >= self._start else tuple(n for n in numbers if n >= self._start)
 
     def _join(self, tokens: Sequence[Token], op: Operation | None) -> Join:
         """The join of tokens, which is that of the last command of an op if it waited for the same."""
@@ -184,7 +196,7 @@ class Recorder:
         return last[1]
 
     def _numbers(self, token: Join) -> tuple[int, ...]:
-        """The commands that a token stands for, without those that later ones of their unit imply."""
+        """The commands that a token is of, without those that later ones of their unit imply."""
         if token.numbers is None:
             found: set[int] = set()
             seen: set[int] = set()
@@ -204,6 +216,7 @@ class Recorder:
                 unit = self._units[number]
                 if unit not in closed:
                     kept.append(number)
+                    token.latest.setdefault(unit, number)
                     if self._alone[number]:
                         closed.add(unit)
             token.numbers = tuple(reversed(kept))
@@ -284,6 +297,8 @@ class _Transfer:
         """Of the side that the window is in."""
         self.may_exceed = self.window != "source" or op.padding is not None or op.clipped is not None
         self.inside = tuple((0, 0) for _ in self.box)
+        self.last = [bound - size for size, bound in zip(self.box, self.shape, strict=True)]
+        """The last offsets at which the window is within bounds."""
         self.strides = strides_of(op.source, op), strides_of(op.dest, op)
         self.steps = self.strides[side]
         self.spaces = scope_of(op.source_type) or DRAM, scope_of(op.dest_type) or DRAM
@@ -347,8 +362,8 @@ class _Transfer:
 
     def _clipped(self, offsets: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """By dim how many elements of a window at these offsets are out of bounds, before and after."""
-        for at, size, bound in zip(offsets, self.box, self.shape, strict=True):
-            if not 0 <= at <= bound - size:
+        for at, last in zip(offsets, self.last, strict=True):
+            if not 0 <= at <= last:
                 break
         else:
             return self.inside
@@ -718,7 +733,7 @@ def _buffer(writer: _Tracer, op: mem.BufferOp | mem.RingOp) -> None:
     scope, offset = op.scope, op.byte_offset
     if offset is None:
         if scope is not None or isinstance(op, mem.RingOp):
-            raise UserError(f'this buffer in "{scope or DRAM}" has no place', loc=location_of(op))
+            raise UserError(f'this buffer in "{scope or DRAM}" has no offset', loc=location_of(op))
         _alloc(writer, op)
         return
     writer.alias(op.storage, str(offset))

@@ -372,7 +372,7 @@ def test_more_commands_than_the_limit_are_refused_and_located() -> None:
             " : memref<10x16xf32> to memref<1x16xf32, strided<[16, 1], offset: ?>>",
             "memref.subview takes elements 10 to 11 of dim 0, which has 10",
         ),
-        ('%v = mem.buffer : memref<4xf32, "spad">', 'this buffer in "spad" has no place'),
+        ('%v = mem.buffer : memref<4xf32, "spad">', 'this buffer in "spad" has no offset'),
         ("%v = memref.load %x[%0, %0] : memref<10x16xf32>", "memref.load is nothing that a kernel of the machine does"),
     ],
 )

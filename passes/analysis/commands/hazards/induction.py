@@ -491,7 +491,10 @@ class _Moving:
             access.steps = [self._step(access, depth) for depth in range(len(access.loops))]
             for number in access.regions:
                 access.mask |= 1 << number
-        self._moving_ops = {access.op for access in self._accesses.values() if access.is_moving}
+        self._moving_at: dict[Operation | None, set[tuple[bool, int]]] = {}
+        for (op, writes, at), access in self._accesses.items():
+            if access.is_moving:
+                self._moving_at.setdefault(op, set()).add((writes, at))
         self._pairs = 0
 
     def _access(self, command: Command, writes: bool, at: int) -> _MovingAccess:
@@ -522,10 +525,11 @@ class _Moving:
 
     def still(self, command: Command) -> tuple[Sequence[Region], Sequence[Region]]:
         """What a command reads and writes that is the same bytes after each period."""
-        if command.op not in self._moving_ops:
+        moving = self._moving_at.get(command.op)
+        if moving is None:
             return command.reads, command.writes
         reads, writes = (
-            [region for at, region in enumerate(regions) if not self._access(command, writes, at).is_moving]
+            [region for at, region in enumerate(regions) if (writes, at) not in moving]
             for writes, regions in ((False, command.reads), (True, command.writes))
         )
         return reads, writes
