@@ -49,7 +49,7 @@ def no_path(target: TargetOp, start: str, end: str, op: Operation) -> UserError:
         f'no DMA of @{target.sym_name.data} goes from "{start}" to "{end}", nor do several in turn',
         loc=location_of(op),
         notes=[
-            "the intrinsic wants its operand there; add a DMA to the machine file",
+            "the intrinsic needs its operand there; add a DMA to the machine file",
             f"its engines: {'; '.join(engines) or 'none'}",
         ],
     )

@@ -105,30 +105,30 @@ def next_loop(
     limits = intrinsic.max_iterations
     if not limits:
         return None
-    rounds = iterations_of(match, dims, extents)
+    iterations = iterations_of(match, dims, extents)
     blocks = match.blocks
-    counted = counted_dims(rounds, len(limits))
-    listed = [dim for dim in rounds if dim not in counted]
+    counted = counted_dims(iterations, len(limits))
+    listed = [dim for dim in iterations if dim not in counted]
     most = match.intrinsic.micro_ops
-    entries = prod(rounds[dim] for dim in listed)
+    entries = prod(iterations[dim] for dim in listed)
     if listed and entries > most:
-        outside = listed if most else list(rounds)
+        outside = listed if most else list(iterations)
         dim = next((dim for dim in outside if dim not in match.dims), outside[0])
         least = blocks[dim][1] if dim in blocks else 1
         if not most:
             return dim, least
-        return dim, least * _piece(rounds[dim], most * rounds[dim] // entries)
+        return dim, least * _piece(iterations[dim], most * iterations[dim] // entries)
     # The innermost loops of a command are those that its dims use.
     for dim, limit in zip(reversed(counted), reversed(limits), strict=False):
-        if rounds[dim] > limit:
-            return dim, (blocks[dim][1] if dim in blocks else 1) * _piece(rounds[dim], limit)
+        if iterations[dim] > limit:
+            return dim, (blocks[dim][1] if dim in blocks else 1) * _piece(iterations[dim], limit)
     return None
 
 
-def _piece(rounds: int, most: int) -> int:
+def _piece(count: int, most: int) -> int:
     """The largest of the fewest pieces, as equal as they can be, of at most `most` each."""
-    pieces = -(-rounds // max(1, most))
-    return -(-rounds // pieces)
+    pieces = -(-count // max(1, most))
+    return -(-count // pieces)
 
 
 def iterations_of(match: Match, dims: Sequence[int], extents: Sequence[int]) -> dict[int, int]:
@@ -157,8 +157,8 @@ def _commands(
         yield 1, extents
         return
     dim, size = loop
-    rounds, left = divmod(extents[dim], size)
-    for count, part in ((rounds, size), (1, left)):
+    whole, left = divmod(extents[dim], size)
+    for count, part in ((whole, size), (1, left)):
         if count and part:
             smaller = (*extents[:dim], part, *extents[dim + 1 :])
             rest = [other for other in dims if other != dim or part > 1]

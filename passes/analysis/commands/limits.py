@@ -3,7 +3,7 @@ The limits of a machine, checked on the commands of a kernel: what a descriptor 
 intrinsic takes, what fits a scope, and that the kernel ends when all is done.
 
 `align` is where a buffer off chip has to begin: a descriptor names the buffer, and a window of it by indices. Arguments
-are taken to begin where every engine wants them to.
+are taken to begin where every engine needs them to.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Fault:
 def limit_faults(program: Program, target: TargetOp) -> Iterator[Fault]:
     """
     Every limit of the machine that commands of `program` break, the first time that each op breaks it, in program
-    order. The notes say in which round of its loops that is.
+    order. The notes say in which iteration of its loops that is.
     """
     said: set[tuple[Operation, str]] = set()
     checks = _Checks(target)
@@ -60,18 +60,18 @@ def limit_faults(program: Program, target: TargetOp) -> Iterator[Fault]:
         for limit, message in checks.of(command):
             if (op, limit) not in said:
                 said.add((op, limit))
-                yield Fault(op, message, _round(command))
+                yield Fault(op, message, _iteration(command))
     while function is not None and not isinstance(function, func.FuncOp):
         function = function.parent_op()
     if isinstance(function, func.FuncOp):
         yield from _ending(function)
 
 
-def _round(command: Command) -> tuple[str, ...]:
+def _iteration(command: Command) -> tuple[str, ...]:
     if not any(command.counters):
         return ()
-    rounds = ", ".join(str(counter) for counter in command.counters)
-    return (f"first in round {rounds} of the loops around it, counted from 0",)
+    numbers = ", ".join(str(counter) for counter in command.counters)
+    return (f"first in iteration {numbers} of the loops around it, counted from 0",)
 
 
 def _ending(function: func.FuncOp) -> Iterator[Fault]:
@@ -154,7 +154,7 @@ def _outside(scope: ScopeOp, start: int, end: int) -> str:
 
 
 def _alignment(op: Operation | None, engine: DmaOp) -> Iterator[Broken]:
-    """A buffer off chip that does not begin where the engine wants it to."""
+    """A buffer off chip that does not begin where the engine needs it to."""
     for value in () if op is None else op.operands:
         buffer = storage_of(value).owner if isinstance(value.type, MemRefType) else None
         if not isinstance(buffer, BufferOp | RingOp) or buffer.scope is not None or buffer.byte_offset is None:
@@ -162,7 +162,7 @@ def _alignment(op: Operation | None, engine: DmaOp) -> Iterator[Broken]:
         if buffer.byte_offset % engine.alignment:
             yield (
                 "align",
-                f"{_title(engine)} wants buffers off chip to begin at multiples of {engine.alignment} bytes, "
+                f"{_title(engine)} needs buffers off chip to begin at multiples of {engine.alignment} bytes, "
                 f"and this begins at {buffer.byte_offset}",
             )
 
@@ -214,18 +214,19 @@ def _iterations(match: Match, extents: Sequence[int], title: str) -> Iterator[Br
     limits = match.intrinsic.max_iterations
     if not limits:
         return
-    rounds = iterations_of(match, long_dims(extents), extents)
-    counted = counted_dims(rounds, len(limits))
-    listed = prod(count for dim, count in rounds.items() if dim not in counted)
+    iterations = iterations_of(match, long_dims(extents), extents)
+    counted = counted_dims(iterations, len(limits))
+    listed = prod(count for dim, count in iterations.items() if dim not in counted)
     most = match.intrinsic.micro_ops
-    if len(rounds) > len(limits) and not most:
+    if len(iterations) > len(limits) and not most:
         loops = "one loop" if len(limits) == 1 else f"{len(limits)} loops"
-        yield "max_iterations", f"a command of {title} has {loops}, and this needs {len(rounds)}"
+        yield "max_iterations", f"a command of {title} has {loops}, and this needs {len(iterations)}"
     elif listed > max(most, 1):
         yield "micro_ops", f"a command of {title} lists at most {most} micro-operations, and this needs {listed}"
     for dim, limit in zip(reversed(counted), reversed(limits), strict=False):
-        if rounds[dim] > limit:
-            yield "max_iterations", f"a loop of {title} goes round at most {limit} times, and this needs {rounds[dim]}"
+        if iterations[dim] > limit:
+            times = "one iteration" if limit == 1 else f"{limit} iterations"
+            yield "max_iterations", f"a loop of {title} has at most {times}, and this needs {iterations[dim]}"
 
 
 def match_command(op: ExecOp, intrinsic: IntrinsicOp, target: TargetOp) -> Match | Failure:

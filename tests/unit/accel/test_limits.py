@@ -110,7 +110,7 @@ def test_a_fault_names_the_round_in_which_it_first_is_one() -> None:
         }}
       }}"""
     text = kernel(body, "%x: memref<40x40x16xi8>")
-    note = "first in round 0, 1 of the loops around it, counted from 0"
+    note = "first in iteration 0, 1 of the loops around it, counted from 0"
     assert message(text, note) == "@load_inp pads at most 15 entries on a side, and this needs 18"
 
 
@@ -158,7 +158,7 @@ def test_a_buffer_off_chip_that_begins_between_two_places_of_the_engine() -> Non
       %far = mem.buffer at 72 : memref<9x64xf16>
       %t = accel.dma %far[0, 0] to %tile on "tma_load" : memref<9x64xf16> to memref<4x64xf16, "smem"> {PLACE}"""
     text = kernel(body, "", str(load_machine("h100-sm")), "h100_sm")
-    expected = "@tma_load wants buffers off chip to begin at multiples of 16 bytes, and this begins at 72"
+    expected = "@tma_load needs buffers off chip to begin at multiples of 16 bytes, and this begins at 72"
     assert message(text) == expected
     assert faults(text.replace("at 72", "at 64")) == []
 
@@ -212,7 +212,7 @@ def test_too_many_loops(tmp_path: Path) -> None:
     text = on_gemmini(body, tmp_path, max_iterations="[9, 9]")
     assert message(text) == "a command of @gemm has 2 loops, and this needs 3"
     text = on_gemmini(body, tmp_path, max_iterations="[1, 2, 2]")
-    assert message(text) == "a loop of @gemm goes round at most 1 times, and this needs 2"
+    assert message(text) == "a loop of @gemm has at most one iteration, and this needs 2"
 
 
 def test_too_many_micro_operations() -> None:
