@@ -1,4 +1,4 @@
-"""Pipelining: rounds of a loop of transfers and commands overlap, as far as buffers, units and room allow."""
+"""Pipelining: iterations of a loop of transfers and commands overlap, as far as buffers, units and scopes allow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.accel.ordering import order
 from penstock.passes.accel.ordering.tokens import strip
-from penstock.passes.accel.pipelining.places import Kept, Room, kept_beside
+from penstock.passes.accel.pipelining.offsets import Kept, ScopeOffsets, kept_beside
 from penstock.passes.accel.pipelining.rings import make_rings
 from penstock.passes.accel.pipelining.skew import remove_unused, skew
 from penstock.passes.analysis.kernels import AUTO, PIPELINING, machine_kernels
@@ -23,20 +23,20 @@ from penstock.passes.isomorphic_kernels import rewrite_kernels
 @dataclass(frozen=True)
 class AccelPipelinePass(ModulePass):
     """
-    Let the rounds of loops overlap: rings in the place of buffers, loops skewed where a unit needs it, tokens anew.
+    Let the iterations of loops overlap: rings for buffers, loops skewed where a unit needs it, tokens derived anew.
 
-    Required: the accel level with SSA tokens, buffers in scopes placed. A buffer that each round of a nest fills anew,
-    and that several units use, becomes a ring before the nest, whose slots take turns over all its rounds, so that an
-    inner loop runs out while the next round of the outer one begins. `depth` says how many slots; with "auto" the
-    fewest with which the model (`passes.planning.pipelining`) is as fast as with eight. Places are planned anew with
-    the same problem and planner as `mem-plan`; where a scope has no room, the ring of it that has most slots loses
-    one. What @main keeps in a scope stays where it is, and rings at hand stay as they are.
+    Required: the accel level with SSA tokens, buffers in scopes placed. A buffer that each iteration of a nest fills
+    anew, and that several units use, becomes a ring before the nest, whose slots take turns over all its iterations, so
+    that an inner loop drains while the next iteration of the outer one begins. `depth` says how many slots; with "auto"
+    the fewest with which the model (`passes.planning.pipelining`) is as fast as with eight. Offsets are planned anew
+    with the same problem and planner as `mem-plan`; where a scope is too small, its ring of most slots loses one. What
+    @main keeps in a scope stays where it is, and rings at hand stay as they are.
 
     Units run ahead of each other by themselves, so loops need no prologue; but a unit that loads and stores would hold
-    up the loads behind a store. Such a loop is skewed, see `pipelining.skew`, if the rings allow it. Then the order is
-    derived anew, see `ordering`: a load waits for the round that had its slot before.
+    up the loads after a store. Such a loop is skewed, see `pipelining.skew`, if the rings allow it. Then the order is
+    derived anew, see `ordering`: a load waits for the iteration that had its slot before.
 
-    Guaranteed: the same results bit for bit, `mem-verify` passes; a kernel for which no places are found stays as it
+    Guaranteed: the same results bit for bit, `mem-verify` passes; a kernel for which no offsets are found stays as it
     was. The attribute `pipelining` of a kernel says in words what was done and what the model expects of it. Raises
     UserError for a depth below 1 and for a kernel in queue form.
 
@@ -97,27 +97,29 @@ class AccelPipelinePass(ModulePass):
 
         rewrite_kernels(
             functions,
-            lambda function: self._kernel(Room(function, target, beside(function))),
+            lambda function: self._kernel(ScopeOffsets(function, target, beside(function))),
             lambda function: tuple((scope, *held) for scope, held in beside(function).items()),
         )
 
-    def _kernel(self, room: Room) -> None:
-        function, target = room.function, room.target
+    def _kernel(self, offsets: ScopeOffsets) -> None:
+        function, target = offsets.function, offsets.target
         before = function.body.clone()
         strip(function)
-        choice = make_rings(room, None if isinstance(self.depth, str) else self.depth, skewed=self.skew)
-        room.spread()
+        choice = make_rings(offsets, None if isinstance(self.depth, str) else self.depth, skewed=self.skew)
+        offsets.spread()
         unskewed = function.body.clone()
         loops = skew(function, target) if self.skew else 0
-        if no_room := loops > 0 and not room.keep_apart():
+        if loops:
+            offsets.changed()
+        if too_large := loops > 0 and not offsets.keep_apart():
             _replace(function, unskewed)
-        remark = choice.describe(0 if no_room else loops, no_room=no_room)
+        remark = choice.describe(0 if too_large else loops, too_large=too_large)
         remove_unused(function)
         order(function, target)
-        if not room.is_planned():
+        if not offsets.is_planned():
             _replace(function, before)
             order(function, target)
-            remark = "rounds do not overlap for want of room"
+            remark = "iterations do not overlap: the scopes are too small"
         function.attributes.pop(PIPELINING, None)
         if remark:
             function.attributes[PIPELINING] = StringAttr(remark)

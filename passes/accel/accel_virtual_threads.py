@@ -16,13 +16,13 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import NoMemoryEffect
 from xdsl.utils.hints import isa
 
-from penstock.dialects.accel import DmaOp, ExecOp, PopOp, PushOp
+from penstock.dialects.accel import PopOp, PushOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp, scope_of
 from penstock.passes.accel.ordering import order
 from penstock.passes.accel.ordering.tokens import strip
-from penstock.passes.analysis.commands.program import Command, Program
+from penstock.passes.analysis.commands.program import Command, CommandOp, Program, unit_of
 from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels
@@ -197,19 +197,7 @@ def _plan_copies(
 
 def _units_in(op: Operation, target: TargetOp) -> set[str]:
     """The units that the commands in an op are given to."""
-    units: set[str] = set()
-    for each in op.walk():
-        engine = None
-        if isinstance(each, DmaOp):
-            engine = each.engine.data
-        elif isinstance(each, ExecOp):
-            intrinsic = target.intrinsics()[each.intrinsic_name]
-            engine = intrinsic.dma_name
-            if intrinsic.unit_name is not None:
-                units.add(intrinsic.unit_name)
-        if engine is not None:
-            units.add(target.dmas()[engine].unit_name)
-    return units
+    return {unit_of(each, target) for each in op.walk() if isinstance(each, CommandOp)}
 
 
 def _loops_inside_out(function: func.FuncOp) -> Iterator[scf.ForOp]:

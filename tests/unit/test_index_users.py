@@ -13,7 +13,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import CopyOp, SlotOp
 from penstock.dialects.weights import WeightStore
-from penstock.passes.accel.ordering.counting import number_of
+from penstock.passes.accel.ordering.accesses import IterationReader
 from penstock.passes.accel.unrolling import unroll
 from penstock.passes.analysis.commands.hazards.induction import _steady  # pyright: ignore[reportPrivateUsage]
 from penstock.passes.analysis.commands.traffic import traffic
@@ -176,7 +176,7 @@ def test_iterations_with_an_index_from_memory_are_not_periodic() -> None:
 @pytest.mark.parametrize("name", [name for name in WITHIN_A_RING if name != "apply"])
 def test_slots_are_numbered_by_iterations(name: str) -> None:
     slot = next(op for op in ringed(WITHIN_A_RING[name]).walk() if isinstance(op, SlotOp))
-    number = number_of(slot.index, 4)
+    number = IterationReader().number(slot.index, 4)
     assert number is not None
     assert (number.constant, list(number.terms.values())) == (0, [1])
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from xdsl.dialects import func, memref
+from xdsl.dialects import arith, func, memref, scf
 from xdsl.dialects.builtin import DYNAMIC_INDEX
 from xdsl.dialects.utils import get_dynamic_index_list
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from penstock.dialects.accel import DmaOp, ExecOp
-from penstock.dialects.machine import IMMEDIATE, IntrinsicOp, TargetOp
-from penstock.dialects.machine import DmaOp as EngineOp
+from penstock.dialects.machine import IMMEDIATE, TargetOp
 from penstock.dialects.mem import (
     BufferOp,
     RingOp,
@@ -23,14 +22,79 @@ from penstock.dialects.mem import (
     scope_of,
     static_strides,
 )
-from penstock.passes.accel.ordering.counting import Count, count_of, in_iterations, number_of
-from penstock.passes.analysis.access import linear_form
-from penstock.passes.analysis.index import AffineIndex
-from penstock.passes.analysis.loops import nest_around
+from penstock.passes.analysis.access import linear_form, steps_of
+from penstock.passes.analysis.commands.program import CommandOp, engine_of, unit_of
+from penstock.passes.analysis.index import AffineIndex, IndexReader, Opaque
+from penstock.passes.analysis.loops import constant_of, nest_around, trip_count
 from penstock.passes.index_builder import Index
 
-CommandOp = DmaOp | ExecOp
-Dims = tuple[tuple[int, int], ...]
+
+def trips_of(body: Block) -> int | None:
+    """How often the loop with this body runs it, if its bounds are constants."""
+    loop = body.parent_op()
+    assert isinstance(loop, scf.ForOp)
+    return trip_count(loop)
+
+
+@dataclass(frozen=True)
+class Count:
+    """The number `constant` + the sum over loops, named by their bodies, of a coefficient times their iteration."""
+
+    constant: int = 0
+    terms: Mapping[Block, int] = field(default_factory=dict[Block, int])
+    bounds: tuple[int, int] | None = field(default=None, compare=False)
+    """The least and the largest value; None where the trip count of a loop is not known."""
+
+    @staticmethod
+    def of(index: AffineIndex) -> Count | None:
+        """A sum of iterations, read by `IterationReader`; None if it is not understood."""
+        if index.rest is not None:
+            return None
+        terms: dict[Block, int] = {}
+        for symbol, coefficient in index.terms.items():
+            assert isinstance(symbol, BlockArgument)
+            terms[symbol.block] = coefficient
+        return Count(index.base, terms, index.bounds)
+
+
+class IterationReader(IndexReader):
+    """The counter of a loop is its lower bound + step times the number of the iteration, which is the symbol."""
+
+    def argument(self, value: BlockArgument) -> AffineIndex:
+        loop = value.block.parent_op()
+        if not isinstance(loop, scf.ForOp) or value.index != 0:
+            return AffineIndex(rest=Opaque())
+        lower, step = constant_of(loop.lb), constant_of(loop.step)
+        if lower is None or step is None:
+            return AffineIndex(rest=Opaque())
+        trips = trip_count(loop)
+        number = AffineIndex.symbol(value, Opaque(0, trips - 1 if trips else None))
+        return number * step + lower
+
+    def result(self, value: SSAValue, index: AffineIndex) -> AffineIndex:
+        return index
+
+    def unknown(self, value: SSAValue, op: Operation) -> AffineIndex:
+        return AffineIndex(rest=Opaque())
+
+    def offset(self, offsets: Sequence[Index], strides: Sequence[int], size: int) -> AffineIndex:
+        """The distance in bytes of the element at some offsets, the strides in elements of `size` bytes."""
+        total = AffineIndex()
+        for offset, stride in zip(offsets, strides, strict=True):
+            total += self.read(offset) * (stride * size)
+        return total
+
+    def number(self, value: SSAValue, modulus: int) -> Count | None:
+        """
+        The number of a slot of a ring of `modulus` of them, up to multiples of that; None where it is not understood.
+
+        Numbers count up from 0 and are never negative.
+        """
+        owner = value.owner
+        if isinstance(owner, arith.RemUIOp | arith.RemSIOp):
+            divisor = constant_of(owner.rhs)
+            return self.number(owner.lhs, modulus) if divisor and divisor % modulus == 0 else None
+        return Count.of(self.read(value))
 
 
 @dataclass(frozen=True)
@@ -43,7 +107,7 @@ class Access:
     writes: bool
     start: Count | None
     """Where the first one is, in bytes from the beginning of the storage, or of the slot; None if not understood."""
-    dims: Dims
+    dims: tuple[tuple[int, int], ...]
     """(count, stride in bytes), outermost first."""
     length: int
     """Bytes of one element."""
@@ -56,7 +120,7 @@ class Access:
         return sum((count - 1) * stride for count, stride in self.dims) + self.length
 
     @cached_property
-    def place(self) -> tuple[int, int] | None:
+    def range(self) -> tuple[int, int] | None:
         """The bytes of its scope, or of the arena, that the storage occupies; None for an argument."""
         op = self.storage.owner
         if not isinstance(op, BufferOp | RingOp) or op.byte_offset is None:
@@ -88,19 +152,16 @@ class CommandInfo:
         return not self.transfers or self.outstanding == 1
 
 
-@dataclass(frozen=True)
-class _View:
-    storage: SSAValue
-    start: AffineIndex
-    """In the numbers of the iterations."""
-    slot: Count | None
-
-
 def commands_of(function: func.FuncOp, target: TargetOp) -> list[CommandInfo]:
     """The commands of a kernel in the order of the text."""
-    engines, intrinsics = target.dmas(), target.intrinsics()
-    ops = [op for op in function.walk() if isinstance(op, DmaOp | ExecOp)]
-    return [_command(op, number, engines, intrinsics) for number, op in enumerate(ops)]
+    accesses = _Accesses(target)
+    found: list[CommandInfo] = []
+    for number, op in enumerate(op for op in function.walk() if isinstance(op, CommandOp)):
+        loops = tuple(loop.body.block for loop in nest_around(op))
+        engine, unit = engine_of(op, target), unit_of(op, target)
+        outstanding, bus = (1, None) if engine is None else (engine.outstanding_limit, engine.bus_name)
+        found.append(CommandInfo(op, number, unit, engine is not None, outstanding, bus, tuple(accesses.of(op)), loops))
+    return found
 
 
 def in_order_units(commands: Sequence[CommandInfo], target: TargetOp) -> frozenset[str]:
@@ -109,70 +170,73 @@ def in_order_units(commands: Sequence[CommandInfo], target: TargetOp) -> frozens
     return frozenset(unit for unit in target.units() if unit not in loose)
 
 
-def _command(
-    op: CommandOp, number: int, engines: Mapping[str, EngineOp], intrinsics: Mapping[str, IntrinsicOp]
-) -> CommandInfo:
-    loops = tuple(loop.body.block for loop in nest_around(op))
-    if isinstance(op, DmaOp):
-        engine, accesses = engines[op.engine.data], _of_transfer(op)
-    else:
-        intrinsic = intrinsics[op.intrinsic_name]
-        accesses = tuple(_of_exec(op, [s.role for s in intrinsic.operand_specs() if s.role != IMMEDIATE]))
-        if intrinsic.dma_name is None:
-            assert intrinsic.unit_name is not None
-            return CommandInfo(op, number, intrinsic.unit_name, False, 1, None, accesses, loops)
-        engine = engines[intrinsic.dma_name]
-    return CommandInfo(op, number, engine.unit_name, True, engine.outstanding_limit, engine.bus_name, accesses, loops)
+@dataclass(frozen=True)
+class _View:
+    """Where the first element of a memref lies."""
+
+    storage: SSAValue
+    start: AffineIndex
+    """In bytes, in the numbers of the iterations."""
+    slot: Count | None
+    """In which slot of a ring."""
 
 
-def _of_transfer(op: DmaOp) -> tuple[Access, Access]:
-    sides = ((op.source, op.mixed_source_offsets(), False), (op.dest, op.mixed_dest_offsets(), True))
-    return tuple(_of_box(value, offsets, op.box, writes) for value, offsets, writes in sides)  # pyright: ignore[reportReturnType]
+class _Accesses:
+    """The accesses of the commands of a kernel."""
 
+    def __init__(self, target: TargetOp):
+        self._intrinsics = target.intrinsics()
+        self._reader = IterationReader()
+        self._views: dict[SSAValue, _View] = {}
 
-def _of_box(value: SSAValue, offsets: Sequence[Index], box: Sequence[int], writes: bool) -> Access:
-    type, view = memref_of(value), view_of(value)
-    size, strides = element_bytes(type), static_strides(type)
-    start = view.start
-    for offset, stride in zip(offsets, strides, strict=True):
-        start += in_iterations(offset) * (stride * size)
-    dims = tuple((count, stride * size) for count, stride in zip(box, strides, strict=True) if count > 1)
-    # A window that is partly out of bounds accesses less than its box, never more.
-    return Access(view.storage, scope_of(type), writes, count_of(start), dims, size, view.slot)
+    def of(self, op: CommandOp) -> Iterator[Access]:
+        """What a command reads and writes."""
+        if isinstance(op, DmaOp):
+            yield self._of_box(op.source, op.mixed_source_offsets(), op.box, writes=False)
+            yield self._of_box(op.dest, op.mixed_dest_offsets(), op.box, writes=True)
+        else:
+            yield from self._of_exec(op)
 
-
-def _of_exec(op: ExecOp, roles: Sequence[str]) -> Iterator[Access]:
-    extents = op.extents.get_values()
-    for value, index_map, role in zip(op.buffers, op.maps, roles, strict=True):
-        type, view = memref_of(value), view_of(value)
+    def _of_box(self, value: SSAValue, offsets: Sequence[Index], box: Sequence[int], *, writes: bool) -> Access:
+        type, view = memref_of(value), self._view(value)
         size, strides = element_bytes(type), static_strides(type)
-        constants, rows = linear_form(index_map.data)
-        offset = sum(constant * stride for constant, stride in zip(constants, strides, strict=True))
-        start = count_of(view.start + offset * size)
-        steps = [sum(row[dim] * s for row, s in zip(rows, strides, strict=True)) for dim in range(len(extents))]
-        dims = tuple((n, step * size) for n, step in zip(extents, steps, strict=True) if n > 1 and step)
-        if role != "out":
-            yield Access(view.storage, scope_of(type), False, start, dims, size, view.slot)
-        if role != "in":
-            yield Access(view.storage, scope_of(type), True, start, dims, size, view.slot)
+        start = Count.of(view.start + self._reader.offset(offsets, strides, size))
+        dims = tuple((count, stride * size) for count, stride in zip(box, strides, strict=True) if count > 1)
+        # A window that is partly out of bounds accesses less than its box, never more.
+        return Access(view.storage, scope_of(type), writes, start, dims, size, view.slot)
 
+    def _of_exec(self, op: ExecOp) -> Iterator[Access]:
+        extents = op.extents.get_values()
+        specs = self._intrinsics[op.intrinsic_name].operand_specs()
+        roles = [spec.role for spec in specs if spec.role != IMMEDIATE]
+        for value, index_map, role in zip(op.buffers, op.maps, roles, strict=True):
+            type, view = memref_of(value), self._view(value)
+            size, strides = element_bytes(type), static_strides(type)
+            constants, _ = linear_form(index_map.data)
+            start = Count.of(view.start + self._reader.offset(constants, strides, size))
+            steps = steps_of(index_map.data, value)
+            dims = tuple((n, step * size) for n, step in zip(extents, steps, strict=True) if n > 1 and step)
+            for writes in (False, True):
+                if role != ("in" if writes else "out"):
+                    yield Access(view.storage, scope_of(type), writes, start, dims, size, view.slot)
 
-def view_of(value: SSAValue) -> _View:
-    """Where the first element of a memref lies in its storage, in bytes, and in which slot of a ring."""
-    start = AffineIndex()
-    while True:
+    def _view(self, value: SSAValue) -> _View:
+        if (found := self._views.get(value)) is None:
+            found = self._views[value] = self._find(value)
+        return found
+
+    def _find(self, value: SSAValue) -> _View:
         match value.owner:
             case memref.SubviewOp() as view:
-                type = memref_of(view.source)
+                type, source = memref_of(view.source), self._view(view.source)
                 begin = get_dynamic_index_list(view.static_offsets.get_values(), view.offsets, DYNAMIC_INDEX)
-                for offset, stride in zip(begin, static_strides(type), strict=True):
-                    start += in_iterations(offset) * (stride * element_bytes(type))
-                value = view.source
+                moved = self._reader.offset(begin, static_strides(type), element_bytes(type))
+                return _View(source.storage, source.start + moved, source.slot)
             case memref.CastOp() as cast:
-                value = cast.source
+                return self._view(cast.source)
             case SlotOp() as slot:
                 ring = slot.ring.owner
                 assert isinstance(ring, RingOp)
-                return _View(ring.storage, start, number_of(slot.index, ring.slot_count))
+                return _View(ring.storage, AffineIndex(), self._reader.number(slot.index, ring.slot_count))
             case _:
-                return _View(value, start, None)
+                return _View(value, AffineIndex(), None)

@@ -9,8 +9,7 @@ from xdsl.ir import Block, SSAValue
 
 from penstock.dialects.machine import DRAM
 from penstock.dialects.mem import RingOp
-from penstock.passes.accel.ordering.accesses import Access, CommandInfo
-from penstock.passes.accel.ordering.counting import trips_of
+from penstock.passes.accel.ordering.accesses import Access, CommandInfo, trips_of
 from penstock.passes.analysis.commands.region import Region
 
 MAX_DISTANCES = 512
@@ -135,24 +134,24 @@ def _precedes(one: CommandInfo, other: CommandInfo) -> bool:
 def _may_meet(one: Access, other: Access) -> bool:
     """Whether their storages have bytes in common, within the bounds that the two keep."""
     if one.storage is not other.storage:
-        places = one.place, other.place
-        if one.scope != other.scope or places[0] is None or places[1] is None:
+        ranges = one.range, other.range
+        if one.scope != other.scope or ranges[0] is None or ranges[1] is None:
             return False
-        (low, high), (start, end) = _reach(one, places[0]), _reach(other, places[1])
+        (low, high), (start, end) = _reach(one, ranges[0]), _reach(other, ranges[1])
         return low < end and start < high
     if one.start is None or other.start is None or one.slot is not None or other.slot is not None:
         return True
-    mine, theirs = one.start.bounds(), other.start.bounds()
+    mine, theirs = one.start.bounds, other.start.bounds
     if mine is None or theirs is None:
         return True
     return mine[0] < theirs[1] + other.span and theirs[0] < mine[1] + one.span
 
 
-def _reach(access: Access, place: tuple[int, int]) -> tuple[int, int]:
-    bounds = access.start.bounds() if access.start is not None else None
+def _reach(access: Access, occupied: tuple[int, int]) -> tuple[int, int]:
+    bounds = access.start.bounds if access.start is not None else None
     if bounds is None or isinstance(access.storage.owner, RingOp):
-        return place
-    return place[0] + bounds[0], place[0] + bounds[1] + access.span
+        return occupied
+    return occupied[0] + bounds[0], occupied[0] + bounds[1] + access.span
 
 
 def _deepest(

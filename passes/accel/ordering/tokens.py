@@ -10,7 +10,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.accel import DmaOp, ReadyOp, TokenType, WaitOp
-from penstock.passes.accel.ordering.accesses import CommandOp
+from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import trip_count
 
 SIZES = "operandSegmentSizes"

@@ -11,8 +11,7 @@ from xdsl.dialects import func
 from xdsl.ir import Block
 
 from penstock.dialects.mem import BufferOp, element_bytes, static_strides
-from penstock.passes.accel.ordering.accesses import Access, CommandInfo
-from penstock.passes.accel.ordering.counting import trips_of
+from penstock.passes.accel.ordering.accesses import Access, CommandInfo, trips_of
 from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.loops import nest_around, trip_count
 from penstock.passes.loop.rings import Candidate

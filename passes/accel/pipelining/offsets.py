@@ -1,9 +1,9 @@
-"""Places for the buffers of a kernel whose commands are about to be ordered anew."""
+"""Offsets for the buffers of a kernel whose commands are about to be ordered anew."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from xdsl.dialects import func
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
@@ -12,7 +12,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.accel import BarrierOp
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
-from penstock.passes.accel.ordering.accesses import CommandOp
+from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import loops_around
 from penstock.passes.analysis.memory.liveness import ProgramTime
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, function_problems, memory_problems
@@ -20,15 +20,17 @@ from penstock.passes.analysis.memory.plan_faults import written_plan
 from penstock.passes.planning.problem import Buffer, Interval, Limits, Plan, Problem, conflicts, height, merge_intervals
 from penstock.passes.planning.registry import solve
 
-STEPS = 2_000
-"""Steps that a planner may take to find room."""
+_MAX_STEPS = 2_000
+"""Steps that a planner may take to find a plan that fits."""
 
-ALWAYS: Interval = (0, 1 << 40)
-KEPT = "kept "
+_ALWAYS: Interval = (0, 1 << 40)
+_KEPT = "kept "
 """What the ids of bytes begin with that others hold, where no name of a buffer has a space."""
 
 Kept = Mapping[str, Sequence[tuple[int, int]]]
 """Of each scope the bytes, from and to, that others hold while a kernel runs."""
+
+_Offsets = list[tuple[BufferOp | RingOp, IntegerAttr | None]]
 
 
 def kept_beside(module: ModuleOp) -> dict[str, Kept]:
@@ -50,106 +52,122 @@ def kept_beside(module: ModuleOp) -> dict[str, Kept]:
     return dict(found)
 
 
-@dataclass(frozen=True)
-class Room:
-    """The scopes as one kernel has them."""
+class ScopeOffsets:
+    """The offsets of one kernel's buffers in scopes, of which others hold the bytes `kept`."""
 
-    function: func.FuncOp
-    target: TargetOp
-    kept: Kept
+    def __init__(self, function: func.FuncOp, target: TargetOp, kept: Kept):
+        self.function, self.target = function, target
+        self._kept = kept
+        self._problems: list[MemoryProblem] | None = None
+        """Of each scope, if each command is complete before the next begins."""
+
+    def changed(self) -> None:
+        """The ops of the kernel, or the sizes of its buffers, are no longer what they were."""
+        self._problems = None
 
     def replan(self) -> str | None:
         """
-        Find places for the buffers in scopes that have none, moving the others of the kernel where that is needed;
-        where there is no room nothing is changed, and the scope that has none is returned.
+        Find offsets for the buffers in scopes that have none, moving the others of the kernel where that is needed; if
+        one of the scopes is too small nothing is changed, and it is returned.
 
         Whatever is alive at once keeps apart, as in the order of the text: the order of what shares bytes is made
         after.
         """
         before = self._offsets()
-        barriers = _barriers(self.function)
-        try:
-            if self._place() is None:
-                return None
-            scopes = {op.scope for op, offset in before if offset is None}
-            for op, _ in before:
-                if op.scope in scopes:
-                    op.offset = None
-            if (full := self._place()) is not None:
-                _restore(before)
-            return full
-        finally:
-            for barrier in barriers:
-                Rewriter.erase_op(barrier)
+        if self._place() is None:
+            return None
+        scopes = {op.scope for op, offset in before if offset is None}
+        for op, _ in before:
+            if op.scope in scopes:
+                op.offset = None
+        if (full := self._place()) is not None:
+            _restore(before)
+        return full
 
     def keep_apart(self) -> bool:
-        """See to it that no two buffers that are alive at once share bytes; False where there is no room for that."""
-        barriers = _barriers(self.function)
-        try:
-            if self.is_planned():
-                return True
-            before = self._offsets()
-            for op, _ in before:
-                op.offset = None
-            if self._place() is None:
-                return True
-            _restore(before)
-            return False
-        finally:
-            for barrier in barriers:
-                Rewriter.erase_op(barrier)
+        """Let no two buffers that are alive at once share bytes; False where a scope is too small for that."""
+        if self._is_plan(self._in_program_order()):
+            return True
+        before = self._offsets()
+        for op, _ in before:
+            op.offset = None
+        if self._place() is None:
+            return True
+        _restore(before)
+        return False
 
     def spread(self) -> None:
         """
-        Where a scope has room for it, let no two buffers of a nest share bytes, whenever in a round they are alive:
-        rounds that overlap would wait for each other there.
+        Where a scope is large enough, let no two buffers of a nest share bytes, whenever in an iteration they are
+        alive: iterations that overlap would wait for each other there.
         """
-        barriers = _barriers(self.function)
-        problems = self._problems()
-        for barrier in barriers:
-            Rewriter.erase_op(barrier)
-        for memory in problems:
+        for memory in self._in_program_order():
             wide: list[Buffer] = []
             for buffer in memory.problem.buffers:
                 loops = loops_around(memory.ops[buffer.id]) if buffer.id in memory.ops else ()
                 during = memory.time.spans(loops[0]) if loops else ()
                 wide.append(replace(buffer, intervals=merge_intervals((*buffer.intervals, *during))))
-            problem = Problem(tuple(wide), memory.problem.capacity)
-            if next(conflicts(problem, self._written(memory)), None) is None:
+            spread = replace(memory, problem=Problem(tuple(wide), memory.problem.capacity))
+            if self._is_plan([spread]):
                 continue
-            free = (buffer if buffer.id.startswith(KEPT) else replace(buffer, offset=None) for buffer in wide)
+            free = (buffer if buffer.id.startswith(_KEPT) else replace(buffer, offset=None) for buffer in wide)
             plan = _plan(Problem(tuple(free), memory.problem.capacity))
             if plan is not None:
                 _write(memory, plan)
 
     def is_planned(self) -> bool:
-        """Whether the places of the kernel's buffers are a plan, as the commands and tokens stand."""
-        return all(next(conflicts(each.problem, self._written(each)), None) is None for each in self._problems())
+        """Whether the offsets of the kernel's buffers are a plan, as the commands and tokens stand."""
+        return self._is_plan(self._find())
 
-    def _problems(self) -> list[MemoryProblem]:
+    def _is_plan(self, problems: Sequence[MemoryProblem]) -> bool:
+        for memory in problems:
+            held = {each.id: each.offset for each in memory.problem.buffers if each.id.startswith(_KEPT)}
+            plan = Plan({**written_plan(memory).offsets, **{id: at for id, at in held.items() if at is not None}})
+            if next(conflicts(memory.problem, plan), None) is not None:
+                return False
+        return True
+
+    def _in_program_order(self) -> list[MemoryProblem]:
+        """The problems, with the offsets that the buffers have now, if each command ends before the next begins."""
+        if self._problems is None:
+            barriers: list[BarrierOp] = []
+            for op in list(self.function.walk()):
+                if isinstance(op, CommandOp):
+                    barriers.append(BarrierOp())
+                    Rewriter.insert_op(barriers[-1], InsertPoint.after(op))
+            self._problems = self._find()
+            for barrier in barriers:
+                Rewriter.erase_op(barrier)
+        found: list[MemoryProblem] = []
+        for memory in self._problems:
+            offsets = written_plan(memory).offsets
+            buffers = (
+                each if each.id.startswith(_KEPT) else replace(each, offset=offsets.get(each.id))
+                for each in memory.problem.buffers
+            )
+            found.append(replace(memory, problem=Problem(tuple(buffers), memory.problem.capacity)))
+        return found
+
+    def _find(self) -> list[MemoryProblem]:
         """Of each scope the kernel's buffers, and what others hold there."""
         found: list[MemoryProblem] = []
         for memory in function_problems(self.function, self.target):
             held = tuple(
-                Buffer(f"{KEPT}{low}", (ALWAYS,), high - low, offset=low)
-                for low, high in self.kept.get(memory.scope or "", ())
+                Buffer(f"{_KEPT}{low}", (_ALWAYS,), high - low, offset=low)
+                for low, high in self._kept.get(memory.scope or "", ())
             )
             problem = Problem((*memory.problem.buffers, *held), memory.problem.capacity)
             found.append(replace(memory, problem=problem))
         return found
 
-    def _written(self, memory: MemoryProblem) -> Plan:
-        held = {each.id: each.offset for each in memory.problem.buffers if each.id.startswith(KEPT)}
-        return Plan({**written_plan(memory).offsets, **{id: at for id, at in held.items() if at is not None}})
-
-    def _offsets(self) -> list[tuple[BufferOp | RingOp, IntegerAttr | None]]:
+    def _offsets(self) -> _Offsets:
         ops = [op for op in self.function.walk() if isinstance(op, BufferOp | RingOp) and op.scope is not None]
         return [(op, op.offset) for op in ops]
 
     def _place(self) -> str | None:
-        """Plan what has no place in each scope, all or nothing; returns the scope that has no room."""
+        """Plan what has no offset in each scope, all or nothing; returns the scope that is too small."""
         before = self._offsets()
-        for memory in self._problems():
+        for memory in self._in_program_order():
             if all(isinstance(op, BufferOp | RingOp) and op.offset is not None for op in memory.ops.values()):
                 continue
             plan = _plan(memory.problem)
@@ -160,7 +178,7 @@ class Room:
         return None
 
 
-def _restore(offsets: Sequence[tuple[BufferOp | RingOp, IntegerAttr | None]]) -> None:
+def _restore(offsets: _Offsets) -> None:
     for op, offset in offsets:
         op.offset = offset
 
@@ -171,18 +189,8 @@ def _write(memory: MemoryProblem, plan: Plan) -> None:
             op.offset = IntegerAttr(plan.offsets[id], i64)
 
 
-def _barriers(function: func.FuncOp) -> list[BarrierOp]:
-    """Let each command be complete before the next begins."""
-    made: list[BarrierOp] = []
-    for op in list(function.walk()):
-        if isinstance(op, CommandOp):
-            made.append(BarrierOp())
-            Rewriter.insert_op(made[-1], InsertPoint.after(op))
-    return made
-
-
 def _plan(problem: Problem) -> Plan | None:
     capacity = problem.capacity
     assert capacity is not None
-    plan = solve(problem, limits=Limits(steps=STEPS, good_enough=capacity)).plan
+    plan = solve(problem, limits=Limits(steps=_MAX_STEPS, good_enough=capacity)).plan
     return plan if plan is not None and height(problem, plan) <= capacity else None

@@ -1,4 +1,4 @@
-"""Rings for the buffers of one kernel: how many slots each, as the model and the room of the scopes decide."""
+"""Rings for the buffers of one kernel: how many slots each, as the model and the sizes of the scopes decide."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ from xdsl.rewriter import Rewriter
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp
-from penstock.passes.accel.ordering.accesses import CommandInfo, CommandOp, commands_of
+from penstock.passes.accel.ordering.accesses import CommandInfo, commands_of
 from penstock.passes.accel.pipelining.candidates import candidates, filling
 from penstock.passes.accel.pipelining.model import Model
-from penstock.passes.accel.pipelining.places import Room
+from penstock.passes.accel.pipelining.offsets import ScopeOffsets
+from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.loop.rings import Candidate, iteration_number, rotate
 from penstock.passes.planning.pipelining import NestTime
 
-MOST = 8
-"""Slots that are tried; a delay that needs more asks for a larger tile."""
-GAIN = 200
+MAX_SLOTS = 8
+"""The most slots that are tried; a delay that needs more needs a larger tile."""
+MIN_GAIN = 200
 """A slot is worth its bytes if it takes off more than one part of so many of the time."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """How many slots a buffer of a round has got."""
+    """How many slots a buffer of an iteration has got."""
 
     buffer: str
     """Its name, as far as it has one."""
     scope: str
     count: int
     """One where it stays a buffer."""
-    asked: int
-    """What it was to have, were there room."""
+    wanted: int
+    """What it was to have, if the scope were large enough."""
 
     def describe(self) -> str:
         """In words, for people."""
-        count = f"{self.count}" if self.count == self.asked else f"{self.count} of {self.asked}"
-        short = "" if self.count == self.asked else " for want of room"
-        return f"{self.buffer} in {self.scope}: {count} slots{short}"
+        if self.count == self.wanted:
+            return f"{self.buffer} in {self.scope}: {self.count} slots"
+        return f"{self.buffer} in {self.scope}: {self.count} of {self.wanted} slots, the scope is too small"
 
 
 @dataclass(frozen=True)
-class Choice:
+class PipelinedKernel:
     """What was made of one kernel."""
 
     slots: tuple[Slots, ...]
@@ -57,50 +58,52 @@ class Choice:
     skewed: NestTime
     """With the new rings, if loops are skewed where a unit needs it."""
 
-    def describe(self, loops: int, *, no_room: bool = False) -> str:
+    def describe(self, loops: int, *, too_large: bool = False) -> str:
         """
-        In words, for people: with so many loops skewed, or none as that needs more room. Empty if nothing overlaps.
+        In words, for people: with so many loops skewed, or none as that would not fit. Empty if nothing overlaps.
         """
         after = self.skewed if loops else self.after
         if not self.slots and not loops:
             return ""
         parts = [each.describe() for each in self.slots]
         parts += [f"{loops} loop{'s' * (loops > 1)} skewed"] if loops else []
-        parts += ["loops not skewed for want of room"] if no_room else []
+        parts += ["loops not skewed: the scopes are too small"] if too_large else []
         before = f", {self.before.cycles:,} before" if self.before.cycles != after.cycles else ""
         return "; ".join([*parts, f"modelled {after.cycles:,} cycles{before}, limit {after.limit}"])
 
 
-def make_rings(room: Room, depth: int | None, *, skewed: bool = False) -> Choice:
+def make_rings(offsets: ScopeOffsets, depth: int | None, *, skewed: bool = False) -> PipelinedKernel:
     """
-    Put rings in the place of buffers, `depth` slots each or as many as the model says, as far as there is room.
+    Replace buffers by rings of `depth` slots each, or of as many as the model says, as far as the scopes hold them.
 
     Tokens are of no account here: the order of commands is to be derived anew. `skewed` says that loops will be, too.
     """
-    function, target = room.function, room.target
+    function, target = offsets.function, offsets.target
     commands = commands_of(function, target)
     found = candidates(function, commands)
     opens = _openers(function, commands, found)
     unskewed = Model(function, target, commands, opens, False)
     model = Model(function, target, commands, opens, True) if skewed and unskewed.has_shared_unit else unskewed
-    wanted: dict[SSAValue, int] = {each.buffer.memref: min(depth or MOST, each.depth) for each in found}
+    wanted: dict[SSAValue, int] = {each.buffer.memref: min(depth or MAX_SLOTS, each.depth) for each in found}
     if depth is None:
-        # Commands of two rounds pass each other in the text of a skewed loop.
+        # Commands of two iterations pass each other in the text of a skewed loop.
         wanted = _auto(model, wanted, 1 if model is unskewed else 2)
     before = unskewed.time({})
     slots = [_slots(op, op.slot_count, op.slot_count) for op in function.walk() if isinstance(op, RingOp)]
     names = {each.buffer.memref: _slots(each.buffer, 1, wanted[each.buffer.memref]) for each in found}
     made = _rotate([each for each in found if wanted[each.buffer.memref] > 1], wanted, target)
-    while made and (full := room.replan()) is not None:
+    offsets.changed()
+    while made and (full := offsets.replan()) is not None:
         _shrink(made, full)
+        offsets.changed()
     counts: dict[SSAValue, int] = {each.storage: ring.slot_count for ring, each in made.items()}
-    slots += [replace(each, count=counts.get(storage, 1)) for storage, each in names.items() if each.asked > 1]
-    return Choice(tuple(slots), before, unskewed.time(counts), model.time(counts))
+    slots += [replace(each, count=counts.get(storage, 1)) for storage, each in names.items() if each.wanted > 1]
+    return PipelinedKernel(tuple(slots), before, unskewed.time(counts), model.time(counts))
 
 
-def _slots(op: BufferOp | RingOp, count: int, asked: int) -> Slots:
+def _slots(op: BufferOp | RingOp, count: int, wanted: int) -> Slots:
     name = op.results[0].name_hint
-    return Slots(name.removesuffix("_ring") if name is not None else "a buffer", op.scope or "", count, asked)
+    return Slots(name.removesuffix("_ring") if name is not None else "a buffer", op.scope or "", count, wanted)
 
 
 def _openers(
@@ -126,7 +129,7 @@ def _auto(model: Model, most: Mapping[SSAValue, int], least: int) -> dict[SSAVal
     best = model.time(slots).cycles
     for storage in most:
         for count in range(least, slots[storage]):
-            if model.time(slots | {storage: count}).cycles <= best + best // GAIN:
+            if model.time(slots | {storage: count}).cycles <= best + best // MIN_GAIN:
                 slots[storage] = count
                 break
     return slots

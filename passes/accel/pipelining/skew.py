@@ -22,8 +22,9 @@ from xdsl.traits import NoMemoryEffect
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
-from penstock.passes.accel.ordering.accesses import CommandInfo, CommandOp, commands_of
+from penstock.passes.accel.ordering.accesses import CommandInfo, commands_of
 from penstock.passes.accel.ordering.conflicts import may_conflict
+from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import constant_of, trip_count
 
 
@@ -45,13 +46,13 @@ class _Split:
 def skew(function: func.FuncOp, target: TargetOp) -> int:
     """Skew the loops of a kernel without tokens, inner ones first; returns how many."""
     done = 0
+    commands: list[CommandInfo] = []
     for loop in [op for op in function.walk(reverse=True) if isinstance(op, scf.ForOp)]:
-        if loop.results:
-            continue
         # What the inner loops became is looked at anew.
-        split = _split(loop, commands_of(function, target))
-        if split is not None:
+        commands = commands or commands_of(function, target)
+        if not loop.results and (split := _split(loop, commands)) is not None:
             _rewrite(split)
+            commands = []
             done += 1
     return done
 

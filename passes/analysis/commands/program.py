@@ -10,14 +10,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 
 from xdsl.ir import Operation
 
-from penstock.dialects.machine import TargetOp
+from penstock.dialects.accel import DmaOp, ExecOp
+from penstock.dialects.machine import DmaOp as EngineOp
+from penstock.dialects.machine import IntrinsicOp, TargetOp
 from penstock.passes.analysis.commands.region import Region
 
 QueueName = tuple[str, str]
 """The unit that pushes and the unit that pops."""
+
+
+CommandOp = DmaOp | ExecOp
+"""The ops that give a command to a unit."""
+
+
+@lru_cache(maxsize=16)
+def _performers(target: TargetOp) -> tuple[Mapping[str, EngineOp], Mapping[str, IntrinsicOp]]:
+    """The engines and intrinsics of a machine, which does not change, by name."""
+    return target.dmas(), target.intrinsics()
+
+
+def engine_of(op: CommandOp, target: TargetOp) -> EngineOp | None:
+    """The engine that performs a command; None for what a unit executes."""
+    engines, intrinsics = _performers(target)
+    name = op.engine.data if isinstance(op, DmaOp) else intrinsics[op.intrinsic_name].dma_name
+    return None if name is None else engines[name]
+
+
+def unit_of(op: CommandOp, target: TargetOp) -> str:
+    """The unit that a command is given to."""
+    if (engine := engine_of(op, target)) is not None:
+        return engine.unit_name
+    assert isinstance(op, ExecOp)
+    unit = _performers(target)[1][op.intrinsic_name].unit_name
+    assert unit is not None
+    return unit
 
 
 @dataclass(frozen=True)
