@@ -1,4 +1,4 @@
-"""Pools whose last window hangs over the end, with what is asked of them, agree with onnxruntime."""
+"""Windows that are padded so that their number is given, or hang over the end, agree with onnxruntime."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ OVERHANGING: list[dict[str, Any]] = [
     {"kernel_shape": [2, 3], "strides": [2, 2], "dilations": [2, 1], "pads": [0, 1, 0, 1]},
     # The last window would begin in the padding behind the data.
     {"kernel_shape": [1, 1], "strides": [2, 2], "pads": [0, 0, 0, 0]},
+    {"kernel_shape": [2, 2], "strides": [3, 4]},
 ]
 
 
@@ -45,3 +46,13 @@ def test_norms_of_overhanging_windows(attributes: dict[str, Any], p: int) -> Non
 def test_norms_of_whole_channels(shape: tuple[int, ...], p: int) -> None:
     at = LEVELS if p == 3 and len(shape) == 4 else ("graph",)
     agree("GlobalLpPool", [floats(*shape)], p=p, at=at, opset=18)
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(("window", "strides"), [((3, 2), (2, 3)), ((1, 2), (5, 4)), ((2, 4), (1, 1))], ids=str)
+def test_there_is_a_window_for_each_step_whatever_is_left_over(
+    mode: str, window: tuple[int, int], strides: tuple[int, int]
+) -> None:
+    """Of 7 rows and 8 columns: an even and an odd padding, and steps that pass over the end."""
+    x, filters = floats(1, 2, 7, 8), floats(3, 2, *window, seed=1)
+    agree("Conv", [x, filters], known=[1], at=("graph",), auto_pad=mode, strides=strides)

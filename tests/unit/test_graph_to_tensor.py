@@ -375,6 +375,15 @@ def test_pooling_agrees(
     agree(rng, [shape], lambda x: graph.GlobalAveragePoolOp(x, layout=layout))
 
 
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 0, 1, 1]])
+def test_pools_whose_last_window_is_partly_outside_agree(pads: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    options: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 3], "pads": pads, "ceil_mode": True}
+    agree(rng, [(1, 2, 6, 6)], lambda x: graph.MaxPoolOp(x, **options))
+    for include in (False, True):
+        agree(rng, [(1, 2, 6, 6)], lambda x: graph.AveragePoolOp(x, count_include_pad=include, **options))
+
+
 @few
 @given(seeds, st.data())
 def test_a_matrix_product_of_any_ranks_agrees(rng: np.random.Generator, data: st.DataObject) -> None:

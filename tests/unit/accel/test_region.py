@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,14 @@ def test_regions_overlap_where_they_share_a_byte(
     one, two = Region.of("spad", 0, 100, size, steps), Region.of("spad", 0, start, other_size, other_steps)
     shared = bool(bytes_of(one) & bytes_of(two))
     assert one.overlaps(two) == two.overlaps(one) == shared
+
+
+@pytest.mark.parametrize("dims", [((2, 5), (4, 3)), ((2, 7), (2, 5), (2, 2)), ((3, 4), (2, 2), (2, 1))], ids=str)
+def test_runs_that_begin_between_others_or_where_others_do_are_in_order_and_each_is_there_once(
+    dims: tuple[tuple[int, int], ...],
+) -> None:
+    starts = Region("spad", 0, 10, 1, dims).starts.tolist()
+    assert starts == sorted(elements(10, 1, list(dims)))
 
 
 def test_regions_of_different_memory_do_not_overlap() -> None:

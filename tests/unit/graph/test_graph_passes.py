@@ -99,6 +99,33 @@ def test_batch_norm_folds_into_a_gemm(make: Make, trans_b: str) -> None:
     assert program.count(graph.BatchNormalizationOp, graph.MulOp, graph.AddOp) == 0
 
 
+@pytest.mark.parametrize("axis", [2, 3])
+def test_batch_norm_along_another_axis_is_not_folded_into_a_convolution(make: Make, axis: int) -> None:
+    """The image has as many rows and columns as channels."""
+    text = f"""
+    func.func @main(%x: {X}) -> {Y} {{ {NORM} {CONV}
+      %y = graph.batch_normalization %c, %scale, %bias, %mean, %var epsilon 1.0 axis {axis} : ({Y}, {BN}) -> {Y}
+      func.return %y : {Y}
+    }}"""
+    program = make(text, **PARAMETERS)
+    program.assert_kept("fold-batch-norm,fold-constants", integers(1, 3, 6, 6))
+    assert program.count(graph.MulOp, graph.AddOp) == 2
+
+
+def test_batch_norm_of_the_rows_of_a_gemm_is_not_folded_into_its_columns(make: Make) -> None:
+    square = "tensor<4x4xf32>"
+    text = f"""
+    func.func @main(%x: {square}) -> {square} {{ {NORM}
+      %w = graph.constant #graph.weight<"w"> : {square}
+      %c = graph.gemm %x, %w : ({square}, {square}) -> {square}
+      %y = graph.batch_normalization %c, %scale, %bias, %mean, %var epsilon 1.0 axis 0 : ({square}, {BN}) -> {square}
+      func.return %y : {square}
+    }}"""
+    program = make(text, **(PARAMETERS | {"w": integers(4, 4)}))
+    program.assert_kept("fold-batch-norm,fold-constants", integers(4, 4))
+    assert program.count(graph.MulOp, graph.AddOp) == 2
+
+
 def test_batch_norm_of_a_value_that_is_used_twice_becomes_a_product_and_a_sum(make: Make) -> None:
     text = f"""
     func.func @main(%x: {X}) -> ({Y}, {Y}) {{ {NORM} {CONV}

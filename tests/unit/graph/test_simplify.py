@@ -197,6 +197,17 @@ BECOMES = [
         " %y = graph.reduce_max %x axes [2] keepdims false : tensor<3x8x1xf32> -> tensor<3x8xf32>"
         " func.return %y : tensor<3x8xf32> }", FLOATS[:, :, None], ["reshape"],
     ),
+    (
+        "func.func @main(%x: tensor<3x8x1xf32>) -> tensor<3xf32> {"
+        " %y = graph.reduce_max %x axes [1, 2] keepdims false : tensor<3x8x1xf32> -> tensor<3xf32>"
+        " func.return %y : tensor<3xf32> }", FLOATS[:, :, None], ["reduce_max"],
+    ),
+    (
+        f"func.func @main(%x: {M}) -> tensor<2x3x5x5xf32> {{"
+        " %y = graph.max_pool %x kernel_shape [1, 1] strides [1, 1] pads [1, 0, 0, 0]"
+        f" dilations [1, 1] : {M} -> tensor<2x3x5x5xf32>"
+        " func.return %y : tensor<2x3x5x5xf32> }", IMAGE, ["max_pool"],
+    ),
 ]  # fmt: skip
 
 

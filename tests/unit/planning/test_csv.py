@@ -161,6 +161,12 @@ def test_a_faulty_csv_is_refused_at_its_row_and_column(text: str, place: str, me
     assert caught.value.loc == place
 
 
+def test_a_memory_without_bytes_is_refused() -> None:
+    with pytest.raises(UserError, match="the capacity is 0 bytes") as caught:
+        parse_csv(LADDER, 0)
+    assert caught.value.loc == "csv"
+
+
 def test_a_buffer_larger_than_the_memory_or_a_bank_is_refused() -> None:
     with pytest.raises(UserError, match="buffer a of 4 bytes is larger than the capacity of 3") as caught:
         parse_csv(LADDER, 3)

@@ -249,6 +249,8 @@ def test_windows_that_share_nothing_are_a_product_and_have_a_bound() -> None:
     assert pointwise.is_bound
     same = square_root(product_of(28 * 28, 128, 64), 1024, 1)
     assert pointwise == same
+    # Windows of 2 that are 2 apart lie side by side.
+    assert square_root(convolution(56, 64, 128, 2, 2), 1024, 1) == square_root(product_of(28 * 28, 128, 256), 1024, 1)
 
 
 def test_batches_have_the_bound_of_each() -> None:
