@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import shutil
@@ -24,6 +25,14 @@ from sampling import register_profiles
 register_profiles()
 
 REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was imported stays, so nobody looks through it for garbage again; IR is mostly garbage in cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -23,10 +23,10 @@ from penstock.dialects.diagnostics import UserError
 from penstock.passes.toolchain.compiler import find_compiler
 from penstock.runtime import onnx_backend
 
-CHUNKS = {"graph": 16, "loop": 8, "c": 8}
+CHUNKS = {"graph": 16, "loop": 24, "c": 8}
 SAMPLE = {"graph": 1, "loop": 2, "c": 10}
 """One case in so many is run."""
-QUICK = {"graph": 4, "loop": 1, "c": 1}
+QUICK = {"graph": 2, "loop": 1, "c": 1}
 """The chunks of the quick suite."""
 
 

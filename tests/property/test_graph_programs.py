@@ -306,7 +306,7 @@ def test_the_programs_are_worth_it() -> None:
     """The generator makes what the passes are about: one test that the others test something."""
     seen: set[str] = set()
 
-    @settings(max_examples=150, derandomize=True)
+    @settings(max_examples=60, derandomize=True)
     @given(program=programs())
     def collect(program: Drawn) -> None:
         seen.update(op.name for op in program.module.walk())

@@ -178,11 +178,11 @@ def test_programs_of_slices_are_the_same_in_c(machine: str | None, seed: int) ->
 def test_the_programs_are_worth_it() -> None:
     """The generator makes what the tests are about: views, slices that are none, and views that a machine reads."""
     views = copies = on_machine = 0
-    for seed in range(20):
+    for seed in range(10):
         ctx, module, _ = program(seed)
         slices = [op for op in module.walk() if isinstance(op, graph.SliceOp)]
         views += sum(is_view(op) for op in slices)
         copies += sum(not is_view(op) for op in slices)
         compile_module(module, ctx, "gemmini-fp32", "tensor")
         on_machine += share_on_machine(partition(module)) > 0
-    assert min(views, copies, on_machine) >= 5, (views, copies, on_machine)
+    assert min(views, copies, on_machine) >= 3, (views, copies, on_machine)

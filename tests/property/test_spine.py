@@ -159,12 +159,12 @@ def test_a_convolution_is_the_same_at_every_level(
 
 
 @examples(8)
-@given(st.integers(3, 5), st.integers(4, 7), st.sampled_from([4, 8]), st.sampled_from([1, 2, 4]), st.booleans())
-@example(3, 4, 4, 1, False)
+@given(st.integers(3, 4), st.integers(3, 6), st.sampled_from([4, 8]), st.sampled_from([1, 2, 4]), st.booleans())
+@example(3, 3, 4, 1, False)
 def test_a_convolution_in_tiles_is_the_same_at_every_level(
     th: int, tw: int, toc: int, tic: int, residual: bool
 ) -> None:
-    check(convolution(9, 8, 4, 8, 3, 1, 1, residual), f"tile{{sizes=1,{th},{tw},{toc},3,3,{tic}}}")
+    check(convolution(7, 6, 4, 8, 3, 1, 1, residual), f"tile{{sizes=1,{th},{tw},{toc},3,3,{tic}}}")
 
 
 def test_every_token_is_needed() -> None:

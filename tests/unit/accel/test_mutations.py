@@ -11,6 +11,7 @@ from corpus import CORPUS, compiled
 from loop_nests import TILE, kernel_of
 from mutants import keeps_order, mutants, queue_mutants, verdicts
 from numpy.typing import NDArray
+from sampling import sweep
 from xdsl.dialects import func
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.utils.hints import isa
@@ -37,7 +38,8 @@ QUICK = [
     ("vta-pynq convolution", RINGS),
 ]
 SLOW = [(name, extra) for name in CORPUS for extra in ((), RINGS, PIPELINED) if (name, extra) not in QUICK]
-EVERY = [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)]
+FEW = [each for each in QUICK if each[0] not in ("smaug-smv matmul", "neural-cluster matmul")]
+EVERY = sweep([*QUICK, *SLOW], FEW)
 
 
 def inputs_of(module: ModuleOp) -> list[NDArray[Any]]:
