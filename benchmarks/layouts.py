@@ -17,6 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from xdsl.dialects.builtin import ModuleOp
+
 from benchmarks.measure import say
 from benchmarks.networks import network
 
@@ -32,9 +34,26 @@ COLUMNS: tuple[tuple[str | None, str], ...] = (
 )
 
 
+def changes_of_layout(module: ModuleOp) -> list[int]:
+    """The bytes read and written by each change of layout or transpose in which elements of no constant move."""
+    from penstock.dialects.graph import GraphOp, LayoutTransformOp, TransposeOp
+    from penstock.passes.graph.layouts.forms import bytes_of, moves_units_only, shape_of
+    from penstock.passes.graph.values import is_constant
+
+    def moves(op: GraphOp) -> bool:
+        if isinstance(op, LayoutTransformOp):
+            return not op.is_view
+        return isinstance(op, TransposeOp) and not moves_units_only(shape_of(op.x), op.perm.get_values())
+
+    return [
+        bytes_of(op.operands[0]) + bytes_of(op.result)
+        for op in module.walk()
+        if isinstance(op, GraphOp) and moves(op) and not is_constant(op.result)
+    ]
+
+
 def measure(name: str, machine: str | None, spec: str, *, small: bool) -> str:
     """One cell: changes of layout, mebibytes, and seconds."""
-    from penstock.passes.graph.layouts.report import changes_of_layout
     from penstock.runtime.compiler import attach_machine, import_program
     from penstock.runtime.pass_manager import read_pipeline, run_passes
 

@@ -14,9 +14,9 @@ from xdsl.utils.exceptions import VerifyException
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph.layout import image_layout, parse_layout
 from penstock.passes.graph.layouts.choices import LayoutProblem
-from penstock.passes.graph.layouts.emission import emit
 from penstock.passes.graph.layouts.forms import Forms, plain, rank_of
 from penstock.passes.graph.layouts.preferences import Preferences
+from penstock.passes.graph.layouts.rules import emit
 from penstock.passes.graph.values import graph_blocks
 
 AUTO = "auto"

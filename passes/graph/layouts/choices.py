@@ -25,7 +25,7 @@ from penstock.passes.graph.layouts.forms import (
     shape_of,
 )
 from penstock.passes.graph.layouts.preferences import CONTRACTION, Preference, Preferences, moved_bytes
-from penstock.passes.graph.layouts.rules import Choice, Need, choice_of, unchanged
+from penstock.passes.graph.layouts.rules import Need, OpForm, op_form, unchanged
 from penstock.passes.graph.values import LAYOUT_ATTRIBUTE
 from penstock.passes.planning.assignment import TABLE_LIMIT, Assignment, CostTable, solve
 
@@ -37,17 +37,17 @@ class Variable:
     """An op, the ways to compute it, and the penalty of each in bytes."""
 
     op: Operation
-    choices: list[Choice] = field(default_factory=list[Choice])
+    choices: list[OpForm] = field(default_factory=list[OpForm])
     penalties: list[int] = field(default_factory=list[int])
 
-    def offer(self, choice: Choice, penalty: int = 0) -> None:
+    def offer(self, choice: OpForm, penalty: int = 0) -> None:
         """Add a way, unless it is there."""
         if choice not in self.choices:
             self.choices.append(choice)
             self.penalties.append(penalty)
 
 
-def image_choice(op: ImageOp, preference: Preference) -> Choice:
+def image_form(op: ImageOp, preference: Preference) -> OpForm:
     """An op on images in the layout `preference`."""
     if preference.images == graph.NCHW:
         return unchanged(op)._replace(keeps_layout=True)
@@ -67,10 +67,10 @@ def image_choice(op: ImageOp, preference: Preference) -> Choice:
         needs.append(Need(order_of(filters, names), letters=names))
         vector = Order((0,), tuple((0, size) for _, size in order.blocks))
         needs += [] if op.b is None else [Need(vector, letters="O")]
-    return Choice(tuple(needs), order, properties)
+    return OpForm(tuple(needs), order, properties)
 
 
-def product_choice(op: graph.GemmOp | graph.MatmulOp, preference: Preference) -> Choice | None:
+def product_form(op: graph.GemmOp | graph.MatmulOp, preference: Preference) -> OpForm | None:
     """A product with a matrix as a convolution of one row of images with filters of one element; None if it is none."""
     a, b = op.operands[:2]
     rank = rank_of(a)
@@ -95,10 +95,10 @@ def product_choice(op: graph.GemmOp | graph.MatmulOp, preference: Preference) ->
     if len(op.operands) > 2:
         needs.append(Need(Order((0,), ((0, block),)), letters="O"))
     properties = {"layout": StringAttr(preference.images), "filters": StringAttr(preference.filters)}
-    return Choice(tuple(needs), order, properties, is_product=True)
+    return OpForm(tuple(needs), order, properties, is_product=True)
 
 
-def oriented_choice(op: graph.GemmOp | graph.MatmulOp, trans_a: bool, trans_b: bool) -> Choice:
+def oriented_form(op: graph.GemmOp | graph.MatmulOp, trans_a: bool, trans_b: bool) -> OpForm:
     """A product with a matrix as a gemm whose factors are stored transposed, or not."""
     gemm = op if isinstance(op, graph.GemmOp) else None
     present = (False, False) if gemm is None else (bool(gemm.trans_a), bool(gemm.trans_b))
@@ -109,7 +109,7 @@ def oriented_choice(op: graph.GemmOp | graph.MatmulOp, trans_a: bool, trans_b: b
     ]
     needs += [Need(plain(rank_of(value))) for value in op.operands[2:]]
     properties = {"trans_a": boolean(trans_a), "trans_b": boolean(trans_b)}
-    return Choice(tuple(needs), plain(rank_of(op.result)), properties)
+    return OpForm(tuple(needs), plain(rank_of(op.result)), properties)
 
 
 class LayoutProblem:
@@ -143,7 +143,7 @@ class LayoutProblem:
         for op in block.ops:
             if isinstance(op, ImageOp) and has_layout(op):
                 for preference, _ in self._preferences.of(op):
-                    found.setdefault(rank_of(op.x), {})[image_choice(op, preference).result] = None
+                    found.setdefault(rank_of(op.x), {})[image_form(op, preference).result] = None
         return {rank: list(orders) for rank, orders in found.items()}
 
     def _variable(self, op: Operation) -> Variable:
@@ -152,13 +152,13 @@ class LayoutProblem:
             self._constants.add(op.result)
         elif isinstance(op, ImageOp) and has_layout(op):
             for preference, penalty in self._preferences.of(op):
-                variable.offer(image_choice(op, preference), penalty)
+                variable.offer(image_form(op, preference), penalty)
         else:
             penalty = _own_cost(op)
             if isinstance(op, graph.GemmOp | graph.MatmulOp):
                 penalty = self._offer_products(op, variable) or penalty
             for order in self._offered(op):
-                if (choice := choice_of(op, order)) is not None:
+                if (choice := op_form(op, order)) is not None:
                     variable.offer(choice)
             variable.offer(unchanged(op), penalty)
         if not variable.choices:
@@ -170,13 +170,13 @@ class LayoutProblem:
     def _offer_products(self, op: graph.GemmOp | graph.MatmulOp, variable: Variable) -> int:
         """Offer what the machine's matrix intrinsic computes; returns what it costs not to, 0 if there is nothing."""
         if (found := self._preferences.of_product(op)) is not None:
-            choice = product_choice(op, found[0])
+            choice = product_form(op, found[0])
             if choice is not None:
                 variable.offer(choice)
                 return found[1]
         orientations = self._preferences.orientations_of(op)
         for trans_a, trans_b in orientations:
-            variable.offer(oriented_choice(op, trans_a, trans_b))
+            variable.offer(oriented_form(op, trans_a, trans_b))
         # Here the second factor is counted, too: it may be what has to be transposed.
         return CONTRACTION * (moved_bytes(op) + bytes_of(op.b)) if orientations else 0
 
@@ -259,7 +259,7 @@ class LayoutProblem:
                     needs[need] = None
         return sum(self.cost_of_form(value, held, need) for need in needs)
 
-    def solve(self, limit: int = TABLE_LIMIT) -> Assignment:
+    def solve(self) -> Assignment:
         """
         The choice of the least cost: exact on trees and on all graphs of which no table gets too large, by
         elimination; on others the best that is found from every op in its preferred layout and from none changed.
@@ -267,7 +267,7 @@ class LayoutProblem:
         sizes = [len(variable.choices) for variable in self.variables]
         preferred = [int(np.argmin(variable.penalties)) for variable in self.variables]
         unchanged = [len(variable.choices) - 1 for variable in self.variables]
-        return solve(sizes, self.tables(), [preferred, unchanged], limit=limit)
+        return solve(sizes, self.tables(), [preferred, unchanged])
 
 
 def _own_cost(op: Operation) -> int:

@@ -9,23 +9,26 @@ where the blocks adjoin in memory, and asks for blocks of channels. Without a ma
 intrinsics do not take, channels are innermost and not blocked.
 
 Blocks of channels are stored beside each other at each pixel (`NHWC16c`) or as images of their own (`NCHW16c`). Which
-is better follows from the engines that move them: see `block_transfers.py`.
+is better follows from the engines that move them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.dialects.builtin import ModuleOp, f16, f32
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph import NCHW, NHWC, tensor_of
 from penstock.dialects.graph.accumulator import summed_in
-from penstock.dialects.machine import IntrinsicOp
+from penstock.dialects.graph.layout import parse_layout
+from penstock.dialects.machine import DRAM, DmaOp, IntrinsicOp, TargetOp
+from penstock.passes.analysis.commands.command_loops import descriptors
 from penstock.passes.analysis.intrinsics import block_of, pattern_of
 from penstock.passes.analysis.kernels import machine_of
-from penstock.passes.graph.layouts.block_transfers import overhead
 from penstock.passes.graph.layouts.forms import bytes_of
 
 CONTRACTION, WINDOW = 64, 1
@@ -47,59 +50,35 @@ CHANNELS_FIRST, CHANNELS_LAST = Preference(NCHW), Preference(NHWC)
 
 
 @dataclass(frozen=True)
-class Contraction:
-    """What the matrix intrinsic of a machine takes: element types of activations, weights and sum, and layouts."""
+class MatrixIntrinsic:
+    """An intrinsic that adds to y[m,n] the products of a[m,k] and b[k,n], each factor stored so or transposed."""
 
-    elements: tuple[Attribute, ...]
-    preference: Preference
     intrinsic: IntrinsicOp
-    activations: int
-    """The number of the operand that activations are."""
-
-    @property
-    def block(self) -> int | None:
-        """The size of the blocks of channels, if it asks for blocks."""
-        return block_of(self.intrinsic, 1 - self.activations)[0] if self.preference.images != NHWC else None
-
-    def preferences(self) -> list[Preference]:
-        """The layouts in which it can be used."""
-        if self.block is None:
-            return [self.preference]
-        return [self.preference, Preference(f"{NCHW}{self.block}c", self.preference.filters)]
-
-
-def contraction_of(intrinsic: IntrinsicOp) -> Contraction | None:
-    """What `intrinsic`, if it multiplies matrices and accumulates, prefers: y[m,n] += x[m,k] * w[k,n] or w[n,k]."""
-    pattern = pattern_of(intrinsic)
-    maps = [operand.index_map for operand in pattern.access.operands]
-    if not intrinsic.macs_per_issue() or len(maps) != 3 or any(len(each.results) != 2 for each in maps):
-        return None
-    used = [[next(iter(expr.used_dims())) for expr in each.results] for each in maps]
-    n = used[2][1]
-    weights = 0 if n in used[0] else 1
-    w, x = used[weights], used[1 - weights]
-    if n not in w or x[1] not in w:
-        return None
-    inner = "oi" if w[0] == n else "io"
-    elements = tuple(pattern.specs[number].dtype for number in (1 - weights, weights, 2))
-    block = block_of(intrinsic, weights)
-    filters = f"HW{inner.upper()}"
-    if not block:
-        return Contraction(elements, Preference(NHWC, None if filters == "HWIO" else filters), intrinsic, 1 - weights)
-    if block[0] != block[1]:
-        return None  # a result in blocks of one size is no input in blocks of the other
-    blocks = "".join(f"{size}{letter}" for size, letter in zip(block, inner, strict=True))
-    return Contraction(elements, Preference(f"{NHWC}{block[0]}c", f"{filters}{blocks}"), intrinsic, 1 - weights)
-
-
-@dataclass(frozen=True)
-class Orientation:
-    """How a matrix intrinsic without blocks reads its factors: transposed, if `trans_a`, as rows of k by m."""
-
     elements: tuple[Attribute, ...]
-    """The element types of both factors and of the sum."""
+    """The element types of a, b and y."""
+    activations: int
+    """The number of the operand that is a."""
     trans_a: bool
     trans_b: bool
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether one of the factors is loaded in blocks."""
+        return any(block_of(self.intrinsic, number) for number in range(2))
+
+    def preferences(self) -> list[Preference]:
+        """The layouts in which it computes convolutions, the preferred first; none if it does not."""
+        if self.trans_a:
+            return []
+        inner = "oi" if self.trans_b else "io"
+        filters = f"HW{inner.upper()}"
+        block = block_of(self.intrinsic, 1 - self.activations)
+        if not block:
+            return [Preference(NHWC, None if filters == "HWIO" else filters)]
+        if block[0] != block[1]:
+            return []  # a result in blocks of one size is no input in blocks of the other
+        blocks = "".join(f"{size}{letter}" for size, letter in zip(block, inner, strict=True))
+        return [Preference(f"{images}{block[0]}c", f"{filters}{blocks}") for images in (NHWC, NCHW)]
 
     def takes(self, elements: tuple[Attribute, ...]) -> bool:
         """Whether it multiplies these, or floats that `storage-type` stores as it reads them."""
@@ -107,19 +86,19 @@ class Orientation:
         return all(one == own or (one == f32 and own == f16) for one, own in pairs) and elements[2] == self.elements[2]
 
 
-def orientation_of(intrinsic: IntrinsicOp) -> Orientation | None:
-    """How `intrinsic` reads the factors of y[m,n], if it multiplies matrices, accumulates, and asks for no blocks."""
+def matrix_intrinsic(intrinsic: IntrinsicOp) -> MatrixIntrinsic | None:
+    """`intrinsic` as a product of matrices, if it is one that accumulates."""
     pattern = pattern_of(intrinsic)
     maps = [operand.index_map for operand in pattern.access.operands]
     if not intrinsic.macs_per_issue() or len(maps) != 3 or any(len(each.results) != 2 for each in maps):
         return None
     first, second, (m, n) = ([next(iter(expr.used_dims())) for expr in each.results] for each in maps)
-    a, b = (first, second) if m in first else (second, first)
-    if m not in a or n not in b or any(block_of(intrinsic, number) for number in range(2)):
+    activations = 0 if m in first else 1
+    a, b = (second, first) if activations else (first, second)
+    if m not in a or n not in b:
         return None
-    numbers = (0, 1, 2) if a is first else (1, 0, 2)
-    elements = tuple(pattern.specs[number].dtype for number in numbers)
-    return Orientation(elements, trans_a=a[0] != m, trans_b=b[0] == n)
+    elements = tuple(pattern.specs[number].dtype for number in (activations, 1 - activations, 2))
+    return MatrixIntrinsic(intrinsic, elements, activations, trans_a=a[0] != m, trans_b=b[0] == n)
 
 
 class Preferences:
@@ -130,15 +109,14 @@ class Preferences:
         intrinsics = () if target is None else target.intrinsics().values()
         self._target = target
         self._demanded = demanded
-        self._contractions = [found for each in intrinsics if (found := contraction_of(each)) is not None]
-        self._orientations = [found for each in intrinsics if (found := orientation_of(each)) is not None]
+        self._products = [found for each in intrinsics if (found := matrix_intrinsic(each)) is not None]
 
     def of(self, op: Operation) -> list[tuple[Preference, int]]:
         """For an op on images the layouts that it can have, the preferred first, each with its penalty in bytes."""
         layouts = self._wanted(op)
         if self._demanded is None and isinstance(op, graph.PoolOp | graph.GlobalPoolOp):
             # It combines elements of one channel at a time, and is as fast in blocks as with whole channels.
-            images = [each.images for found in self._contractions for each in found.preferences()]
+            images = [each.images for found in self._products for each in found.preferences()]
             layouts |= {Preference(each): 0 for each in images if each not in {own.images for own in layouts}}
         bound = isinstance(op, graph.ConvOp) or self._demanded is not None
         penalty = (CONTRACTION if bound else WINDOW) * moved_bytes(op)
@@ -148,10 +126,11 @@ class Preferences:
 
     def of_product(self, op: graph.GemmOp | graph.MatmulOp) -> tuple[Preference, int] | None:
         """The blocked layouts in which a product with a matrix is better computed, and what it costs not to."""
-        contraction = self._of_contraction(op)
-        found = None if contraction is None else contraction.preference
-        blocked = found is not None and found.filters is not None and found.images != NHWC
-        return (found, CONTRACTION * moved_bytes(op)) if found is not None and blocked else None
+        found = self._of_contraction(op)
+        layouts = [] if found is None else found.preferences()
+        if not layouts or layouts[0].filters is None or layouts[0].images == NHWC:
+            return None
+        return layouts[0], CONTRACTION * moved_bytes(op)
 
     def orientations_of(self, op: graph.GemmOp | graph.MatmulOp) -> list[tuple[bool, bool]]:
         """
@@ -161,7 +140,11 @@ class Preferences:
         if not 2 <= tensor_of(op.a).get_num_dims() or tensor_of(op.b).get_num_dims() != 2:
             return []
         elements = element_types(op)
-        found = {(each.trans_a, each.trans_b): None for each in self._orientations if each.takes(elements)}
+        found = {
+            (each.trans_a, each.trans_b): None
+            for each in self._products
+            if not each.is_blocked and each.takes(elements)
+        }
         present = (bool(op.trans_a), bool(op.trans_b)) if isinstance(op, graph.GemmOp) else (False, False)
         return [] if present in found else list(found)
 
@@ -172,17 +155,19 @@ class Preferences:
             images = self._demanded if blockable else self._demanded[: len(NCHW)]
             return {Preference(images, _filters_for(images) if isinstance(op, graph.ConvOp) else None): 0}
         if isinstance(op, graph.ConvOp) and blockable and (found := self._of_contraction(op)) is not None:
+            layouts = found.preferences()
             assert self._target is not None
-            if found.block is None:
-                return {found.preference: 0}
+            if len(layouts) == 1:
+                return {layouts[0]: 0}
             scopes = [spec.scope for spec in found.intrinsic.operand_specs()]
             ends = scopes[found.activations], scopes[-1]
-            return {each: overhead(op, each.images, ends, self._target) for each in found.preferences()}
+            return {each: overhead(op, each.images, ends, self._target) for each in layouts}
         return {CHANNELS_LAST: 0}
 
-    def _of_contraction(self, op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> Contraction | None:
+    def _of_contraction(self, op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> MatrixIntrinsic | None:
+        """The first intrinsic that computes it as a convolution."""
         elements = element_types(op)
-        return next((each for each in self._contractions if each.elements == elements), None)
+        return next((each for each in self._products if each.elements == elements and each.preferences()), None)
 
 
 def element_types(op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> tuple[Attribute, ...]:
@@ -201,3 +186,61 @@ def _filters_for(images: str) -> str | None:
     if not block:
         return None
     return f"HWOI{block}o{block}i" if base == NHWC else f"OIHW{block}i{block}o"
+
+
+# what descriptors cost
+
+
+def overhead(op: graph.ConvOp, images: str, scopes: tuple[str, str], target: TargetOp) -> int:
+    """
+    What loading the image of a convolution and storing its result costs in a layout `images`, in bytes that the buses
+    could move meanwhile: the latencies of descriptors and the overheads of their rows.
+
+    A block of channels is moved at a time, which is what remains possible however small the scopes are: then each
+    pixel is a row where blocks are beside each other, and a row of pixels is one where they are not.
+    """
+    shapes = [_extents(op, value) for value in (op.x, op.result)]
+    if any(shape is None for shape in shapes):
+        return 0
+    block = parse_layout(images).block("C")
+    planes = images.startswith(NCHW)
+    pads = op.pads.get_values()
+    around = pads[0] + pads[2], pads[1] + pads[3]
+    hanging = [max(pads[0], pads[2]), max(pads[1], pads[3])]
+    total = 0
+    for number, (shape, scope) in enumerate(zip(shapes, scopes, strict=True)):
+        assert shape is not None
+        n, c, h, w = shape
+        blocks = -(-c // block)
+        engine = target.dma_between(*((DRAM, scope) if number == 0 else (scope, DRAM)))
+        if engine is None:
+            return 0
+        more = (0, 0) if number else around
+        box = [h + more[0], w + more[1], block]
+        stored = [h, w, block] if planes else [h, w, blocks, block]
+        strides = [prod(stored[at + 1 :]) for at in range(2)]
+        sides = [[*strides, 1], [box[1] * block, block, 1]]
+        own = {dim: pad for dim, pad in enumerate(hanging) if pad and not number}
+        total += n * blocks * _cost(engine, box, sides, own, target, block)
+    return total
+
+
+def _extents(op: graph.ConvOp, value: SSAValue) -> list[int] | None:
+    """N, C, H and W of an image; None where it is not two-dimensional."""
+    shape = list(tensor_of(value).get_shape())
+    if len(shape) != 4:
+        return None
+    return shape if op.layout.data == NCHW else [shape[0], shape[3], *shape[1:3]]
+
+
+def _cost(
+    engine: DmaOp,
+    box: Sequence[int],
+    sides: Sequence[Sequence[int]],
+    pads: Mapping[int, int],
+    target: TargetOp,
+    block: int,
+) -> int:
+    count, rows = descriptors(engine, box, sides, block, pads)
+    moved, cycles = target.buses()[engine.bus_name].bytes_per_cycle if engine.bus_name else (1, 1)
+    return (count * engine.latency_cycles + rows * engine.row_overhead_cycles) * moved // cycles

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerType
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
-from xdsl.utils.hints import isa
 
 from penstock.dialects import graph
-from penstock.dialects.graph import GraphOp, PatternKind, TransposeOp, pattern_kind, tensor_of
-from penstock.dialects.graph.base import integer, ints
+from penstock.dialects.graph import GraphOp, Tensor, TransposeOp, tensor_of
 from penstock.dialects.graph.nn import SoftmaxBase
-from penstock.passes.graph.values import derived
+from penstock.passes.graph.layouts.forms import Order
+from penstock.passes.graph.layouts.rules import RULES
+from penstock.passes.graph.values import derived, rebuilt
 
 Perm: TypeAlias = tuple[int, ...]
 
@@ -52,7 +51,7 @@ class _Sinking:
     def _perm_after_moving(self, op: Operation) -> Perm | None:
         if isinstance(op, TransposeOp):
             return tuple(op.perm.get_values())
-        if not isinstance(op, GraphOp) or op.attributes or not _is_movable(op):
+        if not isinstance(op, GraphOp) or op.attributes or not isinstance(op, MOVABLE):
             return None
         perms = {self.perms.get(operand) for operand in op.operands if not _follows(operand, op)}
         (perm,) = perms if len(perms) == 1 else (None,)
@@ -86,13 +85,8 @@ class _Sinking:
         return perm if perm is not None and _can_follow(op, perm) else None
 
 
-def _is_movable(op: GraphOp) -> bool:
-    kinds = (PatternKind.ELEMENTWISE, PatternKind.BROADCAST)
-    if isinstance(op, SoftmaxBase | graph.ConcatOp | graph.PadOp | graph.SliceOp | graph.ReductionOp):
-        return True
-    if isinstance(op, graph.ExpandOp | graph.BatchNormalizationOp | graph.LinearOp):
-        return False
-    return pattern_kind(op) in kinds
+MOVABLE = graph.PointwiseOp | SoftmaxBase | graph.ConcatOp | graph.PadOp | graph.SliceOp | graph.ReductionOp
+"""Ops that a transpose may move after."""
 
 
 def _follows(operand: SSAValue, op: GraphOp) -> bool:
@@ -137,43 +131,16 @@ def _inverse(perm: Sequence[int]) -> list[int]:
     return sorted(range(len(perm)), key=lambda dim: perm[dim])
 
 
-def _moved_properties(op: GraphOp, perm: Perm) -> dict[str, Attribute]:
-    """The properties of `op` where dimension `perm[i]` is what was dimension i."""
-    properties = op.properties.copy()
-    rank = len(perm)
-    if isinstance(op, SoftmaxBase | graph.ConcatOp):
-        properties["axis"] = integer(perm[op.axis.value.data])
-    elif isinstance(op, graph.ReductionOp):
-        properties["axes"] = ints([perm[axis] for axis in op.axes.get_values()])
-    elif isinstance(op, graph.PadOp | graph.SliceOp):
-        back = _inverse(perm)
-        for name in ("pads",) if isinstance(op, graph.PadOp) else ("starts", "sizes", "steps"):
-            held = properties[name]
-            assert isa(held, DenseArrayBase[IntegerType])
-            values = held.get_values()
-            parts = [values[start : start + rank] for start in range(0, len(values), rank)]
-            properties[name] = ints([int(part[dim]) for part in parts for dim in back])
-    return properties
-
-
-def _perm_after(op: GraphOp, perm: Perm) -> list[int]:
-    """The transpose that is left after `op`: without the dimensions that a reduction has removed."""
-    if not isinstance(op, graph.ReductionOp) or bool(op.keepdims):
-        return list(perm)
-    kept = [dim for place, dim in enumerate(perm) if place not in op.axes.get_values()]
-    return [sorted(kept).index(dim) for dim in kept]
-
-
 def _sink(op: GraphOp, perm: Perm) -> Operation:
     """Compute `op` on what its transposed operands were, and transpose the result; gives the transpose."""
+    rule = RULES.find(type(op))
+    assert rule is not None
+    form = rule(op, Order(tuple(_inverse(perm))))
+    assert form is not None
     operands = [_before(operand, perm, op) for operand in op.operands]
-    after = _perm_after(op, perm)
-    result = tensor_of(op.result)
-    sizes = [result.get_shape()[place] for place in _inverse(after)]
-    kind = type(result)(result.element_type, sizes)
-    new = type(op).create(operands=operands, result_types=[kind], properties=_moved_properties(op, perm))
-    value = _insert(new, op, "before")
-    transpose = TransposeOp(value, perm=after)
+    result = Tensor(tensor_of(op.result).element_type, form.result.shape(tensor_of(op.result).get_shape()))
+    value = _insert(rebuilt(op, operands, result, **form.properties), op, "before")
+    transpose = TransposeOp(value, perm=_inverse(form.result.perm))
     transpose.location = op.location
     transpose.result.name_hint = op.result.name_hint
     Rewriter.replace_op(op, transpose)

@@ -25,10 +25,9 @@ from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.graph.layouts.choices import LayoutProblem
-from penstock.passes.graph.layouts.emission import emit
-from penstock.passes.graph.layouts.forms import Forms, plain, rank_of
-from penstock.passes.graph.layouts.preferences import Preferences, contraction_of
-from penstock.passes.graph.layouts.report import changes_of_layout
+from penstock.passes.graph.layouts.forms import Forms, bytes_of, moves_units_only, plain, rank_of, shape_of
+from penstock.passes.graph.layouts.preferences import Preferences, matrix_intrinsic
+from penstock.passes.graph.layouts.rules import emit
 from penstock.passes.graph.values import is_constant
 from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_module
@@ -53,11 +52,12 @@ Make = Callable[..., Any]
     ],
 )
 def test_a_machine_prefers_what_its_matrix_intrinsic_reads(machine: str, layouts: list[Any]) -> None:
-    found = [contraction_of(each) for each in load_machine(machine).intrinsics().values()]
+    found = [matrix_intrinsic(each) for each in load_machine(machine).intrinsics().values()]
     assert [
-        (each.preference.images, each.preference.filters, str(each.elements[0]), str(each.elements[2]))
+        (preference.images, preference.filters, str(each.elements[0]), str(each.elements[2]))
         for each in found
         if each is not None
+        for preference in each.preferences()[:1]
     ] == layouts
 
 
@@ -162,6 +162,21 @@ def texts(draw: st.DrawFn, *, is_tree: bool) -> str:
     for _ in range(draw(st.integers(1, 5))):
         writer.step()
     return str(writer.module())
+
+
+def changes_of_layout(module: ModuleOp) -> list[int]:
+    """The bytes read and written by each change of layout or transpose in which elements of no constant move."""
+    return [
+        bytes_of(op.operands[0]) + bytes_of(op.result)
+        for op in module.walk()
+        if isinstance(op, graph.GraphOp) and _moves(op) and not is_constant(op.result)
+    ]
+
+
+def _moves(op: graph.GraphOp) -> bool:
+    if isinstance(op, graph.LayoutTransformOp):
+        return not op.is_view
+    return isinstance(op, graph.TransposeOp) and not moves_units_only(shape_of(op.x), op.perm.get_values())
 
 
 def cost_by_rebuilding(module: ModuleOp, problem: LayoutProblem, options: tuple[int, ...]) -> int:
