@@ -33,59 +33,59 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Step:
+class PipelineStep:
     """A pass of the pipeline; `for_machine` ones have nothing to do without a machine and are left out."""
 
     spec: str
     for_machine: bool = False
 
 
-PIPELINE: dict[str, tuple[Step, ...]] = {
+PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
     "graph": (
         # Before any folding: a quantised weight that is folded is no longer one.
-        Step("integer-arithmetic"),
-        Step("simplify"),
-        Step("fold-batch-norm"),
-        Step("fold-scale"),
-        Step("reorder-matmuls"),
-        Step("fold-constants"),
-        Step("simplify"),
-        Step("value-cse"),
-        Step("value-dce"),
-        Step("transpose-operands"),
-        Step("combine-matmuls"),
-        Step("fuse-attention"),
-        Step("layout"),
-        Step("fold-constants"),
-        Step("graph-fuse"),
-        Step("storage-type", for_machine=True),
+        PipelineStep("integer-arithmetic"),
+        PipelineStep("simplify"),
+        PipelineStep("fold-batch-norm"),
+        PipelineStep("fold-scale"),
+        PipelineStep("reorder-matmuls"),
+        PipelineStep("fold-constants"),
+        PipelineStep("simplify"),
+        PipelineStep("value-cse"),
+        PipelineStep("value-dce"),
+        PipelineStep("transpose-operands"),
+        PipelineStep("combine-matmuls"),
+        PipelineStep("fuse-attention"),
+        PipelineStep("layout"),
+        PipelineStep("fold-constants"),
+        PipelineStep("graph-fuse"),
+        PipelineStep("storage-type", for_machine=True),
     ),
     "tensor": (
-        Step("graph-to-tensor"),
-        Step("assign-devices", for_machine=True),
-        Step("fuse-elementwise"),
-        Step("tile", for_machine=True),
-        Step("licm", for_machine=True),
-        Step("value-cse", for_machine=True),
-        Step("value-dce", for_machine=True),
+        PipelineStep("graph-to-tensor"),
+        PipelineStep("assign-devices", for_machine=True),
+        PipelineStep("fuse-elementwise"),
+        PipelineStep("tile", for_machine=True),
+        PipelineStep("licm", for_machine=True),
+        PipelineStep("value-cse", for_machine=True),
+        PipelineStep("value-dce", for_machine=True),
     ),
     "loop": (
-        Step("tensor-to-loop"),
-        Step("promote", for_machine=True),
-        Step("promote-levels", for_machine=True),
-        Step("tensorize", for_machine=True),
-        Step("mem-promote", for_machine=True),
-        Step("multi-buffer{depth=auto}", for_machine=True),
-        Step("mem-plan"),
-        Step("mem-verify"),
+        PipelineStep("tensor-to-loop"),
+        PipelineStep("promote", for_machine=True),
+        PipelineStep("promote-levels", for_machine=True),
+        PipelineStep("tensorize", for_machine=True),
+        PipelineStep("mem-promote", for_machine=True),
+        PipelineStep("multi-buffer{depth=auto}", for_machine=True),
+        PipelineStep("mem-plan"),
+        PipelineStep("mem-verify"),
     ),
     "accel": (
-        Step("loop-to-accel", for_machine=True),
-        Step("accel-pipeline", for_machine=True),
-        Step("cse", for_machine=True),
+        PipelineStep("loop-to-accel", for_machine=True),
+        PipelineStep("accel-pipeline", for_machine=True),
+        PipelineStep("cse", for_machine=True),
         # What a pass made of the program since it was planned may have broken the plan.
-        Step("mem-verify", for_machine=True),
-        Step("accel-check-hazards", for_machine=True),
+        PipelineStep("mem-verify", for_machine=True),
+        PipelineStep("accel-check-hazards", for_machine=True),
     ),
 }
 """The passes of each level; the first of a lower level lead into it."""
@@ -139,7 +139,7 @@ def attach_machine(module: ModuleOp, machine: str) -> None:
 
 
 @dataclass(frozen=True)
-class Program:
+class LoadedProgram:
     """A module with the context it lives in, and where it came from."""
 
     module: ModuleOp
@@ -157,7 +157,7 @@ class Program:
 
 def load_input(
     path: str | Path | ModelProto, *, dims: Mapping[str, int] | None = None, allow_nan: bool = False
-) -> Program:
+) -> LoadedProgram:
     """
     Load an ONNX model (a file or a loaded one), or a file of IR with its weights, and bind the dimensions of `dims`.
 
@@ -175,12 +175,12 @@ def load_input(
     ctx = make_context()
     parsed = parse_text(ctx, read_text(path))
     opened = open_weights(ctx, parsed, str(path))
-    program = Program(parsed.module, ctx, path, parsed, opened)
+    program = LoadedProgram(parsed.module, ctx, path, parsed, opened)
     bind_program(program, dims or {})
     return program
 
 
-def bind_program(program: Program, dims: Mapping[str, int]) -> None:
+def bind_program(program: LoadedProgram, dims: Mapping[str, int]) -> None:
     """
     Give sizes to symbolic dimensions of a program, in place; see the pass `bind-dims`.
 
@@ -226,7 +226,7 @@ def require_bound(module: ModuleOp, place: str | None = None) -> None:
 
 def import_program(
     model: Path | ModelProto, dims: Mapping[str, int], *, name: str | None = None, allow_nan: bool = False
-) -> Program:
+) -> LoadedProgram:
     """
     Import an ONNX model, from a file or already loaded; `name` stands for the file of a loaded one in messages.
     Symbolic dimensions that `dims` does not bind stay.
@@ -239,7 +239,7 @@ def import_program(
     module, ctx.weights = import_model(model, dims=dims, name=name, allow_nan=allow_nan)
     # The name served the messages. The module has none, as if it had come from the file.
     module.properties.pop("sym_name", None)
-    return Program(module, ctx, model if isinstance(model, Path) else Path(name or "model.onnx"))
+    return LoadedProgram(module, ctx, model if isinstance(model, Path) else Path(name or "model.onnx"))
 
 
 Progress = Callable[[int, int, ModulePass], None]

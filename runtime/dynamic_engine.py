@@ -20,7 +20,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.graph.dims import checked_sizes
 from penstock.lowering.from_machine_toml import load_machine
-from penstock.runtime.compiler import Program, bind_program, load_input, open_dims
+from penstock.runtime.compiler import LoadedProgram, bind_program, load_input, open_dims
 from penstock.runtime.engine import Backend, Engine, Runnable, compile_program, require_backend
 from penstock.runtime.signature import BoundDims, signature_of
 
@@ -45,7 +45,12 @@ class DynamicEngine(Runnable):
     """
 
     def __init__(
-        self, program: Program, machine: str | None = None, backend: Backend = "native", *, cached: int = CACHED_ENGINES
+        self,
+        program: LoadedProgram,
+        machine: str | None = None,
+        backend: Backend = "native",
+        *,
+        cached: int = CACHED_ENGINES,
     ):
         """
         Make ready the program, which is at graph level and is not changed.

@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, nearest_or_all
-from penstock.runtime.compiler import Program, Progress, compile_module, require_bound
+from penstock.runtime.compiler import LoadedProgram, Progress, compile_module, require_bound
 from penstock.runtime.memory import interpreter_need, native_need, require_memory
 from penstock.runtime.proofs import prove
 from penstock.runtime.signature import Signature, signature_of
@@ -157,7 +157,7 @@ class Engine(Runnable):
 
 
 def compile_program(
-    program: Program,
+    program: LoadedProgram,
     *,
     machine: str | None = None,
     until: str | None = None,

@@ -28,7 +28,7 @@ _SWAP = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """What a run takes at the least, in bytes."""
 
     arguments: int
@@ -43,22 +43,22 @@ class Need:
         return self.arguments + self.weights + self.intermediates
 
 
-def interpreter_need(module: ModuleOp, signature: Signature) -> Need:
+def interpreter_need(module: ModuleOp, signature: Signature) -> MemoryNeed:
     """What a run of a module in the interpreter takes: each value from the op that computes it to its last use."""
     functions = {op.sym_name.data: op for op in module.ops if isinstance(op, FuncOp)}
     main = main_function(module)
     peak = _Peaks(functions).of_function(main)
     # Results are intermediates until they are returned; outputs that are arguments are there from the start.
     outputs = () if main.function_type.outputs.data else signature.outputs
-    return Need(_arguments((*signature.inputs, *outputs)), _weights(module), peak.size, peak.at)
+    return MemoryNeed(_arguments((*signature.inputs, *outputs)), _weights(module), peak.size, peak.at)
 
 
-def native_need(module: ModuleOp, signature: Signature, context_bytes: int) -> Need:
+def native_need(module: ModuleOp, signature: Signature, context_bytes: int) -> MemoryNeed:
     """What a run of compiled code takes, whose arena and scopes take `context_bytes`."""
-    return Need(_arguments((*signature.inputs, *signature.outputs)), _weights(module), context_bytes)
+    return MemoryNeed(_arguments((*signature.inputs, *signature.outputs)), _weights(module), context_bytes)
 
 
-def require_memory(need: Need) -> None:
+def require_memory(need: MemoryNeed) -> None:
     """Raise UserError, located at the op that takes most, where a run takes more memory than this machine has."""
     have = machine_bytes()
     if have is None or need.total_bytes <= have:

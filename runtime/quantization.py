@@ -26,7 +26,7 @@ from penstock.passes.graph.quantization.quantizer import QuantizedLayer
 from penstock.passes.graph.quantization.ranges import Range, checked_ranges, value_names
 from penstock.passes.graph.quantization.scales import HIGHEST, LOWEST
 from penstock.passes.graph.quantize import QUANTIZERS, Scheme, quantize_module
-from penstock.runtime.compiler import Program, load_input, require_bound
+from penstock.runtime.compiler import LoadedProgram, load_input, require_bound
 from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.signature import Signature, main_function, signature_of
@@ -84,7 +84,7 @@ HEAD = ["value", "operation", "scale", "zero", "shift", "range", "worst SQNR"]
 class QuantizedModel:
     """A quantised program, at graph level, with the ranges it was made from and a report on each value."""
 
-    program: Program
+    program: LoadedProgram
     scheme: Scheme
     ranges: dict[str, Range]
     layers: list[LayerReport] = field(default_factory=list[LayerReport])
@@ -121,7 +121,7 @@ class QuantizedModel:
 
 
 def quantize(
-    model: str | Path | ModelProto | Program,
+    model: str | Path | ModelProto | LoadedProgram,
     calibration: Any = None,
     *,
     scheme: Scheme = "qdq",
@@ -137,14 +137,14 @@ def quantize(
     `calibration` is an array with samples along its first dimension, a mapping from the names of inputs to such
     arrays, or a sequence of them; or `ranges` is a table of an earlier calibration, and then `calibration` only serves
     to measure the loss. A model for batches of B takes B samples a run. See the passes `quantize` for the schemes and
-    the top of this file for the methods. A `Program` is changed in place.
+    the top of this file for the methods. A `LoadedProgram` is changed in place.
 
     Raises UserError for inputs that do not fit, are empty, or hold what is not finite, for dimensions that are not
     bound, and for ranges of another program.
     """
     if scheme not in QUANTIZERS:
         raise UserError(f'there is no scheme "{scheme}"', notes=[nearest_or_all(scheme, QUANTIZERS, "schemes")])
-    program = model if isinstance(model, Program) else load_input(model, dims=dims)
+    program = model if isinstance(model, LoadedProgram) else load_input(model, dims=dims)
     require_bound(program.module, str(program.path))
     if program.level != "graph":
         raise UserError(f"the program is at {program.level} level, and graphs are quantised", loc=str(program.path))
@@ -353,7 +353,7 @@ def _least_error(counts: NDArray[np.int64], found: Range) -> Range:
 
 
 def _losses(
-    program: Program, original: ModuleOp, layers: Sequence[QuantizedLayer], samples: Sequence[Sample]
+    program: LoadedProgram, original: ModuleOp, layers: Sequence[QuantizedLayer], samples: Sequence[Sample]
 ) -> dict[str, float]:
     """The least signal-to-quantisation-noise ratio of each value, in dB."""
     store = program.ctx.weights

@@ -128,11 +128,6 @@ class Signature:
         """The names of the dimensions of the inputs that are not bound, in order."""
         return tuple(dict.fromkeys(name for spec in self.inputs for name in spec.dims if name))
 
-    @property
-    def is_static(self) -> bool:
-        """Whether all sizes of inputs and outputs are known."""
-        return all(spec.is_static for spec in (*self.inputs, *self.outputs))
-
     def dims_of(self, arrays: Sequence[Any], named: Mapping[str, Any], bound: BoundDims | None = None) -> BoundDims:
         """
         What inputs, given in order and by name, say about dimensions that are not bound; to what is `bound` already.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.dialects.weights import Array
     from penstock.lowering.to_c import CSource
-    from penstock.runtime.compiler import Program
+    from penstock.runtime.compiler import LoadedProgram
     from penstock.runtime.report import CompileReport
     from penstock.runtime.signature import Signature
 
@@ -87,17 +87,17 @@ def execute(args: argparse.Namespace) -> int:
         if args.report is not None:
             write_output(args.report, report.to_json())
         _say_report(args, report, fusion.remarks, program.module)
-    written = emitter.write(Emission(args, program, signature, source, reference, inputs), output)
+    written = emitter.write(EmitterInput(args, program, signature, source, reference, inputs), output)
     say(args, f"{output}: {written}")
     return 0
 
 
 @dataclass(frozen=True)
-class Emission:
+class EmitterInput:
     """What the emitters write: the lowered program, and what some of them need beside it."""
 
     args: argparse.Namespace
-    program: Program
+    program: LoadedProgram
     signature: Signature
     source: CSource | None
     """For the emitters that have one."""
@@ -106,39 +106,39 @@ class Emission:
     inputs: Sequence[Array]
 
 
-def _write_text(emission: Emission, output: Path) -> str:
+def _write_text(given: EmitterInput, output: Path) -> str:
     from penstock.tools.programs import write_program
 
-    args = emission.args
-    write_program(emission.program, output, weights=args.weights, locations=args.print_debuginfo)
+    args = given.args
+    write_program(given.program, output, weights=args.weights, locations=args.print_debuginfo)
     return f"{args.emit} level"
 
 
-def _write_c(emission: Emission, output: Path) -> str:
+def _write_c(given: EmitterInput, output: Path) -> str:
     from penstock.tools.programs import write_sources
 
-    assert emission.source is not None
-    write_sources(output, emission.source.files)
-    return ", ".join(emission.source.files)
+    assert given.source is not None
+    write_sources(output, given.source.files)
+    return ", ".join(given.source.files)
 
 
-def _write_plan(emission: Emission, output: Path) -> str:
+def _write_plan(given: EmitterInput, output: Path) -> str:
     from penstock.runtime.engine import Engine
     from penstock.runtime.plan import save_plan
 
-    program = emission.program
-    assert emission.source is not None
-    engine = Engine(program.module, program.ctx, emission.signature, backend="interpreter", verify=False)
-    save_plan(engine, output, emission.source.files)
+    program = given.program
+    assert given.source is not None
+    engine = Engine(program.module, program.ctx, given.signature, backend="interpreter", verify=False)
+    save_plan(engine, output, given.source.files)
     return f"run it with: penstock run {output} --input ..."
 
 
-def _write_vta(emission: Emission, output: Path) -> str:
+def _write_vta(given: EmitterInput, output: Path) -> str:
     from penstock.runtime.vta import emit
 
-    program = emission.program
+    program = given.program
     weights = program.ctx.weights
-    written = emit(output, program.module, emission.reference, weights, emission.signature, emission.inputs)
+    written = emit(output, program.module, given.reference, weights, given.signature, given.inputs)
     encoded = written.encoded
     launches = [step.instructions for step in encoded.steps if step.instructions is not None]
     return (
@@ -154,7 +154,7 @@ class Emitter:
 
     suffix: str
     """Of the default output: MODEL.SUFFIX."""
-    write: Callable[[Emission, Path], str]
+    write: Callable[[EmitterInput, Path], str]
     """Writes the output, and returns what to say of it."""
     is_text: bool = False
     """Whether the output is a file of IR, at the end of the level of that name; else it is a folder."""

@@ -31,7 +31,7 @@ from penstock.dialects.mem import CopyOp
 from penstock.passes.analysis.memory.aliases import is_memory
 from penstock.passes.analysis.memory.dataflow import DataFlow
 from penstock.runtime.interpreter import Listener, array_of
-from penstock.runtime.interpreter.domain import Access
+from penstock.runtime.interpreter.domain import OperandAccess
 
 Array = NDArray[Any]
 Run = Callable[[ModuleOp, Listener], object]
@@ -290,7 +290,7 @@ def _computed(
 def _written(values: dict[SSAValue, Any], memref: SSAValue, index_map: Any, extents: Sequence[int]) -> Array:
     """The elements of a memref that a structured operation writes, or all where they are no box."""
     array = array_of(values[memref])
-    box = Access.of(index_map).box(tuple(extents))
+    box = OperandAccess.of(index_map).box(tuple(extents))
     return array if box is None else array[box]
 
 

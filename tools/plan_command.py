@@ -42,7 +42,7 @@ from penstock.tools.text import STDIN, aligned, require_distinct, write_output
 
 if TYPE_CHECKING:
     from penstock.passes.analysis.memory.memory_problems import MemoryProblem
-    from penstock.runtime.compiler import Program
+    from penstock.runtime.compiler import LoadedProgram
 
 PROGRAMS = (".onnx", ".mlir")
 """The ends of names of files that hold programs."""
@@ -216,7 +216,7 @@ def _with_offsets(memory: MemoryProblem) -> Problem:
     return replace(memory.problem, buffers=tuple(buffers))
 
 
-def _lower(args: argparse.Namespace, program: Program) -> None:
+def _lower(args: argparse.Namespace, program: LoadedProgram) -> None:
     """Lower the program to where its buffers are planned; one that is below that stays as it is."""
     from penstock.runtime.compiler import default_passes
     from penstock.runtime.pass_manager import run_passes, verify

@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.dialects.files import write_whole
 from penstock.lowering.to_c import GENERATED
 from penstock.lowering.to_text import located_text, module_text
-from penstock.runtime.compiler import Program, bind_program, import_program, load_input, open_dims, require_bound
+from penstock.runtime.compiler import LoadedProgram, bind_program, import_program, load_input, open_dims, require_bound
 from penstock.runtime.folders import write_folder
 from penstock.runtime.signature import BoundDims, signature_of
 from penstock.runtime.weights import carry_weights
@@ -19,14 +19,14 @@ from penstock.tools.tensors import GivenTensors
 from penstock.tools.text import write_output
 
 
-def load_bound(args: argparse.Namespace) -> Program:
+def load_bound(args: argparse.Namespace) -> LoadedProgram:
     """Load the model or IR of `args.model`; raises UserError for dimensions that are still open."""
     program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
     require_bound(program.module, str(program.path))
     return program
 
 
-def load_for_inputs(args: argparse.Namespace, given: GivenTensors) -> Program:
+def load_for_inputs(args: argparse.Namespace, given: GivenTensors) -> LoadedProgram:
     """
     Load the model or IR of `args.model` for a run on the inputs `given`.
 
@@ -56,7 +56,7 @@ def load_for_inputs(args: argparse.Namespace, given: GivenTensors) -> Program:
     return _ready(program, given)
 
 
-def _ready(program: Program, given: GivenTensors) -> Program:
+def _ready(program: LoadedProgram, given: GivenTensors) -> LoadedProgram:
     """The program, whose dimensions are bound. Inputs that do not fit are told first: they may be why one is open."""
     if (given.ordered or given.named) and open_dims(program.module):
         signature_of(program.module).bind(given.ordered, given.named)
@@ -64,7 +64,7 @@ def _ready(program: Program, given: GivenTensors) -> Program:
     return program
 
 
-def _load_text(path: Path, dims: Mapping[str, int], given: GivenTensors) -> Program:
+def _load_text(path: Path, dims: Mapping[str, int], given: GivenTensors) -> LoadedProgram:
     """Load a file of IR, and bind what is open as `dims` and the inputs say."""
     program = load_input(path)
     if dims or open_dims(program.module):
@@ -74,7 +74,9 @@ def _load_text(path: Path, dims: Mapping[str, int], given: GivenTensors) -> Prog
     return program
 
 
-def write_program(program: Program, output: Path, *, weights: str | None = None, locations: bool = False) -> str | None:
+def write_program(
+    program: LoadedProgram, output: Path, *, weights: str | None = None, locations: bool = False
+) -> str | None:
     """
     Write a program as a file of IR, and its weights to the file `weights`, or beside it where the file would not reach
     them otherwise; returns the name of that file, if there is one.

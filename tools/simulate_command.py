@@ -21,7 +21,7 @@ from penstock.tools.arguments import (
 from penstock.tools.text import STDIN, require_distinct
 
 if TYPE_CHECKING:
-    from penstock.runtime.compiler import Program
+    from penstock.runtime.compiler import LoadedProgram
     from penstock.runtime.simulator.run import CycleWindow, ProgramRun
     from penstock.runtime.simulator.workloads import Workloads
 
@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _lower(args: argparse.Namespace, program: Program) -> Workloads:
+def _lower(args: argparse.Namespace, program: LoadedProgram) -> Workloads:
     """Lower a program to the accelerator level, and note what its kernels compute on the way."""
     from penstock.dialects.machine import find_target
     from penstock.runtime.compiler import attach_machine, compile_module

@@ -15,7 +15,7 @@ from xdsl.dialects.func import FuncOp
 from benchmarks.instances.instance import Instance
 from benchmarks.lifetimes import Lifetimes, lifetimes
 from benchmarks.networks import network
-from penstock.runtime.compiler import Program, import_program
+from penstock.runtime.compiler import LoadedProgram, import_program
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 LIGHT = (
@@ -34,7 +34,7 @@ TRAINED = ("squeezenet", "mobilenet_v1", "mobilenet_v2", "resnet50", "inception_
 """In their small sizes, for their values do not matter and their structure is that of the large ones."""
 
 
-def _graph(program: Program, name: str) -> FuncOp:
+def _graph(program: LoadedProgram, name: str) -> FuncOp:
     return next(op for op in program.module.ops if isinstance(op, FuncOp) and op.sym_name.data == name)
 
 

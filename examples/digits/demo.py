@@ -32,7 +32,7 @@ from penstock.passes.analysis.commands.traffic import compulsory_bytes
 from penstock.passes.analysis.kernels import kernels, partition, share_on_machine
 from penstock.passes.analysis.memory.plan_faults import PlacedBuffer, ScopePlan, plan_report
 from penstock.passes.toolchain.compiler import find_compiler
-from penstock.runtime.compiler import LEVELS, Program, compile_module, load_input
+from penstock.runtime.compiler import LEVELS, LoadedProgram, compile_module, load_input
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.tools.programs import write_program, write_sources
@@ -76,20 +76,20 @@ def title(text: str) -> None:
     print(f"\n{text}\n{'=' * len(text)}")
 
 
-def compiled(model: Path, machine: str, level: str) -> Program:
+def compiled(model: Path, machine: str, level: str) -> LoadedProgram:
     """The model lowered to the end of a level."""
     program = load_input(model)
     compile_module(program.module, program.ctx, machine, level)
     return program
 
 
-def interpreted(program: Program, counters: Counters | None = None) -> Run:
+def interpreted(program: LoadedProgram, counters: Counters | None = None) -> Run:
     """Runs a program on the interpreter, sums in the order of the loops."""
     module, weights = program.module, program.ctx.weights
     return lambda image: run_module(module, [image], weights, counters=counters, ordered=True)[0]
 
 
-def native(program: Program) -> Run:
+def native(program: LoadedProgram) -> Run:
     """Runs a program as C; raises UserError if it cannot be built."""
     engine = Engine(program.module, program.ctx, backend="native")
     return lambda image: engine(image)[0]
@@ -263,7 +263,7 @@ def print_transfers(module: ModuleOp, counters: Counters, images: int) -> None:
 # files
 
 
-def write_files(programs: dict[str, Program], folder: Path) -> None:
+def write_files(programs: dict[str, LoadedProgram], folder: Path) -> None:
     """Write the text of each level with its weights, and the C of the loop and the accel level."""
     folder.mkdir(parents=True, exist_ok=True)
     for level, program in programs.items():
@@ -286,7 +286,7 @@ def onnxruntime_result(model: Path, images: Array) -> Result | None:
     return run_all("model", "onnxruntime", lambda image: session.run(None, {"image": image})[0], images)
 
 
-def as_c(level: str, program: Program, images: Array) -> list[Result]:
+def as_c(level: str, program: LoadedProgram, images: Array) -> list[Result]:
     """The result of the generated C; nothing, and the reason on stderr, where there is no C compiler."""
     try:
         find_compiler()

@@ -30,7 +30,7 @@ from xdsl.ir import Operation, SSAValue
 from penstock.dialects import graph
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.runtime.compiler import Program
+from penstock.runtime.compiler import LoadedProgram
 from penstock.runtime.engine import Backend, Engine, compile_program
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
@@ -78,14 +78,14 @@ func.func @main(
 """The mean cross-entropy of a batch of {n} images."""
 
 
-def loss_program(batch: int = BATCH) -> Program:
+def loss_program(batch: int = BATCH) -> LoadedProgram:
     """The loss as a program: images, labels and weights in, one number out."""
     ctx = make_context()
     module = parse_text(ctx, SourceText("loss.mlir", LOSS.format(n=batch))).module
-    return Program(module, ctx, Path("training_step.mlir"))
+    return LoadedProgram(module, ctx, Path("training_step.mlir"))
 
 
-def training_step(batch: int = BATCH) -> Program:
+def training_step(batch: int = BATCH) -> LoadedProgram:
     """The step as a program: images, labels, weights and rate in, loss and new weights out."""
     program = loss_program(batch)
     wrt = ",".join(f'"{name}"' for name in WEIGHTS)

@@ -21,7 +21,7 @@ from penstock.dialects.accel import ExecOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.lowering.to_vta.isa import BLOCK, DEPTHS, ENTRY_BYTES, MICRO_OP, Alu, AluOpcode, Gemm, Loops, MemoryType
 from penstock.passes.analysis.commands.program import Command
-from penstock.runtime.interpreter.domain import Access
+from penstock.runtime.interpreter.domain import OperandAccess
 
 MAX_ITERATIONS = 16383
 
@@ -97,7 +97,7 @@ def _operands(command: Command, op: ExecOp) -> list[_Operand]:
     found: list[_Operand] = []
     extents = op.extents.get_values()
     for view, attr in zip(command.operands, op.maps, strict=True):
-        access = Access.of(attr.data)
+        access = OperandAccess.of(attr.data)
         if access.forms is None:
             raise UserError(f"@{op.intrinsic_name}: an operand is indexed by quotients", loc=location_of(op))
         start = view.start + sum(

@@ -20,7 +20,7 @@ from penstock.runtime.interpreter.generic import Evaluator
 from penstock.runtime.interpreter.loop import regions_of
 from penstock.runtime.interpreter.registry import interprets
 from penstock.runtime.interpreter.scopes import Region, array_of
-from penstock.runtime.interpreter.slices import Transfer, check_apart, move
+from penstock.runtime.interpreter.slices import WindowMove, check_apart, move
 
 
 @interprets(accel.ReadyOp)
@@ -56,7 +56,7 @@ def _scope(value: SSAValue) -> str | None:
 
 @interprets(accel.DmaOp)
 def _dma(execution: Execution, op: accel.DmaOp, args: Sequence[Any]) -> Sequence[Any]:
-    engine, transfer = execution.kept(op, lambda: (_target(execution, op).dmas()[op.engine.data], Transfer.of(op)))
+    engine, transfer = execution.kept(op, lambda: (_target(execution, op).dmas()[op.engine.data], WindowMove.of(op)))
     ends = execution.kept((op, "ends"), lambda: (_scope(op.source) or machine.DRAM, _scope(op.dest) or machine.DRAM))
     source, dest, padding = args[transfer.source], args[transfer.dest], transfer.padding_of(args)
     overlap = transfer.overlap(args)

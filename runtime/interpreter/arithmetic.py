@@ -37,7 +37,7 @@ Template = Callable[[Any], str | None]
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class OpArithmetic:
     """How an op of one result is computed."""
 
     on_arrays: Maker
@@ -78,14 +78,14 @@ def _width(value: SSAValue) -> int:
     return width_of(element_of(value)) or 64
 
 
-def _counting(count: Callable[[Any, int], Any]) -> Arithmetic:
+def _counting(count: Callable[[Any, int], Any]) -> OpArithmetic:
     """An op that counts bits of its operand."""
 
     def on_arrays(op: Any) -> Unary:
         width = _width(op.operands[0])
         return lambda a: count(a, width)
 
-    return Arithmetic(on_arrays)
+    return OpArithmetic(on_arrays)
 
 
 def _wrapped(function: Function, type: Attribute) -> Function:
@@ -118,7 +118,7 @@ def _integer(
     wraps: bool = False,
     on_non_negative: str | None = None,
     keeps_non_negative: bool = True,
-) -> Arithmetic:
+) -> OpArithmetic:
     """An op on integers; i1 is a bool, where NumPy's arithmetic differs. A division refuses a divisor of zero."""
 
     def on_arrays(op: Any) -> Function:
@@ -129,7 +129,7 @@ def _integer(
             found = bits.as_unsigned(found, _width(op.operands[0]))
         return _wrapped(found, op.results[0].type)
 
-    return Arithmetic(
+    return OpArithmetic(
         on_arrays,
         _except_on_i1(template),
         helper,
@@ -173,10 +173,10 @@ def _same(function: Function) -> Maker:
 
 def _float(
     function: Function, template: str | None = None, helper: Function | None = None, *, rounds: bool = True
-) -> Arithmetic:
+) -> OpArithmetic:
     """An op that computes `function`, whatever its type."""
 
-    return Arithmetic(_same(function), _on_floats(template), helper, rounds=rounds)
+    return OpArithmetic(_same(function), _on_floats(template), helper, rounds=rounds)
 
 
 def _divide_by_zero(a: float, b: float) -> float:
@@ -350,8 +350,8 @@ def _convert_unsigned(op: Any) -> Unary:
     return _wrapped(convert, op.results[0].type)
 
 
-def _integer_cast(*, wraps: bool) -> Arithmetic:
-    return Arithmetic(_convert, _except_on_i1("{a}"), wraps=wraps, keeps_non_negative=True)
+def _integer_cast(*, wraps: bool) -> OpArithmetic:
+    return OpArithmetic(_convert, _except_on_i1("{a}"), wraps=wraps, keeps_non_negative=True)
 
 
 def _float_of_integer(op: arith.SIToFPOp) -> str | None:
@@ -384,7 +384,7 @@ _NUMPY_MATH = (
 )  # fmt: skip
 """The ops whose names are NumPy's."""
 
-ARITHMETIC: dict[type[Operation], Arithmetic] = {
+ARITHMETIC: dict[type[Operation], OpArithmetic] = {
     arith.AddiOp: _integer(np.add, "{a} + {b}", on_i1=np.logical_xor, wraps=True),
     arith.SubiOp: _integer(np.subtract, "{a} - {b}", on_i1=np.logical_xor, wraps=True, keeps_non_negative=False),
     arith.MuliOp: _integer(np.multiply, "{a} * {b}", on_i1=np.logical_and, wraps=True),
@@ -418,9 +418,9 @@ ARITHMETIC: dict[type[Operation], Arithmetic] = {
     arith.ShLIOp: _integer(bits.shift_left),
     arith.ShRUIOp: _integer(bits.shift_right, unsigned=True),
     arith.ShRSIOp: _integer(bits.shift_right, "{a} >> ({b} if 0 <= {b} <= {w} else {w})"),
-    arith.CmpiOp: Arithmetic(_cmpi, _cmpi_template),
-    arith.CmpfOp: Arithmetic(_cmpf, _cmpf_template),
-    arith.SelectOp: Arithmetic(_same(bits.choose)),
+    arith.CmpiOp: OpArithmetic(_cmpi, _cmpi_template),
+    arith.CmpfOp: OpArithmetic(_cmpf, _cmpf_template),
+    arith.SelectOp: OpArithmetic(_same(bits.choose)),
     arith.AddfOp: _float(np.add, "{a} + {b}"),
     arith.SubfOp: _float(np.subtract, "{a} - {b}"),
     arith.MulfOp: _float(np.multiply, "{a} * {b}"),
@@ -441,17 +441,17 @@ ARITHMETIC: dict[type[Operation], Arithmetic] = {
     ),
     arith.MaxnumfOp: _float(_signed_zero(np.fmax)),
     arith.MinnumfOp: _float(_signed_zero(np.fmin)),
-    arith.BitcastOp: Arithmetic(_bitcast),
+    arith.BitcastOp: OpArithmetic(_bitcast),
     arith.IndexCastOp: _integer_cast(wraps=True),
     arith.TruncIOp: _integer_cast(wraps=True),
     arith.ExtSIOp: _integer_cast(wraps=False),
-    arith.ExtUIOp: Arithmetic(_convert_unsigned, lambda op: "{ua}"),
-    arith.SIToFPOp: Arithmetic(_convert, _float_of_integer, rounds=True),
-    arith.UIToFPOp: Arithmetic(_convert_unsigned),
-    arith.FPToSIOp: Arithmetic(_float_to_integer),
-    arith.FPToUIOp: Arithmetic(_float_to_integer),
-    arith.ExtFOp: Arithmetic(_convert, _on_floats("{a}")),
-    arith.TruncFOp: Arithmetic(_convert, _on_floats("{a}"), rounds=True),
+    arith.ExtUIOp: OpArithmetic(_convert_unsigned, lambda op: "{ua}"),
+    arith.SIToFPOp: OpArithmetic(_convert, _float_of_integer, rounds=True),
+    arith.UIToFPOp: OpArithmetic(_convert_unsigned),
+    arith.FPToSIOp: OpArithmetic(_float_to_integer),
+    arith.FPToUIOp: OpArithmetic(_float_to_integer),
+    arith.ExtFOp: OpArithmetic(_convert, _on_floats("{a}")),
+    arith.TruncFOp: OpArithmetic(_convert, _on_floats("{a}"), rounds=True),
     math.AbsFOp: _float(np.abs, "abs({a})", rounds=False),
     math.AbsIOp: _integer(np.abs),
     math.AcosOp: _float(np.arccos),
@@ -466,7 +466,7 @@ ARITHMETIC: dict[type[Operation], Arithmetic] = {
     math.CtPopOp: _counting(bits.population),
     math.ErfOp: _float(bits.erf),
     math.FPowIOp: _float(_float_to_integer_power),
-    math.FmaOp: Arithmetic(_fma),
+    math.FmaOp: OpArithmetic(_fma),
     math.IPowIOp: _integer(bits.power),
     math.PowFOp: _float(np.power),
     math.RoundOp: _float(_round_half_away),

@@ -17,7 +17,7 @@ from penstock.runtime.interpreter.values import has_own_dtype
 
 
 @dataclass(frozen=True)
-class Body:
+class CompiledBody:
     """A block of scalar ops as a function on arrays that broadcast against each other."""
 
     function: Callable[..., tuple[Any, ...]]
@@ -56,7 +56,7 @@ def accumulation(block: Block) -> tuple[Operation, SSAValue] | None:
     return total, next(operand for operand in total.operands if operand is not accumulator)
 
 
-def compile_block(block: Block, captured: Sequence[SSAValue] = ()) -> Body:
+def compile_block(block: Block, captured: Sequence[SSAValue] = ()) -> CompiledBody:
     """
     Compile a block of `arith`, `math` and `linalg.index` ops, which uses `captured` from outside.
 
@@ -75,7 +75,7 @@ def compile_expression(
     ops: Sequence[Operation],
     results: Sequence[SSAValue],
     captured: Sequence[SSAValue] = (),
-) -> Body:
+) -> CompiledBody:
     """The function from `args` to `results` that `ops` compute, one after another."""
     names: dict[SSAValue, str] = {arg: f"a{number}" for number, arg in enumerate(args)}
     bindings: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def compile_expression(
     source = "\n".join([f"def body({', '.join(parameters)}):", *lines, f"    return ({yielded})"])
     exec(compile(source, "<body of a generic>", "exec"), bindings)
     used = {operand for op in ops for operand in op.operands} | set(results)
-    return Body(bindings["body"], tuple(arg in used for arg in args), index_dims)
+    return CompiledBody(bindings["body"], tuple(arg in used for arg in args), index_dims)
 
 
 def _function_of(op: Operation) -> Callable[..., Any]:

@@ -20,8 +20,8 @@ from xdsl.dialects.linalg.ops import IndexOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.body import Body, accumulation, compile_expression
-from penstock.runtime.interpreter.domain import Access, points, self_overlaps, view_over
+from penstock.runtime.interpreter.body import CompiledBody, accumulation, compile_expression
+from penstock.runtime.interpreter.domain import OperandAccess, points, self_overlaps, view_over
 from penstock.runtime.interpreter.values import in_type
 
 GATHER_LIMIT = 1 << 22
@@ -36,7 +36,7 @@ class ProductFactor:
 
     operand: int
     scalars: tuple[int, ...]
-    body: Body | None
+    body: CompiledBody | None
     """None for the operand itself."""
 
     def of(self, operands: Sequence[Any], captured: Sequence[Any]) -> Array:
@@ -68,7 +68,7 @@ class DimSorts:
 
 
 def find_contraction(
-    block: Block, accesses: Sequence[Access], inputs: int, captured: Sequence[SSAValue]
+    block: Block, accesses: Sequence[OperandAccess], inputs: int, captured: Sequence[SSAValue]
 ) -> ProductSum | None:
     """The contraction that a body with one output is, if it is one."""
     found = accumulation(block) if len(block.args) == inputs + 1 else None
@@ -83,7 +83,7 @@ def find_contraction(
 
 
 def _factor(
-    value: SSAValue, block: Block, accesses: Sequence[Access], captured: Sequence[SSAValue]
+    value: SSAValue, block: Block, accesses: Sequence[OperandAccess], captured: Sequence[SSAValue]
 ) -> ProductFactor | None:
     arguments: set[int] = set()
     ops: set[Operation] = set()
@@ -108,7 +108,7 @@ def _factor(
 
 
 def sort_dims(
-    contraction: ProductSum, accesses: Sequence[Access], extents: Sequence[int], out_shape: Sequence[int]
+    contraction: ProductSum, accesses: Sequence[OperandAccess], extents: Sequence[int], out_shape: Sequence[int]
 ) -> DimSorts | None:
     """The parts of the dims, or None where the product is better, or only, done by loops."""
     left, right = accesses[contraction.left.operand], accesses[contraction.right.operand]
@@ -136,7 +136,7 @@ def sort_dims(
     return sorts
 
 
-def _entangled(access: Access, extents: Sequence[int]) -> set[int]:
+def _entangled(access: OperandAccess, extents: Sequence[int]) -> set[int]:
     """The dims that share an index of the operand with another dim."""
     assert access.forms is not None
     shared = [form.dims(extents) for form in access.forms]
@@ -145,7 +145,7 @@ def _entangled(access: Access, extents: Sequence[int]) -> set[int]:
 
 def contract(
     operands: tuple[Array, Array, Array],
-    accesses: tuple[Access, Access, Access],
+    accesses: tuple[OperandAccess, OperandAccess, OperandAccess],
     extents: Sequence[int],
     sorts: DimSorts,
 ) -> None:

@@ -9,7 +9,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.runtime.interpreter.registry import emits
-from penstock.runtime.interpreter.source import Writer
+from penstock.runtime.interpreter.source import SourceWriter
 
 
 def _body(block: Block) -> tuple[list[Operation], Sequence[SSAValue]]:
@@ -18,7 +18,7 @@ def _body(block: Block) -> tuple[list[Operation], Sequence[SSAValue]]:
     return ops, terminator.operands
 
 
-def _assign_all(writer: Writer, targets: Sequence[SSAValue], sources: Sequence[str]) -> None:
+def _assign_all(writer: SourceWriter, targets: Sequence[SSAValue], sources: Sequence[str]) -> None:
     """Assign several values at once, so that none is read after it has changed."""
     if targets:
         writer.line(
@@ -33,7 +33,7 @@ def _positive(step: int) -> int:
 
 
 @emits(scf.ForOp)
-def _emit_for(writer: Writer, op: scf.ForOp) -> None:
+def _emit_for(writer: SourceWriter, op: scf.ForOp) -> None:
     block = op.body.block
     induction, carried = block.args[0], block.args[1:]
     ops, yielded = _body(block)
@@ -63,7 +63,7 @@ def _emit_for(writer: Writer, op: scf.ForOp) -> None:
     writer.defined(op.results)
 
 
-def _handed_on(writer: Writer, op: Operation, number: int, value: SSAValue, carried: SSAValue) -> str:
+def _handed_on(writer: SourceWriter, op: Operation, number: int, value: SSAValue, carried: SSAValue) -> str:
     """What `op` hands to the loop as `carried`: its operand, or a copy where the loop may overwrite it."""
     name = writer.name(value)
     if not writer.ownership.is_owned(carried) or writer.ownership.may_take(op, number):
@@ -72,7 +72,7 @@ def _handed_on(writer: Writer, op: Operation, number: int, value: SSAValue, carr
 
 
 @emits(scf.IfOp)
-def _emit_if(writer: Writer, op: scf.IfOp) -> None:
+def _emit_if(writer: SourceWriter, op: scf.IfOp) -> None:
     writer.line(f"if {writer.name(op.cond)}:")
     with writer.indented():
         _emit_branch(writer, op.true_region, op.results)
@@ -83,14 +83,14 @@ def _emit_if(writer: Writer, op: scf.IfOp) -> None:
     writer.defined(op.results)
 
 
-def _emit_branch(writer: Writer, region: Region, results: Sequence[SSAValue]) -> None:
+def _emit_branch(writer: SourceWriter, region: Region, results: Sequence[SSAValue]) -> None:
     ops, yielded = _body(region.block)
     writer.ops(ops)
     _assign_all(writer, results, [writer.name(value) for value in yielded])
 
 
 @emits(scf.ExecuteRegionOp)
-def _emit_execute_region(writer: Writer, op: scf.ExecuteRegionOp) -> None:
+def _emit_execute_region(writer: SourceWriter, op: scf.ExecuteRegionOp) -> None:
     if len(op.region.blocks) != 1:
         raise UserError("a region of several blocks is not interpreted", loc=location_of(op), status=UNSUPPORTED)
     _emit_branch(writer, op.region, op.results)
@@ -98,7 +98,7 @@ def _emit_execute_region(writer: Writer, op: scf.ExecuteRegionOp) -> None:
 
 
 @emits(scf.IndexSwitchOp)
-def _emit_index_switch(writer: Writer, op: scf.IndexSwitchOp) -> None:
+def _emit_index_switch(writer: SourceWriter, op: scf.IndexSwitchOp) -> None:
     keyword = "if"
     for case, region in zip(op.cases.get_values(), op.case_regions, strict=True):
         writer.line(f"{keyword} {writer.name(op.arg)} == {case}:")
@@ -112,7 +112,7 @@ def _emit_index_switch(writer: Writer, op: scf.IndexSwitchOp) -> None:
 
 
 @emits(scf.WhileOp)
-def _emit_while(writer: Writer, op: scf.WhileOp) -> None:
+def _emit_while(writer: SourceWriter, op: scf.WhileOp) -> None:
     before, after = op.before_region.block, op.after_region.block
     _assign_all(writer, before.args, [writer.name(value) for value in op.arguments])
     writer.line("while True:")
@@ -134,7 +134,7 @@ def _emit_while(writer: Writer, op: scf.WhileOp) -> None:
 
 
 @emits(scf.ParallelOp)
-def _emit_parallel(writer: Writer, op: scf.ParallelOp) -> None:
+def _emit_parallel(writer: SourceWriter, op: scf.ParallelOp) -> None:
     """In program order, which is one of the orders that it permits."""
     block = op.body.block
     terminator = block.last_op
@@ -144,7 +144,7 @@ def _emit_parallel(writer: Writer, op: scf.ParallelOp) -> None:
     writer.defined(op.results)
 
 
-def _emit_parallel_loops(writer: Writer, op: scf.ParallelOp, reduce: scf.ReduceOp, depth: int) -> None:
+def _emit_parallel_loops(writer: SourceWriter, op: scf.ParallelOp, reduce: scf.ReduceOp, depth: int) -> None:
     block = op.body.block
     if depth < len(op.lowerBound):
         lower, upper, step = op.lowerBound[depth], op.upperBound[depth], op.step[depth]
@@ -166,7 +166,7 @@ def _emit_parallel_loops(writer: Writer, op: scf.ParallelOp, reduce: scf.ReduceO
 
 
 @emits(func.CallOp)
-def _emit_call(writer: Writer, op: func.CallOp) -> None:
+def _emit_call(writer: SourceWriter, op: func.CallOp) -> None:
     target = f"{writer.names(op.results)} = " if op.results else ""
     call = writer.bind(writer.execution.call, "call")
     callee = op.callee.string_value()
@@ -175,5 +175,5 @@ def _emit_call(writer: Writer, op: func.CallOp) -> None:
 
 
 @emits(func.ReturnOp)
-def _emit_return(writer: Writer, op: func.ReturnOp) -> None:
+def _emit_return(writer: SourceWriter, op: func.ReturnOp) -> None:
     writer.line(f"return ({writer.names(op.arguments)})")

@@ -13,7 +13,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects import accel, machine, mem
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.domain import Access
+from penstock.runtime.interpreter.domain import OperandAccess
 from penstock.runtime.interpreter.scopes import Region
 
 
@@ -131,7 +131,7 @@ def issues_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> int:
     columns = _columns(op)
     specs = intrinsic.operand_specs()
     pattern = [
-        Access.of(attr.data)
+        OperandAccess.of(attr.data)
         for attr, spec in zip(intrinsic.generic.indexing_maps, specs, strict=True)
         if spec.role != machine.IMMEDIATE
     ]
@@ -165,7 +165,7 @@ def _last_block(extent: int, largest: int) -> int:
 _ABSENT, _ROW, _LAST = "absent", "row", "last"
 
 
-def _part(access: Access, dim: int) -> str:
+def _part(access: OperandAccess, dim: int) -> str:
     """How a dim of an intrinsic moves through an operand."""
     assert access.forms is not None
     found = [index for index, form in enumerate(access.forms) if form.coefficients[dim]]
@@ -179,7 +179,7 @@ def _columns(op: accel.ExecOp) -> list[list[int]]:
     extents = op.extents.get_values()
     by_operand: list[Sequence[int]] = []
     for buffer, attr in zip(op.buffers, op.maps, strict=True):
-        access = Access.of(attr.data)
+        access = OperandAccess.of(attr.data)
         if not isa(buffer.type, MemRefType) or access.forms is None:
             by_operand.append([0] * len(extents))
             continue

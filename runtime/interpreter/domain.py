@@ -25,7 +25,7 @@ Box = tuple[slice, ...]
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearForm:
     """A map result: `constant` plus the sum of `coefficients[d]` times dim d."""
 
     constant: int
@@ -61,21 +61,21 @@ class _Recipe:
 
 
 @dataclass(frozen=True)
-class Access:
+class OperandAccess:
     """How one operand is indexed."""
 
     index_map: AffineMap
-    forms: tuple[Linear, ...] | None
+    forms: tuple[LinearForm, ...] | None
     """The map's results where all are linear."""
     _recipes: dict[tuple[tuple[int, ...], tuple[int, ...]], _Recipe | None] = field(
         default_factory=dict[tuple[tuple[int, ...], tuple[int, ...]], _Recipe | None], compare=False
     )
 
     @staticmethod
-    def of(index_map: AffineMap) -> Access:
+    def of(index_map: AffineMap) -> OperandAccess:
         forms = [linear_form(expr, index_map.num_dims) for expr in index_map.results]
-        linear = tuple(Linear(*form) for form in forms if form is not None)
-        return Access(index_map, linear if len(linear) == len(forms) else None)
+        linear = tuple(LinearForm(*form) for form in forms if form is not None)
+        return OperandAccess(index_map, linear if len(linear) == len(forms) else None)
 
     def dims(self, extents: Sequence[int]) -> set[int]:
         """The dims that the operand's indices depend on."""
@@ -128,7 +128,7 @@ class Access:
         return tuple(slices)
 
 
-def _touched(form: Linear, dims: Sequence[int], extents: Sequence[int]) -> slice | None:
+def _touched(form: LinearForm, dims: Sequence[int], extents: Sequence[int]) -> slice | None:
     """The values of a linear form as a slice, None where they are no arithmetic progression."""
     low, high = form.range(extents)
     if len(dims) == 0:
@@ -149,7 +149,7 @@ def axis_indices(dim: int, extents: Sequence[int]) -> Array:
     return np.arange(extents[dim], dtype=np.int64).reshape(shape)
 
 
-def view_over(array: Array, access: Access, order: Sequence[int], extents: Sequence[int]) -> Array:
+def view_over(array: Array, access: OperandAccess, order: Sequence[int], extents: Sequence[int]) -> Array:
     """
     `array` seen over the dims `order` of the domain, which must be all that it depends on.
 
@@ -179,7 +179,7 @@ def view_over(array: Array, access: Access, order: Sequence[int], extents: Seque
     )
 
 
-def _find_recipe(forms: Sequence[Linear], order: tuple[int, ...], extents: tuple[int, ...]) -> _Recipe | None:
+def _find_recipe(forms: Sequence[LinearForm], order: tuple[int, ...], extents: tuple[int, ...]) -> _Recipe | None:
     index: list[Any] = []
     source_of: list[int] = []
     for form in forms:
@@ -199,7 +199,7 @@ def _find_recipe(forms: Sequence[Linear], order: tuple[int, ...], extents: tuple
     return _Recipe((*index, ...), transpose, spread)
 
 
-def self_overlaps(shape: Sequence[int], access: Access, dims: Sequence[int], extents: Sequence[int]) -> bool:
+def self_overlaps(shape: Sequence[int], access: OperandAccess, dims: Sequence[int], extents: Sequence[int]) -> bool:
     """
     Whether two points that differ only in `dims` may reach the same element of an array of that shape.
 

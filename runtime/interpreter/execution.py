@@ -17,7 +17,7 @@ from penstock.dialects.machine import TargetOp, find_target
 from penstock.runtime.interpreter.counters import Counters
 from penstock.runtime.interpreter.ownership import Ownership
 from penstock.runtime.interpreter.schedule import Order, Schedule
-from penstock.runtime.interpreter.scopes import Memory, UndefinedRead
+from penstock.runtime.interpreter.scopes import ScopeMemory, UndefinedRead
 from penstock.runtime.interpreter.source import Compiled, Listener, compile_function
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Execution:
     ):
         self.module = module
         self.target: TargetOp | None = find_target(module)
-        self.memory = Memory(module)
+        self.memory = ScopeMemory(module)
         self.schedule = Schedule(schedule if seed is None else seed)
         self.counters = Counters() if counters is None else counters
         self.ordered = ordered

@@ -40,7 +40,7 @@ from penstock.runtime.interpreter.contraction import (
     find_contraction,
     sort_dims,
 )
-from penstock.runtime.interpreter.domain import Access, axis_indices, points, self_overlaps, view_over
+from penstock.runtime.interpreter.domain import OperandAccess, axis_indices, points, self_overlaps, view_over
 from penstock.runtime.interpreter.values import dtype_of, element_of, exact_floats, is_float
 
 SCAN_WIDTH = 256
@@ -86,7 +86,7 @@ class Evaluator:
         self.captured = tuple(captured)
         """The values from outside that the body uses."""
         self._inputs = len(maps) - outputs
-        self._accesses = [Access.of(index_map) for index_map in maps]
+        self._accesses = [OperandAccess.of(index_map) for index_map in maps]
         self._body = compile_block(block, captured)
         self._contraction = find_contraction(block, self._accesses, self._inputs, captured)
         self._needed = [read or number >= self._inputs for number, read in enumerate(self._body.reads)]
@@ -99,7 +99,7 @@ class Evaluator:
         return self._body.reads
 
     @property
-    def accesses(self) -> Sequence[Access]:
+    def accesses(self) -> Sequence[OperandAccess]:
         """How each operand is indexed."""
         return self._accesses
 
@@ -249,7 +249,7 @@ class Evaluator:
         out[...] = ufunc.accumulate(column, axis=0, dtype=out.dtype)[-1]
         return True
 
-    def _whole(self, operand: Any, access: Access, order: Sequence[int], domain: _SizedDomain) -> Any:
+    def _whole(self, operand: Any, access: OperandAccess, order: Sequence[int], domain: _SizedDomain) -> Any:
         return view_over(operand, access, order, domain.extents) if type(operand) is np.ndarray else operand
 
     def _loop(self, operands: Sequence[Any], domain: _SizedDomain, captured: Sequence[Any], aliased: bool) -> None:

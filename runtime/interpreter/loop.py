@@ -18,20 +18,20 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.mem import memref_of
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.counters import moved_bytes, touched_bytes
-from penstock.runtime.interpreter.domain import Access, view_over
+from penstock.runtime.interpreter.domain import OperandAccess, view_over
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.generic import Evaluator, as_operand, evaluator_of, extents_of
 from penstock.runtime.interpreter.registry import interprets
 from penstock.runtime.interpreter.scopes import (
-    Buffer,
     MemRef,
     Region,
+    TaggedBuffer,
     array_of,
     readable,
     strided,
     written,
 )
-from penstock.runtime.interpreter.slices import SliceSpec, Transfer, check_apart, filled, move
+from penstock.runtime.interpreter.slices import SliceSpec, WindowMove, check_apart, filled, move
 from penstock.runtime.interpreter.tensor import check_cast, regrouped, run_generic
 from penstock.runtime.interpreter.values import dense_array, dtype_of, undefined
 
@@ -52,12 +52,13 @@ def _dealloc(execution: Execution, op: memref.DeallocOp, args: Sequence[Any]) ->
 
 @interprets(mem.BufferOp)
 def _buffer(execution: Execution, op: mem.BufferOp, args: Sequence[Any]) -> Sequence[Any]:
-    return (execution.memory.buffer(op),)
+    return execution.memory.buffers(op, op.type, op.memref, [op.byte_offset])
 
 
 @interprets(mem.RingOp)
 def _ring(execution: Execution, op: mem.RingOp, args: Sequence[Any]) -> Sequence[Any]:
-    return (execution.memory.ring(op),)
+    offsets = [None] * op.slot_count if op.byte_offset is None else op.slot_offsets()
+    return (execution.memory.buffers(op, op.slot_type, op.ring, offsets),)
 
 
 @interprets(mem.SlotOp)
@@ -89,7 +90,7 @@ def _constant_of(execution: Execution, op: memref.GetGlobalOp) -> Array:
 
 
 def _sliced(value: MemRef, index: Any) -> MemRef:
-    return value.sliced(index) if type(value) is Buffer else value[index]  # pyright: ignore
+    return value.sliced(index) if type(value) is TaggedBuffer else value[index]  # pyright: ignore
 
 
 @interprets(memref.SubviewOp)
@@ -127,10 +128,10 @@ def _reshape(
 ) -> Sequence[Any]:
     source = args[0]
     shape = regrouped(op, source.shape, args[1:])
-    if type(source) is Buffer:
+    if type(source) is TaggedBuffer:
         per_element = source.tags.shape[-1]
         tags = _reshaped(source.tags, [*shape, per_element], op)
-        return (Buffer(_reshaped(source.array, shape, op), tags, source.tag, source.scope),)
+        return (TaggedBuffer(_reshaped(source.array, shape, op), tags, source.tag, source.scope),)
     return (_reshaped(source, shape, op),)
 
 
@@ -166,7 +167,7 @@ def _reinterpret_cast(execution: Execution, op: memref.ReinterpretCastOp, args: 
         raise UserError(
             f"the result reaches element {last} of memory that has {reach + 1}", loc=location_of(op)
         )  # fmt: skip
-    if type(source) is Buffer:
+    if type(source) is TaggedBuffer:
         return (source.viewed(sizes, strides, offset),)
     return (strided(array, sizes, strides, offset),)
 
@@ -197,7 +198,7 @@ def _memref_copy(execution: Execution, op: memref.CopyOp, args: Sequence[Any]) -
 
 @interprets(mem.CopyOp)
 def _copy(execution: Execution, op: mem.CopyOp, args: Sequence[Any]) -> Sequence[Any]:
-    transfer = execution.kept(op, lambda: Transfer.of(op))
+    transfer = execution.kept(op, lambda: WindowMove.of(op))
     source, dest, padding = args[transfer.source], args[transfer.dest], transfer.padding_of(args)
     overlap = transfer.overlap(args)
     elements, target = readable(source, op, overlap.source), array_of(dest)
@@ -221,7 +222,7 @@ def _engine_of(execution: Execution, op: mem.CopyOp) -> tuple[str, tuple[str, st
 # structured ops
 
 
-def region_of(access: Access, extents: Sequence[int], shape: Sequence[int]) -> Region:
+def region_of(access: OperandAccess, extents: Sequence[int], shape: Sequence[int]) -> Region:
     """The elements of an operand that are touched: None for all, a box, or a mask."""
     box = access.box(extents)
     if box is None:
@@ -253,22 +254,24 @@ def _generic(execution: Execution, op: GenericOp, args: Sequence[Any]) -> Sequen
     arrays = [as_operand(array_of(value), operand, op) for value, operand in zip(memrefs, op.operands, strict=True)]
     shapes = tuple(array.shape for array in arrays)
     extents = execution.kept((op, shapes), lambda: extents_of(op, arrays))
-    tagged = any(type(value) is Buffer for value in memrefs)
+    tagged = any(type(value) is TaggedBuffer for value in memrefs)
+    engine = execution.kept((op, "engine"), lambda: _engine_on_the_way(execution, op))
     regions: list[Region] = []
-    if tagged:
+    if tagged or engine is not None:
         evaluator.check(arrays, extents)
         regions = execution.kept((op, shapes, "regions"), lambda: regions_of(evaluator, extents, shapes))
+    if tagged:
         for value, region, read in zip(memrefs, regions, evaluator.reads, strict=True):
-            if read and type(value) is Buffer:
+            if read and type(value) is TaggedBuffer:
                 readable(value, op, region)
     evaluator.run(arrays, extents, captured, ordered=execution.ordered)
     if tagged:
         for value, region in zip(memrefs[inputs:], regions[inputs:], strict=True):
             written(value, region)
-    engine = execution.kept((op, "engine"), lambda: _engine_on_the_way(execution, op))
     if engine is not None:
-        moved = execution.kept((op, shapes, "moved"), lambda: _moved_on_the_way(op, evaluator, arrays, extents))
-        execution.counters.add_bytes(engine, moved)
+        scopes = [mem.scope_of(memref_of(value)) or machine.DRAM for value in op.operands]
+        touched = [touched_bytes(array, region) for array, region in zip(arrays, regions, strict=True)]
+        execution.counters.add_bytes(engine, moved_bytes(scopes, touched))
     return ()
 
 
@@ -278,12 +281,3 @@ def _engine_on_the_way(execution: Execution, op: GenericOp) -> str | None:
         return None
     intrinsic = execution.target.intrinsics().get(op.library_call.data)
     return None if intrinsic is None else intrinsic.dma_name
-
-
-def _moved_on_the_way(
-    op: GenericOp, evaluator: Evaluator, arrays: Sequence[Array], extents: Sequence[int]
-) -> dict[tuple[str, str], int]:
-    """The bytes that such an op moves, by where from and where to."""
-    regions = regions_of(evaluator, extents, [array.shape for array in arrays])
-    scopes = [mem.scope_of(memref_of(value)) or machine.DRAM for value in op.operands]
-    return moved_bytes(scopes, [touched_bytes(array, region) for array, region in zip(arrays, regions, strict=True)])

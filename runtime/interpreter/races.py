@@ -36,7 +36,7 @@ from penstock.runtime.interpreter.commands import (
     join,
     with_command,
 )
-from penstock.runtime.interpreter.scopes import Buffer, array_of, describe
+from penstock.runtime.interpreter.scopes import TaggedBuffer, array_of, describe
 
 
 @dataclass
@@ -240,7 +240,7 @@ class Shadow:
         piece = self._pieces.get(key)
         if piece is None:
             whole, unit = part, part.itemsize
-            if type(touch.memref) is Buffer:
+            if type(touch.memref) is TaggedBuffer:
                 whole, unit = touch.memref.scope.data, touch.memref.scope.unit
             elif isinstance(owner, np.ndarray):
                 whole = cast("Array", owner)
@@ -253,7 +253,7 @@ class Shadow:
 
 def _memory_of(touch: Touch) -> object:
     """The piece of memory that holds the elements; different pieces do not overlap."""
-    if type(touch.memref) is Buffer:
+    if type(touch.memref) is TaggedBuffer:
         return touch.memref.scope
     base: Any = touch.memref
     while getattr(base, "base", None) is not None:

@@ -16,7 +16,7 @@ OpFunction = Callable[[Any, Any, Sequence[Any]], Sequence[Any]]
 """From the execution, the op and the values of its operands, with those that its regions capture, to its results."""
 
 Emitter = Callable[[Any, Any], None]
-"""Writes the Python source of an op with a `Writer`."""
+"""Writes the Python source of an op with a `SourceWriter`."""
 
 INTERPRETERS: Registry[OpFunction] = Registry()
 """Class of ops -> the function that executes it."""

@@ -29,11 +29,11 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.runtime.interpreter.arithmetic import ARITHMETIC, constant_of
 from penstock.runtime.interpreter.ownership import is_tensor_select
 from penstock.runtime.interpreter.registry import EMITTERS, emits
-from penstock.runtime.interpreter.source import Writer
+from penstock.runtime.interpreter.source import SourceWriter
 from penstock.runtime.interpreter.values import dense_array, dtype_of, scalar_of, width_of
 
 
-def _emit_arithmetic(writer: Writer, op: Operation) -> None:
+def _emit_arithmetic(writer: SourceWriter, op: Operation) -> None:
     rule, result = ARITHMETIC[type(op)], op.results[0]
     template = None if rule.template is None else rule.template(op)
     if template is None:
@@ -62,7 +62,7 @@ def _emit_arithmetic(writer: Writer, op: Operation) -> None:
         writer.non_negative.add(result)
 
 
-def _call_on_arrays(writer: Writer, op: Operation) -> None:
+def _call_on_arrays(writer: SourceWriter, op: Operation) -> None:
     """Compute an op of scalars by its function on arrays."""
     function = ARITHMETIC[type(op)].on_arrays(op)
     # Arrays of one element: NumPy computes some functions of its scalars another way, and rounds them differently.
@@ -97,7 +97,7 @@ class _Rounder:
         return float(self._cell[0])
 
 
-def assign_rounded(writer: Writer, value: SSAValue, expression: str) -> None:
+def assign_rounded(writer: SourceWriter, value: SSAValue, expression: str) -> None:
     """Define a float value by an expression in float64."""
     if isinstance(value.type, Float64Type) or _stored_only(value):
         writer.assign(value, expression)
@@ -119,7 +119,7 @@ def _stored_only(value: SSAValue) -> bool:
 
 
 @emits(arith.SelectOp)
-def _emit_select(writer: Writer, op: arith.SelectOp) -> None:
+def _emit_select(writer: SourceWriter, op: arith.SelectOp) -> None:
     chosen = f"{writer.name(op.lhs)} if {writer.name(op.cond)} else {writer.name(op.rhs)}"
     # A tensor chosen as a whole gets an array of its own, so that no other name can change it.
     writer.assign(op.result, f"({chosen}).copy()" if is_tensor_select(op) else chosen)
@@ -129,7 +129,7 @@ def _emit_select(writer: Writer, op: arith.SelectOp) -> None:
 
 
 @emits(arith.ConstantOp)
-def _emit_constant(writer: Writer, op: arith.ConstantOp) -> None:
+def _emit_constant(writer: SourceWriter, op: arith.ConstantOp) -> None:
     if isinstance(op.result.type, TensorType):
         if not isinstance(op.value, DenseIntOrFPElementsAttr):
             raise UserError("this constant is not interpreted", loc=location_of(op), status=UNSUPPORTED)
@@ -178,7 +178,7 @@ def _affine(expr: AffineExpr, names: Sequence[str], num_dims: int) -> str:
 
 
 @emits(affine.ApplyOp, affine.MinOp)
-def _emit_affine(writer: Writer, op: affine.ApplyOp | affine.MinOp) -> None:
+def _emit_affine(writer: SourceWriter, op: affine.ApplyOp | affine.MinOp) -> None:
     index_map = op.map.data
     names = [writer.name(operand) for operand in op.operands]
     results = [_affine(expr, names, index_map.num_dims) for expr in index_map.results]
@@ -187,7 +187,7 @@ def _emit_affine(writer: Writer, op: affine.ApplyOp | affine.MinOp) -> None:
         writer.non_negative.add(op.result)
 
 
-def _index(writer: Writer, indices: Sequence[SSAValue]) -> str:
+def _index(writer: SourceWriter, indices: Sequence[SSAValue]) -> str:
     """The subscript of an access, after the checks that it needs: Python would count a negative index from the end."""
     unchecked = [writer.name(index) for index in indices if index not in writer.non_negative]
     if unchecked:
@@ -198,12 +198,12 @@ def _index(writer: Writer, indices: Sequence[SSAValue]) -> str:
 
 
 @emits(memref.LoadOp)
-def _emit_load(writer: Writer, op: memref.LoadOp) -> None:
+def _emit_load(writer: SourceWriter, op: memref.LoadOp) -> None:
     index = _index(writer, op.indices)
     writer.assign(op.res, f"{writer.view_name(op.memref)}[{index}]")
 
 
 @emits(memref.StoreOp)
-def _emit_store(writer: Writer, op: memref.StoreOp) -> None:
+def _emit_store(writer: SourceWriter, op: memref.StoreOp) -> None:
     index = _index(writer, op.indices)
     writer.line(f"{writer.view_name(op.memref)}[{index}] = {writer.name(op.value)}")

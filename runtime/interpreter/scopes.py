@@ -40,7 +40,7 @@ Region = Box | Array | None
 
 
 @dataclass
-class Scope:
+class ScopeBytes:
     """The bytes of a scope and their tags, of which one stands for `unit` bytes."""
 
     title: str
@@ -51,12 +51,12 @@ class Scope:
     """The buffer of each instance, by its tag; shared by all scopes; `UNWRITTEN` has none."""
 
 
-class Buffer:
+class TaggedBuffer:
     """A memref whose bytes are tagged: an instance of a `mem.buffer`, or a view of one."""
 
     __slots__ = ("array", "scope", "tag", "tags")
 
-    def __init__(self, array: Array, tags: Array, tag: int, scope: Scope):
+    def __init__(self, array: Array, tags: Array, tag: int, scope: ScopeBytes):
         self.array = array
         self.tags = tags
         """The tags of its elements: shape of `array`, and one more dim, of tags an element."""
@@ -67,18 +67,18 @@ class Buffer:
     def shape(self) -> tuple[int, ...]:
         return self.array.shape
 
-    def sliced(self, index: Any) -> Buffer:
+    def sliced(self, index: Any) -> TaggedBuffer:
         """The view of some of its elements."""
-        return Buffer(self.array[index], self.tags[index], self.tag, self.scope)
+        return TaggedBuffer(self.array[index], self.tags[index], self.tag, self.scope)
 
-    def viewed(self, shape: Sequence[int], strides: Sequence[int], offset: int) -> Buffer:
+    def viewed(self, shape: Sequence[int], strides: Sequence[int], offset: int) -> TaggedBuffer:
         """The view of that shape, with strides and an offset in elements."""
         each = self.tags.shape[-1]
         tags = strided(self.tags, (*shape, each), [*(stride * each for stride in strides), 1], offset * each)
-        return Buffer(strided(self.array, shape, strides, offset), tags, self.tag, self.scope)
+        return TaggedBuffer(strided(self.array, shape, strides, offset), tags, self.tag, self.scope)
 
 
-MemRef = Array | Buffer
+MemRef = Array | TaggedBuffer
 
 
 def strided(base: Array, shape: Sequence[int], strides: Sequence[int], offset: int) -> Array:
@@ -90,7 +90,7 @@ def strided(base: Array, shape: Sequence[int], strides: Sequence[int], offset: i
 
 def array_of(memref: MemRef) -> Array:
     """The elements of a memref, unchecked."""
-    return memref.array if type(memref) is Buffer else memref  # pyright: ignore
+    return memref.array if type(memref) is TaggedBuffer else memref  # pyright: ignore
 
 
 def readable(memref: MemRef, op: Operation, region: Region = None) -> Array:
@@ -99,7 +99,7 @@ def readable(memref: MemRef, op: Operation, region: Region = None) -> Array:
 
     Raises UserError if a byte of them was not last written through this instance of the buffer.
     """
-    if type(memref) is not Buffer:
+    if type(memref) is not TaggedBuffer:
         return memref  # pyright: ignore
     tags = memref.tags if region is None else memref.tags[region]
     if (tags != memref.tag).any():
@@ -109,16 +109,16 @@ def readable(memref: MemRef, op: Operation, region: Region = None) -> Array:
 
 def written(memref: MemRef, region: Region = None) -> None:
     """Note that the elements of `region` have been written through this memref."""
-    mark(memref, memref.tag if type(memref) is Buffer else UNWRITTEN, region)
+    mark(memref, memref.tag if type(memref) is TaggedBuffer else UNWRITTEN, region)
 
 
 def mark(memref: MemRef, tag: int, region: Region = None) -> None:
     """Give the elements of `region` a tag."""
-    if type(memref) is Buffer:
+    if type(memref) is TaggedBuffer:
         memref.tags[... if region is None else region] = tag
 
 
-def _undefined_read(buffer: Buffer, op: Operation, region: Region) -> UserError:
+def _undefined_read(buffer: TaggedBuffer, op: Operation, region: Region) -> UserError:
     scope = buffer.scope
     wrong = np.zeros(buffer.tags.shape, np.bool_)
     chosen = ... if region is None else region
@@ -137,7 +137,7 @@ def _undefined_read(buffer: Buffer, op: Operation, region: Region) -> UserError:
     )
 
 
-def why_undefined(buffer: Buffer, tag: int) -> str:
+def why_undefined(buffer: TaggedBuffer, tag: int) -> str:
     """What is wrong with a byte of `buffer` that has another tag than its own."""
     owners = buffer.scope.owners
     if tag == UNWRITTEN:
@@ -164,15 +164,15 @@ def describe(value: SSAValue | None) -> str:
     return name
 
 
-class Memory:
+class ScopeMemory:
     """The scopes of a machine, and the arena, for one execution of a module."""
 
     def __init__(self, module: ModuleOp):
         self._target: TargetOp | None = find_target(module)
         self._units: dict[str | None, int] = {}
         self._ends: dict[str | None, int] = {}
-        self._scopes: dict[str | None, Scope] = {}
-        self._placed: dict[tuple[mem.BufferOp | mem.RingOp, int], Buffer] = {}
+        self._scopes: dict[str | None, ScopeBytes] = {}
+        self._placed: dict[tuple[mem.BufferOp | mem.RingOp, int], TaggedBuffer] = {}
         self._owners: list[SSAValue | None] = [None]
         for op in module.walk():
             if isinstance(op, mem.BufferOp) and op.byte_offset is not None:
@@ -187,26 +187,25 @@ class Memory:
         self._units[scope] = gcd(self._units.get(scope, 0), size, offset)
         self._ends[scope] = max(self._ends.get(scope, 0), offset + span(type, op))
 
-    def buffer(self, op: mem.BufferOp) -> Buffer | Array:
+    def buffers(
+        self, op: mem.BufferOp | mem.RingOp, type: MemRefType[Attribute], value: SSAValue, offsets: Sequence[int | None]
+    ) -> tuple[MemRef, ...]:
         """
-        A new instance of a buffer, its contents undefined.
+        New instances of a buffer, or of the slots of a ring, at byte offsets or, where those are None, in bytes of
+        their own; their contents are undefined.
 
-        Raises UserError if it leaves its scope, or the machine has no such scope.
+        Raises UserError if one leaves its scope, or the machine has no such scope.
         """
-        if op.byte_offset is None:
-            return self.unplaced(op.type, op.memref, op)
-        return self._instance(self._place(op, op.type, op.memref, op.byte_offset), op.memref)
+        return tuple(
+            self.unplaced(type, value, op)
+            if offset is None
+            else self._instance(self._placed_bytes(op, type, value, offset), value)
+            for offset in offsets
+        )
 
-    def ring(self, op: mem.RingOp) -> tuple[Buffer | Array, ...]:
-        """New instances of all slots of a ring, their contents undefined; raises UserError as `buffer` does."""
-        if op.byte_offset is None:
-            return tuple(self.unplaced(op.slot_type, op.ring, op) for _ in range(op.slot_count))
-        places = [self._place(op, op.slot_type, op.ring, offset) for offset in op.slot_offsets()]
-        return tuple(self._instance(place, op.ring) for place in places)
-
-    def _place(
+    def _placed_bytes(
         self, op: mem.BufferOp | mem.RingOp, type: MemRefType[Attribute], value: SSAValue, offset: int
-    ) -> Buffer:
+    ) -> TaggedBuffer:
         """The bytes of a placed buffer or slot, which all its instances share."""
         if (found := self._placed.get((op, offset))) is not None:
             return found
@@ -221,32 +220,32 @@ class Memory:
         found = self._placed[(op, offset)] = _bytes_of(scope, offset, type, op)
         return found
 
-    def _instance(self, bytes: Buffer, value: SSAValue) -> Buffer:
+    def _instance(self, bytes: TaggedBuffer, value: SSAValue) -> TaggedBuffer:
         tag = len(self._owners)
         self._owners.append(value)
-        return Buffer(bytes.array, bytes.tags, tag, bytes.scope)
+        return TaggedBuffer(bytes.array, bytes.tags, tag, bytes.scope)
 
-    def unplaced(self, type: MemRefType[Attribute], value: SSAValue, op: Operation) -> Buffer | Array:
-        """A buffer that has no place yet, in bytes of its own; tagged if it names a scope."""
+    def unplaced(self, type: MemRefType[Attribute], value: SSAValue, op: Operation) -> TaggedBuffer | Array:
+        """A buffer without an offset, in bytes of its own; tagged if it names a scope."""
         dtype = dtype_of(type.element_type, op)
         name = mem.scope_of(type)
         if name is None:
             return undefined_memref(type, dtype)
         size = span(type, op)
         tags = np.zeros(size // dtype.itemsize, np.int32)
-        scope = Scope(f'scope "{name}"', np.empty(size, np.uint8), dtype.itemsize, tags, self._owners)
+        scope = ScopeBytes(f'scope "{name}"', np.empty(size, np.uint8), dtype.itemsize, tags, self._owners)
         buffer = self._instance(_bytes_of(scope, 0, type, op), value)
         poison(buffer.array)
         return buffer
 
-    def _scope(self, op: Operation, type: MemRefType[Attribute]) -> Scope:
+    def _scope(self, op: Operation, type: MemRefType[Attribute]) -> ScopeBytes:
         name = mem.scope_of(type)
         found = self._scopes.get(name)
         if found is None:
             found = self._scopes[name] = self._new_scope(name, op)
         return found
 
-    def _new_scope(self, name: str | None, op: Operation) -> Scope:
+    def _new_scope(self, name: str | None, op: Operation) -> ScopeBytes:
         size = self._ends[name]
         if name is not None and self._target is not None:
             try:
@@ -256,10 +255,10 @@ class Memory:
         unit = self._units[name]
         title = ARENA if name is None else f'scope "{name}"'
         tags = np.zeros(-(-size // unit), np.int32)
-        return Scope(title, np.zeros(size, np.uint8), unit, tags, self._owners)
+        return ScopeBytes(title, np.zeros(size, np.uint8), unit, tags, self._owners)
 
 
-def _bytes_of(scope: Scope, offset: int, type: MemRefType[Attribute], op: Operation) -> Buffer:
+def _bytes_of(scope: ScopeBytes, offset: int, type: MemRefType[Attribute], op: Operation) -> TaggedBuffer:
     """The bytes of a memref in a scope, before they belong to an instance."""
     dtype = dtype_of(type.element_type, op)
     each, size = dtype.itemsize // scope.unit, span(type, op)
@@ -267,8 +266,8 @@ def _bytes_of(scope: Scope, offset: int, type: MemRefType[Attribute], op: Operat
     tags = scope.tags[offset // scope.unit : (offset + size) // scope.unit].reshape(-1, each)
     shape, strides = type.get_shape(), mem.static_strides(type)
     if strides == ShapedType.strides_for_shape(shape):
-        return Buffer(data.reshape(shape), tags.reshape(*shape, each), UNWRITTEN, scope)
-    return Buffer(data, tags, UNWRITTEN, scope).viewed(shape, strides, 0)
+        return TaggedBuffer(data.reshape(shape), tags.reshape(*shape, each), UNWRITTEN, scope)
+    return TaggedBuffer(data, tags, UNWRITTEN, scope).viewed(shape, strides, 0)
 
 
 def span(type: MemRefType[Attribute], op: Operation) -> int:
@@ -308,7 +307,7 @@ class UndefinedRead(Exception):
 
 def scalar_view(memref: MemRef) -> ScalarView:
     """The scalars of a memref."""
-    if type(memref) is Buffer:
+    if type(memref) is TaggedBuffer:
         return _TaggedView(memref)
     return _plain_view(memref)  # pyright: ignore
 
@@ -336,7 +335,7 @@ class _FloatView:
 class _TaggedView:
     """The elements of a buffer, each access checked against the tags of its bytes."""
 
-    def __init__(self, buffer: Buffer):
+    def __init__(self, buffer: TaggedBuffer):
         self._buffer = buffer
         self._scalars = _plain_view(buffer.array)
 

@@ -97,7 +97,7 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class WindowMove:
     """A `mem.copy` or `accel.dma`: the numbers of its operands, and its window."""
 
     op: WindowedTransfer
@@ -114,13 +114,13 @@ class Transfer:
     """Whether what the window of the source lacks is left out."""
 
     @staticmethod
-    def of(op: WindowedTransfer) -> Transfer:
+    def of(op: WindowedTransfer) -> WindowMove:
         """What is known of a transfer before it runs."""
         number_of = {value: number for number, value in enumerate(op.operands)}
         windows = (*op.source_offsets, *op.dest_offsets)
         static = (*op.static_source_offsets.get_values(), *op.static_dest_offsets.get_values())
         is_dma = isinstance(op, accel.DmaOp)
-        return Transfer(
+        return WindowMove(
             op,
             number_of[op.source],
             number_of[op.dest],

@@ -1,8 +1,8 @@
 """
 Functions as Python source.
 
-A `Writer` turns a `func.func` into the text of one Python function: scalar and control ops inline (see `scalar` and
-`control`), every other op as a call. `Compiled` is the result, with the op of every line, so that a fault in inline
+A `SourceWriter` turns a `func.func` into the text of one Python function: scalar and control ops inline (see `scalar`
+and `control`), every other op as a call. `Compiled` is the result, with the op of every line, so that a fault in inline
 code is located without a check around each op.
 """
 
@@ -43,7 +43,7 @@ class Compiled:
     """Whether it issues commands to units."""
 
 
-class Writer:
+class SourceWriter:
     """Writes one function. `execution` is what calls are given; with a `listener` it is called after each op."""
 
     def __init__(self, execution: Any, ownership: Ownership, listener: Listener | None):
@@ -179,7 +179,7 @@ def compile_function(function: func.FuncOp, execution: Any, listener: Listener |
     block = body_block(function, "interpreted")
     # A Python variable outlives the loop or the branch that sets it; a value does not.
     require_dominance(function)
-    writer = Writer(execution, Ownership(function), listener)
+    writer = SourceWriter(execution, Ownership(function), listener)
     writer.defined(block.args)
     writer.ops(block.ops)
     return writer.finish(function)

@@ -1,8 +1,8 @@
 """
 Values below graph level: what a tensor, a memref and a scalar are while a program runs.
 
-A tensor is an ndarray that is never written to. A memref is an ndarray too, or a `Buffer` (see `scopes`) where its
-bytes are tagged. A scalar is a Python number: a float that its type can hold exactly, an int in the signed range
+A tensor is an ndarray that is never written to. A memref is an ndarray too, or a `TaggedBuffer` (see `scopes`) where
+its bytes are tagged. A scalar is a Python number: a float that its type can hold exactly, an int in the signed range
 of its width, a bool for i1.
 """
 

@@ -50,9 +50,15 @@ class Observation:
 
 def view_of(dram: NDArray[np.uint8], address: int, view: View, dtype: np.dtype[Any]) -> Array:
     """The elements of a view of which the first is at `address`, in place."""
-    start = dram[address:].view(np.uint8)
-    usable = start.size - start.size % dtype.itemsize
-    return as_strided(start[:usable].view(dtype), view.shape, view.strides)
+    return elements_at(dram, address, view.shape, view.strides, dtype)
+
+
+def elements_at(
+    dram: NDArray[np.uint8], address: int, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype[Any]
+) -> Array:
+    """The elements of that shape, with strides in bytes, of which the first is at `address`, in place."""
+    start = dram[address:]
+    return as_strided(start[: start.size - start.size % dtype.itemsize].view(dtype), shape, strides)
 
 
 def observe(module: ModuleOp, encoded: VtaModule, inputs: Sequence[Array], weights: WeightStore) -> Observation:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
 from penstock.runtime.vta.executor import Counts, Executor
 from penstock.runtime.vta.folder import FORMAT, MANIFEST, SCHEMA
+from penstock.runtime.vta.reference import elements_at
 
 Array = NDArray[Any]
 
@@ -102,9 +102,7 @@ def _read(folder: Path, name: str) -> bytes:
 
 def _elements(dram: NDArray[np.uint8], buffer: Mapping[str, Any]) -> Array:
     """A buffer, in place."""
-    dtype = np.dtype(buffer["dtype"])
-    start = dram[buffer["offset"] :]
-    return as_strided(start[: start.size - start.size % dtype.itemsize].view(dtype), buffer["shape"], buffer["strides"])
+    return elements_at(dram, buffer["offset"], buffer["shape"], buffer["strides"], np.dtype(buffer["dtype"]))
 
 
 def _array(raw: bytes, place: Mapping[str, int], described: Mapping[str, Any]) -> Array:

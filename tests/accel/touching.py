@@ -16,7 +16,7 @@ from penstock.passes.analysis.commands.region import Region
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.interpreter.commands import DONE, IssuedCommand, Token, Touch
 from penstock.runtime.interpreter.schedule import Schedule
-from penstock.runtime.interpreter.scopes import Buffer, array_of
+from penstock.runtime.interpreter.scopes import TaggedBuffer, array_of
 from penstock.runtime.interpreter.values import dtype_of
 
 Bytes = frozenset[tuple[str, int, int]]
@@ -81,7 +81,7 @@ def _touched(touch: Touch, arguments: Sequence[Any]) -> set[tuple[str, int, int]
 
 def _home(memref: Any, at: int, arguments: Sequence[Any]) -> tuple[str, int, int]:
     """The space and the storage of a memref, and where it begins."""
-    if isinstance(memref, Buffer):
+    if isinstance(memref, TaggedBuffer):
         data = memref.scope.data
         return memref.scope.title.removeprefix('scope "').removesuffix('"'), 0, data.__array_interface__["data"][0]
     for number, argument in enumerate(arguments):

@@ -31,7 +31,7 @@ from penstock.dialects.graph import accumulator
 from penstock.lowering.graph_to_tensor import accumulation, indexing, kernel
 from penstock.passes.analysis.kernels import partition, rounds_each_step, share_on_machine
 from penstock.passes.toolchain.compiler import find_compiler
-from penstock.runtime.compiler import Program, compile_module, import_program
+from penstock.runtime.compiler import LoadedProgram, compile_module, import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.native import load_native
@@ -349,7 +349,7 @@ def test_a_machine_that_multiplies_f16_does_all_products_and_rounds_once(machine
         assert faults(engine.run(list(model.feeds.values()), {}), model, "f16", names) == {}, backend
 
 
-def lowered(model: Model) -> tuple[Program, list[Array]]:
+def lowered(model: Model) -> tuple[LoadedProgram, list[Array]]:
     """A model at tensor level, without other passes, and what it computes in the order of its loops."""
     program = import_program(model.proto, {}, name="sums")
     run_passes(program.ctx, program.module, read_pipeline("graph-to-tensor"))

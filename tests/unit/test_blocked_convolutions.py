@@ -18,7 +18,7 @@ from penstock.dialects.accel import ExecOp
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.mem import RingOp
 from penstock.passes.analysis.kernels import HOST, partition
-from penstock.runtime.compiler import Program, compile_module
+from penstock.runtime.compiler import LoadedProgram, compile_module
 from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.signature import signature_of
 
@@ -130,10 +130,10 @@ CASES = {
 }
 
 
-def program(case: Convolution) -> Program:
+def program(case: Convolution) -> LoadedProgram:
     ctx: PenstockContext = make_context()
     module = Parser(ctx, case.text).parse_module()
-    return Program(module, ctx, Path("conv.mlir"))
+    return LoadedProgram(module, ctx, Path("conv.mlir"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
-from penstock.runtime.compiler import Program, attach_machine, compile_module, level_of, load_input
+from penstock.runtime.compiler import LoadedProgram, attach_machine, compile_module, level_of, load_input
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
 
@@ -30,7 +30,7 @@ def data() -> tuple[Array, WeightStore, Array]:
     return x, store, np.maximum(x @ w + b, 0)
 
 
-def load(level: str) -> Program:
+def load(level: str) -> LoadedProgram:
     program = load_input(LEVELS / f"{level}.mlir")
     if level in ("loop", "accel"):
         attach_machine(program.module, "gemmini-fp32")

@@ -18,7 +18,7 @@ from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.passes.analysis.kernels import kernels, multiply_accumulates
 from penstock.passes.toolchain.compiler import find_compiler
-from penstock.runtime.compiler import Program, compile_module, import_program
+from penstock.runtime.compiler import LoadedProgram, compile_module, import_program
 from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes
@@ -66,7 +66,7 @@ def reference(model: ModelProto, inputs: dict[str, Array]) -> list[Array]:
 
 def agree(
     op_type: str, operands: Sequence[Any], constant: Sequence[int] = (), opset: int = 19, **attributes: Any
-) -> Program:
+) -> LoadedProgram:
     """
     A node's outputs at every level are onnxruntime's, bit for bit; the operands numbered by `constant` are
     initializers. Returns the imported program.
@@ -93,7 +93,7 @@ def compare(found: Sequence[Array], expected: Sequence[Array]) -> None:
         np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
-def count(program: Program, *classes: type[Any]) -> int:
+def count(program: LoadedProgram, *classes: type[Any]) -> int:
     return sum(isinstance(op, classes) for op in program.module.walk())
 
 

@@ -21,7 +21,7 @@ from xdsl.ir import Attribute, Operation
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.lowering.from_onnx import import_model
-from penstock.runtime.compiler import Program, compile_module, import_program
+from penstock.runtime.compiler import LoadedProgram, compile_module, import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.signature import signature_of
 
@@ -145,7 +145,7 @@ class Case:
         return onnxruntime.InferenceSession(self.model.SerializeToString(), options).run(None, self.feeds)
 
     @property
-    def program(self) -> Program:
+    def program(self) -> LoadedProgram:
         return import_program(self.model, {"N": 3} if isinstance(self.batch, str) else {}, name="recurrent")
 
     def run(self, level: str = "graph") -> list[Array]:

@@ -21,7 +21,7 @@ from penstock.passes.graph.quantization.quantizer import REMARK
 from penstock.passes.graph.quantization.ranges import ranges_text, read_ranges
 from penstock.passes.graph.quantization.scales import affine_scale, power_of_two_scale, symmetric_scale, weight_exponent
 from penstock.passes.graph.quantize import Scheme
-from penstock.runtime.compiler import Program, import_program, load_input
+from penstock.runtime.compiler import LoadedProgram, import_program, load_input
 from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 from penstock.runtime.quantization import calibrate
@@ -114,12 +114,12 @@ def test_values_of_one_name_are_numbered_in_the_order_of_the_graph() -> None:
     assert list(found) == ["x", "n", "n#1", "c", "graph.exp#3"]
 
 
-def parsed(text: str) -> Program:
+def parsed(text: str) -> LoadedProgram:
     from penstock.dialects.context import make_context
     from penstock.lowering.from_text import SourceText, parse_text
 
     ctx = make_context()
-    return Program(parse_text(ctx, SourceText("test.mlir", text)).module, ctx, Path("test.mlir"))
+    return LoadedProgram(parse_text(ctx, SourceText("test.mlir", text)).module, ctx, Path("test.mlir"))
 
 
 @pytest.mark.parametrize("method", ["percentile", "mse"])

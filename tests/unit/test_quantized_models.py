@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import i8
 
 from penstock.dialects import graph
 from penstock.dialects.graph import tensor_of
-from penstock.runtime.compiler import Program, compile_module, load_input
+from penstock.runtime.compiler import LoadedProgram, compile_module, load_input
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes
@@ -86,7 +86,7 @@ class Reader(CalibrationDataReader):
 IMAGES = [np.random.default_rng(seed).standard_normal((1, 3, 8, 8)).astype(np.float32) for seed in range(12)]
 
 
-def fused(program: Program, x: Array) -> Array:
+def fused(program: LoadedProgram, x: Array) -> Array:
     return run_graph(program.module, [x], program.ctx.weights)[0]
 
 

@@ -21,7 +21,14 @@ from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.passes.analysis.commands import loop_domain
 from penstock.passes.analysis.commands.traffic import Traffic, compulsory_bytes, executions, traffic
-from penstock.runtime.compiler import Program, attach_machine, compile_module, import_program, load_input, pipeline
+from penstock.runtime.compiler import (
+    LoadedProgram,
+    attach_machine,
+    compile_module,
+    import_program,
+    load_input,
+    pipeline,
+)
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.signature import signature_of
@@ -42,7 +49,7 @@ def light_networks() -> Any:
     return module
 
 
-def counted(program: Program) -> Counters:
+def counted(program: LoadedProgram) -> Counters:
     counters = Counters()
     inputs = [np.zeros(spec.shape, spec.dtype) for spec in signature_of(program.module).inputs]
     run_module(program.module, inputs, program.ctx.weights, counters=counters)
@@ -62,14 +69,14 @@ def assert_equal(static: Traffic, counters: Counters) -> None:
     assert static.bytes_on_chip == sum(count.bytes_on_chip for count in counters.dma.values())
 
 
-def lowered(text: str, machine: str = "gemmini-fp32", **options: str) -> Program:
+def lowered(text: str, machine: str = "gemmini-fp32", **options: str) -> LoadedProgram:
     """A graph at accel level, with options for some of the passes."""
     ctx = make_context()
     module = Parser(ctx, text).parse_module()
     attach_machine(module, machine)
     specs = [options.get(spec, spec) for spec in pipeline("accel", machine)]
     run_passes(ctx, module, read_pipeline(",".join(specs)))
-    return Program(module, ctx, Path("text.mlir"))
+    return LoadedProgram(module, ctx, Path("text.mlir"))
 
 
 # against the interpreter
@@ -147,7 +154,9 @@ def test_a_matrix_product_in_tiles_that_do_not_divide_is_counted_to_the_byte(til
 # kernels by hand
 
 
-def by_hand(body: str, calls: str = "func.call @k(%x, %y) : (memref<10x12xf32>, memref<10x12xf32>) -> ()") -> Program:
+def by_hand(
+    body: str, calls: str = "func.call @k(%x, %y) : (memref<10x12xf32>, memref<10x12xf32>) -> ()"
+) -> LoadedProgram:
     text = f"""
       {MACHINE}
       func.func private @k(%x: memref<10x12xf32>, %y: memref<10x12xf32>) attributes {{device = @gemmini_fp32}} {{
@@ -173,7 +182,7 @@ def by_hand(body: str, calls: str = "func.call @k(%x, %y) : (memref<10x12xf32>, 
         func.return
       }}
     """
-    return Program(Parser(CONTEXT, text).parse_module(), CONTEXT, Path("by_hand.mlir"))
+    return LoadedProgram(Parser(CONTEXT, text).parse_module(), CONTEXT, Path("by_hand.mlir"))
 
 
 def loops(*bounds: str, inside: str) -> str:

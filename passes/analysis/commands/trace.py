@@ -37,7 +37,7 @@ from penstock.passes.analysis.kernels import ENTRY, device_of, machine_of
 from penstock.runtime.interpreter import Evaluator, issues_of
 from penstock.runtime.interpreter.counters import moved_bytes
 from penstock.runtime.interpreter.ownership import Ownership
-from penstock.runtime.interpreter.source import Writer
+from penstock.runtime.interpreter.source import SourceWriter
 
 Iterations = Callable[[scf.ForOp, int], Iterable[int]]
 """From a loop and its trip count to the iterations that are run."""
@@ -561,7 +561,7 @@ def _view(value: SSAValue, address: int, op: Operation) -> View | None:
     return View(scope_of(type) or DRAM, storage, start, type.get_shape(), strides_of(value, op), element_bytes(type))
 
 
-class _Tracer(Writer):
+class _Tracer(SourceWriter):
     """Writes the Python function that issues the commands of a kernel."""
 
     def __init__(self, recorder: Recorder, target: TargetOp, function: func.FuncOp, iterations: Iterations | None):

@@ -23,7 +23,7 @@ from penstock.dialects.machine import DRAM, IMMEDIATE, TargetOp
 from penstock.dialects.mem import element_bytes, scope_of
 from penstock.passes.analysis.commands.loop_domain import Span, iteration_domain, sum_over_loops
 from penstock.passes.analysis.kernels import ENTRY, machine_of
-from penstock.runtime.interpreter.domain import Access
+from penstock.runtime.interpreter.domain import OperandAccess
 from penstock.runtime.interpreter.loop import region_of
 
 
@@ -152,11 +152,11 @@ def _touched_bytes(op: ExecOp, number: int) -> int:
     """The bytes of the elements of an operand that one command touches."""
     type = op.buffers[number].type
     assert isa(type, MemRefType)
-    access = Access.of(op.maps.data[number].data)
+    access = OperandAccess.of(op.maps.data[number].data)
     return touched_elements(access, op.extents.get_values(), type.get_shape()) * element_bytes(type)
 
 
-def touched_elements(access: Access, extents: Sequence[int], shape: Sequence[int]) -> int:
+def touched_elements(access: OperandAccess, extents: Sequence[int], shape: Sequence[int]) -> int:
     """How many elements of an operand of this shape a command of these extents touches."""
     region = region_of(access, extents, shape)
     if region is None:

@@ -20,7 +20,7 @@ from penstock.dialects.machine import IMMEDIATE, TargetOp
 from penstock.dialects.mem import CopyOp
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, RootBox, is_memory
 from penstock.passes.analysis.memory.graph import CONTROL
-from penstock.runtime.interpreter.domain import Access
+from penstock.runtime.interpreter.domain import OperandAccess
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class MemoryEffects:
 def _covers(index_map: AffineMap, extents: Sequence[int], operand: SSAValue) -> bool:
     """Whether a map over a domain reaches every element of an operand."""
     assert isa(operand.type, MemRefType)
-    box = Access.of(index_map).box(extents)
+    box = OperandAccess.of(index_map).box(extents)
     return box is not None and all(
         len(range(*part.indices(size))) == size for part, size in zip(box, operand.type.get_shape(), strict=True)
     )

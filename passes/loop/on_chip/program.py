@@ -28,7 +28,7 @@ from penstock.passes.analysis.commands.traffic import executions, touched_elemen
 from penstock.passes.analysis.kernels import ENTRY, machine_kernels
 from penstock.passes.analysis.memory.storage import VIEWS, reads_and_writes, storage_of, uses_through
 from penstock.passes.loop.tensorize import prove
-from penstock.runtime.interpreter.domain import Access
+from penstock.runtime.interpreter.domain import OperandAccess
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ def _of_generic(op: GenericOp, target: TargetOp) -> Iterator[Crossing]:
     for number, value in enumerate(op.operands):
         if not isa(value.type, MemRefType) or not _is_off_chip(value):
             continue
-        access = Access.of(op.indexing_maps.data[number].data)
+        access = OperandAccess.of(op.indexing_maps.data[number].data)
         touched = sum(count * touched_elements(access, extents, value.type.get_shape()) for count, extents in pieces)
         size = times * touched * element_bytes(value.type)
         written = number >= len(op.inputs)

@@ -23,34 +23,25 @@ def power(a: Array, b: Array) -> Array:
     return bits.power(a, b) if a.dtype.kind in "iu" else np.power(a, b)
 
 
+_NUMPY_FUNCTIONS = (
+    "abs", "add", "bitwise_and", "bitwise_or", "bitwise_xor", "ceil", "cos", "cosh", "equal", "exp", "expm1", "floor",
+    "greater", "less", "log", "log1p", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "where",
+)  # fmt: skip
+"""The functions whose names are NumPy's."""
+
 FUNCTIONS: dict[str, Any] = {
-    "abs": np.abs,
+    **{name: getattr(np, name) for name in _NUMPY_FUNCTIONS},
     "acos": np.arccos,
     "acosh": np.arccosh,
-    "add": np.add,
     "and": np.logical_and,
     "asin": np.arcsin,
     "asinh": np.arcsinh,
     "atan": np.arctan,
     "atanh": np.arctanh,
-    "bitwise_and": np.bitwise_and,
-    "bitwise_or": np.bitwise_or,
-    "bitwise_xor": np.bitwise_xor,
-    "ceil": np.ceil,
-    "cos": np.cos,
-    "cosh": np.cosh,
     "div": divide,
-    "equal": np.equal,
     "erf": bits.erf,
-    "exp": np.exp,
-    "expm1": np.expm1,
-    "floor": np.floor,
-    "greater": np.greater,
     "greater_or_equal": np.greater_equal,
     "identity": np.asarray,
-    "less": np.less,
-    "log": np.log,
-    "log1p": np.log1p,
     "max": np.maximum,
     "min": np.minimum,
     "mod": np.fmod,
@@ -61,15 +52,9 @@ FUNCTIONS: dict[str, Any] = {
     "round": np.rint,
     "shift_left": bits.shift_left,
     "shift_right": bits.shift_right,
-    "sign": np.sign,
-    "sin": np.sin,
-    "sinh": np.sinh,
-    "sqrt": np.sqrt,
     "sub": np.subtract,
-    "tan": np.tan,
-    "tanh": np.tanh,
-    "where": np.where,
 }
+"""Name of a function in a formula -> what computes it."""
 
 
 class _NumpyArithmetic:

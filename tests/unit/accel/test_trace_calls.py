@@ -16,7 +16,7 @@ from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.commands.trace import trace_calls
 from penstock.passes.analysis.commands.traffic import traffic
 from penstock.passes.analysis.kernels import machine_of
-from penstock.runtime.compiler import Program as Compiled
+from penstock.runtime.compiler import LoadedProgram as Compiled
 from penstock.runtime.compiler import compile_module, load_input
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.signature import signature_of
