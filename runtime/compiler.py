@@ -7,7 +7,7 @@ other, and `",".join(pipeline("loop", "gemmini-fp32"))` is this one for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.from_text import ParsedText, parse_text, place_in, read_text
 from penstock.passes.graph.bind_dims import bind_dims, symbolic_dims
 from penstock.runtime.levels import LEVELS, level_of
-from penstock.runtime.pass_manager import Observer, PassTimer, read_pipeline, run_passes, verify
+from penstock.runtime.pass_manager import Observer, PassTimer, Progress, read_pipeline, run_passes, verify
 from penstock.runtime.proofs import prove
 from penstock.runtime.weights import open_weights
 
@@ -242,31 +242,12 @@ def import_program(
     return LoadedProgram(module, ctx, model if isinstance(model, Path) else Path(name or "model.onnx"))
 
 
-Progress = Callable[[int, int, ModulePass], None]
-"""Called before each pass with its number from 0, the number of passes, and the pass."""
-
-
-@dataclass
-class _Announcer:
-    """Tells the caller of `compile_module` which pass comes next."""
-
-    total: int
-    progress: Progress
-    _done: int = 0
-
-    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
-        self.progress(self._done, self.total, module_pass)
-
-    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
-        self._done += 1
-
-
 def compile_module(
     module: ModuleOp,
     ctx: PenstockContext,
     machine: str | None = None,
     until: str = "accel",
-    callback: Progress | None = None,
+    progress: Progress | None = None,
     *,
     parsed: ParsedText | None = None,
     observers: Sequence[Observer] = (),
@@ -285,6 +266,5 @@ def compile_module(
         verify(module, parsed)
         prove(module)
     timer = PassTimer()
-    announcers = [_Announcer(len(passes), callback)] if callback else []
-    run_passes(ctx, module, passes, observers=[*announcers, *observers, timer], parsed=parsed)
+    run_passes(ctx, module, passes, observers=[*observers, timer], progress=progress, parsed=parsed)
     return timer.seconds

@@ -18,8 +18,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, nearest_or_all
-from penstock.runtime.compiler import LoadedProgram, Progress, compile_module, require_bound
+from penstock.runtime.compiler import LoadedProgram, compile_module, require_bound
 from penstock.runtime.memory import interpreter_need, native_need, require_memory
+from penstock.runtime.pass_manager import Progress
 from penstock.runtime.proofs import prove
 from penstock.runtime.signature import Signature, signature_of
 

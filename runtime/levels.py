@@ -8,8 +8,7 @@ lowering works at the level that it leaves. Passes of neither kind, such as `cse
 from __future__ import annotations
 
 import re
-import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from xdsl.dialects.builtin import MemRefType, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
@@ -95,42 +94,30 @@ def _has_type(op: Operation, kind: type[TensorType[Attribute] | MemRefType[Attri
     return any(isinstance(type, kind) for type in types)
 
 
-def wrong_level(module_pass: ModulePass, level: str, found: str) -> UserError:
-    """The error for a pass that cannot work on a program at the level `found`."""
-    notes = []
-    if LEVELS.index(found) < LEVELS.index(level):
-        lowerings = [f"{LEVELS[n]}-to-{LEVELS[n + 1]}" for n in range(LEVELS.index(found), LEVELS.index(level))]
-        notes = [f"lower it first: {', then '.join(lowerings)}"]
-    return UserError(_message(module_pass, level, found, "requires the"), notes=notes)
+@dataclass(frozen=True)
+class LevelMismatch:
+    """A pass that finds nothing of its level in a program."""
+
+    module_pass: ModulePass
+    level: str
+    found: str
+    """The level of the program."""
+
+    def message(self, verb: str) -> str:
+        name = self.module_pass.name
+        return f'the pass "{name}" {verb} {self.level} level, and the program is at the {self.found} level'
+
+    def error(self) -> UserError:
+        """The error where the pass cannot work on such a program."""
+        first, last = LEVELS.index(self.found), LEVELS.index(self.level)
+        lowerings = [f"{LEVELS[n]}-to-{LEVELS[n + 1]}" for n in range(first, last)]
+        notes = [f"lower it first: {', then '.join(lowerings)}"] if lowerings else []
+        return UserError(self.message("requires the"), notes=notes)
 
 
-def _message(module_pass: ModulePass, level: str, found: str, verb: str) -> str:
-    return f'the pass "{module_pass.name}" {verb} {level} level, and the program is at the {found} level'
-
-
-@dataclass
-class LevelWatch:
-    """
-    An observer of pipelines that a person wrote: a pass that finds nothing of its level is remarked on stderr.
-
-    Raises UserError where it changes the program all the same: it took it for what it is not.
-    """
-
-    _absent: tuple[str, str, ModuleOp] | None = field(default=None, init=False)
-    """Before a pass that finds nothing: its level, that of the program, and the program."""
-
-    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
-        level = level_of_pass(module_pass)
-        self._absent = None
-        if level is not None and is_elsewhere(module, level):
-            self._absent = level, level_of(module), module.clone()
-
-    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
-        if self._absent is None:
-            return
-        level, found, before = self._absent
-        self._absent = None
-        if not module.is_structurally_equivalent(before):
-            raise wrong_level(module_pass, level, found)
-        where = _message(module_pass, level, found, "works at the")
-        print(f"remark: {where}: it finds nothing to do", file=sys.stderr)
+def mismatched_level(module_pass: ModulePass, module: ModuleOp) -> LevelMismatch | None:
+    """The mismatch of a pass and a program that is all at other levels; None where there is something for the pass."""
+    level = level_of_pass(module_pass)
+    if level is None or not is_elsewhere(module, level):
+        return None
+    return LevelMismatch(module_pass, level, level_of(module))

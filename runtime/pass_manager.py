@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from penstock.dialects.plugins import factories
 from penstock.dialects.verification import find_invalid
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, place_in
-from penstock.runtime.levels import is_elsewhere, level_of, level_of_pass, wrong_level
+from penstock.runtime.levels import mismatched_level
 
 PIPELINE_NAME = "pass-pipeline"
 """The file name under which places in a pipeline's text are reported."""
@@ -41,6 +42,10 @@ class Observer(Protocol):
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None: ...
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None: ...
+
+
+Progress = Callable[[int, int, ModulePass], None]
+"""Called before each pass with its number from 0, the number of passes, and the pass."""
 
 
 @dataclass
@@ -107,11 +112,16 @@ def run_passes(
     passes: Sequence[ModulePass],
     *,
     observers: Sequence[Observer] = (),
+    progress: Progress | None = None,
     verify_each: bool = True,
+    remark_levels: bool = False,
     parsed: ParsedText | None = None,
 ) -> None:
     """
     Run `passes` on `module`, which is verified before the first and after each of them.
+
+    With `remark_levels`, for pipelines that a person wrote, a pass that finds nothing of its level is remarked on
+    stderr, and one that changes the program all the same is refused: it took it for what it is not.
 
     Raises UserError for what is the fault of the input, PassFault for a pass that crashes or breaks the IR.
     """
@@ -119,9 +129,11 @@ def run_passes(
     if verify_each:
         verify(module, parsed, verifier)
     for index, module_pass in enumerate(passes):
+        if progress is not None:
+            progress(index, len(passes), module_pass)
         for observer in observers:
             observer.before(module_pass, module)
-        _apply(ctx, module, module_pass, passes[: index + 1])
+        _apply(ctx, module, module_pass, passes[: index + 1], remark_levels)
         if verify_each and (found := find_invalid(module, verifier)) is not None:
             op, message, _ = found
             place = place_in(None, op)
@@ -133,12 +145,12 @@ def run_passes(
             observer.after(module_pass, module)
 
 
-def _apply(ctx: Context, module: ModuleOp, module_pass: ModulePass, done: Sequence[ModulePass]) -> None:
-    level = level_of_pass(module_pass)
+def _apply(
+    ctx: Context, module: ModuleOp, module_pass: ModulePass, done: Sequence[ModulePass], remark_levels: bool
+) -> None:
     # Asked before: a pass that works on what it does not know may leave anything.
-    mismatch = None
-    if level is not None and is_elsewhere(module, level):
-        mismatch = wrong_level(module_pass, level, level_of(module))
+    mismatch = mismatched_level(module_pass, module)
+    before = module.clone() if mismatch is not None and remark_levels else None
     try:
         module_pass.apply(ctx, module)
     except UserError as error:
@@ -151,8 +163,12 @@ def _apply(ctx: Context, module: ModuleOp, module_pass: ModulePass, done: Sequen
         raise UserError(str(error), notes=[f'the pass "{module_pass.name}" gave up here']) from error
     except Exception as error:
         if mismatch is not None:
-            raise mismatch from error
+            raise mismatch.error() from error
         raise PassFault(done, f'the pass "{module_pass.name}" crashed') from error
+    if before is not None and mismatch is not None:
+        if not module.is_structurally_equivalent(before):
+            raise mismatch.error()
+        print(f"remark: {mismatch.message('works at the')}: it finds nothing to do", file=sys.stderr)
 
 
 def _specs(text: str) -> Iterator[ArgSpec]:

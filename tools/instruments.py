@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.targets.mlir import MLIRTarget
 
 from penstock.lowering.to_text import module_text
-from penstock.runtime.compiler import Progress
+from penstock.runtime.pass_manager import Progress
 
 ALL = "*"
 """In a set of pass names: every pass."""

@@ -228,10 +228,7 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> None:
         return
     passes = tuple(takewhile(lambda each: each.name != _PLANS, passes))
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
-        for number, each in enumerate(passes):
-            if progress is not None:
-                progress(number, len(passes), each)
-            run_passes(program.ctx, program.module, [each], parsed=program.parsed)
+        run_passes(program.ctx, program.module, passes, progress=progress, parsed=program.parsed)
 
 
 def _chosen(args: argparse.Namespace, path: Path, found: Sequence[MemoryProblem]) -> list[MemoryProblem]:

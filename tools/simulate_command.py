@@ -76,7 +76,6 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> Workloads:
     """Lower a program to the accelerator level, and note what its kernels compute on the way."""
     from penstock.dialects.machine import find_target
     from penstock.runtime.compiler import attach_machine, compile_module
-    from penstock.runtime.levels import LevelWatch
     from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
     from penstock.runtime.proofs import prove
     from penstock.runtime.simulator.workloads import Workloads
@@ -109,7 +108,9 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> Workloads:
     if args.passes is not None:
         if not args.no_verify:
             prove(program.module)
-        run_passes(program.ctx, program.module, passes, observers=[LevelWatch(), workloads], parsed=program.parsed)
+        run_passes(
+            program.ctx, program.module, passes, observers=[workloads], remark_levels=True, parsed=program.parsed
+        )
         if program.level in ("graph", "tensor"):
             message = f"these passes leave the program at the {program.level} level"
             raise UserError(message, loc=str(program.path), notes=["commands are at the accel level"], status=USAGE)

@@ -15,7 +15,7 @@ from xdsl.passes import ModulePass
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.runtime.compiler import attach_machine
-from penstock.runtime.levels import LEVELS, LevelWatch, has_level, level_of, level_of_pass
+from penstock.runtime.levels import LEVELS, has_level, level_of, level_of_pass
 from penstock.runtime.pass_manager import load_pass, read_pipeline, run_passes
 from penstock.tools.universe import PASSES
 
@@ -70,7 +70,7 @@ def test_a_pass_from_outside_says_its_level(
     stages: Mapping[str, tuple[Context, ModuleOp]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for stage, (ctx, module) in stages.items():
-        run_passes(ctx, module.clone(), [Foreign()], observers=[LevelWatch()])
+        run_passes(ctx, module.clone(), [Foreign()], remark_levels=True)
         levels = f"works at the accel level, and the program is at the {level_of(module)} level"
         expected = f'remark: the pass "foreign" {levels}: it finds nothing to do\n' if stage != "accel" else ""
         assert capsys.readouterr().err == expected
@@ -92,7 +92,7 @@ def test_every_pass_meets_every_level(
             module = stage.clone()
             said = ""
             try:
-                run_passes(ctx, module, [module_pass], observers=[LevelWatch()])
+                run_passes(ctx, module, [module_pass], remark_levels=True)
             except UserError as error:
                 said = error.message
                 refusals += 1
@@ -115,7 +115,7 @@ def test_a_pass_that_takes_a_program_for_what_it_is_not_is_refused(
 ) -> None:
     ctx, module = stages[stage]
     with pytest.raises(UserError, match=r"requires the .* level, and the program is at the tensor level") as refusal:
-        run_passes(ctx, module.clone(), read_pipeline(pipeline), observers=[LevelWatch()])
+        run_passes(ctx, module.clone(), read_pipeline(pipeline), remark_levels=True)
     assert refusal.value.notes[0].startswith("lower it first: tensor-to-loop")
 
 
@@ -128,6 +128,6 @@ def test_what_has_no_level_goes_through_every_lowering_without_a_remark(
         f"func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {{\n{constant}\nfunc.return {value} : tensor<2xf32>\n}}"
     )
     module = Parser(ctx, text).parse_module()
-    run_passes(ctx, module, read_pipeline("graph-to-tensor,tensor-to-loop,mem-plan"), observers=[LevelWatch()])
+    run_passes(ctx, module, read_pipeline("graph-to-tensor,tensor-to-loop,mem-plan"), remark_levels=True)
     assert level_of(module) == "loop"
     assert capsys.readouterr().err == ""
