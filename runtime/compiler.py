@@ -126,7 +126,7 @@ def default_passes(module: ModuleOp, until: str, machine: str | None) -> tuple[M
 
 def attach_machine(module: ModuleOp, machine: str) -> None:
     """
-    Put a machine, by name or by the path of its file, in front of a module that has none.
+    Put a machine, by name or by the path of its file, at the start of a module that has none.
 
     Raises UserError for an unknown machine and for a module that is made for another one.
     """
@@ -146,7 +146,7 @@ class LoadedProgram:
     ctx: PenstockContext
     path: Path
     parsed: ParsedText | None = None
-    """For text: where its operations stand."""
+    """For text: the locations of its operations."""
     weights_opened: frozenset[str] = frozenset()
     """For text: the names of the weights in its file."""
 
@@ -192,12 +192,12 @@ def bind_program(program: LoadedProgram, dims: Mapping[str, int]) -> None:
     try:
         bind_dims(program.module, dims, lambda op: place_in(program.parsed, op))
     except UserError as error:
-        # A fault of an op has the op's place; the others are of the whole program.
+        # A fault of an op has the op's location; the others are of the whole program.
         raise UserError(error.message, loc=error.loc or str(program.path), notes=error.notes) from None
 
 
 def open_dims(module: ModuleOp) -> dict[str, list[str]]:
-    """The names of the dimensions that are not bound at graph level, each with the places where it stands."""
+    """The names of the dimensions that are not bound at graph level, each with where it is."""
     found: dict[str, list[str]] = {}
     if level_of(module) != "graph":
         return found
@@ -228,7 +228,7 @@ def import_program(
     model: Path | ModelProto, dims: Mapping[str, int], *, name: str | None = None, allow_nan: bool = False
 ) -> LoadedProgram:
     """
-    Import an ONNX model, from a file or already loaded; `name` stands for the file of a loaded one in messages.
+    Import an ONNX model, from a file or already loaded; `name` is the file of a loaded one in messages.
     Symbolic dimensions that `dims` does not bind stay.
 
     Raises UserError for what is no model, with status 3 for one with operators that are not supported.

@@ -97,7 +97,7 @@ def pipeline_text(passes: Sequence[ModulePass]) -> str:
 
 def verify(module: ModuleOp, parsed: ParsedText | None = None, verifier: Verifier | None = None) -> None:
     """
-    Verify a module by xDSL's rules and ours; the UserError that it raises names the offending operation's place.
+    Verify a module by xDSL's rules and ours; the UserError that it raises names the offending operation's location.
 
     A `verifier` that has seen a module like it is quicker than a new one.
     """

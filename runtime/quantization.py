@@ -215,7 +215,7 @@ def _runs_of(signature: Signature, part: Any) -> list[Sample]:
 
 
 def _split(name: str, array: Array, shape: tuple[int, ...]) -> list[Array]:
-    """The runs in an array: along a dimension in front, or in batches along the first."""
+    """The runs in an array: along a leading dimension, or in batches along the first."""
     if array.ndim == len(shape) + 1:
         return list(array)
     if array.ndim != len(shape) or not shape or array.shape[1:] != shape[1:]:

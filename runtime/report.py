@@ -113,7 +113,7 @@ class Transfers:
 
 @dataclass(frozen=True)
 class CompileReport:
-    """The figures of one compilation; None stands for what the level that was reached does not decide."""
+    """The figures of one compilation; None for what the level that was reached does not decide."""
 
     machine: str | None
     """The name of the machine; None for the host."""
@@ -223,7 +223,7 @@ def report_on(
     target = machine_of(module)
     placements = partition(module) if below_graph else []
     host = [placement for placement in placements if placement.device == HOST]
-    # A remark is about an operation, and what counts is the reason behind its name.
+    # A remark is about an operation, and what counts is the reason after its name.
     reasons = Counter[str]()
     for placement in host:
         reasons[_NAME.sub("", placement.remark)] += placement.calls
@@ -271,7 +271,7 @@ def _graph_kernels(module: ModuleOp) -> int:
 
 
 def _fullest(plans: Sequence[ScopePlan], scopes: Sequence[str]) -> list[ScopeUse]:
-    """For each of the scopes the plan with the highest peak, in their order; that of the arena behind them."""
+    """For each of the scopes the plan with the highest peak, in their order; that of the arena last."""
     fullest: dict[str, ScopePlan] = {}
     for plan in plans:
         known = fullest.get(plan.scope)

@@ -54,7 +54,7 @@ def snippet(place: str, texts: Mapping[str, str] | None = None) -> str:
     if not 1 <= line <= len(lines):
         return ""
     shown = lines[line - 1]
-    # A tab before the caret must stay a tab, or the caret stands elsewhere.
+    # A tab before the caret must stay a tab, or the caret is elsewhere.
     indent = "".join("\t" if letter == "\t" else " " for letter in shown[: column - 1])
     return f"{shown}\n{indent}^"
 

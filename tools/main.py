@@ -17,7 +17,7 @@ COMMANDS = {
     "run": "run a model, IR or a plan on tensors in files",
     "check": "run a program around every pass and compare",
     "quantize": "turn a model into one on 8-bit integers",
-    "plan": "find places for buffers in a memory",
+    "plan": "find offsets for buffers in a memory",
     "simulate": "count the cycles of a program on a machine",
     "machines": "list, show or validate machines",
 }

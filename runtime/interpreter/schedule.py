@@ -14,7 +14,7 @@ Legal orders are many, and an `Order` says which is taken:
   runs ahead of a token that is missing is ahead here.
 - "alap": as late as possible. Nothing happens before the host, or what the host waits for, needs it. What is late
   because a token is missing is late here.
-- a number draws one interleaving: units run ahead or lag behind, transfers take long or short, and a command's start
+- a number draws one interleaving: units run ahead or are late, transfers take long or short, and a command's start
   and end lie apart.
 
 In all but program order, races (see `races`) are errors, whether they have shown in this order or not; what a command

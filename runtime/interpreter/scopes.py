@@ -41,7 +41,7 @@ Region = Box | Array | None
 
 @dataclass
 class ScopeBytes:
-    """The bytes of a scope and their tags, of which one stands for `unit` bytes."""
+    """The bytes of a scope and their tags, of which one is for `unit` bytes."""
 
     title: str
     data: Array

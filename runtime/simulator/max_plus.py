@@ -141,7 +141,7 @@ class _Equations:
         for barrier in sorted(barriers):
             passed = self.variable()
             self.terms[passed] += [(self.end[number], 0) for number in range(done, barrier)]
-            # What is behind the next barrier is after this one, because that one is.
+            # What is beyond the next barrier is after this one, because that one is.
             done = barrier
             for number in range(barrier, commands):
                 self.terms[self.start[number]].append((passed, 0))

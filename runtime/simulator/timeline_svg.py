@@ -1,7 +1,7 @@
 """
 A run as a picture in SVG: time from left to right, a row for each unit and each bus.
 
-The colour of a place says what the unit does there for most of the time that a pixel stands for, so that a picture of
+The colour of a pixel says what the unit does there for most of the time that the pixel covers, so that a picture of
 a million commands is no larger than one of a hundred. The text is the same for the same run.
 """
 

@@ -41,11 +41,11 @@ class Workload:
     inputs: tuple[int, int]
     """The arguments that are multiplied."""
     sizes: tuple[int, ...]
-    """The bytes of each argument, and behind them those of each result."""
+    """The bytes of each argument, then those of each result."""
 
     def off_chip(self, spaces: Sequence[str]) -> ContractionKernel | None:
         """
-        The contraction where arguments and results are in these places. What stays in a scope moves no bytes; None if
+        The contraction where arguments and results are in these scopes. What stays in a scope moves no bytes; None if
         that is one of the factors or the product, because then its room is not a matter of tiling.
         """
         here = [space == DRAM for space in spaces]
@@ -75,7 +75,7 @@ class Workloads:
                 self.found[kernel.sym_name.data] = workload
 
     def of(self, kernel: str, spaces: Sequence[str]) -> ContractionKernel | None:
-        """The contraction of a kernel whose arguments are in these places, or of the kernel that it was made of."""
+        """The contraction of a kernel whose arguments are in these scopes, or of the kernel that it was made of."""
         made = _ON_CHIP.fullmatch(kernel)
         workload = self.found.get(kernel) or (self.found.get(made[1]) if made else None)
         return workload.off_chip(spaces) if workload is not None else None

@@ -79,13 +79,13 @@ class Memories:
             values = raw.view(target.data.dtype).reshape(load.y_size, load.x_size, *target.data.shape[1:])
         box = np.zeros((rows, width, *target.data.shape[1:]), target.data.dtype)
         box[load.y_pad_0 : load.y_pad_0 + load.y_size, load.x_pad_0 : load.x_pad_0 + load.x_size] = values
-        place = slice(load.sram_base, end)
-        target.write(place, box.reshape(rows * width, *target.data.shape[1:]))
+        entries = slice(load.sram_base, end)
+        target.write(entries, box.reshape(rows * width, *target.data.shape[1:]))
         if target is self.acc:
-            self.narrowed[place] = False
+            self.narrowed[entries] = False
 
     def store(self, store: Store) -> None:
-        """Empty rows of accumulators; raises UserError for one whose low bytes GEMM and ALU have not left behind."""
+        """Empty rows of accumulators; raises UserError for one whose low bytes GEMM and ALU have not computed."""
         if store.memory is not MemoryType.OUT:
             raise UserError(f"STORE empties OUT, not {store.memory.name}")
         count = store.y_size * store.x_size

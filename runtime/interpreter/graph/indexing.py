@@ -1,4 +1,4 @@
-"""Operators that read or write elements at places that other operands name."""
+"""Operators that read or write elements at indices that other operands name."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def top_k(op: TopKOp, operands: Sequence[Array]) -> Array:
     (x,) = operands
     axis = op.axis.value.data
     if op.largest:
-        # Sorting from the back and turning round keeps the order of equal elements.
+        # Sorting from the back and reversing keeps the order of equal elements.
         order = np.flip(x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
     else:
         order = np.argsort(x, axis=axis, kind="stable")

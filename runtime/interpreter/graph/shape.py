@@ -76,7 +76,7 @@ def slice_(op: SliceOp, operands: Sequence[Array]) -> Array:
 
 @implements(LayoutTransformOp)
 def layout_transform(op: LayoutTransformOp, operands: Sequence[Array]) -> Array:
-    """Zeros after what blocks hang over, and without them where the result has none."""
+    """With zeros as padding of incomplete blocks, and without them where the result has none."""
     (x,) = operands
     shape = op.result_type.get_shape()
     source, target = layout_of_rank(op.source.data, x.ndim), layout_of_rank(op.target.data, len(shape))
