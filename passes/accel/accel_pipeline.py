@@ -65,8 +65,8 @@ class AccelPipelinePass(ModulePass):
       %end = arith.constant 64 : index
       %c_ring = mem.ring 2 at 0 : !mem.ring<memref<4x4xf32, "acc">>
       %1, %2 = scf.for %i = %zero to %end step %tile iter_args(%3 = %0, %4 = %0) -> (!accel.token, !accel.token) {
-        %round = arith.divui %i, %tile : index
-        %c = mem.slot %c_ring[%round] : !mem.ring<memref<4x4xf32, "acc">>
+        %iteration = arith.divui %i, %tile : index
+        %c = mem.slot %c_ring[%iteration] : !mem.ring<memref<4x4xf32, "acc">>
         %5 = accel.dma %x[%i, 0] to %c on "mvin" after(%3) : memref<64x4xf32> to memref<4x4xf32, "acc">
         %6 = accel.dma %c to %y[%i, 0] on "mvout" after(%5) : memref<4x4xf32, "acc"> to memref<64x4xf32>
         scf.yield %4, %6 : !accel.token, !accel.token

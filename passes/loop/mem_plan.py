@@ -48,9 +48,6 @@ class MemPlanPass(ModulePass):
 
     Before:
     ```mlir
-    machine.target @small frequency 100 {
-      machine.scope @spad size 128 granule 16 dtypes [f32]
-    }
     func.func @kernel(%x: memref<16xf32>, %y: memref<16xf32>) {
       %a = mem.buffer : memref<16xf32, "spad">
       mem.copy %x to %a : memref<16xf32> to memref<16xf32, "spad">
@@ -64,11 +61,8 @@ class MemPlanPass(ModulePass):
       func.return
     }
     ```
-    After (`mem-plan`):
+    After (`mem-plan` on `gemmini-fp32`):
     ```mlir
-    machine.target @small frequency 100 {
-      machine.scope @spad size 128 granule 16 dtypes [f32]
-    }
     func.func @kernel(%x: memref<16xf32>, %y: memref<16xf32>) {
       %a = mem.buffer at 0 : memref<16xf32, "spad">
       mem.copy %x to %a : memref<16xf32> to memref<16xf32, "spad">

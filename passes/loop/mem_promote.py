@@ -43,33 +43,21 @@ class MemPromotePass(ModulePass):
 
     Before:
     ```mlir
-    machine.target @one_scope frequency 100 {
-      machine.scope @spad size 1024 granule 16 dtypes [f32]
-      machine.unit @load
-      machine.dma @fetch unit @load from [@dram] to [@spad] dims 2 latency 1 row_overhead 0 outstanding 1
-      machine.dma @put unit @load from [@spad] to [@dram] dims 2 latency 1 row_overhead 0 outstanding 1
-    }
     func.func @main(%x: memref<16xf32>, %y: memref<16xf32> {graph.output = "y"}) {
       %t = memref.alloc() : memref<16xf32>
       func.call @k(%x, %t) : (memref<16xf32>, memref<16xf32>) -> ()
       func.call @k(%t, %y) : (memref<16xf32>, memref<16xf32>) -> ()
       func.return
     }
-    func.func private @k(%x: memref<16xf32>, %y: memref<16xf32>) attributes {device = @one_scope} {
+    func.func private @k(%x: memref<16xf32>, %y: memref<16xf32>) attributes {device = @gemmini_fp32} {
       %tile = mem.buffer : memref<16xf32, "spad">
       mem.copy %x to %tile : memref<16xf32> to memref<16xf32, "spad">
       mem.copy %tile to %y : memref<16xf32, "spad"> to memref<16xf32>
       func.return
     }
     ```
-    After (`mem-promote{strategy=toplib}`):
+    After (`mem-promote{strategy=toplib}` on `gemmini-fp32`):
     ```mlir
-    machine.target @one_scope frequency 100 {
-      machine.scope @spad size 1024 granule 16 dtypes [f32]
-      machine.unit @load
-      machine.dma @fetch unit @load from [@dram] to [@spad] dims 2 latency 1 row_overhead 0 outstanding 1
-      machine.dma @put unit @load from [@spad] to [@dram] dims 2 latency 1 row_overhead 0 outstanding 1
-    }
     func.func @main(%x: memref<16xf32>, %y: memref<16xf32> {graph.output = "y"}) attributes {
         predicted_traffic = {strategy = "toplib", bytes_in = 64 : i64, bytes_out = 64 : i64, if_streamed = 256 : i64},
         on_chip_allocation = ["%t stays in \22spad\22 at 0 from @k to @k: 128 of 128 bytes saved"]} {
@@ -78,11 +66,11 @@ class MemPromotePass(ModulePass):
       func.call @k_on_chip_1(%t, %y) : (memref<16xf32, "spad">, memref<16xf32>) -> ()
       func.return
     }
-    func.func private @k_on_chip(%x: memref<16xf32>, %y: memref<16xf32, "spad">) attributes {device = @one_scope} {
+    func.func private @k_on_chip(%x: memref<16xf32>, %y: memref<16xf32, "spad">) attributes {device = @gemmini_fp32} {
       mem.copy %x to %y : memref<16xf32> to memref<16xf32, "spad">
       func.return
     }
-    func.func private @k_on_chip_1(%x: memref<16xf32, "spad">, %y: memref<16xf32>) attributes {device = @one_scope} {
+    func.func private @k_on_chip_1(%x: memref<16xf32, "spad">, %y: memref<16xf32>) attributes {device = @gemmini_fp32} {
       mem.copy %x to %y : memref<16xf32, "spad"> to memref<16xf32>
       func.return
     }

@@ -1,4 +1,4 @@
-"""`mem-verify`: the places of all buffers proved anew."""
+"""`mem-verify`: the offsets of all buffers proved anew."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.passes.analysis.memory.plan_faults import check_plan
 @dataclass(frozen=True)
 class MemVerifyPass(ModulePass):
     """
-    Prove that the places of all buffers are a plan, on whatever IR it is given; change nothing.
+    Prove that the offsets of all buffers are a plan, on whatever IR it is given; change nothing.
 
     When buffers are alive, how large they are and what a scope holds is derived from the loop or accel level as it
     is, and nothing is taken over from a planner: what happened to the program since it was planned shows. It
@@ -28,25 +28,17 @@ class MemVerifyPass(ModulePass):
 
     Before:
     ```mlir
-    machine.target @small frequency 100 {
-      machine.scope @spad size 128 granule 16 dtypes [f32]
-    }
-    func.func @kernel(%x: memref<16xf32>, %y: memref<16xf32>) {
+    func.func @kernel(%x: memref<16xf32>) {
       %a = mem.buffer at 64 : memref<16xf32, "spad">
       mem.copy %x to %a : memref<16xf32> to memref<16xf32, "spad">
-      mem.copy %a to %y : memref<16xf32, "spad"> to memref<16xf32>
       func.return
     }
     ```
-    After (`mem-verify`):
+    After (`mem-verify` on `gemmini-fp32`):
     ```mlir
-    machine.target @small frequency 100 {
-      machine.scope @spad size 128 granule 16 dtypes [f32]
-    }
-    func.func @kernel(%x: memref<16xf32>, %y: memref<16xf32>) {
+    func.func @kernel(%x: memref<16xf32>) {
       %a = mem.buffer at 64 : memref<16xf32, "spad">
       mem.copy %x to %a : memref<16xf32> to memref<16xf32, "spad">
-      mem.copy %a to %y : memref<16xf32, "spad"> to memref<16xf32>
       func.return
     }
     ```

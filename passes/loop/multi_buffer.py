@@ -61,8 +61,8 @@ class MultiBufferPass(ModulePass):
       %end = arith.constant 64 : index
       %a_ring = mem.ring 2 : !mem.ring<memref<16xf32, "spad">>
       scf.for %i = %zero to %end step %tile {
-        %round = arith.divui %i, %tile : index
-        %a = mem.slot %a_ring[%round] : !mem.ring<memref<16xf32, "spad">>
+        %iteration = arith.divui %i, %tile : index
+        %a = mem.slot %a_ring[%iteration] : !mem.ring<memref<16xf32, "spad">>
         mem.copy %x[%i] to %a : memref<64xf32> to memref<16xf32, "spad">
         mem.copy %a to %y[%i] : memref<16xf32, "spad"> to memref<64xf32>
       }

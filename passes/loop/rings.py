@@ -108,7 +108,7 @@ def iteration_number(loops: Sequence[scf.ForOp]) -> SSAValue:
         count = builder.insert(arith.ConstantOp.from_int_and_width(trips, IndexType())).result
         before = builder.insert(arith.MuliOp(number, count)).result
         number = builder.insert(arith.AddiOp(before, own)).result
-        number.name_hint = "round"
+        number.name_hint = "iteration"
     return number
 
 
@@ -120,7 +120,7 @@ def _own_iteration(builder: Builder, loop: scf.ForOp) -> SSAValue:
         counter.name_hint = "distance"
     if constant_of(loop.step) != 1:
         counter = builder.insert(arith.DivUIOp(counter, loop.step)).result
-        counter.name_hint = "round"
+        counter.name_hint = "iteration"
     return counter
 
 

@@ -322,7 +322,7 @@ def conflicts(problem: Problem, plan: Plan) -> Iterator[Conflict]:
     known = {buffer.id for buffer in problem.buffers}
     for id in plan.offsets:
         if id not in known:
-            yield Conflict("unknown", (id,), f"the plan places {id}, which is no buffer of the problem")
+            yield Conflict("unknown", (id,), f"the plan has an offset for {id}, which is no buffer of the problem")
 
 
 def _misplaced(problem: Problem, buffer: Buffer, offset: int) -> Iterator[Conflict]:

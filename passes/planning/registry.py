@@ -71,7 +71,7 @@ def solve(problem: Problem, name: str = DEFAULT_PLANNER, limits: Limits | None =
 
     Where no plan fits, and that is known without a search (`bounds.obstacle`), the planner is given no steps to search.
 
-    Raises UserError for an unknown planner, for places given by hand that are no plan, and for a planner whose
+    Raises UserError for an unknown planner, for offsets given by hand that are not a plan, and for a planner whose
     plan is not valid.
     """
     check_fixed(problem)
@@ -90,10 +90,10 @@ def solve(problem: Problem, name: str = DEFAULT_PLANNER, limits: Limits | None =
 
 
 def check_fixed(problem: Problem) -> None:
-    """Raise UserError where the places given by hand contradict each other."""
+    """Raise UserError where the offsets given by hand break a rule among themselves."""
     fixed = tuple(buffer for buffer in problem.buffers if buffer.offset is not None)
     places = Plan({buffer.id: buffer.offset for buffer in fixed if buffer.offset is not None})
     try:
         validate(Problem(fixed, bank_size=problem.bank_size), places)
     except PlanError as cause:
-        raise UserError(f"the places given by hand are no plan: {cause}") from None
+        raise UserError(f"the offsets given by hand are not a plan: {cause}") from None

@@ -67,8 +67,8 @@ def tile_sizes(dim: TileDim, number: int = 0) -> list[int]:
         sizes = _thin(sorted(size for size in rounded if size <= last)) or [filled]
     if not dim.parallel and not dim.runs_past_end and (not sizes or sizes[-1] > extent):
         raise NoTile(
-            f"the reduction d{number} of {extent} is not cut into blocks of {_names(dim.blocks)}, and what stands "
-            "behind its end would count"
+            f"the reduction d{number} of {extent} is not cut into blocks of {_names(dim.blocks)}, and elements "
+            "after its end would count"
         )
     return sizes
 

@@ -3,8 +3,8 @@ Choosing a tile, the order of the loops, and how many slots each scope has for w
 
 A tile nest computes a box of an iteration domain at a time. Every operand moves through some of the dims; the part of
 it that one box touches is held in a scope, and is fetched again whenever a loop that it depends on advances. With B
-slots in a scope its transfers run up to B rounds ahead of the ops, and what is refilled takes B times its bytes, so the
-depth of the pipeline and the size of the tiles are one question.
+slots in a scope its transfers run up to B iterations ahead of the ops, and what is refilled takes B times its bytes, so
+the depth of the pipeline and the size of the tiles are one question.
 
 The search goes through all sizes of a list for every dim, all orders of the parallel loops, and one or two slots in
 each scope. What does not fit is discarded; an estimate (the busiest unit or bus, what no slot hides, the first fetch
@@ -64,7 +64,7 @@ class TilePlan:
     order: tuple[int, ...]
     edges: tuple[str, ...]
     bytes_moved: int
-    """Over the edge of the chip; what hangs over the edges of tensors is not moved."""
+    """Over the edge of the chip; what is out of the bounds of tensors is not moved."""
     footprint: Mapping[str, int]
     """The bytes of every scope, slots included."""
     depths: Mapping[str, int] = field(default_factory=dict[str, int])

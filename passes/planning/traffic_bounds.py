@@ -170,8 +170,9 @@ def best_tiling(
     The tiling that moves the fewest bytes, of all whose sizes divide the extents; None if no tile fits, and for domains
     with more than `MAX_TILES` tilings.
 
-    Each tile is held `buffers` times, and loaded again whenever a loop goes round that it depends on or that is outside
-    such a loop; sums stay on chip until they are complete. With `padding`, what a window reads outside counts, too.
+    Each tile is held `buffers` times, and loaded again in every iteration of a loop that it depends on or that is
+    outside such a loop; sums stay on chip until they are complete. With `padding`, what a window reads out of bounds
+    counts, too.
     """
     sizes = [_sizes(extent, contraction.blocks.get(dim, 1)) for dim, extent in enumerate(contraction.extents)]
     if prod(map(len, sizes)) > MAX_TILES:
@@ -189,7 +190,7 @@ def best_tiling(
         total = np.full(fits.shape, contraction.fixed_bytes, np.int64)
         for operand, once in zip(contraction.operands, loads, strict=True):
             if operand.moved_bytes:
-                total += once * operand.moved_bytes * _rounds(order, operand, trips)
+                total += once * operand.moved_bytes * _loads_again(order, operand, trips)
         total[~fits] = np.iinfo(np.int64).max
         where = int(np.argmin(total))
         least = int(total.flat[where])
@@ -300,12 +301,12 @@ def _orders(contraction: ContractionKernel) -> Iterator[tuple[int, ...]]:
         yield tuple(dim for group in (*outer, *inner) for dim in group)
 
 
-def _rounds(order: Sequence[int], operand: ContractionOperand, trips: Sequence[Numbers]) -> Numbers:
-    """How often an operand's tiles are all loaded: the loops around one that it depends on, if that goes round."""
-    rounds, inside = np.ones(1, np.int64), np.zeros(1, np.bool_)
+def _loads_again(order: Sequence[int], operand: ContractionOperand, trips: Sequence[Numbers]) -> Numbers:
+    """How often an operand's tiles are all loaded: the iterations of loops around one that is cut and it depends on."""
+    times, inside = np.ones(1, np.int64), np.zeros(1, np.bool_)
     for dim in reversed(order):
         if dim in operand.dims:
             inside = inside | (trips[dim] > 1)
         else:
-            rounds = rounds * np.where(inside, trips[dim], 1)
-    return rounds
+            times = times * np.where(inside, trips[dim], 1)
+    return times

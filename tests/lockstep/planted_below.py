@@ -192,7 +192,7 @@ SLOW = (
         "the last iteration uses the slot of another",
         "bias",
         r"(mem.slot %matmul_ring\[)%\w+",
-        r"\1%round",
+        r"\1%iteration",
         3,
     ),
     Bug(

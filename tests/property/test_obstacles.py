@@ -101,5 +101,5 @@ def test_what_is_known_without_a_search_is_what_an_exhaustive_search_finds() -> 
 
 def test_fixed_places_that_overlap_are_refused_at_once() -> None:
     pair = (Buffer("a", ((0, 2),), 8, offset=0), Buffer("b", ((1, 3),), 8, offset=4))
-    with pytest.raises(UserError, match="the places given by hand are no plan"):
+    with pytest.raises(UserError, match="the offsets given by hand are not a plan"):
         solve(Problem(pair, 4), limits=MANY)

@@ -178,7 +178,7 @@ def test_a_reduction_that_zeros_would_change_stays_on_the_host(tmp_path: Path) -
     (kernel,) = placements(SUM_OF_MAXIMA, machine(tmp_path, edit))
     assert (kernel.device, kernel.remark) == (
         HOST,
-        "the reduction d2 of 10 is not cut into blocks of 4, and what stands behind its end would count",
+        "the reduction d2 of 10 is not cut into blocks of 4, and elements after its end would count",
     )
     (kernel,) = placements(SUM_OF_MAXIMA.replace("10", "12"), machine(tmp_path, edit))
     assert kernel.device != HOST

@@ -113,7 +113,7 @@ class _Execution:
         for stay, hoped in ((found, wanted), (found, set[int]()), (found - optional, set[int]())):
             if self._settle(step, accesses, keys, stay, needed, hoped):
                 return
-        raise PlanError(f"step {step} finds no room on chip for what has to be there")
+        raise PlanError(f"step {step}: what has to be on chip does not fit")
 
     def _settle(
         self,
@@ -212,7 +212,7 @@ def onsram_eager(problem: OnChipProblem, options: Options) -> OnChipAllocation:
 
     The answer is that of run number `iterations` of the program. Ours in detail; see Pal et al., "OnSRAM", ACM TECS
     2022. The offsets are those of first fit as the program runs: no planner is used. Raises PlanError where what has
-    to be on chip finds no room.
+    to be on chip does not fit.
     """
     table: dict[OutputKind, Experience] = {}
     found = _Execution(problem, table).run()

@@ -56,8 +56,8 @@ def refine(problem: OnChipProblem, solver: Solver, options: Options) -> OnChipAl
     """
     The fewest bytes over the edge of the chip, proved, and placed.
 
-    What the solver keeps is packed. If a set of runs is proved to have no places, all of them together are forbidden,
-    and the solver runs again. Where the planner finds no places and no proof either, they are forbidden as well,
+    What the solver keeps is packed. If a set of runs is proved to have no offsets, all of them together are forbidden,
+    and the solver runs again. Where the planner finds no offsets and no proof either, they are forbidden as well,
     but no later bound counts. Raises PlanError if what has to be on chip does not fit.
     """
     started = monotonic()
@@ -92,7 +92,7 @@ def refine(problem: OnChipProblem, solver: Solver, options: Options) -> OnChipAl
 def _feasible(problem: OnChipProblem, latest: Selection | None, options: Options) -> list[OnChipAllocation]:
     """Answers that need no proof: those of simple strategies, and what has places of the latest selection."""
     answers: list[OnChipAllocation] = []
-    failure = PlanError("what has to be on chip finds no place")
+    failure = PlanError("what has to be on chip does not fit")
     for strategy in (greedy, toplib, onsram_static, onsram_eager):
         try:
             answers.append(strategy(problem, options))

@@ -234,7 +234,7 @@ def placed(selection: Selection, order: Sequence[int], planner: str) -> OnChipAl
                 break
         else:
             if not left:
-                raise PlanError(f"{planner} finds no place for what has to be on chip")
+                raise PlanError(f'"{planner}" finds no offsets for what has to be on chip')
             last = left.pop()
             selection.put(last, forced(problem.tensors[last]))
 

@@ -317,7 +317,7 @@ class Sweep:
     def forbid(self, conditions: Sequence[Condition]) -> None:
         """Not all of these any more."""
         if not conditions:
-            raise PlanError("what has to be on chip finds no place")
+            raise PlanError("what has to be on chip does not fit")
         self._forbidden.append(conditions)
 
     def solve(self, seconds: float | None) -> SpaceSolution:

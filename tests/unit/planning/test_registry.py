@@ -53,7 +53,7 @@ def test_an_unknown_planner_is_answered_with_the_nearest_name() -> None:
 
 def test_places_given_by_hand_that_overlap_are_the_fault_of_the_hand() -> None:
     problem = Problem((buffer("a", 0, 2, 8, offset=0), buffer("b", 1, 3, 8, offset=4), buffer("c", 0, 1, 8)))
-    with pytest.raises(UserError, match="the places given by hand are no plan"):
+    with pytest.raises(UserError, match="the offsets given by hand are not a plan"):
         solve(problem, "first-fit-by-size")
 
 
