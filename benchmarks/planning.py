@@ -157,15 +157,14 @@ def at_capacity(settings: Settings) -> None:
 
 def _without_order(problem: Problem, limits: Limits) -> Outcome:
     """The exact search alone, and every order that it follows is drawn at random."""
-    from penstock.passes.planning.exact import Minimiser
-    from penstock.passes.planning.search import Switches
+    from penstock.passes.planning.exact import Minimiser, Switches
 
     return Minimiser(problem, limits, Switches(orders=False)).run()
 
 
 def _orders() -> str:
     """The orders that the exact search goes through before it draws any."""
-    from penstock.passes.planning.search import MEASURES, RULES
+    from penstock.passes.planning.exact import MEASURES, RULES
 
     measures = ", ".join(each.__name__ for each in MEASURES)
     rules = ", ".join(each.name.lower().replace("_", " ") for each in RULES)
@@ -271,8 +270,7 @@ def _by_minimalloc(settings: Settings, instances: Sequence[Instance]) -> str | N
 
 def ablation(settings: Settings) -> None:
     """What each rule of the exact search is worth."""
-    from penstock.passes.planning.exact import Minimiser
-    from penstock.passes.planning.search import Switches
+    from penstock.passes.planning.exact import Minimiser, Switches
 
     limit = 1.0 if settings.quick else 10.0
     instances = [

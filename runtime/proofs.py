@@ -9,8 +9,7 @@ from penstock.dialects.accel import Accel
 from penstock.passes.accel.accel_check_hazards import check_hazards
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.memory.aliases import Allocation
-from penstock.passes.analysis.memory.memory_problems import memory_problems
-from penstock.passes.analysis.memory.plan_faults import check_given
+from penstock.passes.analysis.memory.memory_problems import check_given, memory_problems
 from penstock.passes.loop.tensorize import prove_named
 
 

@@ -32,8 +32,7 @@ from penstock.passes.analysis.kernels import (
     multiply_accumulates,
     partition,
 )
-from penstock.passes.analysis.memory.memory_problems import ARENA
-from penstock.passes.analysis.memory.plan_faults import ScopePlan, plan_report
+from penstock.passes.analysis.memory.memory_problems import ARENA, ScopePlan, plan_report
 from penstock.passes.graph.fuse import GraphFusePass, is_groupable
 from penstock.passes.loop.on_chip.prediction import on_chip_remarks, predicted_traffic
 from penstock.runtime.compiler import LEVELS, level_of

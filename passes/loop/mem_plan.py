@@ -14,8 +14,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.analysis.memory.liveness import Allocation
-from penstock.passes.analysis.memory.memory_problems import MemoryProblem, memory_problems
-from penstock.passes.analysis.memory.plan_faults import check_given
+from penstock.passes.analysis.memory.memory_problems import MemoryProblem, check_given, memory_problems
 from penstock.passes.loop.repairs import overflow
 from penstock.passes.planning import registry
 from penstock.passes.planning.problem import Limits, Outcome, height

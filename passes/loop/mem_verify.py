@@ -8,8 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from penstock.passes.analysis.memory.memory_problems import memory_problems
-from penstock.passes.analysis.memory.plan_faults import check_plan
+from penstock.passes.analysis.memory.memory_problems import check_plan, memory_problems
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_byte
 from penstock.passes.analysis.kernels import machine_around
 from penstock.passes.analysis.loops import iterations, loops_around
 from penstock.passes.analysis.memory.liveness import Allocation, function_around
-from penstock.passes.analysis.memory.memory_problems import MemoryProblem, element_memref
-from penstock.passes.analysis.memory.plan_faults import op_in
+from penstock.passes.analysis.memory.memory_problems import MemoryProblem, element_memref, op_in
 from penstock.passes.analysis.memory.storage import accesses_of, in_scope, storage_of
 from penstock.passes.analysis.units import scope_or_dram
 from penstock.passes.planning.problem import (

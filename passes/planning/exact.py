@@ -1,21 +1,46 @@
 """
-The planner `exact`: the least peak, proved, if it is given the time.
+The planner `exact`: the least peak, proved, if it is given the time. It needs a C compiler.
 
-It asks the search of `penstock.passes.planning.search` for plans of ever lower heights, and keeps the best plan and
-the best proof in between: an answer "nothing fits below this height" raises the bound, and where the two meet the
-plan is optimal. Any time it stops it has a plan. It needs a C compiler.
+`Search` answers whether everything fits below a given height; `search.c` says how it searches. `Minimiser` asks it for
+plans of ever lower heights, and keeps the best plan and the best proof in between: an answer "nothing fits below this
+height" raises the bound, and where the two meet the plan is optimal. Any time it stops it has a plan. One step is one
+look at a section or at a pair of buffers that meet.
 
-One step is one look at a section or at a pair of buffers that meet.
+```python
+search = Search(compact(problem), height, seed=0)  # height in bytes
+while search.verdict is Verdict.OPEN:
+    search.advance(10_000_000)  # steps: a tenth of a second or less
+if search.verdict is Verdict.FOUND:
+    plan = search.plan  # of a peak <= height; otherwise it is proved that nothing fits below it
+```
+
+The run time of a depth-first search is heavy-tailed in the order in which it tries what may lie at a floor (Gomes,
+Selman and Kautz, AAAI 1998). So it restarts under other orders, after lengths that are those of Luby, Sinclair and
+Zuckerman (1993), which lose only a logarithm against the best lengths in hindsight:
+
+1. The shortest run takes half as many nodes again as there are pieces.
+2. First come fixed runs: each measure that the field sorts buffers by, largest first, with each rule for choosing
+   sections and each for what fits best.
+3. Then everything is drawn from the seed, for each run anew, and the lengths start over: by turns one measure and a
+   weighted sum of all, the amount of log-normal noise in it, and both rules. Which of these helps differs from problem
+   to problem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+from itertools import count as counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.passes.planning.bounds import grain, strong_lower_bound, sufficient_height
 from penstock.passes.planning.budget import Budget
-from penstock.passes.planning.instance import compact
+from penstock.passes.planning.instance import Instance, Numbers, Subproblem, compact
+from penstock.passes.planning.native import NativeState, library_for
 from penstock.passes.planning.problem import (
     FAR,
     Limits,
@@ -27,7 +52,430 @@ from penstock.passes.planning.problem import (
     lower_bound,
     validate,
 )
-from penstock.passes.planning.search import Search, Switches, Verdict
+
+Hashes = NDArray[np.uint64]
+
+
+class Verdict(IntEnum):
+    """What a search has found; the numbers are those of search.c."""
+
+    FOUND = 0
+    IMPOSSIBLE = 1
+    """Proved."""
+    OPEN = 2
+
+
+_MORE_ROOM = 3
+_FRAME_FIELDS = 8
+_POINTERS = (
+    "size section_start section member_start member near_start near range_start range align shift tie twin single "
+    "hull_end ceiling key_low key_top key_piece key_pinned rank by_rank low top placed pinned floor total left weight "
+    "sum mark dirty trail frame choice frame_key table"
+)
+_NUMBERS = (
+    "pieces sections switches rule fit tick dirty_count trail_count trail_room trail_step frame_count frame_room "
+    "choice_count choice_room phase at until table_mask steps nodes"
+)
+
+
+class SectionRule(IntEnum):
+    """Which section to fill next, of those with the lowest floor; among equals the earliest."""
+
+    LEAST_SLACK = 0
+    WEIGHTED_SLACK = 1
+    """The least slack over the number of times that it overflowed in this run, as in weighted-degree heuristics."""
+    EARLIEST = 2
+    LATEST = 3
+
+
+class FitRule(IntEnum):
+    """What goes before the rank where several pieces may start at a floor; a piece next to a higher one has a wall."""
+
+    NONE = 0
+    SIDES = 1
+    """How many of its two sides are at a wall: a piece at none leaves pits that little fits in."""
+    TOPS = 2
+    """Both, that and at how many of its sides its top is flush with the floor beside it."""
+
+
+@dataclass(frozen=True)
+class Switches:
+    """
+    The rules that make the search fast, each of which may be turned off: no answer changes, only the time it takes.
+
+    The first five are rules of minimalloc, in the form that they take where one section is filled at a time.
+    """
+
+    inference: bool = True
+    """Section inference: what is left of a section fits above its floor."""
+    floors: bool = True
+    """The floor of a section is at least the lowest offset of any piece left of it."""
+    holes: bool = True
+    """Dominance: no hole is left in which a piece that is placed later would fit."""
+    hatless: bool = True
+    """Of a piece that nothing left ever meets, only the lowest offset is tried."""
+    parts: bool = True
+    """Parts of the time axis that nothing left crosses are solved on their own."""
+    lifts: bool = True
+    """Ours: where nothing starts at a floor, it rises to the next offset where something may rest."""
+    twins: bool = True
+    """Ours: interchangeable pieces are placed in one order."""
+    memory: bool = True
+    """Ours: what was found to fail is not tried again, by whatever way it is reached, in any restart."""
+    weights: bool = True
+    """Ours: sections that often overflow are filled earlier. Without, slack alone counts where they would be."""
+    fits: bool = True
+    """Ours: in two runs of three, what fits best between its neighbours goes before what the order says."""
+    orders: bool = True
+    """The fixed orders come first; without, all are drawn at random."""
+    restarts: bool = True
+    """Luby's restarts under other orders; without, the first order is followed to its end."""
+
+    @property
+    def bits(self) -> int:
+        """Those that search.c knows, as flags in the order above."""
+        return sum(1 << bit for bit, field in enumerate(fields(self)[:8]) if getattr(self, field.name))
+
+
+# The orders.
+
+NOISES = (0.03, 0.1, 0.3, 1.0)
+"""Standard deviations of the noise on a measure's logarithm, as shares of that logarithm's own."""
+
+FITS = (FitRule.NONE, FitRule.TOPS, FitRule.SIDES)
+RULES = (SectionRule.WEIGHTED_SLACK, SectionRule.LEAST_SLACK, SectionRule.LATEST, SectionRule.EARLIEST)
+
+Measure = Callable[[Subproblem], Numbers]
+
+
+def lifetime(part: Subproblem) -> Numbers:
+    """For how long a piece lasts: what lasts long is in the way of the most sections."""
+    return part.spans[:, 1] - part.spans[:, 0]
+
+
+def area(part: Subproblem) -> Numbers:
+    """Bytes times lifetime."""
+    return lifetime(part) * part.size
+
+
+def size(part: Subproblem) -> Numbers:
+    """Bytes."""
+    return part.size
+
+
+def conflicts(part: Subproblem) -> Numbers:
+    """How many others a piece meets."""
+    return np.diff(part.near.starts)
+
+
+def pressure(part: Subproblem) -> Numbers:
+    """The most units alive at once in the sections of a piece."""
+    return np.maximum.reduceat(part.total[part.sections.values], part.sections.starts[:-1])
+
+
+MEASURES: tuple[Measure, ...] = (lifetime, area, size, conflicts, pressure)
+
+
+def luby(index: int) -> int:
+    """The run length of index 1, 2, ... in 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ..."""
+    power = index.bit_length()
+    return 1 << (power - 1) if index == (1 << power) - 1 else luby(index - (1 << (power - 1)) + 1)
+
+
+def ranks(part: Subproblem, values: NDArray[Any]) -> Numbers:
+    """[pieces] The rank of each piece: the largest value is 0; ties by size, then in the order of the problem."""
+    order = np.lexsort((-part.size, -values))
+    found = np.empty(len(order), np.int64)
+    found[order] = np.arange(len(order))
+    return found
+
+
+@dataclass(frozen=True)
+class SearchRun:
+    """How to search, and for how many nodes."""
+
+    rank: Numbers
+    rule: SectionRule
+    fit: FitRule
+    nodes: int
+
+
+def runs(part: Subproblem, seed: int, restarts: bool = True, orders: bool = True) -> Iterator[SearchRun]:
+    """The runs of a search, without end. `restarts`: else there is but one; `orders`: else all are drawn."""
+    count = len(part.size)
+    measures = [measure(part) for measure in MEASURES]
+    if not restarts:
+        yield SearchRun(ranks(part, measures[0]), RULES[0], FITS[0], 1 << 62)
+    fixed = len(MEASURES) * len(RULES) * len(FITS) if orders else 0
+    for index in range(fixed):
+        # three numbers without a common divisor: a run shares nothing with the next, and no two are the same
+        rank = ranks(part, measures[index % len(MEASURES)])
+        yield SearchRun(rank, RULES[index % len(RULES)], FITS[index % len(FITS)], _length(count, index + 1))
+    logarithms = np.stack([_standardised(np.log1p(measure.astype(np.float64))) for measure in measures])
+    random = np.random.default_rng(seed)
+    for index in counter(1):
+        for mixed in (False, True):
+            noise = random.normal(0.0, NOISES[int(random.integers(len(NOISES)))], count)
+            if mixed:
+                # squares, so that mostly one or two measures prevail
+                shares = random.exponential(size=len(MEASURES)) ** 2
+                values = _standardised((shares[:, None] * logarithms).sum(axis=0))
+            else:
+                values = logarithms[int(random.integers(len(MEASURES)))]
+            rule, fit = RULES[int(random.integers(len(RULES)))], FITS[int(random.integers(len(FITS)))]
+            yield SearchRun(ranks(part, values + noise), rule, fit, _length(count, index))
+
+
+def _standardised(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values / (values.std() or 1.0)
+
+
+def _length(count: int, index: int) -> int:
+    return (count + count // 2 + 1) * luby(index)
+
+
+# The search.
+
+
+class _PartSearch:
+    """The search of one part."""
+
+    def __init__(self, part: Subproblem, height: int, switches: Switches, seed: int):
+        self.part = part
+        self.verdict = Verdict.OPEN
+        self.runs = 0
+        self._library = library_for("exact")
+        self._switches = switches
+        self._runs = runs(part, seed, switches.restarts, switches.orders)
+        self._limit = 0
+        self._state = NativeState(_POINTERS, _NUMBERS)
+        ranges = part.ranges(height)
+        lows = [
+            _lowest(spans, align, shift)
+            for spans, align, shift in zip(ranges, part.align.tolist(), part.shift.tolist(), strict=True)
+        ]
+        if None in lows:
+            self.verdict = Verdict.IMPOSSIBLE
+            return
+        members, pieces = part.members, len(part.size)
+        low = np.array(lows, np.int64)
+        top = np.array([spans[-1][1] for spans in ranges], np.int64) + part.size
+        floor = np.minimum.reduceat(low[members.values], members.starts[:-1])
+        ceiling = np.maximum.reduceat(top[members.values], members.starts[:-1])
+        if np.any(floor + part.total > ceiling):
+            self.verdict = Verdict.IMPOSSIBLE
+            return
+        keys = _random_words(4 * 2 * pieces).reshape(4, pieces, 2)
+        self._start = {
+            "low": low,
+            "top": low,
+            "floor": floor,
+            "total": part.total,
+            "left": np.diff(members.starts),
+            "weight": np.ones(len(members), np.int64),
+            "sum": _sums(part, low, keys, holes=switches.holes),
+            "placed": np.zeros(pieces, np.int64),
+            "pinned": np.zeros(pieces, np.int64),
+        }
+        # the last of the pieces of a buffer is tied to the first
+        last = np.nonzero(part.tie <= np.arange(pieces))[0]
+        tied = np.diff(last, prepend=-1)
+        ends = part.sections.values[part.sections.starts[1:] - 1] + 1
+        table_size = 1 << min(18, pieces.bit_length() + 8)
+        self._state.set_numbers(
+            pieces=pieces,
+            sections=len(members),
+            switches=switches.bits,
+            table_mask=table_size - 1,
+            trail_step=2 * (int((tied * tied).sum()) + 3 * pieces + 3 * len(members) + 8),
+        )
+        self._state.set_arrays(
+            size=part.size,
+            section_start=part.sections.starts,
+            section=part.sections.values,
+            member_start=members.starts,
+            member=members.values,
+            near_start=part.near.starts,
+            near=part.near.values,
+            range_start=np.cumsum([0, *map(len, ranges)], dtype=np.int64),
+            range=np.array([span for each in ranges for span in each], np.int64),
+            align=part.align,
+            shift=part.shift,
+            tie=part.tie,
+            twin=part.twin,
+            single=(part.tie == np.arange(pieces)).astype(np.int64),
+            hull_end=np.repeat(np.maximum.reduceat(ends, last - tied + 1), tied),
+            ceiling=ceiling,
+            key_low=keys[0],
+            key_top=keys[1],
+            key_piece=keys[2],
+            key_pinned=keys[3],
+            mark=np.zeros(len(members) + pieces, np.int64),
+            dirty=np.zeros(len(members), np.int64),
+            table=np.zeros(2 * table_size, np.uint64),
+        )
+        self._grow()
+
+    @property
+    def steps(self) -> int:
+        return self._state.struct.steps
+
+    @property
+    def nodes(self) -> int:
+        return self._state.struct.nodes
+
+    def advance(self, steps: int) -> None:
+        """Go on until a verdict, the end of a run, or as many steps in all."""
+        if self.nodes >= self._limit:
+            self._restart(next(self._runs))
+        state = self._state
+        while (result := self._library.penstock_search(state.reference, steps, self._limit)) == _MORE_ROOM:
+            self._grow()
+        self.verdict = Verdict(result)
+
+    def offsets(self) -> dict[str, int]:
+        """The byte offset of every buffer of the part, by id."""
+        part = self.part
+        rows = zip(part.buffers, self._state.arrays["low"].tolist(), part.shift.tolist(), strict=True)
+        return {buffer.id: (low - shift) * part.unit for buffer, low, shift in rows}
+
+    def _restart(self, run: SearchRun) -> None:
+        slack = run.rule is SectionRule.WEIGHTED_SLACK and not self._switches.weights
+        self._state.set_arrays(
+            rank=run.rank, by_rank=run.rank.argsort(), **{name: array.copy() for name, array in self._start.items()}
+        )
+        self._state.set_numbers(
+            rule=SectionRule.LEAST_SLACK if slack else run.rule,
+            fit=run.fit if self._switches.fits else FitRule.NONE,
+            trail_count=0,
+            frame_count=0,
+            choice_count=0,
+            phase=0,
+            at=0,
+            until=len(self.part.members),
+        )
+        self._limit = self.nodes + run.nodes
+        self.runs += 1
+
+    def _grow(self) -> None:
+        """Twice the room for the path, or what a path of as many frames as pieces may take at first."""
+        struct = self._state.struct
+        frames = 2 * struct.frame_room or struct.pieces + 16
+        choices = max(2 * struct.choice_room, 4 * struct.pieces)
+        trail = max(2 * struct.trail_room, 16 * struct.trail_step)
+        lengths = {"frame": frames * _FRAME_FIELDS, "frame_key": 2 * frames, "choice": choices, "trail": trail}
+        for name, length in lengths.items():
+            longer = np.zeros(length, np.uint64 if name == "frame_key" else np.int64)
+            if (array := self._state.arrays.get(name)) is not None:
+                longer[: len(array)] = array
+            self._state.set_arrays(**{name: longer})
+        self._state.set_numbers(frame_room=frames, choice_room=choices, trail_room=trail)
+
+
+def _lowest(spans: list[tuple[int, int]], align: int, shift: int) -> int | None:
+    """The lowest number in `spans` that is `shift` above a multiple of `align`."""
+    for low, high in spans:
+        value = -(-(low - shift) // align) * align + shift
+        if value <= high:
+            return value
+    return None
+
+
+def _sums(part: Subproblem, low: Numbers, keys: Hashes, *, holes: bool) -> Hashes:
+    """[sections, 2] What the pieces that begin in a section add to the key of a state."""
+    sums = np.zeros((len(part.members), 2), np.uint64)
+    first = part.sections.values[part.sections.starts[:-1]]
+    lows = low.astype(np.uint64)[:, None]
+    np.add.at(sums, first, keys[0] * lows + (keys[1] * lows if holes else np.uint64(0)) + keys[2])
+    return sums
+
+
+def _random_words(count: int) -> Hashes:
+    """Words that look random, always the same: SplitMix64."""
+    with np.errstate(over="ignore"):
+        words = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+class Search:
+    """
+    Whether a problem has a plan of no more than `height` bytes; raises UserError where there is no C compiler.
+
+    A step is a look at one section or at one pair of pieces that meet. The same problem, height, switches and seed
+    take the same steps, however they are cut into slices. `known`, a plan that may be higher, saves looking at parts
+    in which it is not.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        height: int,
+        switches: Switches | None = None,
+        seed: int = 0,
+        known: Plan | None = None,
+    ):
+        self._instance = instance
+        self._offsets = dict(instance.empty)
+        self._parts: list[_PartSearch] = []
+        self.verdict = Verdict.OPEN
+        self._current: _PartSearch | None = None
+        for part in instance.parts:
+            if known is not None and all(known.offsets[b.id] + b.size <= height for b in part.buffers):
+                self._offsets.update((b.id, known.offsets[b.id]) for b in part.buffers)
+            else:
+                self._parts.append(_PartSearch(part, height, switches or Switches(), seed))
+        self._open = [part for part in self._parts if part.verdict is Verdict.OPEN]
+        if any(offset > height for offset in instance.empty.values()) or len(self._open) < len(self._parts):
+            self.verdict = Verdict.IMPOSSIBLE
+        elif not self._open:
+            self.verdict = Verdict.FOUND
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far."""
+        return sum(part.steps for part in self._parts)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the search tree visited so far."""
+        return sum(part.nodes for part in self._parts)
+
+    @property
+    def runs(self) -> int:
+        """Runs begun so far."""
+        return sum(part.runs for part in self._parts)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that was found."""
+        if self.verdict is not Verdict.FOUND:
+            raise ValueError("nothing was found")
+        offsets = dict(self._offsets)
+        for part in self._parts:
+            offsets.update(part.offsets())
+        return Plan({buffer.id: offsets[buffer.id] for buffer in self._instance.problem.buffers})
+
+    def advance(self, steps: int) -> Verdict:
+        """Go on for about as many steps more, unless there is a verdict before."""
+        left = steps
+        while self.verdict is Verdict.OPEN and left > 0:
+            # the parts take turns, a run each
+            part = self._current or min(self._open, key=lambda part: part.steps)
+            before = part.steps
+            part.advance(before + left)
+            left -= part.steps - before
+            self._current = part if left <= 0 else None
+            if part.verdict is Verdict.IMPOSSIBLE:
+                self.verdict = Verdict.IMPOSSIBLE
+            elif part.verdict is Verdict.FOUND:
+                self._current = None
+                self._open.remove(part)
+                if not self._open:
+                    self.verdict = Verdict.FOUND
+        return self.verdict
+
 
 DEFAULT_STEPS = 60_000_000
 """Steps without any limit: one or two seconds."""

@@ -36,7 +36,7 @@ enum changes { LOW, TOP, FLOOR, PLACED, PINNED, CHANGES };
 enum fields { BEGIN, END, SECTION, FIRST, NEXT, COUNT, MARK, LONELY, FIELDS };
 enum phases { SPLIT, TRY };
 
-/* The fields are those of `_POINTERS` and `_NUMBERS` in search.py. */
+/* The fields are those of `_POINTERS` and `_NUMBERS` in exact.py. */
 struct search {
     /* the problem: pieces by number, sections by number, lists as in a compressed sparse row matrix */
     const number *size, *section_start, *section, *member_start, *member, *near_start, *near;

@@ -25,16 +25,19 @@ import numpy as np
 from penstock.passes.planning.pipelining import NestTime
 from penstock.passes.planning.tile_cost import (
     Estimates,
+    TileDim,
     TileOp,
     TileOperand,
     TileProblem,
     Tiles,
+    given_size,
     held_bytes,
     is_refilled,
     slots_of,
+    thinned,
+    tile_sizes,
     time_of_tile,
 )
-from penstock.passes.planning.tile_sizes import TileDim, given_size, thinned, tile_sizes
 
 TIE = 0.03
 """Times that differ by no more than this share are the same, as far as the model can tell."""

@@ -24,8 +24,7 @@ from penstock.passes.analysis.intrinsics import Match, candidates, pattern_of, r
 from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import intermediates, scope_path
-from penstock.passes.planning.tile_cost import Channel, TileOp, TileOperand, TileProblem
-from penstock.passes.planning.tile_sizes import NoTile, TileDim
+from penstock.passes.planning.tile_cost import Channel, NoTile, TileDim, TileOp, TileOperand, TileProblem
 from penstock.passes.planning.tiling import DoesNotFit, TilePlan, plan_tile
 from penstock.passes.tensor.tile_nest import result_dims
 from penstock.passes.tensor.zero_pads import may_run_past_its_end, padding_of

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.commands.traffic import traffic
-from penstock.passes.analysis.memory.plan_faults import plan_report
+from penstock.passes.analysis.memory.memory_problems import plan_report
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 

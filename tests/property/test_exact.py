@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from penstock.passes.planning.bounds import strong_lower_bound
-from penstock.passes.planning.exact import Minimiser, plan
+from penstock.passes.planning.exact import Minimiser, Search, Switches, Verdict, plan
 from penstock.passes.planning.instance import compact
 from penstock.passes.planning.native import is_available
 from penstock.passes.planning.problem import Buffer, Interval, Limits, Problem, height
-from penstock.passes.planning.search import Search, Switches, Verdict
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="needs a C compiler")
 

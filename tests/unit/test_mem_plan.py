@@ -11,7 +11,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import BufferOp, RingOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.analysis.memory.plan_faults import plan_report
+from penstock.passes.analysis.memory.memory_problems import plan_report
 from penstock.passes.planning import registry
 from penstock.passes.planning.problem import Limits, Outcome, Plan, Problem
 from penstock.passes.planning.registry import DEFAULT_PLANNER

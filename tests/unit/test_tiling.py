@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from penstock.passes.planning.pipelining import TimedLoop, TimedStep, time_of
-from penstock.passes.planning.tile_cost import Channel, TileOp, TileOperand, TileProblem, box_of, held_bytes, moving
-from penstock.passes.planning.tile_sizes import TileDim, thinned, tile_sizes
+from penstock.passes.planning.tile_cost import (
+    Channel,
+    TileDim,
+    TileOp,
+    TileOperand,
+    TileProblem,
+    box_of,
+    held_bytes,
+    moving,
+    thinned,
+    tile_sizes,
+)
 from penstock.passes.planning.tiling import TIE, DoesNotFit, plan_tile
 
 LOAD = Channel("load", "in", (16, 1), 10, 1, 1, 2)

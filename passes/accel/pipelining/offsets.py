@@ -15,8 +15,12 @@ from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import loops_around
 from penstock.passes.analysis.memory.liveness import ProgramTime
-from penstock.passes.analysis.memory.memory_problems import MemoryProblem, function_problems, memory_problems
-from penstock.passes.analysis.memory.plan_faults import written_plan
+from penstock.passes.analysis.memory.memory_problems import (
+    MemoryProblem,
+    function_problems,
+    memory_problems,
+    written_plan,
+)
 from penstock.passes.planning.problem import Buffer, Interval, Limits, Plan, Problem, conflicts, height, merge_intervals
 from penstock.passes.planning.registry import solve
 

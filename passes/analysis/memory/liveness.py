@@ -4,8 +4,8 @@ When buffers are alive, on the time line of a function's ops in textual order.
 An op takes one step, an op with regions as many as its regions hold and one more, a call as many as its caller is
 told. A buffer is alive at a step if it is alive before or after the op of that step, or touched by it; between two
 ops it is alive if some byte may have been written that may be read later. What that means is said in `dataflow`
-(the equations), `graph` (which paths there are), `aliases` (what views what), `coverage` (what is certainly
-overwritten) and `in_flight` (asynchronous commands). So
+(the equations, and what is certainly overwritten), `graph` (which paths there are), `aliases` (what views what) and
+`in_flight` (asynchronous commands). So
 
 - a buffer from outside a loop is alive throughout the loop if an iteration may read what an earlier one wrote; if every
   iteration overwrites it before it reads it, it is dead between the last read and the next write;

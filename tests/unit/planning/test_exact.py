@@ -9,7 +9,7 @@ import pytest
 
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.planning.bounds import strong_lower_bound
-from penstock.passes.planning.exact import Minimiser, plan
+from penstock.passes.planning.exact import FITS, MEASURES, RULES, Minimiser, Search, Switches, Verdict, luby, plan, runs
 from penstock.passes.planning.instance import compact
 from penstock.passes.planning.native import is_available
 from penstock.passes.planning.problem import (
@@ -24,7 +24,6 @@ from penstock.passes.planning.problem import (
     lower_bound,
     validate,
 )
-from penstock.passes.planning.search import FITS, MEASURES, RULES, Search, Switches, Verdict, luby, runs
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="needs a C compiler")
 

@@ -10,10 +10,10 @@ import pytest
 from penstock.passes.planning import exact, hill_climb, native, portfolio
 from penstock.passes.planning.conflicts import Conflicts
 from penstock.passes.planning.ejection import best_start
+from penstock.passes.planning.exact import Search, Switches
 from penstock.passes.planning.instance import Instance
 from penstock.passes.planning.portfolio import plan
 from penstock.passes.planning.problem import Buffer, Limits, Outcome, Plan, Problem, height, lower_bound, validate
-from penstock.passes.planning.search import Search, Switches
 
 
 def buffer(id: str, lower: int, upper: int, size: int, alignment: int = 1, offset: int | None = None) -> Buffer:
