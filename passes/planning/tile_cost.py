@@ -334,10 +334,6 @@ class Moving:
     cycles: Ints
     commands: Ints
 
-    def at(self, one: slice) -> Moving:
-        """What it costs for some of the tiles."""
-        return Moving(self.cycles[one], self.commands[one])
-
 
 def moving(operand: TileOperand, box: TileBox, channel: Channel) -> Moving:
     """What it costs to move one part of an operand through an engine."""
@@ -404,27 +400,16 @@ class Tiles:
         return [[moving(operand, box, channel) for channel in way] for operand, box, way in triples]
 
     @cached_property
-    def work_cycles(self) -> list[tuple[Ints, Ints]]:
+    def computing(self) -> list[Moving]:
         """The cycles of every op for one tile, and its commands: of an engine those of the transfer."""
-        found: list[tuple[Ints, Ints]] = []
+        found: list[Moving] = []
         for work in self.problem.works:
             if work.channel is None:
-                found.append((self.ones * (work.depth + work.interval * work.iterations(self.tile)), self.ones))
+                found.append(Moving(self.ones * (work.depth + work.interval * work.iterations(self.tile)), self.ones))
                 continue
             number = moved_operand(self.problem, work)
-            cost = moving(self.problem.operands[number], self.boxes[number], work.channel)
-            found.append((cost.cycles, cost.commands))
+            found.append(moving(self.problem.operands[number], self.boxes[number], work.channel))
         return found
-
-    def at(self, index: int) -> Tiles:
-        """One of the tiles, with what it costs."""
-        one = slice(index, index + 1)
-        tiles = Tiles(self.problem, [size[one] for size in self.tile], self.ones[:1])
-        tiles.held = [held[one] for held in self.held]
-        tiles.fetches = [[cost.at(one) for cost in way] for way in self.fetches]
-        tiles.puts = [[cost.at(one) for cost in way] for way in self.puts]
-        tiles.work_cycles = [(cycles[one], commands[one]) for cycles, commands in self.work_cycles]
-        return tiles
 
 
 def moved_operand(problem: TileProblem, work: TileOp) -> int:
@@ -449,8 +434,8 @@ def slots_of(operand: TileOperand, depths: Mapping[str, int]) -> int:
     return count if operand.fetch or (operand.reads and not operand.writes) else min(count, COMPUTED_SLOTS)
 
 
-def time_of_tile(tiles: Tiles, loops: Sequence[int], depths: Mapping[str, int]) -> NestTime:
-    """How long the nest of a single tile takes, with so many slots in each scope for what is refilled."""
+def time_of_tile(tiles: Tiles, index: int, loops: Sequence[int], depths: Mapping[str, int]) -> NestTime:
+    """How long the nest of one of the tiles takes, with so many slots in each scope for what is refilled."""
     slots: dict[str, int] = {}
     for number, operand in enumerate(tiles.problem.operands):
         if not is_refilled(operand, loops):
@@ -459,10 +444,10 @@ def time_of_tile(tiles: Tiles, loops: Sequence[int], depths: Mapping[str, int]) 
         for leaves, way in ((False, operand.fetch), (True, operand.put)):
             for hop, channel in enumerate(way[:-1]):
                 slots[_between(number, hop, leaves=leaves)] = depths.get(channel.scope or "", 1)
-    return time_of(_nest(tiles, loops), slots)
+    return time_of(_nest(tiles, index, loops), slots)
 
 
-def _nest(tiles: Tiles, loops: Sequence[int]) -> list[TimedStep | TimedLoop]:
+def _nest(tiles: Tiles, index: int, loops: Sequence[int]) -> list[TimedStep | TimedLoop]:
     """The steps before, in and after every loop, in program order."""
     problem = tiles.problem
     inner = len(loops)
@@ -483,17 +468,17 @@ def _nest(tiles: Tiles, loops: Sequence[int]) -> list[TimedStep | TimedLoop]:
                 opened.add(number)
                 at = min(level, level_of(operand, loops))
                 side = after if anchored and not work.anchor and at == outer < inner else before
-                side[at] += _hops(tiles, number, shared, leaves=False)
-        step = _compute(tiles, position, opened, shared)
+                side[at] += _hops(tiles, index, number, shared, leaves=False)
+        step = _compute(tiles, index, position, opened, shared)
         (before if work.anchor or not anchored or outer == inner else after)[level].append(step)
         opened.add(work.writes)
     for number, operand in enumerate(problem.operands):
         if operand.put:
             last = before if outer == inner else after
-            last[min(outer, level_of(operand, loops))] += _hops(tiles, number, shared, leaves=True)
+            last[min(outer, level_of(operand, loops))] += _hops(tiles, index, number, shared, leaves=True)
     nest: list[TimedStep | TimedLoop] = [*before[inner], *after[inner]]
     for level in reversed(range(inner)):
-        trips = int(tiles.trips[loops[level]][0])
+        trips = int(tiles.trips[loops[level]][index])
         if len(nest) == 1 and isinstance(nest[0], TimedLoop):
             trips, nest = trips * nest[0].trips, list(nest[0].body)
         nest = [*before[level], TimedLoop(trips, tuple(nest)), *after[level]]
@@ -515,6 +500,7 @@ def _leaves(problem: TileProblem, work: TileOp) -> bool:
 def _transfer(
     channel: Channel,
     cost: Moving,
+    index: int,
     reads: tuple[str, ...],
     writes: tuple[str, ...],
     stream: str | None,
@@ -522,8 +508,8 @@ def _transfer(
     opens: bool = True,
     leaves: bool = False,
 ) -> TimedStep:
-    commands = int(cost.commands[0])
-    cycles = ceil(float(cost.cycles[0]) / commands)
+    commands = int(cost.commands[index])
+    cycles = ceil(float(cost.cycles[index]) / commands)
     return TimedStep(
         channel.unit,
         cycles,
@@ -539,7 +525,7 @@ def _transfer(
     )
 
 
-def _hops(tiles: Tiles, number: int, shared: frozenset[str], *, leaves: bool) -> list[TimedStep]:
+def _hops(tiles: Tiles, index: int, number: int, shared: frozenset[str], *, leaves: bool) -> list[TimedStep]:
     """The transfers that bring a part of an operand, or take it away, one after the other."""
     operand = tiles.problem.operands[number]
     channels, costs = (operand.put, tiles.puts) if leaves else (operand.fetch, tiles.fetches)
@@ -550,7 +536,7 @@ def _hops(tiles: Tiles, number: int, shared: frozenset[str], *, leaves: bool) ->
     for (source, dest), channel, cost in zip(ends, channels, costs[number], strict=True):
         stream = f"{channel.unit} {way}" if channel.unit in shared else None
         reads, writes = ((name,) if name else () for name in (source, dest))
-        steps.append(_transfer(channel, cost, reads, writes, stream, leaves=leaves))
+        steps.append(_transfer(channel, cost, index, reads, writes, stream, leaves=leaves))
     return steps
 
 
@@ -559,10 +545,10 @@ def _between(number: int, hop: int, *, leaves: bool) -> str:
     return f"{number}.out{hop}" if leaves else f"{number}.{hop}"
 
 
-def _compute(tiles: Tiles, position: int, opened: set[int], shared: frozenset[str]) -> TimedStep:
+def _compute(tiles: Tiles, index: int, position: int, opened: set[int], shared: frozenset[str]) -> TimedStep:
     problem = tiles.problem
     work = problem.works[position]
-    cycles, commands = tiles.work_cycles[position]
+    cost = tiles.computing[position]
     held = [number for number in work.reads if problem.operands[number].scope is not None]
     reads = tuple(str(number) for number in held)
     writes = (str(work.writes),) if problem.operands[work.writes].scope is not None else ()
@@ -570,8 +556,8 @@ def _compute(tiles: Tiles, position: int, opened: set[int], shared: frozenset[st
     if work.channel is not None:
         leaves = _leaves(problem, work)
         stream = f"{work.channel.unit} {'out' if leaves else 'in'}" if work.channel.unit in shared else None
-        return _transfer(work.channel, Moving(cycles, commands), reads, writes, stream, opens=opens, leaves=leaves)
-    return TimedStep(work.unit, int(cycles[0]), reads=reads, writes=writes, opens=writes if opens else ())
+        return _transfer(work.channel, cost, index, reads, writes, stream, opens=opens, leaves=leaves)
+    return TimedStep(work.unit, int(cost.cycles[index]), reads=reads, writes=writes, opens=writes if opens else ())
 
 
 def fetch_counts(tiles: Tiles, loops: Sequence[int]) -> list[Ints]:
@@ -618,11 +604,11 @@ class Estimates:
             ways = [*zip(operand.fetch, self.tiles.fetches[number], strict=True)]
             ways += [*zip(operand.put, self.tiles.puts[number], strict=True)]
             for channel, cost in ways:
-                self._move(number, channel, cost.cycles, cost.commands)
+                self._move(number, channel, cost)
 
-    def _move(self, number: int, channel: Channel, cycles: Ints, commands: Ints) -> None:
-        count = self.counts[number]
-        once = np.maximum(cycles, (cycles + commands * channel.latency) / channel.outstanding)
+    def _move(self, number: int, channel: Channel, cost: Moving) -> None:
+        count, cycles = self.counts[number], cost.cycles
+        once = np.maximum(cycles, (cycles + cost.commands * channel.latency) / channel.outstanding)
         self._add(f"unit {channel.unit}", count * once)
         if channel.bus is not None:
             self._add(f"bus {channel.bus}", count * cycles)
@@ -639,15 +625,15 @@ class Estimates:
             every = every * tiles.trips[dim]
             if problem.dims[dim].parallel:
                 parallel = parallel * tiles.trips[dim]
-        for work, (cycles, commands) in zip(problem.works, tiles.work_cycles, strict=True):
+        for work, cost in zip(problem.works, tiles.computing, strict=True):
             times = every if work.anchor else parallel
             if work.channel is not None:
                 held = [number for number in work.reads if problem.operands[number].scope is not None]
                 number = work.writes if problem.operands[work.writes].scope is not None else (held or [work.writes])[0]
-                self._move(number, work.channel, cycles, commands)
+                self._move(number, work.channel, cost)
                 continue
-            self._add(f"unit {work.unit}", times * cycles)
-            self._computing[work.unit] = self._computing.get(work.unit, 0) + times * cycles
+            self._add(f"unit {work.unit}", times * cost.cycles)
+            self._computing[work.unit] = self._computing.get(work.unit, 0) + times * cost.cycles
 
     def fits(self, depths: Mapping[str, int]) -> Ints:
         """Which tiles fit with so many slots for what is refilled."""

@@ -260,16 +260,19 @@ class _Search:
     def _used(self, loops: Sequence[int], depths: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
         return tuple((scope, depths[scope]) for scope in self._refilled(loops))
 
-    def _footprint(self, tiles: Tiles, loops: Sequence[int], depths: Mapping[str, int]) -> dict[str, int]:
-        used = dict.fromkeys(tiles.problem.capacity, 0)
-        for operand, held in zip(tiles.problem.operands, tiles.held, strict=True):
+    def _footprint(self, index: int, loops: Sequence[int], depths: Mapping[str, int]) -> dict[str, int]:
+        problem = self.tiles.problem
+        used = dict.fromkeys(problem.capacity, 0)
+        for operand, held in zip(problem.operands, self.tiles.held, strict=True):
             if operand.scope is not None:
-                used[operand.scope] += int(held[0]) * (slots_of(operand, depths) if is_refilled(operand, loops) else 1)
+                used[operand.scope] += int(held[index]) * (
+                    slots_of(operand, depths) if is_refilled(operand, loops) else 1
+                )
         return used
 
     def _timed(self, point: _Point) -> TilePlan:
-        tiles = self.tiles.at(point.index)
-        tile, dims = tuple(int(size[0]) for size in tiles.tile), tiles.problem.dims
+        tiles, index = self.tiles, point.index
+        tile, dims = tuple(int(size[index]) for size in tiles.tile), tiles.problem.dims
         depths = dict(point.depths)
         return TilePlan(
             dims=dims,
@@ -277,9 +280,9 @@ class _Search:
             order=tuple(number for number in point.loops if tile[number] < dims[number].extent),
             edges=tuple(_edge(dim, size) for dim, size in zip(dims, tile, strict=True)),
             bytes_moved=round(point.moved),
-            footprint=self._footprint(tiles, point.loops, depths),
+            footprint=self._footprint(index, point.loops, depths),
             depths=depths,
-            time=time_of_tile(tiles, point.loops, depths) if tiles.problem.works else None,
+            time=time_of_tile(tiles, index, point.loops, depths) if tiles.problem.works else None,
         )
 
     def _with_other_slots(self, plan: TilePlan) -> TilePlan:
@@ -287,14 +290,14 @@ class _Search:
         if self.depth is not None or plan.time is None:
             return plan
         same = np.all([sizes == size for sizes, size in zip(self.tiles.tile, plan.tile, strict=True)], axis=0)
-        tiles = self.tiles.at(int(np.flatnonzero(same)[0]))
+        index, capacity = int(np.flatnonzero(same)[0]), self.tiles.problem.capacity
         for scope in plan.depths:
             for count in range(1, MAX_SLOTS + 1):
                 depths = {**plan.depths, scope: count}
-                used = self._footprint(tiles, plan.order, depths)
-                if count == plan.depths[scope] or used[scope] > tiles.problem.capacity[scope]:
+                used = self._footprint(index, plan.order, depths)
+                if count == plan.depths[scope] or used[scope] > capacity[scope]:
                     continue
-                time = time_of_tile(tiles, plan.order, depths)
+                time = time_of_tile(self.tiles, index, plan.order, depths)
                 now = plan.time.cycles if plan.time is not None else 0
                 pays = time.cycles < now * (1 - TIE / 2) if count > plan.depths[scope] else time.cycles <= now
                 if pays:

@@ -263,16 +263,13 @@ def prices(problem: OnChipProblem, limit: float) -> list[float]:
     for _ in range(PRICE_ITERATIONS):
         excess = [-each for each in space]
         value = -sum(price * each for price, each in zip(now, space, strict=True))
-        for tensor in tensors:
+        for index, tensor in enumerate(tensors):
             least, spans = cheapest(tensor, now)
             value += least
             for access in tensor.accesses:
                 excess[access.step] += access.staging
-            for first, last in spans:
-                for step in range(tensor.accesses[first].step, tensor.accesses[last].step + 1):
-                    excess[step] += tensor.size
-                for access in tensor.accesses[first : last + 1]:
-                    excess[access.step] -= access.staging
+            for step, count in rounding.changes(index, spans):
+                excess[step] += count
         waited += 1
         if value > bound:
             best, bound, waited = now, value, 0
