@@ -58,7 +58,7 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
 
     from penstock.lowering.to_c import emit_c
     from penstock.passes.analysis.kernels import partition, share_on_machine
-    from penstock.passes.toolchain.compiler import find_compiler
+    from penstock.passes.toolchain import find_compiler
     from penstock.runtime.compiler import compile_module, load_input
     from penstock.runtime.engine import Engine, compile_program
     from penstock.runtime.interpreter import run_module

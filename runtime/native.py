@@ -17,7 +17,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_types import same_bits, stored
 from penstock.dialects.weights import Array
 from penstock.lowering.to_c import CParameter, CSource, emit_c
-from penstock.passes.toolchain.library import build_library, load
+from penstock.passes.toolchain import build_library, load
 
 ALIGNMENT = 64
 """Bytes that a context is aligned to."""

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import level_of
 from penstock.runtime.engine import Engine, compile_program
 from penstock.runtime.folders import write_folder

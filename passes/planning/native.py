@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.toolchain.compiler import INSTALL
-from penstock.passes.toolchain.library import build_library, load
+from penstock.passes.toolchain import INSTALL, build_library, load
 
 _SOURCES = ("search.c", "ejection.c")
 _STATE, _NUMBER = ctypes.c_void_p, ctypes.c_int64

@@ -21,7 +21,7 @@ from pathlib import Path
 import onnx
 from onnx_cases import KINDS, LEVELS, RECORD, Kept, Outcome, Record, cases, outcome, read_record, tiers
 
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 
 PAGE = Path(__file__).parents[2] / "docs" / "onnx.md"
 BEGIN, END = "<!-- counted -->", "<!-- end of what is counted -->"

@@ -20,7 +20,7 @@ from onnx_cases import LEVELS, cases, outcome, read_record, tiers
 from sampling import sweep
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime import onnx_backend
 
 CHUNKS = {"graph": 16, "loop": 24, "c": 8}

@@ -10,7 +10,7 @@ import pytest
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from penstock.dialects.weights import Array, WeightStore
-from penstock.passes.toolchain import compiler
+from penstock.passes import toolchain as compiler
 
 if TYPE_CHECKING:
     from tests.conftest import Command, Finished

@@ -25,7 +25,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.weights import Array
 from penstock.passes.accel.ordering import order
 from penstock.passes.accel.ordering.tokens import is_completed
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify

@@ -30,7 +30,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import accumulator
 from penstock.lowering.graph_to_tensor import accumulation, indexing, kernel
 from penstock.passes.analysis.kernels import partition, rounds_each_step, share_on_machine
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import LoadedProgram, compile_module, import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

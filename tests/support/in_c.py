@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.native import load_native
 

@@ -18,10 +18,8 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.toolchain import cache as caches
-from penstock.passes.toolchain import library as libraries
-from penstock.passes.toolchain.compiler import Compiler
-from penstock.passes.toolchain.library import build_library, load
+from penstock.passes import toolchain as caches
+from penstock.passes.toolchain import Compiler, build_library, load
 
 SOURCES = {"answer.c": "int answer(void);\nint answer(void) { return 42; }\n"}
 
@@ -47,7 +45,7 @@ def compilations(compiled: bytes) -> Generator[list[str]]:
         (workplace / "program.so").write_bytes(compiled)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(libraries, "_compile", compile)
+        patch.setattr(caches, "_compile", compile)
         yield calls
 
 
@@ -194,7 +192,7 @@ def test_where_the_cache_cannot_be_written_a_folder_of_the_process_serves(
 
 def test_the_folder_of_the_process_goes_with_it(tmp_path: Path, compiled: bytes) -> None:
     (tmp_path / "file").write_text("")
-    text = f"from penstock.passes.toolchain.library import build_library; print(build_library('answer', {SOURCES!r}))"
+    text = f"from penstock.passes.toolchain import build_library; print(build_library('answer', {SOURCES!r}))"
     environment = {**os.environ, "PENSTOCK_CACHE": str(tmp_path / "file" / "x"), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", text]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -269,7 +267,7 @@ def test_use_makes_an_entry_young_again(cache: Path, compilations: list[str]) ->
 def test_processes_share_a_cache_that_is_corrupted_meanwhile(cache: Path, compiled: bytes) -> None:
     text = """
 import random, sys
-from penstock.passes.toolchain.library import build_library, load
+from penstock.passes.toolchain import build_library, load
 draw = random.Random(int(sys.argv[1]))
 for number in range(4):
     entry = build_library("answer", {"answer.c": "int answer(void);int answer(void){return %d;}" % (number % 2)})

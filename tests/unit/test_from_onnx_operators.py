@@ -14,7 +14,7 @@ from sampling import sweep
 import penstock
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import Array
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import compile_module, import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.signature import signature_of

@@ -17,7 +17,7 @@ from sampling import examples
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.passes.analysis.kernels import kernels, multiply_accumulates
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import LoadedProgram, compile_module, import_program
 from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.interpreter import run_module

@@ -26,7 +26,7 @@ from penstock.lowering.from_machine_toml import load_machine, read_machine
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import candidates, match_intrinsic
 from penstock.passes.analysis.kernels import partition
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

@@ -20,7 +20,7 @@ from penstock.passes.analysis.commands.traffic import traffic
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.loop.promote_levels import footprint, source_of
 from penstock.passes.tensor.bufferization.assignment import disjoint, slice_of, whole
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.native import load_native

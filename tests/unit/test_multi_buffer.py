@@ -16,7 +16,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp
 from penstock.dialects.weights import WeightStore
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.native import load_native

@@ -15,10 +15,8 @@ from xdsl.parser import Parser
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_c import CSource, emit_c
-from penstock.passes.toolchain import compiler as compilers
-from penstock.passes.toolchain.cache import cache_directory
-from penstock.passes.toolchain.compiler import Compiler, find_compiler
-from penstock.passes.toolchain.library import CompilerFault
+from penstock.passes import toolchain as compilers
+from penstock.passes.toolchain import Compiler, CompilerFault, cache_directory, find_compiler
 from penstock.runtime.native import NativeModule, build, load_native
 
 Array = NDArray[Any]

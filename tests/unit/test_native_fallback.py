@@ -12,8 +12,8 @@ import pytest
 
 import penstock as package
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.toolchain import compiler
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes import toolchain as compiler
+from penstock.passes.toolchain import find_compiler
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 

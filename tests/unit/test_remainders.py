@@ -14,7 +14,7 @@ from xdsl.parser import Parser
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.upstream.arith import RemFOp
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime import onnx_backend
 
 LEVELS: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.upstream.arith import RemFOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_c import RULES, emit_c
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.native import load_native
 

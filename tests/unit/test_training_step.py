@@ -14,7 +14,7 @@ import pytest
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.analysis.kernels import partition, share_on_machine
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.engine import Backend, Engine
 
 try:

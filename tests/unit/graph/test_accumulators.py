@@ -22,7 +22,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.lowering.tensor_expression import OperandDecl, build_behaviour, scalar_type
 from penstock.passes.analysis.access import access_of, unify
 from penstock.passes.analysis.kernels import is_contraction, kernels, multiply_accumulates
-from penstock.passes.toolchain.compiler import find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes

@@ -1,0 +1,370 @@
+"""
+The C that the compiler writes, of programs and of the inner loops of solvers: the C compiler of this machine, the cache
+of what it compiled, and building C to a shared library, once for each content.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import errno
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.files import PREFIX, keep, put, remove, temporary_folder, write_whole
+
+CANDIDATES = ("cc", "gcc", "clang")
+
+WHEEL = "ziglang"
+"""The package that brings a C compiler by pip; the extra `cc` installs it."""
+
+# Without optimisation it traps on undefined behaviour, which would need a runtime of its own.
+_WHEEL_COMMAND = (sys.executable, "-m", WHEEL, "cc", "-fno-sanitize=undefined")
+
+NEEDED_FLAGS = ("-std=c11", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+"""Floats keep the arithmetic of the IR: no fused multiply-add that is not written, no reordering."""
+
+WISHED_FLAGS = (
+    ("-march=native",),
+    # Wider vectors are not faster on the CPUs at hand, and lower the clock of others.
+    ("-mprefer-vector-width=256",),
+    # The order of the loops has been decided.
+    ("-fno-loop-interchange",),
+    # GCC would unroll the short loops over the lanes of a block before it vectorises them, and then does not.
+    ("--param", "max-completely-peel-times=7"),
+)
+"""Flags that make the code faster and that not every compiler knows."""
+
+INSTALL = "install a C compiler (apt-get install gcc, or xcode-select --install), or: pip install 'penstock[cc]'"
+WITHOUT = "the interpreter backend does without one"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler."""
+
+    command: tuple[str, ...]
+    """The program and the arguments that always come first."""
+    version: str
+
+    @property
+    def identity(self) -> str:
+        """What compiled code depends on besides its source: the compiler, its flags and, as they say so, the CPU."""
+        return "\n".join((*self.command, self.version, *NEEDED_FLAGS, *map(str, WISHED_FLAGS), _processor()))
+
+    def flags(self) -> tuple[str, ...]:
+        """The flags that this compiler takes; raises UserError if it compiles nothing at all."""
+        return _flags(self.command)
+
+    def run(self, arguments: tuple[str, ...], directory: Path) -> subprocess.CompletedProcess[str]:
+        """Call it in a directory."""
+        return subprocess.run([*self.command, *arguments], cwd=directory, capture_output=True, text=True, check=False)
+
+
+def find_compiler() -> Compiler:
+    """
+    The compiler that `$CC` names, else the first of `cc`, `gcc` and `clang`, else that of the package `ziglang`.
+
+    Raises UserError if there is none.
+    """
+    named = shlex.split(os.environ.get("CC", ""))
+    if named:
+        if shutil.which(named[0]) is None:
+            raise UserError(f'CC names the C compiler "{named[0]}", which is not there', notes=[INSTALL])
+        return Compiler((str(shutil.which(named[0])), *named[1:]), _version(tuple(named)))
+    for candidate in CANDIDATES:
+        if (path := shutil.which(candidate)) is not None:
+            return Compiler((path,), _version((path,)))
+    # Looked for without importing it: that would run the compiler.
+    if find_spec(WHEEL) is not None:
+        return Compiler(_WHEEL_COMMAND, _version(_WHEEL_COMMAND))
+    raise UserError(
+        f"no C compiler is found: none of {', '.join(CANDIDATES)}, CC is not set, and {WHEEL} is not installed",
+        notes=[INSTALL, WITHOUT],
+    )
+
+
+@cache
+def _version(command: tuple[str, ...]) -> str:
+    try:
+        found = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise UserError(f'the C compiler "{command[0]}" does not run: {error.strerror}', notes=[INSTALL]) from None
+    return (found.stdout or found.stderr).partition("\n")[0]
+
+
+@cache
+def _flags(command: tuple[str, ...]) -> tuple[str, ...]:
+    everything = (*NEEDED_FLAGS, *(part for wish in WISHED_FLAGS for part in wish))
+    if not _complaint(command, everything):
+        return everything
+    if complaint := _complaint(command, NEEDED_FLAGS):
+        raise UserError(
+            f'the C compiler "{command[0]}" does not compile an empty function: {complaint}', notes=[INSTALL]
+        )
+    flags = NEEDED_FLAGS
+    for wish in WISHED_FLAGS:
+        if not _complaint(command, (*flags, *wish)):
+            flags = (*flags, *wish)
+    return flags
+
+
+def _complaint(command: tuple[str, ...], flags: tuple[str, ...]) -> str:
+    """What a compiler says about flags; empty if it takes them."""
+    with temporary_folder() as directory:
+        text = "#include <math.h>\n#include <stdint.h>\nint empty(void);\nint empty(void) { return 0; }\n"
+        write_whole(directory / "empty.c", text)
+        arguments = (*flags, "-shared", "-o", "empty.so", "empty.c", "-lm")
+        found = subprocess.run([*command, *arguments], cwd=directory, capture_output=True, text=True, check=False)
+        if found.returncode == 0:
+            return ""
+        return found.stderr.strip().partition("\n")[0] or f"exit status {found.returncode}"
+
+
+@cache
+def _processor() -> str:
+    """The CPU, so that a cache that two machines share does not hand one the other's code."""
+    parts = [platform.system(), platform.machine(), platform.processor()]
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    parts += list(dict.fromkeys(line for line in lines if line.startswith(("model name", "flags", "Features"))))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+# The cache has one file for each library, whose name says what it was built from and what it must hold,
+# `NAME-KEY-CHECKSUM.so`: KEY is a digest of the sources and the compiler, CHECKSUM one of the file itself, so that an
+# entry that is truncated or changed is found before it is loaded, which would end the process. Entries come by a rename
+# and are never changed, so that several processes use one cache. Code is loaded from the folder: it must be one that no
+# other user may write.
+
+MAX_IDLE_SECONDS = 30 * 24 * 3600
+"""For which an entry is kept after its last use."""
+MAX_TOTAL_BYTES = 256 << 20
+"""Of all entries together; those whose last use is longest ago go first."""
+IN_USE_SECONDS = 3600
+"""After its last use an entry may be about to be loaded by another process, so it is not removed for its size."""
+
+_DIGITS = 40
+_ENTRY = re.compile(rf".+-[0-9a-f]{{{_DIGITS}}}(-[0-9a-f]{{{_DIGITS}}})?\.so")
+"""With one digest: an entry of an earlier version."""
+_LEFT_SECONDS = 24 * 3600
+"""After which a folder of a build that was killed, or of one that the compiler refused, is removed."""
+
+
+def cache_directory() -> Path:
+    """`$PENSTOCK_CACHE`, else the folder `penstock` in the user's cache."""
+    if named := os.environ.get("PENSTOCK_CACHE"):
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "penstock"
+
+
+def key_of(content: str) -> str:
+    """The digest of what a library is built from."""
+    return hashlib.sha256(content.encode()).hexdigest()[:_DIGITS]
+
+
+def open_cache() -> Path:
+    """
+    The folder of the cache, made if need be.
+
+    Raises UserError if others than the user and root may write to it. Where it cannot be made, a folder that lasts as
+    long as the process takes its place, with one warning.
+    """
+    directory = cache_directory()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = directory.stat()
+    except OSError as error:
+        return private_folder(directory, error.strerror)
+    writable = stat.S_IMODE(info.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+    if writable or info.st_uid not in (os.geteuid(), 0):
+        raise UserError(
+            "others may write to the cache of compiled code, so no code is loaded from it",
+            loc=str(directory),
+            notes=[f"chmod go-w {directory}" if writable else "PENSTOCK_CACHE names another folder"],
+        )
+    return directory
+
+
+@cache
+def private_folder(directory: Path, reason: str) -> Path:
+    """A folder of this process alone, for want of `directory`, with a warning."""
+    print(
+        f"warning: the cache of compiled code {directory} cannot be written ({reason}), so what is compiled lasts as"
+        " long as the process; PENSTOCK_CACHE names another folder",
+        file=sys.stderr,
+    )
+    stack = ExitStack()
+    folder = stack.enter_context(temporary_folder())
+    process = os.getpid()
+    # A fork that ends must not take the folder with it.
+    atexit.register(lambda: stack.close() if os.getpid() == process else None)
+    return folder
+
+
+def find(directory: Path, name: str, key: str) -> Path | None:
+    """The entry for `key`, if there is one that holds what it must; faulty ones are removed."""
+    for entry in sorted(directory.glob(f"{name}-{key}-*.so")):
+        if entry.is_file() and not entry.is_symlink() and entry.name == _entry_name(name, key, entry):
+            _touch(entry)
+            return entry
+        remove(entry)
+    return None
+
+
+def add(directory: Path, name: str, key: str, library: Path) -> Path:
+    """Move a library that was built in `directory` to its entry, and prune the cache."""
+    entry = directory / _entry_name(name, key, library)
+    if entry.is_symlink() or entry.is_dir():
+        remove(entry)
+    put(library, entry)
+    entry.chmod(0o600)
+    prune(directory)
+    return entry
+
+
+def _entry_name(name: str, key: str, library: Path) -> str:
+    """The name that a library has as an entry; another one than it has if it cannot be read."""
+    try:
+        checksum = hashlib.sha256(library.read_bytes()).hexdigest()[:_DIGITS]
+    except OSError:
+        checksum = ""
+    return f"{name}-{key}-{checksum}.so"
+
+
+def _touch(entry: Path) -> None:
+    try:
+        os.utime(entry)
+    except OSError:
+        pass  # a cache that is only read
+
+
+def prune(directory: Path) -> None:
+    """Remove entries that are old or too much, oldest use first; files that are no entries stay."""
+    now = time.time()
+    entries: list[tuple[float, int, Path]] = []
+    for item in os.scandir(directory):
+        try:
+            info = item.stat(follow_symlinks=False)
+        except OSError:
+            continue  # removed by another process
+        idle = now - info.st_mtime
+        if _ENTRY.fullmatch(item.name):
+            if idle > MAX_IDLE_SECONDS:
+                remove(Path(item.path))
+            else:
+                entries.append((idle, info.st_size, Path(item.path)))
+        elif item.name.startswith(PREFIX) and idle > _LEFT_SECONDS:
+            remove(Path(item.path))
+    total = sum(size for _, size, _ in entries)
+    for idle, size, path in sorted(entries, reverse=True):
+        if total <= MAX_TOTAL_BYTES or idle < IN_USE_SECONDS:
+            return
+        remove(path)
+        total -= size
+
+
+# building
+
+HIDDEN_KERNELS = '-DPENSTOCK_KERNEL=__attribute__((visibility("hidden")))'
+"""Kernels of a program in several files: for the linker, but not for other libraries."""
+
+
+class CompilerFault(RuntimeError):
+    """The C compiler refused generated code: a fault of ours. `kept` is the folder with the files."""
+
+    def __init__(self, message: str, kept: Path):
+        super().__init__(message)
+        self.kept = kept
+
+
+def build_library(
+    name: str, sources: Mapping[str, str], headers: Mapping[str, str] | None = None, *, content: str | None = None
+) -> Path:
+    """
+    The shared library `name` of C files, by file name, built unless the cache has it; several are compiled at once.
+
+    `content` says what the library does where that does not depend on how it is cut into files; it is the key of
+    the cache, together with the compiler. Raises UserError without a working C compiler and for a cache that others
+    may write, and CompilerFault where the compiler refuses the files, which are kept for a day.
+    """
+    compiler = find_compiler()
+    headers = headers or {}
+    if content is None:
+        content = "\0".join(part for files in (headers, sources) for file in files.items() for part in file)
+    key = key_of(f"{compiler.identity}\0{content}")
+    directory = open_cache()
+    if (entry := find(directory, name, key)) is not None:
+        return entry
+    with ExitStack() as stack:
+        try:
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            workplace = stack.enter_context(temporary_folder(directory))
+        except OSError as error:
+            directory = private_folder(directory, error.strerror)
+            if (entry := find(directory, name, key)) is not None:
+                return entry
+            workplace = stack.enter_context(temporary_folder(directory))
+        for file, text in {**headers, **sources}.items():
+            write_whole(workplace / file, text)
+        try:
+            _compile(compiler, list(sources), workplace)
+        except CompilerFault:
+            keep(workplace)
+            raise
+        return add(directory, name, key, workplace / "program.so")
+
+
+def load(library: Path) -> ctypes.CDLL:
+    """The library in this process; raises UserError where the system does not load it."""
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        notes = ["PENSTOCK_CACHE names a folder for compiled code"]
+        raise UserError(f"compiled code cannot be loaded: {error}", loc=str(library), notes=notes) from None
+
+
+def _compile(compiler: Compiler, files: list[str], workplace: Path) -> None:
+    flags = compiler.flags()
+    if len(files) == 1:
+        found = compiler.run((*flags, "-shared", "-o", "program.so", *files, "-lm"), workplace)
+        _check(compiler, found, workplace / files[0])
+        return
+    with ThreadPoolExecutor(len(files)) as pool:
+        pending = [
+            pool.submit(compiler.run, (*flags, HIDDEN_KERNELS, "-c", "-o", f"{file}.o", file), workplace)
+            for file in files
+        ]
+        for file, future in zip(files, pending, strict=True):
+            _check(compiler, future.result(), workplace / file)
+    objects = [f"{file}.o" for file in files]
+    found = compiler.run((*flags, "-shared", "-o", "program.so", *objects, "-lm"), workplace)
+    _check(compiler, found, workplace / files[0])
+
+
+def _check(compiler: Compiler, found: subprocess.CompletedProcess[str], file: Path) -> None:
+    if found.returncode:
+        raise CompilerFault(
+            f"{compiler.command[0]} refused generated code, which is kept in {file}:\n{found.stderr.strip()[:4000]}",
+            file.parent,
+        )
