@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import (
+    AnyFloat,
     BFloat16Type,
     Float4E2M1FNType,
     Float8E4M3FNType,
@@ -27,7 +28,10 @@ from xdsl.ir import Attribute
 
 DType = np.dtype[Any]
 
-_FLOATS: dict[type[Attribute], DType] = {
+FLOATS: dict[type[AnyFloat], DType] = {
+    Float32Type: np.dtype(np.float32),
+    Float64Type: np.dtype(np.float64),
+    Float16Type: np.dtype(np.float16),
     BFloat16Type: np.dtype(ml_dtypes.bfloat16),
     Float8E4M3FNType: np.dtype(ml_dtypes.float8_e4m3fn),
     Float8E5M2Type: np.dtype(ml_dtypes.float8_e5m2),
@@ -35,10 +39,8 @@ _FLOATS: dict[type[Attribute], DType] = {
     Float8E5M2FNUZType: np.dtype(ml_dtypes.float8_e5m2fnuz),
     Float8E8M0FNUType: np.dtype(ml_dtypes.float8_e8m0fnu),
     Float4E2M1FNType: np.dtype(ml_dtypes.float4_e2m1fn),
-    Float16Type: np.dtype(np.float16),
-    Float32Type: np.dtype(np.float32),
-    Float64Type: np.dtype(np.float64),
 }
+"""The float types, and the NumPy type of each."""
 _WIDTHS = (8, 16, 32, 64)
 _NARROW: dict[tuple[int, bool], DType] = {
     (2, False): np.dtype(ml_dtypes.int2),
@@ -55,7 +57,7 @@ def numpy_dtype(element: Attribute) -> DType:
 
     Raises ValueError for a type that NumPy has no counterpart of.
     """
-    if (found := _FLOATS.get(type(element))) is not None:
+    if (found := FLOATS.get(cast(Any, type(element)))) is not None:
         return found
     match element:
         case IndexType():
@@ -78,7 +80,7 @@ def accumulator_of(element: Attribute) -> Attribute:
     In f16 a running sum of ones ends at 2048, since 2049 is no number of it, and in bf16 at 256. Every level and
     every lowering asks here; see docs/correctness.md.
     """
-    dtype = _FLOATS.get(type(element))
+    dtype = FLOATS.get(cast(Any, type(element)))
     return f32 if dtype is not None and dtype.itemsize < np.dtype(np.float32).itemsize else element
 
 
@@ -88,7 +90,7 @@ def element_type(dtype: DType) -> Attribute:
 
     Raises ValueError for strings, objects, complex numbers and other types without a counterpart.
     """
-    for float_type, found in _FLOATS.items():
+    for float_type, found in FLOATS.items():
         if dtype == found:
             return float_type()
     for (width, unsigned), found in _NARROW.items():

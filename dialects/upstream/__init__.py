@@ -9,6 +9,8 @@ A file goes when xDSL does what it does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 
 from xdsl.ir import Dialect
 
@@ -17,33 +19,11 @@ from penstock.dialects.upstream import dense, floats, integers, semi_affine, unr
 __all__ = ["AMENDED", "dense", "floats", "integers", "semi_affine", "unregistered"]
 
 
-def _affine() -> Dialect:
-    from penstock.dialects.upstream.affine import affine_of_mlir
-
-    return affine_of_mlir()
+def _amended(name: str) -> Dialect:
+    return import_module(f"{__name__}.{name}").DIALECT
 
 
-def _arith() -> Dialect:
-    from penstock.dialects.upstream.arith import arith_with_remainder
-
-    return arith_with_remainder()
-
-
-def _func() -> Dialect:
-    from xdsl.dialects.func import Func
-
-    from penstock.dialects.upstream import func  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
-    return Func
-
-
-def _linalg() -> Dialect:
-    from xdsl.dialects.linalg import Linalg
-
-    from penstock.dialects.upstream import linalg  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
-    return Linalg
-
-
-AMENDED: dict[str, Callable[[], Dialect]] = {"affine": _affine, "arith": _arith, "func": _func, "linalg": _linalg}
-"""Factories of the dialects of xDSL that have, or read, here what they lack."""
+AMENDED: dict[str, Callable[[], Dialect]] = {
+    name: partial(_amended, name) for name in ("affine", "arith", "func", "linalg")
+}
+"""Factories of the dialects of xDSL that have, or read, here what they lack: the `DIALECT` of the file of that name."""

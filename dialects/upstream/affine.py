@@ -77,8 +77,6 @@ class ParallelOp(IRDLOperation):
                 raise VerifyException("needs a group of bounds for each bound")
 
 
-def affine_of_mlir() -> Dialect:
-    """xDSL's affine dialect with these operations in place of its own."""
-    ours = {op.name: op for op in (IfOp, ParallelOp)}
-    operations = [ours.get(op.name, op) for op in affine.Affine.operations]
-    return Dialect("affine", operations, list(affine.Affine.attributes))
+_OURS = {op.name: op for op in (IfOp, ParallelOp)}
+DIALECT = Dialect("affine", [_OURS.get(op.name, op) for op in affine.Affine.operations], list(affine.Affine.attributes))
+"""xDSL's affine dialect with these operations in place of its own."""

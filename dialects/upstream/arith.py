@@ -20,9 +20,5 @@ class RemFOp(FloatingPointLikeBinaryOperation):
     traits = traits_def(Pure())
 
 
-def arith_with_remainder() -> Dialect:
-    """xDSL's arith dialect with `arith.remf`, unless it has come to have one."""
-    operations = list(Arith.operations)
-    if all(op.name != RemFOp.name for op in operations):
-        operations.append(RemFOp)
-    return Dialect("arith", operations, list(Arith.attributes))
+DIALECT = Dialect("arith", [*Arith.operations, RemFOp], list(Arith.attributes))
+"""xDSL's arith dialect with `arith.remf`."""

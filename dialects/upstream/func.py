@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import Func, FuncOp
 from xdsl.ir import Attribute
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -90,3 +90,5 @@ def _print(self: FuncOp, printer: Printer) -> None:
 
 setattr(FuncOp, "parse", classmethod(_parse))
 setattr(FuncOp, "print", _print)
+
+DIALECT = Func

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, StringAttr
+from xdsl.dialects.linalg import Linalg
 from xdsl.dialects.linalg.attrs import IteratorType, IteratorTypeAttr
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, SSAValue
@@ -73,3 +74,5 @@ def _parse(cls: type[GenericOp], parser: Parser) -> GenericOp:
 
 
 setattr(GenericOp, "parse", classmethod(_parse))
+
+DIALECT = Linalg

@@ -7,26 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import (
-    BFloat16Type,
-    Float4E2M1FNType,
-    Float8E4M3FNType,
-    Float8E4M3FNUZType,
-    Float8E5M2FNUZType,
-    Float8E5M2Type,
-    Float8E8M0FNUType,
-    Float16Type,
-    Float32Type,
-    Float64Type,
-    FloatAttr,
-    IndexType,
-    IntegerAttr,
-    IntegerType,
-)
+from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, IntegerType
 from xdsl.ir import Attribute, Operation
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.element_types import DType, numpy_dtype
+from penstock.dialects.element_types import FLOATS, DType, numpy_dtype
 from penstock.lowering.to_c.text import Expr
 
 
@@ -98,19 +83,14 @@ class CType:
 
 
 _FLOATS: dict[type[Attribute], CType] = {
-    kind: CType(str(kind()), storage, value, kind().bitwidth, is_float=True)
-    for kind, storage, value in (
-        (Float32Type, "float", "float"),
-        (Float64Type, "double", "double"),
-        (Float16Type, "uint16_t", "float"),
-        (BFloat16Type, "uint16_t", "float"),
-        (Float8E4M3FNType, "uint8_t", "float"),
-        (Float8E5M2Type, "uint8_t", "float"),
-        (Float8E4M3FNUZType, "uint8_t", "float"),
-        (Float8E5M2FNUZType, "uint8_t", "float"),
-        (Float8E8M0FNUType, "uint8_t", "float"),
-        (Float4E2M1FNType, "uint8_t", "float"),
+    kind: CType(
+        str(kind()),
+        {1: "uint8_t", 2: "uint16_t", 4: "float", 8: "double"}[dtype.itemsize],
+        "double" if dtype.itemsize == 8 else "float",
+        kind().bitwidth,
+        is_float=True,
     )
+    for kind, dtype in FLOATS.items()
 }
 _INDEX = CType("index", "int64_t", "int64_t", 64)
 _INTEGERS = {
