@@ -137,10 +137,10 @@ def put(new: Path, place: Path | int) -> None:
     info = _stat(place)
     if (info is None or (stat.S_ISREG(info.st_mode) and not place.is_symlink())) and _replaced(new, place, info):
         return
-    # Not O_CREAT and not O_TRUNC: it is there, and the old contents are lost only when there is room for the new.
+    # Not O_CREAT and not O_TRUNC: it is there, and the old contents are lost only when the new ones fit.
     with open(os.open(place, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "wb") as dest:
         if info is not None and stat.S_ISREG(info.st_mode):
-            _make_room(dest.fileno(), info.st_size, new.stat().st_size)
+            _reserve(dest.fileno(), info.st_size, new.stat().st_size)
         _copy(new, dest)
         if info is not None and stat.S_ISREG(info.st_mode):
             dest.truncate()
@@ -166,7 +166,7 @@ def _replaced(new: Path, place: Path, info: os.stat_result | None) -> bool:
     return True
 
 
-def _make_room(handle: int, old: int, size: int) -> None:
+def _reserve(handle: int, old: int, size: int) -> None:
     if size > old and hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(handle, 0, size)

@@ -491,7 +491,7 @@ class QueueOp(MachinePart):
 
 @dataclass(frozen=True)
 class OperandSpec:
-    """One operand of an intrinsic; they stand in the order of the region's arguments, the written one last."""
+    """One operand of an intrinsic; in the order of the region's arguments, the written one last."""
 
     name: str
     scope: str
@@ -737,7 +737,7 @@ class IntrinsicOp(NamedPart):
         return prod(largest) if reduces and len(largest) == len(self.shape) else 0
 
     def own_faults(self) -> Iterator[PartFault]:
-        yield from self._place_faults()
+        yield from self._performer_faults()
         behaviour = list(self._behaviour_faults())
         yield from behaviour
         if not behaviour:
@@ -745,7 +745,7 @@ class IntrinsicOp(NamedPart):
             yield from self._immediate_faults()
             yield from self._shape_faults()
 
-    def _place_faults(self) -> Iterator[PartFault]:
+    def _performer_faults(self) -> Iterator[PartFault]:
         if (self.unit is None) == (self.dma is None):
             yield PartFault("unit", "an intrinsic names either the unit or the dma that performs it")
             return

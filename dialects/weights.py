@@ -43,7 +43,7 @@ _AS_BYTES: dict[str, np.dtype[Any]] = {
 """Types that a file holds as bytes, one for each element; its metadata say so, since readers know few of them."""
 
 _TYPE_KEY = "type of "
-"""What the metadata call the type of an entry of bytes, with the name of the entry behind it."""
+"""What the metadata call the type of an entry of bytes, with the name of the entry after it."""
 
 _NAMES_OF_DTYPES = {dtype: name for name, dtype in _SAFETENSORS_DTYPES.items()}
 

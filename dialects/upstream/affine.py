@@ -1,5 +1,5 @@
 """
-The affine dialect with two operations as MLIR has them in generic form: the condition of `affine.if` stands among the
+The affine dialect with two operations as MLIR has them in generic form: the condition of `affine.if` is among the
 discardable attributes, where xDSL has a property, which MLIR does not read; and the reductions of `affine.parallel`
 are numbers of `arith` operations, where xDSL expects strings, which MLIR does not have.
 """

@@ -10,7 +10,7 @@ sign. The text is MLIR's:
 - a decimal literal is rounded to the type; one too large for it is refused (MLIR makes it an infinity);
 - infinities and NaNs are printed as their bits, all other numbers as a decimal or their bits.
 
-A NaN in Python's floats keeps its sign and payload: the payload stands in the upper bits of the fraction of a double.
+A NaN in Python's floats keeps its sign and payload: the payload is in the upper bits of the fraction of a double.
 
 xDSL's own classes are changed, not derived from, since everything that reads and prints IR uses them: our parser,
 xDSL's, its targets, and `str` of any attribute.
@@ -154,7 +154,7 @@ def float_of(parser: AttrParser, literal: object, span: Span, type: AnyFloat) ->
     match literal:
         case _Hexadecimal():
             if span.text.startswith("-"):
-                parser.raise_error("the bits of a float have no sign in front of them", span)
+                parser.raise_error("the bits of a float have no sign before them", span)
             if isinstance(type, _WITHOUT_BITS):
                 parser.raise_error(f"the bits of an {type} are not supported, write a decimal", span)
             if literal.bit_length() > type.bitwidth:
@@ -218,7 +218,7 @@ def _to_type(self: _Element, parser: AttrParser, type: Any) -> Any:
 
 
 def _parse_optional_complex(self: AttrParser) -> tuple[tuple[tuple[Number, Span], ...], Span] | None:
-    """A complex number, if present, as its parts and where each of them stands."""
+    """A complex number, if present, as its parts and where each of them is."""
     start = self.pos
     if self.parse_optional_punctuation("(") is None:
         return None

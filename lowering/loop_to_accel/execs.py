@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.builder import Builder
-from xdsl.dialects.builtin import AffineMapAttr
+from xdsl.dialects import memref, scf
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, MemRefType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.rewriter import InsertPoint
+from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.loop_to_accel.pieces import in_pieces, slice_of
 from penstock.passes.analysis.access import Access, Node, Operand, linear_form, steps_of
 from penstock.passes.analysis.commands.command_loops import long_dims, next_loop
 from penstock.passes.analysis.intrinsics import Match
-from penstock.passes.index_builder import Index, scale
+from penstock.passes.index_builder import Index, materialize, scale
 from penstock.passes.loop.tensorize import prove_named
 
 
@@ -131,3 +133,30 @@ def _advance(
         for constant, row in zip(constants, rows, strict=True)
     ]
     return slice_of(builder, buffer, offsets, sizes)
+
+
+# loops of pieces, and slices of buffers
+
+
+def slice_of(builder: Builder, source: SSAValue, offsets: Sequence[Index], sizes: Sequence[int]) -> SSAValue:
+    """The part of a memref of these sizes that begins at `offsets`."""
+    type = source.type
+    assert isa(type, MemRefType)
+    if list(type.get_shape()) == list(sizes) and all(offset == 0 for offset in offsets):
+        return source
+    ones = [1] * len(sizes)
+    result = memref.SubviewOp.infer_result_type(type, offsets, sizes, ones)
+    return builder.insert(memref.SubviewOp.get(source, offsets, sizes, ones, result)).result
+
+
+def in_pieces(builder: Builder, extent: int, size: int, issue: Callable[[Builder, Index, int], None]) -> None:
+    """A loop over pieces of `size`, and the rest after it; `issue` gets the start of a piece, and its size."""
+    trips, rest = divmod(extent, size)
+    lower, upper, step = (materialize(builder, value) for value in (0, trips, 1))
+    block = Block(arg_types=[IndexType()])
+    inner = Builder(InsertPoint.at_end(block))
+    issue(inner, scale(inner, block.args[0], size), size)
+    inner.insert(scf.YieldOp())
+    builder.insert(scf.ForOp(lower, upper, step, [], Region(block)))
+    if rest:
+        issue(builder, trips * size, rest)

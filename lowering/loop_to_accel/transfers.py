@@ -17,8 +17,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of, static_strides
-from penstock.lowering.loop_to_accel.execs import lower_access
-from penstock.lowering.loop_to_accel.pieces import in_pieces, slice_of
+from penstock.lowering.loop_to_accel.execs import in_pieces, lower_access, slice_of
 from penstock.passes.analysis.access import fill_access
 from penstock.passes.analysis.commands.command_loops import next_cut
 from penstock.passes.analysis.commands.descriptor import descriptor_dims, entry_elements

@@ -7,8 +7,7 @@ A helper is asked for as `minimum_f32`: what it does, and the type it does it on
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from penstock.lowering.to_c.byte_floats import BYTE_FLOATS
+from dataclasses import dataclass
 
 HEADER = """\
 #include <math.h>
@@ -39,6 +38,89 @@ def _division(what: str, *lines: str) -> str:
     """A division, which notes a divisor of zero instead of trapping."""
     body = "".join(f"  {line}\n" for line in ("if (b == 0) *fault = 1;", *lines))
     return f"static inline {{T}} pen_{what}_{{N}}({{T}} a, {{T}} b, int32_t *fault) {{{{\n{body}}}}}\n"
+
+
+# The floats of 8 bits or fewer: a byte in memory, `float` in expressions. Formats are those of "OCP 8-bit Floating
+# Point Specification" and "OCP Microscaling Formats Specification", and the variants `FNUZ`, which have no negative
+# zero; what a number rounds to is what ml_dtypes makes of it.
+
+_BYTE_FLOAT = """\
+static inline float pen_load_{N}(uint8_t bits) {{
+  const int code = bits & {LOW}, whole = code >> {M}, fraction = code & {FRACTION};
+  if ({IS_NAN}) return NAN;
+  const float size = whole ? ldexpf({ONE} + fraction, whole - {SHIFT}) : ldexpf(fraction, 1 - {SHIFT});
+  return bits & {SIGN} ? -({IS_INFINITE} ? INFINITY : size) : {IS_INFINITE} ? INFINITY : size;
+}}
+static inline uint8_t pen_store_{N}(float value) {{
+  const int sign = signbit(value) ? {SIGN} : 0;
+  if (value != value) return (uint8_t)({NAN_CODE});
+  const float size = fabsf(value);
+  if (size >= 0x1p17f) return (uint8_t)({OVERFLOW});
+  // The last bit of a number of this size stands for 2^(exponent - {M}).
+  const int exponent = size >= 0x1p{LEAST}f ? ilogbf(size) : {LEAST};
+  const int code = ((exponent - {LEAST}) << {M}) + (int)rintf(ldexpf(size, {M} - exponent));
+  return (uint8_t)(code > {LARGEST} ? {OVERFLOW} : {SIGNED_CODE});
+}}
+static inline float pen_round_{N}(float value) {{ return pen_load_{N}(pen_store_{N}(value)); }}
+"""
+
+_EXPONENT_ONLY = """\
+static inline float pen_load_f8E8M0FNU(uint8_t bits) { return bits == 0xff ? NAN : ldexpf(1.0f, bits - 127); }
+static inline uint8_t pen_store_f8E8M0FNU(float value) {
+  if (!(value > 0) || isinf(value)) return 0xff;
+  const int exponent = ilogbf(value);
+  if (exponent < -126) return value > 0x1p-127f;
+  return (uint8_t)(exponent + 127 + (ldexpf(value, -exponent) >= 1.5f));
+}
+static inline float pen_round_f8E8M0FNU(float value) { return pen_load_f8E8M0FNU(pen_store_f8E8M0FNU(value)); }
+"""
+
+
+@dataclass(frozen=True)
+class _ByteFloat:
+    """A float of 8 bits or fewer with a sign; codes are bits without it."""
+
+    fraction: int
+    """Bits of the fraction."""
+    bias: int
+    largest: int
+    """The code of the largest number."""
+    overflow: str
+    """What is stored for numbers beyond it, from `sign`."""
+    nan: str
+    """What is stored for NaN, from `sign`."""
+    is_nan: str = "0"
+    """The test for NaN, on `bits` or `code`."""
+    is_infinite: str = "0"
+    has_negative_zero: bool = True
+    sign: int = 0x80
+
+    def text(self, name: str) -> str:
+        return _BYTE_FLOAT.format(
+            N=name,
+            M=self.fraction,
+            LOW=self.sign - 1,
+            FRACTION=(1 << self.fraction) - 1,
+            ONE=1 << self.fraction,
+            SHIFT=self.bias + self.fraction,
+            LEAST=1 - self.bias,
+            LARGEST=self.largest,
+            SIGN=self.sign,
+            IS_NAN=self.is_nan,
+            IS_INFINITE=self.is_infinite,
+            NAN_CODE=self.nan,
+            OVERFLOW=self.overflow,
+            SIGNED_CODE="sign | code" if self.has_negative_zero else "code ? sign | code : 0",
+        )
+
+
+_BYTE_FLOATS = {
+    "f8E4M3FN": _ByteFloat(3, 7, 0x7E, "sign | 0x7f", "sign | 0x7f", "code == 0x7f"),
+    "f8E5M2": _ByteFloat(2, 15, 0x7B, "sign | 0x7c", "sign | 0x7e", "code > 0x7c", "code == 0x7c"),
+    "f8E4M3FNUZ": _ByteFloat(3, 8, 0x7F, "0x80", "0x80", "bits == 0x80", has_negative_zero=False),
+    "f8E5M2FNUZ": _ByteFloat(2, 16, 0x7F, "0x80", "0x80", "bits == 0x80", has_negative_zero=False),
+    "f4E2M1FN": _ByteFloat(1, 1, 0x7, "sign | 0x7", "sign ^ 0x8", sign=0x8),
+}
 
 
 _TEMPLATES: dict[str, str] = {
@@ -86,7 +168,8 @@ static inline uint16_t pen_store_bf16(float value) {
 }
 static inline float pen_round_bf16(float value) { return pen_load_bf16(pen_store_bf16(value)); }
 """,
-    **BYTE_FLOATS,
+    **{f"bits_{name}": each.text(name) for name, each in _BYTE_FLOATS.items()},
+    "bits_f8E8M0FNU": _EXPONENT_ONLY,
     # A double as a float that rounds to a 16-bit float as the double would: to odd if it is not exact.
     "odd_f16": """\
 static inline float pen_odd_f16(double value) {

@@ -4,7 +4,7 @@ The commands of a kernel as a launch: a stream of instructions that ends in FINI
 A command becomes the instructions that do it, with its pops on the first and its pushes on the last. An instruction
 can take one token and give one on each side; further ones are carried by empty instructions, transfers of no entries,
 as they are by the runtime of tvm-vta. Micro-operations are loaded at the beginning, and all other loads wait for that:
-they are few, and would wait long for their turn on the bus. Where they have no room together, they are loaded before
+they are few, and would wait long for their turn on the bus. Where they do not fit together, they are loaded before
 their use, ahead of what the command that uses them waits for.
 """
 
@@ -51,7 +51,7 @@ class MicroOpStore:
         self._offsets: dict[bytes, int] = {}
         self._data = bytearray()
 
-    def room(self, words: NDArray[np.uint32]) -> int:
+    def padded_size(self, words: NDArray[np.uint32]) -> int:
         """The micro-operations from the beginning of a list to that of the next one."""
         return -(-words.size // self.together) * self.together
 
@@ -74,21 +74,21 @@ class MicroOpCache:
     """
     What one launch has on chip; a launch begins with nothing.
 
-    Where all its lists have room, they are loaded at its beginning: compute waits for its first operands then, and
+    Where all its lists fit, they are loaded at its beginning: compute waits for its first operands then, and
     later a load would wait for its turn on the bus, and compute for it. Otherwise each is loaded before it is used,
     and the list that was not used for longest gives way.
     """
 
     def __init__(self, store: MicroOpStore, depth: int):
-        """`depth` micro-operations have room on chip; lists begin there where they may begin off chip."""
+        """`depth` micro-operations fit on chip; lists begin there where they may begin off chip."""
         self._store = store
         self.depth = depth
         self._resident: dict[int, tuple[int, int]] = {}
         """By address off chip, the least recently used first: where it begins on chip, and how long it is."""
 
     def load_all(self, lists: Iterable[NDArray[np.uint32]]) -> list[Load]:
-        """The loads of all lists, one for those that adjoin off chip; none where they have no room together."""
-        sizes = {self._store.address(words): self._store.room(words) for words in lists}
+        """The loads of all lists, one for those that adjoin off chip; none where they do not fit together."""
+        sizes = {self._store.address(words): self._store.padded_size(words) for words in lists}
         if sum(sizes.values()) > self.depth:
             return []
         loads: list[Load] = []
@@ -109,11 +109,11 @@ class MicroOpCache:
         if address in self._resident:
             found = self._resident[address] = self._resident.pop(address)
             return found[0], None
-        begin = self._room(self._store.room(words))
-        self._resident[address] = begin, self._store.room(words)
+        begin = self._free_entry(self._store.padded_size(words))
+        self._resident[address] = begin, self._store.padded_size(words)
         return begin, _load(begin, address, words.size)
 
-    def _room(self, size: int) -> int:
+    def _free_entry(self, size: int) -> int:
         while True:
             begin = 0
             for start, length in sorted(self._resident.values()):
@@ -181,7 +181,7 @@ class _Launch:
         """By the op of an exec, and where its operands begin."""
 
     def load_micro_ops(self, commands: Sequence[Command]) -> None:
-        """Load what the commands will use, if all of it has room, before anything else takes the bus."""
+        """Load what the commands will use, if all of it fits, before anything else takes the bus."""
         lists = [self._application(command).micro_ops for command in commands if command.kind is Kind.EXEC]
         loads: list[Instruction] = list(self._cache.load_all(lists))
         if loads and any(command.unit == LOAD_UNIT for command in commands):
@@ -212,7 +212,7 @@ class _Launch:
                     self._append(load)
                 body = [application.at(begin)]
         if any(instruction.unit != command.unit for instruction in body):
-            raise UserError(f"{command.name} is no instruction of the {command.unit} unit", loc=_place(command))
+            raise UserError(f"{command.name} is no instruction of the {command.unit} unit", loc=_location_of(command))
         self._take_and_give(command, body)
         for instruction in body:
             self._append(instruction)
@@ -221,7 +221,7 @@ class _Launch:
         """Put the tokens of a command on its instructions, with empty ones around them where they need more."""
         for name in command.pops:
             if self._tokens[name] == 0:
-                raise UserError(f"pops a token from {name[0]} before there is one", loc=_place(command))
+                raise UserError(f"pops a token from {name[0]} before there is one", loc=_location_of(command))
             self._tokens[name] -= 1
         taken = [_sides("pop", command.unit, name[0]) for name in command.pops]
         given = [_sides("push", command.unit, name[1]) for name in command.pushes]
@@ -245,7 +245,7 @@ class _Launch:
             what = "a barrier" if command is not None else "the end"
             raise UserError(
                 f"tokens are left in queues at {what}: {', '.join(left)}",
-                loc=_place(command) if command is not None else None,
+                loc=_location_of(command) if command is not None else None,
             )
         others = [unit for unit in (LOAD_UNIT, STORE_UNIT) if command is not None or unit in self._last]
         for unit in others:
@@ -289,5 +289,5 @@ def _shared(flags: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(each) for each in sets]
 
 
-def _place(command: Command) -> str | None:
+def _location_of(command: Command) -> str | None:
     return location_of(command.op) if command.op is not None else None
