@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
-from typing import ClassVar, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar, cast
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import (
@@ -119,6 +119,19 @@ def numbers_of(attr: Attribute) -> tuple[int, ...]:
     return ()
 
 
+class IntegerProperty(property):
+    """An integer property of an op as a number; `default` where it is absent."""
+
+    def __init__(self, key: str, default: int = 0):
+        super().__init__(lambda op: numbers_of(op.properties[key])[0] if key in op.properties else default)
+
+    if TYPE_CHECKING:
+
+        def __get__(  # pyright: ignore[reportIncompatibleMethodOverride]
+            self, instance: object, owner: type | None = None, /
+        ) -> int: ...
+
+
 class MachinePart(IRDLOperation):
     """
     A part of a `machine.target`.
@@ -203,17 +216,9 @@ class ScopeOp(NamedPart):
         " (`rate` $rate^)? (`parent` $parent^)? (`origin` $origin^)? attr-dict"
     )
 
-    @property
-    def size_bytes(self) -> int:
-        return int_of(self.size)
-
-    @property
-    def granule_bytes(self) -> int:
-        return int_of(self.granule)
-
-    @property
-    def bank_count(self) -> int:
-        return int_of(self.banks, 1)
+    size_bytes = IntegerProperty("size")
+    granule_bytes = IntegerProperty("granule")
+    bank_count = IntegerProperty("banks", 1)
 
     @property
     def parent_name(self) -> str:
@@ -352,9 +357,7 @@ class DmaOp(NamedPart):
         """The scopes it writes, "dram" among them if it writes off chip."""
         return names_of(self.to_scopes)
 
-    @property
-    def dim_count(self) -> int:
-        return int_of(self.dims)
+    dim_count = IntegerProperty("dims")
 
     @property
     def max_counts(self) -> tuple[int, ...]:
@@ -366,28 +369,14 @@ class DmaOp(NamedPart):
         """The largest stride, in entries; None if there is no limit."""
         return None if self.max_stride is None else int_of(self.max_stride)
 
-    @property
-    def pad_limit(self) -> int:
-        """The entries of padding it can write on a side."""
-        return int_of(self.pad_max)
-
-    @property
-    def alignment(self) -> int:
-        """What the place of a buffer off chip must be a multiple of, in bytes."""
-        return int_of(self.align, 1)
-
-    @property
-    def latency_cycles(self) -> int:
-        return int_of(self.latency)
-
-    @property
-    def row_overhead_cycles(self) -> int:
-        return int_of(self.row_overhead)
-
-    @property
-    def outstanding_limit(self) -> int:
-        """The transfers it can have in flight."""
-        return int_of(self.outstanding)
+    pad_limit = IntegerProperty("pad_max")
+    """The entries of padding it can write on a side."""
+    alignment = IntegerProperty("align", 1)
+    """What the address of a buffer off chip must be a multiple of, in bytes."""
+    latency_cycles = IntegerProperty("latency")
+    row_overhead_cycles = IntegerProperty("row_overhead")
+    outstanding_limit = IntegerProperty("outstanding")
+    """The transfers it can have in flight."""
 
     @property
     def converts(self) -> tuple[Attribute, Attribute, str] | None:
@@ -461,13 +450,8 @@ class QueueOp(MachinePart):
         """The unit that pops."""
         return self.to_unit.root_reference.data
 
-    @property
-    def capacity_tokens(self) -> int:
-        return int_of(self.capacity)
-
-    @property
-    def initial_tokens(self) -> int:
-        return int_of(self.initial)
+    capacity_tokens = IntegerProperty("capacity")
+    initial_tokens = IntegerProperty("initial")
 
     @property
     def blocks(self) -> bool:
@@ -652,25 +636,18 @@ class IntrinsicOp(NamedPart):
         ranges = (ints_of(extents) for extents in self.extents)
         return tuple((values[0], values[-1]) if values else None for values in ranges)
 
-    @property
-    def initiation_interval(self) -> int:
-        """Cycles from one application to the next; 0 for what a DMA engine does."""
-        return int_of(self.ii)
-
-    @property
-    def depth(self) -> int:
-        """Cycles that a command takes beyond its applications; 0 for what a DMA engine does."""
-        return int_of(self.depth_attr)
+    initiation_interval = IntegerProperty("ii")
+    """Cycles from one application to the next; 0 for what a DMA engine does."""
+    depth = IntegerProperty("depth")
+    """Cycles that a command takes beyond its applications; 0 for what a DMA engine does."""
 
     @property
     def max_iterations(self) -> tuple[int, ...]:
         """The largest trip count of each loop of one command, outermost first; empty if there is no limit."""
         return ints_of(self.iteration_limits)
 
-    @property
-    def micro_ops(self) -> int:
-        """How many applications a command lists beside its loops; 0 if its loops are all that it has."""
-        return int_of(self.listed_limit)
+    micro_ops = IntegerProperty("micro_ops")
+    """How many applications a command lists beside its loops; 0 if its loops are all that it has."""
 
     def operand_specs(self) -> tuple[OperandSpec, ...]:
         """The operands, in the order of the region's arguments and of the generic's operands."""
