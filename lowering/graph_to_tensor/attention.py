@@ -38,7 +38,7 @@ from penstock.lowering.graph_to_tensor.shapes import Dims, element_of, loops, sh
 from penstock.lowering.scalar_body import Body, Compute
 from penstock.passes.index_builder import Index, materialize
 from penstock.passes.planning.attention_blocks import MAX_BLOCK, even_blocks
-from penstock.passes.tensor.tile_nest import Span, insert_slice, slice_of
+from penstock.passes.tensor.tile_nest import DimRange, insert_slice, slice_of
 
 _ZERO = AffineExpr.constant(0)
 
@@ -64,9 +64,9 @@ class _Stored:
         found[self.places[-2]], found[self.places[-1]] = row, column
         return found
 
-    def spans(self, batch: Sequence[Index], row: Span, column: Span) -> list[Span]:
+    def spans(self, batch: Sequence[Index], row: DimRange, column: DimRange) -> list[DimRange]:
         """Where a tile lies."""
-        of_batch = [Span(index, 1) for index in batch]
+        of_batch = [DimRange(index, 1) for index in batch]
         placed = dict(zip(self.places, [*of_batch, row, column], strict=True))
         return [placed[dim] for dim in range(len(placed))]
 
@@ -168,7 +168,7 @@ class _Attention:
 
     def _queries_block(self, batch: Sequence[Index], row: Index, result: SSAValue) -> SSAValue:
         """`result` with the rows from `row` on."""
-        rows = Span(row, self._rows)
+        rows = DimRange(row, self._rows)
         queries, scaled = self._queries_tile(batch, rows)
         running = _Running(
             self._fill([self._rows], self._lowest, "largest"),
@@ -179,7 +179,7 @@ class _Attention:
         whole = self._keys - self._keys % step if step else 0
 
         def block(start: Index, size: int, before: Sequence[SSAValue]) -> _Running:
-            return self._step(batch, rows, Span(start, size), (queries, scaled), _Running(*before))
+            return self._step(batch, rows, DimRange(start, size), (queries, scaled), _Running(*before))
 
         if whole:
             running = _Running(*self._over(whole, step, running, lambda start, before: block(start, step, before)))
@@ -188,9 +188,9 @@ class _Attention:
             running = block(whole, self._keys - whole, running)
         return self._finish(batch, rows, running, result)
 
-    def _queries_tile(self, batch: Sequence[Index], rows: Span) -> tuple[_Stored, bool]:
+    def _queries_tile(self, batch: Sequence[Index], rows: DimRange) -> tuple[_Stored, bool]:
         """A tile of q, whose rows are queries, and whether it is scaled: with the queries innermost."""
-        tile = self._slice(self._q, batch, rows, Span(0, self._width))
+        tile = self._slice(self._q, batch, rows, DimRange(0, self._width))
         if self._q.places[-2] == len(self._q.places) - 1:
             return tile, False
         # Turned over, and scaled on the way.
@@ -207,15 +207,15 @@ class _Attention:
         scale = self._op.scale.value.data
         return x if scale == 1 else body.mul(x, body.like(scale, x))
 
-    def _slice(self, of: _Stored, batch: Sequence[Index], row: Span, column: Span) -> _Stored:
+    def _slice(self, of: _Stored, batch: Sequence[Index], row: DimRange, column: DimRange) -> _Stored:
         return _Stored(slice_of(self._builder(), of.tensor, of.spans(batch, row, column)), of.places)
 
     def _step(
-        self, batch: Sequence[Index], rows: Span, columns: Span, q: tuple[_Stored, bool], before: _Running
+        self, batch: Sequence[Index], rows: DimRange, columns: DimRange, q: tuple[_Stored, bool], before: _Running
     ) -> _Running:
         """What a block of keys makes of what was computed before."""
         kernel, (queries, scaled) = self._kernel, q
-        keys = self._slice(self._k, batch, columns, Span(0, self._width))
+        keys = self._slice(self._k, batch, columns, DimRange(0, self._width))
         n, m, inner = loops(3)
         scores = kernel.generic(
             [(keys.tensor, keys.dims(n, inner)), (queries.tensor, queries.dims(m, inner))],
@@ -238,7 +238,7 @@ class _Attention:
         if self._stored_element != self._element:
             narrow = self._stored_element
             powers = self._new("powers", powers, lambda body, xs: body.cast(xs[0], narrow, False), narrow)
-        values = self._slice(self._v, batch, columns, Span(0, self._values))
+        values = self._slice(self._v, batch, columns, DimRange(0, self._values))
         feature, m, n = loops(3)
         sums = kernel.generic(
             [(values.tensor, values.dims(n, feature)), (powers, [n, m])],
@@ -254,7 +254,9 @@ class _Attention:
         finfo = cast(Callable[[DType], Any], ml_dtypes.finfo)  # has no types
         return float(finfo(numpy_dtype(self._element)).min)
 
-    def _masked(self, batch: Sequence[Index], rows: Span, columns: Span, scores: SSAValue, scaled: bool) -> SSAValue:
+    def _masked(
+        self, batch: Sequence[Index], rows: DimRange, columns: DimRange, scores: SSAValue, scaled: bool
+    ) -> SSAValue:
         """The scores times the scale, if they are not scaled, plus the mask."""
 
         def compute(body: Body, xs: Sequence[SSAValue]) -> SSAValue:
@@ -267,10 +269,10 @@ class _Attention:
         shape = shape_of(self._mask)
         n, m = loops(2)
         skipped = len(batch) + 2 - len(shape)
-        whole = [*(Span(index, 1) for index in batch), rows, columns][skipped:]
+        whole = [*(DimRange(index, 1) for index in batch), rows, columns][skipped:]
         places = [*[_ZERO] * len(batch), m, n][skipped:]
         repeated = [size == 1 for size in shape]
-        spans = [Span(0, 1) if one else span for one, span in zip(repeated, whole, strict=True)]
+        spans = [DimRange(0, 1) if one else span for one, span in zip(repeated, whole, strict=True)]
         dims = [_ZERO if one else place for one, place in zip(repeated, places, strict=True)]
         return self._update(scores, [(slice_of(self._builder(), self._mask, spans), dims)], compute)
 
@@ -304,9 +306,9 @@ class _Attention:
         self._kernel.names[value] = name
         return value
 
-    def _finish(self, batch: Sequence[Index], rows: Span, running: _Running, result: SSAValue) -> SSAValue:
+    def _finish(self, batch: Sequence[Index], rows: DimRange, running: _Running, result: SSAValue) -> SSAValue:
         """The sums divided by the sum of powers, where the result wants them."""
-        spans = _Stored(result, self._result_places).spans(batch, rows, Span(0, self._values))
+        spans = _Stored(result, self._result_places).spans(batch, rows, DimRange(0, self._values))
         at = loops(len(spans))
         m, feature = at[self._result_places[-2]], at[self._result_places[-1]]
 

@@ -27,7 +27,7 @@ from penstock.lowering.graph_to_tensor.accumulation import rounded
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import element_of, loops, shape_of, signless
 from penstock.lowering.scalar_body import Body, Compute
-from penstock.passes.tensor.tile_nest import Span, insert_slice, slice_of
+from penstock.passes.tensor.tile_nest import DimRange, insert_slice, slice_of
 
 Place: TypeAlias = int | SSAValue
 """An index into one dimension."""
@@ -131,8 +131,8 @@ class _Nest:
         return self._builder.insert(generic).results[0]
 
 
-def _spans(at: Sequence[Place], sizes: Sequence[int]) -> list[Span]:
-    return [Span(place, size) for place, size in zip(at, sizes, strict=True)]
+def _spans(at: Sequence[Place], sizes: Sequence[int]) -> list[DimRange]:
+    return [DimRange(place, size) for place, size in zip(at, sizes, strict=True)]
 
 
 def _dims(rank: int, kept: Sequence[int]) -> list[AffineExpr]:

@@ -30,7 +30,7 @@ from penstock.passes.tensor.zero_pads import extend
 
 
 @dataclass(frozen=True)
-class Span:
+class DimRange:
     """A range of one dim: where it begins, and its static size."""
 
     offset: Index
@@ -40,7 +40,7 @@ class Span:
 # slices
 
 
-def slice_of(builder: Builder, source: SSAValue, spans: Sequence[Span]) -> SSAValue:
+def slice_of(builder: Builder, source: SSAValue, spans: Sequence[DimRange]) -> SSAValue:
     """`source` at `spans`; the source itself if that is all of it."""
     type = source.type
     assert isa(type, TensorType)
@@ -53,7 +53,7 @@ def slice_of(builder: Builder, source: SSAValue, spans: Sequence[Span]) -> SSAVa
     return builder.insert(op).result
 
 
-def insert_slice(builder: Builder, source: SSAValue, dest: SSAValue, spans: Sequence[Span]) -> SSAValue:
+def insert_slice(builder: Builder, source: SSAValue, dest: SSAValue, spans: Sequence[DimRange]) -> SSAValue:
     """`dest` with `source` at `spans`; the source itself if that is all of it."""
     if source.type == dest.type and all(span.offset == 0 for span in spans):
         return source
@@ -70,10 +70,10 @@ def insert_slice(builder: Builder, source: SSAValue, dest: SSAValue, spans: Sequ
     return builder.insert(op).result
 
 
-def spans_of_map(builder: Builder, index_map: AffineMap, box: Sequence[Span]) -> list[Span]:
+def ranges_of_map(builder: Builder, index_map: AffineMap, box: Sequence[DimRange]) -> list[DimRange]:
     """The slice of an operand that a box of the domain touches; halos included."""
     constants, rows = linear_form(index_map)
-    spans: list[Span] = []
+    spans: list[DimRange] = []
     for constant, row in zip(constants, rows, strict=True):
         offset: Index = constant
         size = 1
@@ -81,7 +81,7 @@ def spans_of_map(builder: Builder, index_map: AffineMap, box: Sequence[Span]) ->
             if coefficient:
                 offset = add(builder, offset, scale(builder, span.offset, coefficient))
                 size += coefficient * (span.size - 1)
-        spans.append(Span(offset, size))
+        spans.append(DimRange(offset, size))
     return spans
 
 
@@ -140,7 +140,7 @@ class TileNest:
         ranges = self.root.get_static_loop_ranges()
         to_anchor = {root: anchor for anchor, root in to_root.items()}
         box = [
-            Span(offsets.get(dim, 0), min(self.plan.tile[to_anchor[dim]], size) if dim in to_anchor else size)
+            DimRange(offsets.get(dim, 0), min(self.plan.tile[to_anchor[dim]], size) if dim in to_anchor else size)
             for dim, size in enumerate(ranges)
         ]
         spans = [box[dim] for dim in root_dims]
@@ -183,14 +183,14 @@ class TileNest:
             return value
         return builder.insert(tensor.EmptyOp([], value.type)).results[0]
 
-    def _tile(self, builder: Builder, op: GenericOp, box: Sequence[Span], result: SSAValue) -> SSAValue:
+    def _tile(self, builder: Builder, op: GenericOp, box: Sequence[DimRange], result: SSAValue) -> SSAValue:
         """The part of the result of `op` that `box` computes, and what is beyond the end of padded dims."""
         if (known := self._tiles.get(op)) is not None:
             return known
         excess = self._excess(op)
         anchor_reductions = set(range(op.get_num_loops())) - set(result_dims(op))
         box = [
-            Span(span.offset, span.size + excess.get(dim, 0)) if dim not in anchor_reductions else span
+            DimRange(span.offset, span.size + excess.get(dim, 0)) if dim not in anchor_reductions else span
             for dim, span in enumerate(box)
         ]
         initial = self._operand(builder, op, len(op.inputs), box, result)
@@ -198,7 +198,7 @@ class TileNest:
         if op is self.anchor:
             loops = [dim for dim in self.plan.order if dim in anchor_reductions]
             whole = [dim for dim in anchor_reductions if dim not in loops]
-            box = [Span(0, self.plan.tile[dim]) if dim in whole else span for dim, span in enumerate(box)]
+            box = [DimRange(0, self.plan.tile[dim]) if dim in whole else span for dim, span in enumerate(box)]
         value = self._reduce(builder, op, list(box), loops, initial, result)
         self._tiles[op] = value
         return value
@@ -207,7 +207,7 @@ class TileNest:
         self,
         builder: Builder,
         op: GenericOp,
-        box: list[Span],
+        box: list[DimRange],
         loops: Sequence[int],
         initial: SSAValue,
         result: SSAValue,
@@ -222,24 +222,26 @@ class TileNest:
             return builder.insert(tiled).results[0]
         dim, *rest = loops
         loop, iv, inner = _loop(builder, op.get_static_loop_ranges()[dim], self.plan.tile[dim], [initial])
-        box = [Span(iv, self.plan.tile[dim]) if number == dim else span for number, span in enumerate(box)]
+        box = [DimRange(iv, self.plan.tile[dim]) if number == dim else span for number, span in enumerate(box)]
         value = self._reduce(inner, op, box, rest, loop.body.block.args[1], result)
         Builder(InsertPoint.at_end(loop.body.block)).insert(scf.YieldOp(value))
         return loop.results[0]
 
-    def _operand(self, builder: Builder, op: GenericOp, number: int, box: Sequence[Span], result: SSAValue) -> SSAValue:
+    def _operand(
+        self, builder: Builder, op: GenericOp, number: int, box: Sequence[DimRange], result: SSAValue
+    ) -> SSAValue:
         """The slice of an operand that `box` touches: computed here if a member produces it."""
         value = self._extended.get((op, number), op.operands[number])
         if not isa(value.type, TensorType):
             return value
-        spans = spans_of_map(builder, list(op.indexing_maps)[number].data, box)
+        spans = ranges_of_map(builder, list(op.indexing_maps)[number].data, box)
         producer = value.owner
         if isinstance(producer, GenericOp) and producer in self.members:
             dims = result_dims(producer)
             ranges = producer.get_static_loop_ranges()
-            inner = [Span(0, extent) for extent in ranges]
+            inner = [DimRange(0, extent) for extent in ranges]
             for dim, span in zip(dims, spans, strict=True):
-                inner[dim] = Span(span.offset, min(span.size, ranges[dim]))
+                inner[dim] = DimRange(span.offset, min(span.size, ranges[dim]))
             return _trimmed(builder, self._tile(builder, producer, inner, result), spans)
         if isinstance(producer, tensor.EmptyOp):
             if value is self.destination and not self._excess(op):
@@ -251,9 +253,9 @@ class TileNest:
         return slice_of(builder, value, spans)
 
 
-def _trimmed(builder: Builder, tile: SSAValue, spans: Sequence[Span]) -> SSAValue:
+def _trimmed(builder: Builder, tile: SSAValue, spans: Sequence[DimRange]) -> SSAValue:
     """The beginning of a tile, as long as `spans`: without what was computed beyond the ends."""
-    return slice_of(builder, tile, [Span(0, span.size) for span in spans])
+    return slice_of(builder, tile, [DimRange(0, span.size) for span in spans])
 
 
 def _loop(builder: Builder, extent: int, step: int, carried: Sequence[SSAValue]) -> tuple[scf.ForOp, SSAValue, Builder]:
