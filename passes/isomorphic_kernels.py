@@ -14,10 +14,13 @@ _OF_ITS_OWN = ("sym_name", CROSSING)
 """What says which kernel it is, and how it is called: no pass within a kernel depends on it."""
 
 
-def structure_of(function: func.FuncOp, *, names: bool = True) -> tuple[Hashable, list[LocationAttr]]:
+def structure_of(
+    code: func.FuncOp | Region, *, names: bool = True, located: bool = True
+) -> tuple[Hashable, list[LocationAttr]]:
     """
-    What isomorphic functions have in common: ops, types, attributes, which operand is which value, which locations are
-    equal, and unless `names` is False the names of values. With it the known locations, in order of their first use.
+    What isomorphic functions, or bodies of functions, have in common: ops, types, attributes, which operand is which
+    value, and unless `names` or `located` are False the names of values and which locations are equal. With it the
+    known locations, in order of their first use.
     """
     found: list[Hashable] = []
     values: dict[SSAValue, int] = {}
@@ -28,7 +31,7 @@ def structure_of(function: func.FuncOp, *, names: bool = True) -> tuple[Hashable
         found.extend((value.type, value.name_hint if names else None))
 
     def visit(op: Operation) -> None:
-        is_known = not isinstance(op.location, UnknownLoc)
+        is_known = located and not isinstance(op.location, UnknownLoc)
         location = locations.setdefault(op.location, len(locations)) if is_known else None
         found.extend((type(op), location, len(op.operands), len(op.results), len(op.regions)))
         found.extend(values.get(operand, -1) for operand in op.operands)
@@ -51,7 +54,10 @@ def structure_of(function: func.FuncOp, *, names: bool = True) -> tuple[Hashable
                 visit(op)
             found.append(None)
 
-    visit(function)
+    if isinstance(code, Region):
+        visit_region(code)
+    else:
+        visit(code)
     return tuple(found), list(locations)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from onnx import ModelProto, inliner
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
+from penstock.dialects.verifier import Verifier
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_onnx.importer import GraphImporter
 from penstock.lowering.from_onnx.model import check_model, input_types, load_model, opsets_of
@@ -54,5 +55,5 @@ def import_model(
     importer = GraphImporter(opsets, place, allow_nan)
     function = importer.run(loaded, inputs)
     module = ModuleOp([function], sym_name=None if name is None else StringAttr(name))
-    module.verify()
+    Verifier().verify(module)
     return module, importer.store

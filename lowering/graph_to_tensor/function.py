@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import (
@@ -20,7 +19,6 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.printer import Printer
 from xdsl.utils.hints import isa
 
 from penstock.dialects import graph
@@ -30,6 +28,7 @@ from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Parameter, l
 from penstock.lowering.graph_to_tensor.shape import emit_concat, emit_slice
 from penstock.lowering.graph_to_tensor.shapes import element_of, shape_of, signless, tensor_type
 from penstock.passes.graph.values import is_view
+from penstock.passes.isomorphic_kernels import structure_of
 from penstock.passes.tensor.reshape import emit_reshape
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.]")
@@ -47,7 +46,7 @@ class Kernels:
 
     taken: set[str]
     functions: list[FuncOp] = field(default_factory=list[FuncOp])
-    _by_text: dict[str, FuncOp] = field(default_factory=dict[str, FuncOp])
+    _by_structure: dict[Hashable, FuncOp] = field(default_factory=dict[Hashable, FuncOp])
 
     def function(self, block: Block, location: LocationAttr, names: Mapping[SSAValue, str]) -> FuncOp:
         """
@@ -56,9 +55,8 @@ class Kernels:
         A new one takes its location, and the names of its values, which play no part in the comparison.
         """
         region = Region(block)
-        text = StringIO()
-        Printer(text, print_generic_format=True).print_region(region)
-        if (found := self._by_text.get(text.getvalue())) is not None:
+        structure, _ = structure_of(region, located=False)
+        if (found := self._by_structure.get(structure)) is not None:
             return found
         last = block.last_op
         assert isinstance(last, ReturnOp)
@@ -67,7 +65,7 @@ class Kernels:
         kernel.location = location
         for value, name in names.items():
             value.name_hint = name
-        self._by_text[text.getvalue()] = kernel
+        self._by_structure[structure] = kernel
         self.functions.append(kernel)
         return kernel
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from math import prod
 from types import MappingProxyType, UnionType
 
@@ -80,6 +81,12 @@ def constant_of(array: Array, name: str, store: WeightStore, location: LocationA
     return op
 
 
+@cache
+def _is_graph_op(op_class: type[Operation]) -> bool:
+    """Quicker than `isinstance`, which is Python code for the classes of ops."""
+    return issubclass(op_class, GraphOp)
+
+
 def is_constant(value: SSAValue, most: int | None = None) -> bool:
     """
     Whether a value depends on constants only, and can therefore be computed before the program runs.
@@ -93,9 +100,10 @@ def is_constant(value: SSAValue, most: int | None = None) -> bool:
         if current in seen:
             continue
         seen.add(current)
-        if not isinstance(current.owner, GraphOp) or (most is not None and len(seen) > most):
+        owner = current.owner
+        if isinstance(owner, Block) or not _is_graph_op(type(owner)) or (most is not None and len(seen) > most):
             return False
-        pending.extend(current.owner.operands)
+        pending += owner.operands
     return True
 
 

@@ -420,12 +420,16 @@ def moved_operand(problem: TileProblem, work: TileOp) -> int:
 
 def level_of(operand: TileOperand, loops: Sequence[int]) -> int:
     """How many of the loops are around a fetch of the operand: up to the innermost one that it depends on."""
-    return max((at + 1 for at, dim in enumerate(loops) if operand.depends_on(dim)), default=0)
+    dims = operand.dims
+    for level in range(len(loops), 0, -1):
+        if loops[level - 1] in dims:
+            return level
+    return 0
 
 
 def is_refilled(operand: TileOperand, loops: Sequence[int]) -> bool:
     """Whether a loop needs another part of the operand in every iteration."""
-    return operand.scope is not None and level_of(operand, loops) > 0
+    return operand.scope is not None and not operand.dims.isdisjoint(loops)
 
 
 def slots_of(operand: TileOperand, depths: Mapping[str, int]) -> int:
@@ -653,6 +657,7 @@ class Estimates:
         for cycles in self._computing.values():
             computing = np.maximum(computing, cycles)
         exposed = self.tiles.ones * 0.0
+        levels = [level_of(operand, self.loops) for operand in operands]
         for number, channel, count, once in self._transfers:
             if depths.get(operands[number].scope or "", 1) < 2:
                 exposed = exposed + np.where(count > 1, (count - 1) * once, 0)
@@ -660,7 +665,7 @@ class Estimates:
             for other, beside, often, _ in self._transfers:
                 # A transfer of an outer loop holds up those of the inner ones, which are only so far ahead.
                 together = beside.unit == channel.unit or (channel.bus is not None and beside.bus == channel.bus)
-                if together and level_of(operands[other], self.loops) > level_of(operands[number], self.loops):
+                if together and levels[other] > levels[number]:
                     slack = depths.get(operands[other].scope or "", 1) * computing / np.maximum(often, 1)
                     exposed = exposed + np.where((count > 1) & (often > count), (count - 1) * (once - slack), 0).clip(0)
         total = computing + exposed
