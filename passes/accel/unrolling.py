@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import eq, ge, gt, le, lt, ne
+
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, scf
 from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType
@@ -12,10 +14,15 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.passes.analysis.index import apply, is_index_arithmetic
 
+_PREDICATES = (*(eq, ne, lt, le, gt, ge), *(lt, le, gt, ge))
+"""Of `arith.cmpi`: those of signed integers first."""
+_UNSIGNED = 6
+"""The first predicate of unsigned integers."""
+
 
 def unroll(function: func.FuncOp) -> None:
     """
-    Replace every loop of a kernel by its rounds, one after the other.
+    Replace every loop of a kernel by its iterations, one after the other.
 
     Index arithmetic on what is then constant is computed. Raises UserError for a loop or a branch that depends on
     what is not known.
@@ -36,7 +43,7 @@ class _Unroller:
         self._constants: dict[tuple[int, Attribute], SSAValue] = {}
 
     def ops(self, ops: list[Operation], values: dict[SSAValue, SSAValue]) -> None:
-        """Emit the rounds of `ops`; `values` says what their operands are, and learns their results."""
+        """Emit the iterations of `ops`; `values` says what their operands are, and learns their results."""
         for op in ops:
             if isinstance(op, scf.ForOp):
                 self._loop(op, values)
@@ -58,7 +65,7 @@ class _Unroller:
         body = list(op.body.block.ops)
         terminator = body.pop()
         for index in range(lower, upper, step):
-            # What one round computes is not what the next one does.
+            # What one iteration computes is not what the next one does.
             inner = dict(values)
             inner[counter] = self._constant(index, counter.type)
             inner.update(zip(carried, current, strict=True))
@@ -89,7 +96,12 @@ class _Unroller:
                 return number.data
             case arith.CmpiOp():
                 left, right = (self._known(operand, values) for operand in op.operands)
-                return None if left is None or right is None else int(_compared(op.predicate.value.data, left, right))
+                predicate = op.predicate.value.data
+                if left is None or right is None:
+                    return None
+                if predicate >= _UNSIGNED:
+                    left, right = left % (1 << 64), right % (1 << 64)
+                return int(_PREDICATES[predicate](left, right))
             case arith.SelectOp():
                 chosen = self._known(op.cond, values)
                 return None if chosen is None else self._known(op.lhs if chosen else op.rhs, values)
@@ -114,16 +126,3 @@ class _Unroller:
             found = self._constants[number, type] = op.result
             self._numbers[found] = number
         return found
-
-
-def _compared(predicate: int, left: int, right: int) -> bool:
-    """What `arith.cmpi` says of two indices, unsigned ones not negative."""
-    names = ("==", "!=", "<", "<=", ">", ">=", "<", "<=", ">", ">=")
-    return {
-        "==": left == right,
-        "!=": left != right,
-        "<": left < right,
-        "<=": left <= right,
-        ">": left > right,
-        ">=": left >= right,
-    }[names[predicate]]

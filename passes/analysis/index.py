@@ -285,15 +285,28 @@ def _maximum(left: Any, right: Any) -> Any:
 
 def _unsigned_maximum(left: Any, right: Any) -> Any:
     """A negative operand is the larger one, so that nothing is known of the result where one may be negative."""
-    if isinstance(left, AffineIndex) and isinstance(right, AffineIndex):
-        bounds = left.range[0], right.range[0]
-        if None in bounds or min(bound for bound in bounds if bound is not None) < 0:
-            return _of_rest(Opaque(sources=left._sources | right._sources))  # pyright: ignore[reportPrivateUsage]
+    if isinstance(left, AffineIndex) and isinstance(right, AffineIndex) and None in (left.range[0], right.range[0]):
+        return _of_rest(Opaque(sources=left._sources | right._sources))  # pyright: ignore[reportPrivateUsage]
     return _maximum(left, right)
 
 
-def _unsigned(value: Any) -> Any:
-    return value.unsigned() if isinstance(value, AffineIndex) else value
+def _unsigned(value: Any, width: int) -> Any:
+    """What an unsigned op of so many bits sees of a value; Python's integers where one of an array is negative."""
+    if isinstance(value, AffineIndex):
+        return value.unsigned()
+    if isinstance(value, int):
+        return value % (1 << width)
+    return value if np.all(value >= 0) else np.asarray(value, np.object_) % (1 << width)
+
+
+def _signed(value: Any, width: int) -> Any:
+    """The integer of so many bits that an unsigned op has computed."""
+    half = 1 << width - 1
+    if isinstance(value, int):
+        return (value + half) % (2 * half) - half
+    if isinstance(value, AffineIndex) or value.dtype != np.object_:
+        return value
+    return ((value + half) % (2 * half) - half).astype(np.int64)
 
 
 def _truncated_quotient(left: Any, right: Any) -> Any:
@@ -316,14 +329,16 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, Any], Any]] = {
     arith.CeilDivSIOp: lambda a, b: -(-a // b),
     arith.DivSIOp: _truncated_quotient,
     arith.RemSIOp: _truncated_remainder,
-    arith.DivUIOp: lambda a, b: _unsigned(a) // b,
-    arith.RemUIOp: lambda a, b: _unsigned(a) % b,
-    arith.CeilDivUIOp: lambda a, b: -(-_unsigned(a) // b),
     arith.MinSIOp: _minimum,
     arith.MaxSIOp: _maximum,
-    arith.MinUIOp: lambda a, b: _minimum(_unsigned(a), _unsigned(b)),
+    arith.DivUIOp: lambda a, b: a // b,
+    arith.RemUIOp: lambda a, b: a % b,
+    arith.CeilDivUIOp: lambda a, b: -(-a // b),
+    arith.MinUIOp: _minimum,
     arith.MaxUIOp: _unsigned_maximum,
 }
+_UNSIGNED_OPERATIONS = (arith.DivUIOp, arith.RemUIOp, arith.CeilDivUIOp, arith.MinUIOp, arith.MaxUIOp)
+_INDEX_BITS = 64
 
 
 def is_index_arithmetic(op: object) -> bool:
@@ -335,7 +350,7 @@ def apply(op: Operation, operands: Sequence[Any]) -> Any:
     """
     What an op of index arithmetic computes: of AffineIndex as much as is known, of integers and of arrays the result.
 
-    Numbers are taken to fit their types, and operands of unsigned ops not to be negative.
+    Numbers are taken to fit their types.
     """
     match op:
         case arith.IndexCastOp():
@@ -345,7 +360,12 @@ def apply(op: Operation, operands: Sequence[Any]) -> Any:
             dims, symbols = operands[: index_map.num_dims], operands[index_map.num_dims :]
             return reduce(_minimum, (expr.eval(dims, symbols) for expr in index_map.results))
         case _:
-            return _OPERATIONS[type(op)](*operands)
+            operation = _OPERATIONS[type(op)]
+            if type(op) not in _UNSIGNED_OPERATIONS:
+                return operation(*operands)
+            result = op.results[0].type
+            width = result.width.data if isa(result, IntegerType) else _INDEX_BITS
+            return _signed(operation(*(_unsigned(each, width) for each in operands)), width)
 
 
 class IndexReader:

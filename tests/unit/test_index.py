@@ -14,7 +14,7 @@ from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
 from penstock.passes.analysis.commands.loop_domain import evaluate
-from penstock.passes.analysis.index import AffineIndex
+from penstock.passes.analysis.index import AffineIndex, apply
 
 CONTEXT = make_context()
 Bounds = tuple[int, int, int]
@@ -201,6 +201,18 @@ def test_what_is_no_index_arithmetic_is_a_symbol() -> None:
     assert AffineIndex.of(value) == AffineIndex(0, {value: 1})
     assert isinstance(value.owner, Operation)
     assert gcd(AffineIndex.of(value).divisor, 6) == 1
+
+
+@pytest.mark.parametrize("name", sorted(UNSIGNED))
+def test_unsigned_operations_see_the_bits_of_negative_numbers(name: str) -> None:
+    value, _ = nest(f"%x = arith.{name} %i, %j : index", (0, 1, 1), (0, 1, 1))
+    op = value.owner
+    assert isinstance(op, Operation)
+    for left, right in ((-7, 3), (7, -3), (-7, -3), (7, 3)):
+        bits = BINARY[name](left % 2**64, right % 2**64)
+        expected = bits - 2**64 if bits >= 2**63 else bits
+        assert apply(op, [left, right]) == expected
+        assert apply(op, [np.array([left, 5]), np.array([right, 5])])[0] == expected
 
 
 def test_nothing_is_known_of_an_unsigned_maximum_with_what_may_be_negative() -> None:
