@@ -28,6 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from tests.accel.redundancy import redundant_operands
 from xdsl.dialects.builtin import ModuleOp
 
 from benchmarks.accel_programs import BOTTLENECKS, FOLDS_SCALES, FUSED, LAYERS, product, scaled_convolution
@@ -40,7 +41,6 @@ from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_vta.module import encode_module
 from penstock.lowering.to_vta.stream import program_of
 from penstock.passes.analysis.commands.hazards import check
-from penstock.passes.analysis.commands.hazards.redundancy import redundant_operands
 from penstock.passes.analysis.commands.trace import trace_calls
 from penstock.passes.analysis.kernels import PIPELINING, TILING, machine_kernels
 from penstock.runtime.compiler import attach_machine, import_program, level_of, pipeline

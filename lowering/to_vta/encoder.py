@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.ir import Operation
 
-from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
 from penstock.lowering.to_vta.applications import Application, encode_exec
 from penstock.lowering.to_vta.isa import (
@@ -212,7 +212,7 @@ class _Launch:
                     self._append(load)
                 body = [application.at(begin)]
         if any(instruction.unit != command.unit for instruction in body):
-            raise UserError(f"{command.name} is no instruction of the {command.unit} unit", loc=_location_of(command))
+            raise UserError(f"{command.name} is no instruction of the {command.unit} unit", loc=command.location)
         self._take_and_give(command, body)
         for instruction in body:
             self._append(instruction)
@@ -221,7 +221,7 @@ class _Launch:
         """Put the tokens of a command on its instructions, with empty ones around them where they need more."""
         for name in command.pops:
             if self._tokens[name] == 0:
-                raise UserError(f"pops a token from {name[0]} before there is one", loc=_location_of(command))
+                raise UserError(f"pops a token from {name[0]} before there is one", loc=command.location)
             self._tokens[name] -= 1
         taken = [_sides("pop", command.unit, name[0]) for name in command.pops]
         given = [_sides("push", command.unit, name[1]) for name in command.pushes]
@@ -245,7 +245,7 @@ class _Launch:
             what = "a barrier" if command is not None else "the end"
             raise UserError(
                 f"tokens are left in queues at {what}: {', '.join(left)}",
-                loc=_location_of(command) if command is not None else None,
+                loc=command.location if command is not None else None,
             )
         others = [unit for unit in (LOAD_UNIT, STORE_UNIT) if command is not None or unit in self._last]
         for unit in others:
@@ -287,7 +287,3 @@ def _shared(flags: Sequence[str]) -> list[tuple[str, ...]]:
         else:
             free.append(flag)
     return [tuple(each) for each in sets]
-
-
-def _location_of(command: Command) -> str | None:
-    return location_of(command.op) if command.op is not None else None

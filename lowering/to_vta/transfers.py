@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.lowering.to_vta.isa import DRAM_BYTES, ENTRY_BYTES, SCOPES, Load, MemoryInstruction, MemoryType, Store
 from penstock.passes.analysis.commands.descriptor import Descriptor, describe, entry_elements
@@ -160,5 +160,5 @@ def _adjoins(rows: _Rows, width: int, entry: int) -> bool:
 def _refused(command: Command, why: str) -> UserError:
     return UserError(
         f"a transfer of {command.engine or command.name} is no instruction of VTA: it {why}",
-        loc=location_of(command.op) if command.op is not None else None,
+        loc=command.location,
     )

@@ -27,6 +27,7 @@ from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.loops import constant_of, loops_around, trip_count
+from penstock.passes.index_builder import materialize
 from penstock.passes.loop.mem_plan import MemPlanPass
 
 MARK = "virtual_threads"
@@ -266,11 +267,11 @@ def _interleave(loop: scf.ForOp, threads: int, target: TargetOp) -> list[BufferO
     groups, rest = divmod(trips, threads)
     counter = loop.body.block.args[0]
     if groups == 1:
-        values = [_index(builder, lower + number * step) for number in range(threads)]
+        values = [materialize(builder, lower + number * step) for number in range(threads)]
         interleaving.of(builder, loop.body.block, counter, values)
     elif groups:
-        end = _index(builder, lower + groups * threads * step)
-        stride = _index(builder, threads * step)
+        end = materialize(builder, lower + groups * threads * step)
+        stride = materialize(builder, threads * step)
         body = Block(arg_types=[IndexType()])
         body.args[0].name_hint = counter.name_hint
         inside = Builder(InsertPoint.at_end(body))
@@ -281,21 +282,17 @@ def _interleave(loop: scf.ForOp, threads: int, target: TargetOp) -> list[BufferO
         builder.insert(new)
     if rest:
         first = lower + groups * threads * step
-        values = [_index(builder, first + number * step) for number in range(rest)]
+        values = [materialize(builder, first + number * step) for number in range(rest)]
         interleaving.of(builder, loop.body.block, counter, values)
     Rewriter.erase_op(loop)
     return interleaving.copies
-
-
-def _index(builder: Builder, number: int) -> SSAValue:
-    return builder.insert(arith.ConstantOp(IntegerAttr(number, IndexType()))).result
 
 
 def _later(builder: Builder, counter: SSAValue, step: int, threads: int) -> list[SSAValue]:
     """The counters of the iterations after the first that are interleaved with it."""
     found: list[SSAValue] = []
     for thread in range(1, threads):
-        value = builder.insert(arith.AddiOp(counter, _index(builder, thread * step))).result
+        value = builder.insert(arith.AddiOp(counter, materialize(builder, thread * step))).result
         value.name_hint = counter.name_hint
         found.append(value)
     return found

@@ -25,7 +25,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.diagnostics import UserError
 from penstock.passes.analysis.commands.happens_before import HappensBefore, happens_before, waited_for
 from penstock.passes.analysis.commands.hazards.network import deadlocks
 from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program, Queue, QueueName
@@ -74,10 +74,9 @@ def assign_queues(program: Program) -> Program:
         if narrow or not deadlocks(result):
             return result
         narrow = True
-    first = next((command.op for command in program.commands if command.op is not None), None)
     raise UserError(
         f"no order of tokens keeps within the capacities of the queues of {model.name}",
-        loc=location_of(first) if first is not None else None,
+        loc=next((command.location for command in program.commands if command.op is not None), None),
     )
 
 
@@ -259,7 +258,7 @@ def _with_tokens(program: Program, draft: _Draft, edges: _Edges, queues: dict[Qu
                 raise UserError(
                     f'the queue from "{name[0]}" to "{name[1]}" of {program.machine.name} holds '
                     f"{queues[name].initial} tokens at the beginning: only empty ones can be assigned",
-                    loc=_place(draft.commands[pop]),
+                    loc=draft.commands[pop].location,
                 )
             pops[pop].append(name)
             pushes[push].append(name)
@@ -274,16 +273,12 @@ def _with_tokens(program: Program, draft: _Draft, edges: _Edges, queues: dict[Qu
     return replace(program, commands=commands, barriers=draft.barriers)
 
 
-def _place(command: Command) -> str | None:
-    return location_of(command.op) if command.op is not None else None
-
-
 def _no_queue(model: MachineModel, source: Command, command: Command) -> UserError:
     return UserError(
         f'a command of "{command.unit}" comes after one of "{source.unit}", and {model.name} has no queue '
         f'from "{source.unit}" to "{command.unit}", nor a way through other units',
-        loc=_place(command),
-        notes=[f"it comes after the command at {_place(source)}"] if source.op is not None else [],
+        loc=command.location,
+        notes=[f"it comes after the command at {source.location}"] if source.op is not None else [],
     )
 
 

@@ -7,12 +7,12 @@ from random import Random
 import pytest
 from loop_nests import Nest, kernel_of
 from mutants import keeps_order
+from redundancy import redundant_operands
 from xdsl.dialects import func
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.accel.ordering.tokens import set_dependencies
-from penstock.passes.analysis.commands.hazards.redundancy import redundant_operands
 from penstock.passes.analysis.commands.trace import trace
 
 

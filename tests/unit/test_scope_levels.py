@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from redundancy import redundant_operands
 from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -24,7 +25,6 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_machine_toml import read_machine
-from penstock.passes.analysis.commands.hazards.redundancy import redundant_operands
 from penstock.passes.analysis.kernels import machine_kernels, partition, share_on_machine
 from penstock.passes.analysis.scope_paths import scope_path
 from penstock.runtime.compiler import compile_module, pipeline

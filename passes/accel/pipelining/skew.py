@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, scf
-from xdsl.dialects.builtin import IndexType, IntegerAttr
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import NoMemoryEffect
@@ -26,6 +26,7 @@ from penstock.passes.accel.ordering.accesses import CommandInfo, commands_of
 from penstock.passes.accel.ordering.conflicts import may_conflict
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import constant_of, trip_count
+from penstock.passes.index_builder import materialize
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _rewrite(split: _Split) -> None:
         head[split.cut] = range(split.rounds)
         tail[split.cut] = range(split.rounds, trip_count(split.cut) or 0)
     late = dict[Operation, range | None].fromkeys(split.late)
-    first, last = _constant(before, lower), _constant(before, lower + (trips - 1) * step)
+    first, last = materialize(before, lower), materialize(before, lower + (trips - 1) * step)
     _copy(before, loop, first, [whole])
     block = Block(arg_types=[IndexType()])
     block.args[0].name_hint = loop.body.block.args[0].name_hint
@@ -205,12 +206,8 @@ def _bound(loop: scf.ForOp, rounds: range) -> None:
     assert lower is not None
     assert step is not None
     builder = Builder(InsertPoint.before(loop))
-    loop.operands[0] = _constant(builder, lower + rounds.start * step)
-    loop.operands[1] = _constant(builder, lower + rounds.stop * step)
-
-
-def _constant(builder: Builder, value: int) -> SSAValue:
-    return builder.insert(arith.ConstantOp(IntegerAttr(value, IndexType()))).result
+    loop.operands[0] = materialize(builder, lower + rounds.start * step)
+    loop.operands[1] = materialize(builder, lower + rounds.stop * step)
 
 
 def remove_unused(function: func.FuncOp) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.diagnostics import UserError
 from penstock.passes.analysis.commands.program import Kind, Program, QueueName
 
 Completed = tuple[int, int]
@@ -202,7 +202,7 @@ def pushers(program: Program) -> Pushers:
                 raise UserError(
                     f'pops token {popped[name] + 1} of the queue from "{name[0]}" to "{name[1]}", into which '
                     f"{len(tokens[name])} are pushed",
-                    loc=location_of(command.op) if command.op is not None else None,
+                    loc=command.location,
                 )
             received.append(tokens[name][popped[name]])
             popped[name] += 1

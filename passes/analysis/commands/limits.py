@@ -22,8 +22,8 @@ from penstock.dialects.accel import BarrierOp, ExecOp
 from penstock.dialects.accel import DmaOp as TransferOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, IMMEDIATE, DmaOp, IntrinsicOp, ScopeOp, TargetOp
-from penstock.dialects.mem import BufferOp, RingOp, memref_of, scope_of, static_strides
-from penstock.passes.analysis.access import Access, Expression, Hole, Leaf, Node, Operand, linear_form
+from penstock.dialects.mem import BufferOp, RingOp, memref_of, scope_of
+from penstock.passes.analysis.access import Access, Expression, Hole, Leaf, Node, Operand, steps_of
 from penstock.passes.analysis.commands.command_loops import counted_dims, iterations_of, long_dims
 from penstock.passes.analysis.commands.descriptor import Descriptor, describe, entry_elements
 from penstock.passes.analysis.commands.program import Command, Kind, Program, View
@@ -239,11 +239,7 @@ def match_command(op: ExecOp, intrinsic: IntrinsicOp, target: TargetOp) -> Match
     moved: set[int] = set()
     for value, map_attr in zip(op.buffers, op.maps, strict=True):
         type = memref_of(value)
-        _, rows = linear_form(map_attr.data)
-        strides = static_strides(type)
-        steps = tuple(
-            sum(row[dim] * stride for row, stride in zip(rows, strides, strict=True)) for dim in range(len(op.extents))
-        )
+        steps = steps_of(map_attr.data, value)
         moved = {dim for dim, step in enumerate(steps) if step}
         operands.append(
             Operand(value, scope_of(type) or DRAM, type.element_type, steps, map_attr.data, type.get_shape())

@@ -15,6 +15,7 @@ from functools import lru_cache
 from xdsl.ir import Operation
 
 from penstock.dialects.accel import DmaOp, ExecOp
+from penstock.dialects.diagnostics import location_of
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.machine import IntrinsicOp, TargetOp
 from penstock.passes.analysis.commands.region import Region
@@ -144,7 +145,7 @@ class View:
     @property
     def end(self) -> int:
         """The first byte of the storage after the last element."""
-        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True) if size)
         return self.start + last + self.element_bytes
 
 
@@ -181,6 +182,11 @@ class Command:
     """Of an exec its buffers; of a transfer the window inside the source, and where that goes: what really moves."""
     padding: tuple[tuple[int, int], ...] = ()
     """Of a transfer: the elements of padding before and after, in each dim of its box; empty if there is none."""
+
+    @property
+    def location(self) -> str | None:
+        """Where it comes from, for a message."""
+        return None if self.op is None else location_of(self.op)
 
 
 @dataclass(eq=False)

@@ -121,7 +121,7 @@ class Recorder:
         if number >= self._limit:
             raise TooManyCommandsError(
                 f"more than {self._limit:,} commands: this one is too many to look at one by one",
-                loc=location_of(command.op) if command.op is not None else None,
+                loc=command.location,
             )
         if unit in self._waits:
             tokens = (*tokens, self._waits.pop(unit))

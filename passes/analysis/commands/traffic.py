@@ -14,14 +14,14 @@ from math import prod
 
 import numpy as np
 from xdsl.dialects import func
-from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
-from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.machine import DRAM, IMMEDIATE, TargetOp
-from penstock.dialects.mem import element_bytes, scope_of
+from penstock.dialects.mem import element_bytes, memref_of, scope_of
 from penstock.passes.analysis.commands.loop_domain import Span, iteration_domain, sum_over_loops
+from penstock.passes.analysis.commands.program import CommandOp, engine_of
 from penstock.passes.analysis.kernels import ENTRY, machine_of
 from penstock.runtime.interpreter.domain import OperandAccess
 from penstock.runtime.interpreter.loop import region_of
@@ -84,12 +84,10 @@ def traffic(module: ModuleOp) -> Traffic:
     if target is not None:
         for function, times in executions(module):
             for op in function.walk():
-                if isinstance(op, DmaOp):
-                    engine, moved = op.engine.data, _dma_bytes(op)
-                elif isinstance(op, ExecOp) and (name := target.intrinsics()[op.intrinsic_name].dma_name) is not None:
-                    engine, moved = name, _exec_bytes(op, name, target)
-                else:
+                if not isinstance(op, CommandOp) or (engine_op := engine_of(op, target)) is None:
                     continue
+                engine = engine_op.sym_name.data
+                moved = _dma_bytes(op) if isinstance(op, DmaOp) else _exec_bytes(op, engine_op.unit_name)
                 commands[engine] = commands.get(engine, 0) + times * sum_over_loops(iteration_domain(op))
                 for source, dest, size in moved:
                     key = function.sym_name.data, engine, source, dest
@@ -115,9 +113,8 @@ def executions(module: ModuleOp) -> Iterator[tuple[func.FuncOp, int]]:
         yield function, times(function.sym_name.data)
 
 
-def _place(value: SSAValue) -> str:
-    assert isa(value.type, MemRefType)
-    return scope_of(value.type) or DRAM
+def _scope(value: SSAValue) -> str:
+    return scope_of(memref_of(value)) or DRAM
 
 
 def _dma_bytes(op: DmaOp) -> Iterator[tuple[str, str, int]]:
@@ -131,16 +128,15 @@ def _dma_bytes(op: DmaOp) -> Iterator[tuple[str, str, int]]:
         at, box, bounds = [0] * len(source), source, source
     spans = [Span(offset, size, bound) for offset, size, bound in zip(at, box, bounds, strict=True)]
     elements = sum_over_loops(iteration_domain(op), spans)
-    yield _place(op.source), _place(op.dest), elements * element_bytes(op.source_type)
+    yield _scope(op.source), _scope(op.dest), elements * element_bytes(op.source_type)
 
 
-def _exec_bytes(op: ExecOp, engine: str, target: TargetOp) -> Iterator[tuple[str, str, int]]:
+def _exec_bytes(op: ExecOp, unit: str) -> Iterator[tuple[str, str, int]]:
     """The same for an intrinsic that an engine performs on the way: what it reads, and what it writes off chip."""
     times = sum_over_loops(iteration_domain(op))
     touched = [times * _touched_bytes(op, number) for number in range(len(op.buffers))]
-    *inputs, output = (_place(value) for value in op.buffers)
-    # Between two places off chip the unit of the engine stands for the way.
-    unit = target.dmas()[engine].unit_name
+    *inputs, output = (_scope(value) for value in op.buffers)
+    # Between two buffers off chip the unit of the engine is named as the way.
     for place, size in zip(inputs, touched[:-1], strict=True):
         if place == DRAM or DRAM != output != place:
             yield place, unit if place == output else output, size
@@ -150,8 +146,7 @@ def _exec_bytes(op: ExecOp, engine: str, target: TargetOp) -> Iterator[tuple[str
 
 def _touched_bytes(op: ExecOp, number: int) -> int:
     """The bytes of the elements of an operand that one command touches."""
-    type = op.buffers[number].type
-    assert isa(type, MemRefType)
+    type = memref_of(op.buffers[number])
     access = OperandAccess.of(op.maps.data[number].data)
     return touched_elements(access, op.extents.get_values(), type.get_shape()) * element_bytes(type)
 
@@ -202,7 +197,7 @@ def _arguments_moved(function: func.FuncOp, target: TargetOp) -> tuple[list[SSAV
             continue
         for memref, role in sides:
             argument = _argument_of(memref)
-            if argument is not None and argument.block is function.body.block and _place(argument) == DRAM:
+            if argument is not None and argument.block is function.body.block and _scope(argument) == DRAM:
                 (read if role == "in" else written)[argument] = None
     return list(read), list(written)
 
@@ -215,5 +210,5 @@ def _argument_of(value: SSAValue) -> BlockArgument | None:
 
 
 def _size(value: SSAValue) -> int:
-    assert isa(value.type, MemRefType)
-    return prod(value.type.get_shape()) * element_bytes(value.type)
+    type = memref_of(value)
+    return prod(type.get_shape()) * element_bytes(type)

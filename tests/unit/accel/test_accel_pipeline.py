@@ -132,17 +132,13 @@ def test_a_kernel_says_where_there_was_no_room() -> None:
     text = text.replace("at 32", "at 600").replace("extents [4]", "extents [150]")
     module = pipelined(text, options="{depth=4}")
     assert slots(module) == [3, 3]
-    assert (
-        remark(module)
-        == "a in spad: 3 of 4 slots, the scope is too small; b in spad: 3 of 4 slots, the scope is too small"
-    )
+    short = "3 of 4 slots, the scope is too small"
+    assert remark(module) == f"a in spad: {short}; b in spad: {short}"
     text = text.replace("memref<150xi32", "memref<500xi32").replace("at 600", "at 2000").replace("[150]", "[500]")
     module = pipelined(text, options="{depth=4}")
     assert slots(module) == []
-    assert (
-        remark(module)
-        == "a in spad: 1 of 4 slots, the scope is too small; b in spad: 1 of 4 slots, the scope is too small"
-    )
+    short = "1 of 4 slots, the scope is too small"
+    assert remark(module) == f"a in spad: {short}; b in spad: {short}"
     *_, kernel = module.ops
     assert "pipelining" in str(kernel)
     assert remark(pipelined(str(kernel), options="{depth=1}")) == ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from loop_nests import TILE, kernel_of
+from redundancy import redundant_operands
 
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.analysis.commands.hazards import Fault, Hazard, check, check_kernel
 from penstock.passes.analysis.commands.hazards.induction import UndecidedError, decide
-from penstock.passes.analysis.commands.hazards.redundancy import redundant_operands
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue
 from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.commands.trace import trace

@@ -11,6 +11,7 @@ from corpus import CORPUS, compiled
 from loop_nests import TILE, kernel_of
 from mutants import keeps_order, mutants, queue_mutants, verdicts
 from numpy.typing import NDArray
+from redundancy import redundant_operands
 from sampling import sweep
 from xdsl.dialects import func
 from xdsl.dialects.builtin import MemRefType, ModuleOp
@@ -21,7 +22,6 @@ from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.accel.queues import assign_queues
 from penstock.passes.analysis.commands.hazards import check
-from penstock.passes.analysis.commands.hazards.redundancy import redundant_operands
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.runtime.interpreter import Order, run_module

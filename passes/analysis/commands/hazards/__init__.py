@@ -94,9 +94,4 @@ def _relocated(arguments: Arguments) -> Arguments:
 
 
 def _overlap(one: View, other: View) -> bool:
-    return one.storage == other.storage and one.start < _end(other) and other.start < _end(one)
-
-
-def _end(view: View) -> int:
-    steps = zip(view.shape, view.strides, strict=True)
-    return view.start + sum((size - 1) * stride for size, stride in steps if size) + view.element_bytes
+    return one.storage == other.storage and one.start < other.end and other.start < one.end

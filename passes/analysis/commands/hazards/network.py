@@ -67,7 +67,7 @@ def iteration(command: Command) -> str:
 
 def origin(command: Command) -> str:
     """Where a command comes from, with its iteration, after a blank."""
-    return (f" at {location_of(command.op)}" if command.op is not None else "") + iteration(command)
+    return (f" at {command.location}" if command.op is not None else "") + iteration(command)
 
 
 def queue_title(name: QueueName) -> str:
