@@ -108,14 +108,15 @@ class AccelPipelinePass(ModulePass):
         choice = make_rings(offsets, None if isinstance(self.depth, str) else self.depth, skewed=self.skew)
         offsets.spread()
         unskewed = function.body.clone()
-        loops = skew(function, target) if self.skew else 0
+        loops, commands = skew(function, target) if self.skew else (0, None)
         if loops:
             offsets.changed()
         if too_large := loops > 0 and not offsets.keep_apart():
             _replace(function, unskewed)
+            commands = None
         remark = choice.describe(0 if too_large else loops, too_large=too_large)
         remove_unused(function)
-        order(function, target)
+        order(function, target, commands)
         if not offsets.is_planned():
             _replace(function, before)
             order(function, target)

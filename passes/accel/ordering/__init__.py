@@ -34,9 +34,10 @@ from penstock.passes.accel.ordering.threading import Threading
 from penstock.passes.accel.ordering.tokens import strip, tidy
 
 
-def order(function: func.FuncOp, target: TargetOp) -> None:
+def order(function: func.FuncOp, target: TargetOp, commands: Sequence[CommandInfo] | None = None) -> None:
     """
-    Take all tokens out of a kernel of the machine `target`, and order its commands anew.
+    Take all tokens out of a kernel of the machine `target`, and order its commands anew. With `commands`, those of the
+    kernel, it has no tokens.
 
     Required: the accel level, buffers in scopes placed. Guaranteed: what commands compute does not depend on how far
     units run ahead of each other, and it is what they compute in the order of the text; no token could be left out.
@@ -48,8 +49,9 @@ def order(function: func.FuncOp, target: TargetOp) -> None:
                 f"@{function.sym_name.data} is ordered by queues; tokens are derived before they become queues",
                 loc=location_of(op),
             )
-    strip(function)
-    commands = commands_of(function, target)
+    if commands is None:
+        strip(function)
+        commands = commands_of(function, target)
     in_order = in_order_units(commands, target)
     findings = reduce(function, commands, dependences(commands, in_order), in_order)
     needed = list(findings.needed)

@@ -13,8 +13,9 @@ as there really are. Kernels whose unrolling is too long keep what they have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import lcm, prod
 
 from xdsl.dialects import func, scf
@@ -71,18 +72,26 @@ class _Unrolling:
         self.iterations = iterations
         self.relation = HappensBefore(dict.fromkeys(info.unit for info in commands))
         self._count = 0
+        self._steps: dict[Block, list[Callable[[], None]]] = {}
+        """Of each block what its ops do."""
 
     def run(self, block: Block) -> None:
         """Execute the ops of a block."""
-        for op in block.ops:
-            if isinstance(op, scf.ForOp):
-                self.loop(op)
-            elif isinstance(op, BarrierOp):
-                self.relation.barrier()
-            elif isinstance(op, ReadyOp):
-                self.ready(op)
-            elif isinstance(op, CommandOp):
-                self.command(self.infos[op])
+        if block not in self._steps:
+            self._steps[block] = [step for op in block.ops if (step := self._step(op)) is not None]
+        for step in self._steps[block]:
+            step()
+
+    def _step(self, op: Operation) -> Callable[[], None] | None:
+        match op:
+            case scf.ForOp():
+                return partial(self.loop, op)
+            case BarrierOp():
+                return self.relation.barrier
+            case ReadyOp():
+                return partial(self.ready, op)
+            case _:
+                return partial(self.command, self.infos[op]) if isinstance(op, CommandOp) else None
 
     def loop(self, loop: scf.ForOp) -> None:
         """Execute a loop."""

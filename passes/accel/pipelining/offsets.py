@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from xdsl.dialects import func
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.ir import Operation
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.accel import BarrierOp
@@ -40,6 +41,8 @@ _Offsets = list[tuple[BufferOp | RingOp, IntegerAttr | None]]
 def kept_beside(module: ModuleOp) -> dict[str, Kept]:
     """By the name of each function: what is held in scopes by others, who call it, while it runs."""
     found: dict[str, dict[str, list[tuple[int, int]]]] = {}
+    if not any(_calls_and_keeps(op) for op in module.ops):
+        return {}
     for memory in memory_problems(module):
         if memory.scope is None or not isinstance(memory.time, ProgramTime):
             continue
@@ -54,6 +57,14 @@ def kept_beside(module: ModuleOp) -> dict[str, Kept]:
             ]
             found.setdefault(function.sym_name.data, {})[memory.scope] = list(merge_intervals(bytes_held))
     return dict(found)
+
+
+def _calls_and_keeps(function: Operation) -> bool:
+    """Whether a function that calls others has buffers in scopes: only these stay there while others run."""
+    ops = list(function.walk())
+    return any(isinstance(op, func.CallOp) for op in ops) and any(
+        isinstance(op, BufferOp | RingOp) and op.scope is not None for op in ops
+    )
 
 
 class ScopeOffsets:

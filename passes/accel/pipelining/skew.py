@@ -44,18 +44,17 @@ class _Split:
     """The last part."""
 
 
-def skew(function: func.FuncOp, target: TargetOp) -> int:
-    """Skew the loops of a kernel without tokens, inner ones first; returns how many."""
+def skew(function: func.FuncOp, target: TargetOp) -> tuple[int, list[CommandInfo]]:
+    """Skew the loops of a kernel without tokens, inner ones first; returns how many, and the commands then."""
     done = 0
-    commands: list[CommandInfo] = []
+    commands = commands_of(function, target)
     for loop in [op for op in function.walk(reverse=True) if isinstance(op, scf.ForOp)]:
-        # What the inner loops became is looked at anew.
-        commands = commands or commands_of(function, target)
         if not loop.results and (split := _split(loop, commands)) is not None:
             _rewrite(split)
-            commands = []
+            # What the inner loops became is looked at anew.
+            commands = commands_of(function, target)
             done += 1
-    return done
+    return done, commands
 
 
 def _split(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> _Split | None:
