@@ -52,7 +52,7 @@ def test_the_committed_files_are_small_and_the_network_is_the_documented_one(fol
 def test_the_demonstration_agrees_at_every_level_and_shows_its_decisions(
     demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert demo.demonstrate("gemmini-fp32", tmp_path / "out", 8, 2)
+    assert demo.demonstrate("gemmini-fp32", tmp_path / "out", 4, 2)
     out = capsys.readouterr().out
     for level in ("graph, interpreted", "tensor, interpreted", "loop, as C", "accel, interpreted", "accel, as C"):
         assert level in out
@@ -78,7 +78,7 @@ def test_without_a_c_compiler_the_demonstration_says_so_and_interprets(
     demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", str(tmp_path / "no-such-compiler"))
-    assert demo.demonstrate("gemmini-fp32", tmp_path / "out", 20, 2)
+    assert demo.demonstrate("gemmini-fp32", tmp_path / "out", 4, 1)
     printed = capsys.readouterr()
     assert "accel level is not run as C" in printed.err
     assert "install a C compiler" in printed.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 FLOORS = ("dialects", "passes", "lowering", "runtime", "tools")
@@ -29,19 +30,26 @@ def source_files(root: Path) -> dict[str, Path]:
     return {module_name(path, root): path for floor in FLOORS for path in sorted((root / floor).rglob("*.py"))}
 
 
+@cache
+def import_statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    return [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+
+
 def imports_of(path: Path, modules: dict[str, Path]) -> Iterator[tuple[int, str]]:
     """Line and full name of every module of ours that a file imports, also behind TYPE_CHECKING."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
             source = node.module or ""
             # `from package import module` imports the module, not only the package.
             nested = [f"{source}.{alias.name}" for alias in node.names]
             names = [name if name in modules else source for name in nested]
-        else:
-            continue
         yield from ((node.lineno, name) for name in names if name in modules)
 
 

@@ -187,7 +187,15 @@ CASES = [
         id="residual block in a small scope",
         marks=pytest.mark.slow,
     ),
-    pytest.param(BLOCK, "neural-cluster", "sram", 12288, "tile", id="residual block in a small shared scope"),
+    pytest.param(
+        BLOCK,
+        "neural-cluster",
+        "sram",
+        12288,
+        "tile",
+        id="residual block in a small shared scope",
+        marks=pytest.mark.slow,
+    ),
     pytest.param(FIRE, "rapid-core-like", "spm", 0, "tile", id="parts in one scope", marks=pytest.mark.slow),
     pytest.param(FIRE, "neural-cluster", "sram", 24576, "tile", id="parts in a small shared scope"),
 ]

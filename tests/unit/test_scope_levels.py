@@ -328,7 +328,7 @@ def test_what_fits_is_fetched_once_and_read_again_from_the_scope_between() -> No
 def test_the_less_a_scope_holds_the_further_in_its_buffers_move() -> None:
     text, inputs, expected = layer(24, 24, 32)
     moved: list[int] = []
-    for size in (65536, 6144, 5120, 4096, 3072, 2048, 1024):
+    for size in (65536, 5120, 3072, 1024):
         module = lower(text, machine(two_levels(size)), tile="tile{sizes=8,8,8}")
         buffers = [op for op in module.walk() if isinstance(op, BufferOp) and op.scope == "sram"]
         assert all((op.byte_offset or 0) + op.size_in_bytes <= size for op in buffers)
@@ -349,7 +349,7 @@ def test_a_padded_window_keeps_its_padding_wherever_its_source_is_held() -> None
     text, inputs, expected = convolution(9, 8, 4, 8, 3, 1)
     for size in (65536, 2560, 1536):
         module = lower(text, machine(two_levels(size, spad=2048)), tile="tile{sizes=1,4,3,8,3,3,2}")
-        for seed in range(3):
+        for seed in (None, 1):
             count(module, inputs, expected, seed)
 
 
@@ -454,7 +454,7 @@ def test_a_neural_core_runs_layers_and_convolutions(name: str, way: tuple[str, .
     for text, inputs, expected in (layer(20, 24, 40), convolution(9, 8, 6, 10, 3, 1)):
         module = compiled(text, name)
         assert share_on_machine(partition(module)) == 1.0
-        for seed in (None, 0):
+        for seed in (0,):
             counted = count(module, inputs, expected, seed)
             assert counted.bytes_between(way[-1], "weight") > 0
             assert counted.bytes_between(way[-1], "neural") > 0

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling import sweep
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -91,8 +92,9 @@ def test_the_digits_network_is_counted_to_the_byte() -> None:
     assert compulsory_bytes(program.module) == (43_048, 6_184)
 
 
-def test_squeezenet_is_counted_to_the_byte() -> None:
-    program = import_program(light_networks().light_model("squeezenet", 0, 64), {})
+@pytest.mark.parametrize("size", sweep([32, 64], [32]))
+def test_squeezenet_is_counted_to_the_byte(size: int) -> None:
+    program = import_program(light_networks().light_model("squeezenet", 0, size), {})
     compile_module(program.module, program.ctx, "gemmini-fp32")
     static = traffic(program.module)
     assert_equal(static, counted(program))

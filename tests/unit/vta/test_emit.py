@@ -139,7 +139,7 @@ def odd_loads(folder: Path) -> int:
     return sum((load.sram_base - load.dram_base) % 2 for load in loads if load.memory is MemoryType.UOP)
 
 
-@pytest.mark.parametrize("machine", ["vta-fsim", "vta-rtl"])
+@pytest.mark.parametrize("machine", [pytest.param("vta-fsim", marks=pytest.mark.slow), "vta-rtl"])
 def test_a_network_with_residual_blocks(machine: str, tmp_path: Path) -> None:
     """Convolutions, sums of 8-bit images and what the host does, 19 launches that leave their results to each other."""
     from resnet18_int8 import resnet18_int8
