@@ -33,7 +33,8 @@ from penstock.passes.analysis.kernels import (
     partition,
 )
 from penstock.passes.analysis.memory.memory_problems import ARENA, ScopePlan, plan_report
-from penstock.passes.graph.fuse import GraphFusePass, is_groupable
+from penstock.passes.graph.fuse import GraphFusePass
+from penstock.passes.graph.fusion.nodes import is_groupable
 from penstock.passes.loop.on_chip.prediction import on_chip_remarks, predicted_traffic
 from penstock.runtime.compiler import LEVELS, level_of
 

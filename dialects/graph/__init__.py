@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from xdsl.ir import Dialect, Operation
 
-from penstock.dialects.graph.attention import *
 from penstock.dialects.graph.base import *
 from penstock.dialects.graph.constant import *
 from penstock.dialects.graph.elementwise import *

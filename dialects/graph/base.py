@@ -56,6 +56,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 from xdsl.utils.str_enum import StrEnum
 
+from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.sizes import Dim, is_known, may_equal, unknown_size
 
 Tensor: TypeAlias = TensorType[Attribute]
@@ -296,6 +297,66 @@ def same_element(tensors: Sequence[Tensor], op_name: str) -> Attribute:
     return first
 
 
+# the type that a contraction sums in
+
+
+def accumulated(
+    factors: Sequence[Tensor], addend: Tensor | None, accumulator: Attribute | None, op_name: str
+) -> Attribute:
+    """
+    The element type of the sum of products of the `factors`, and of the `addend` (a bias) on top of it.
+
+    Without an `accumulator` it is the one type of all operands, to which the sum is rounded. With one, each product of
+    factors is computed and summed in that type: floats of one type are widened to it, integers of any signedness to
+    one that holds all their numbers. Raises VerifyException for an accumulator that narrows or has nothing to do with
+    the factors.
+    """
+    for factor in factors:
+        NUMBERS.check(factor, op_name)
+    if accumulator is None:
+        return same_element(factors if addend is None else (*factors, addend), op_name)
+    elements = [factor.element_type for factor in factors]
+    if all(is_float(element) for element in elements):
+        same_element(factors, op_name)
+    for element in elements:
+        require(
+            is_float(element) == is_float(accumulator) and (is_float(element) or is_integer(accumulator)),
+            f"{op_name} cannot accumulate {element} in {accumulator}: floats are summed in floats, and integers in"
+            " integers",
+        )
+        require(
+            holds(accumulator, element),
+            f"{op_name} cannot accumulate {element} in {accumulator}, which does not hold every {element}",
+        )
+    if addend is not None:
+        require(
+            addend.element_type == accumulator,
+            f"{op_name} accumulates in {accumulator} and adds a {addend}: their element types must agree",
+        )
+    return accumulator
+
+
+def summed_in(op: Operation) -> Attribute:
+    """The type in which a contraction, or an attention, sums: the one that it names, or that for its first operand."""
+    named = op.properties.get("accumulator")
+    return accumulator_of(tensor_of(op.operands[0]).element_type) if named is None else named
+
+
+def holds(wide: Attribute, narrow: Attribute) -> bool:
+    """Whether every number of the type `narrow` is one of the type `wide`."""
+    if wide == narrow:
+        return True
+    inner, outer = integer_bounds(narrow), integer_bounds(wide)
+    if inner is not None and outer is not None:
+        return outer.start <= inner.start and inner.stop <= outer.stop
+    if not isinstance(wide, AnyFloat) or not isinstance(narrow, AnyFloat):
+        return False
+    return narrow.bitwidth < wide.bitwidth
+
+
+# shapes
+
+
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     """
     The shape that all `shapes` broadcast to by NumPy's rule; raises VerifyException if there is none.
@@ -414,6 +475,9 @@ class GraphOp(IRDLOperation, ABC):
     VERIFIES_ALONE: ClassVar[bool] = True
     """See `penstock.dialects.verifier`."""
 
+    DEFAULT_AXIS: ClassVar[int | None] = None
+    """The `axis` that the constructor takes where none is given; None for an op that has none, or declares it."""
+
     result = result_def(TENSOR)
 
     traits = traits_def(Pure())
@@ -449,7 +513,7 @@ class GraphOp(IRDLOperation, ABC):
 
         An axis is counted from the front of the first operand.
         """
-        if isinstance(axis := values.get("axis"), int):
+        if isinstance(axis := values.get("axis", cls.DEFAULT_AXIS), int):
             first = cast("list[Tensor]", types[0])[0] if isinstance(types[0], list) else cast(Tensor, types[0])
             values["axis"] = normalized_axis(axis, first.get_num_dims())
 

@@ -108,6 +108,9 @@ def _declared(base: type[OpT], name: str, summary: str, *traits: Any, accepts: E
     return made
 
 
+AbsOp = _declared(UnaryOp, "abs", "The absolute value.", KeepsFinite(), accepts=NUMBERS)
+NegOp = _declared(UnaryOp, "neg", "The negative; integers wrap.", KeepsFinite(), accepts=SIGNED_NUMBERS)
+IdentityOp = _declared(UnaryOp, "identity", "x itself.", KeepsFinite(), SelectsElements(), accepts=ANY_ELEMENTS)
 ExpOp = _declared(UnaryOp, "exp", "e to the power of x.")
 LogOp = _declared(UnaryOp, "log", "The natural logarithm.")
 SqrtOp = _declared(UnaryOp, "sqrt", "The square root.")
@@ -128,36 +131,6 @@ CoshOp = _declared(UnaryOp, "cosh", "The hyperbolic cosine.")
 AsinhOp = _declared(UnaryOp, "asinh", "The inverse hyperbolic sine.")
 AcoshOp = _declared(UnaryOp, "acosh", "The inverse hyperbolic cosine; NaN below 1.")
 AtanhOp = _declared(UnaryOp, "atanh", "The inverse hyperbolic tangent; NaN outside -1 to 1.")
-
-
-@irdl_op_definition
-class AbsOp(UnaryOp):
-    """The absolute value."""
-
-    name = "graph.abs"
-    ACCEPTS: ClassVar[Elements] = NUMBERS
-    traits = traits_def(KeepsFinite())
-    formula = function("abs")
-
-
-@irdl_op_definition
-class NegOp(UnaryOp):
-    """The negative; integers wrap."""
-
-    name = "graph.neg"
-    ACCEPTS: ClassVar[Elements] = SIGNED_NUMBERS
-    traits = traits_def(KeepsFinite())
-    formula = function("neg")
-
-
-@irdl_op_definition
-class IdentityOp(UnaryOp):
-    """x itself."""
-
-    name = "graph.identity"
-    ACCEPTS: ClassVar[Elements] = ANY_ELEMENTS
-    traits = traits_def(KeepsFinite(), SelectsElements())
-    formula = function("identity")
 
 
 @irdl_op_definition
@@ -366,46 +339,8 @@ class ClipOp(UnaryOp):
         return given[0], given[1]
 
 
-@irdl_op_definition
-class CastOp(PointwiseOp):
-    """
-    The elements of `x` in the element type of the result.
-
-    Floats to integers truncate towards zero; anything to i1 is `x != 0`.
-    """
-
-    name = "graph.cast"
-
-    x = operand_def(TENSOR)
-
-    traits = traits_def(HasPatternKind(PatternKind.ELEMENTWISE), KeepsFinite())
-    assembly_format = "$x attr-dict `:` type($x) `->` type($result)"
-
-    def __init__(self, x: Value, element_type: Attribute):
-        super().__init__(x, result_type=self.infer(tensor_of(x), element_type))
-
-    @staticmethod
-    def infer(x: Tensor, element_type: Attribute) -> Tensor:
-        """The shape of `x` with other elements."""
-        return tensor_type(element_type, x.get_shape())
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), self.result_type.element_type)
-
-
-def _bytes_of(element: Attribute) -> int:
-    """The bytes of an element whose bits may be read as another type; 0 for the types below a byte."""
-    if isa(element, IntegerType):
-        return 1 if element.width.data == 1 else element.width.data // 8
-    assert isinstance(element, AnyFloat)
-    return element.bitwidth // 8
-
-
-@irdl_op_definition
-class BitcastOp(PointwiseOp):
-    """The bits of each element of `x`, read as the element type of the result; i1 is a byte that is 0 or 1."""
-
-    name = "graph.bitcast"
+class ConversionOp(PointwiseOp, ABC):
+    """An op whose result has the shape of `x` and elements of another type, which the constructor takes."""
 
     x = operand_def(TENSOR)
 
@@ -418,15 +353,47 @@ class BitcastOp(PointwiseOp):
     @classmethod
     def infer(cls, x: Tensor, element_type: Attribute) -> Tensor:
         """The shape of `x` with other elements."""
+        return tensor_type(element_type, x.get_shape())
+
+    def infer_type(self) -> Tensor:
+        return self.infer(tensor_of(self.x), self.result_type.element_type)
+
+
+@irdl_op_definition
+class CastOp(ConversionOp):
+    """
+    The elements of `x` in the element type of the result.
+
+    Floats to integers truncate towards zero; anything to i1 is `x != 0`.
+    """
+
+    name = "graph.cast"
+    traits = traits_def(KeepsFinite())
+
+
+def _bytes_of(element: Attribute) -> int:
+    """The bytes of an element whose bits may be read as another type; 0 for the types below a byte."""
+    if isa(element, IntegerType):
+        return 1 if element.width.data == 1 else element.width.data // 8
+    assert isinstance(element, AnyFloat)
+    return element.bitwidth // 8
+
+
+@irdl_op_definition
+class BitcastOp(ConversionOp):
+    """The bits of each element of `x`, read as the element type of the result; i1 is a byte that is 0 or 1."""
+
+    name = "graph.bitcast"
+
+    @classmethod
+    def infer(cls, x: Tensor, element_type: Attribute) -> Tensor:
+        """The shape of `x` with other elements."""
         before, after = _bytes_of(x.element_type), _bytes_of(element_type)
         require(
             before == after > 0,
             f"{cls.name} reads whole bytes, as many as there are: not {x.element_type} as {element_type}",
         )
-        return tensor_type(element_type, x.get_shape())
-
-    def infer_type(self) -> Tensor:
-        return self.infer(tensor_of(self.x), self.result_type.element_type)
+        return super().infer(x, element_type)
 
 
 class BinaryOp(PointwiseOp, ABC):
@@ -476,32 +443,6 @@ class MulOp(BinaryOp):
 
 
 @irdl_op_definition
-class DivOp(BinaryOp):
-    """a / b; integers truncate towards zero."""
-
-    name = "graph.div"
-    formula = function("div")
-
-
-@irdl_op_definition
-class MaxOp(BinaryOp):
-    """The larger of the two; NaN if one of them is."""
-
-    name = "graph.max"
-    traits = traits_def(KeepsFinite(), HasQuantizedForm())
-    formula = function("max")
-
-
-@irdl_op_definition
-class MinOp(BinaryOp):
-    """The smaller of the two; NaN if one of them is."""
-
-    name = "graph.min"
-    traits = traits_def(KeepsFinite(), HasQuantizedForm())
-    formula = function("min")
-
-
-@irdl_op_definition
 class PreluOp(BinaryOp):
     """a where a >= 0, else a * b: `b` is the slope, and broadcasts to the shape of `a`."""
 
@@ -533,17 +474,12 @@ class CompareOp(BinaryOp, ABC):
         return tensor_type(i1, super().infer(a, b).get_shape())
 
 
-@irdl_op_definition
-class EqualOp(CompareOp):
-    """a == b."""
-
-    name = "graph.equal"
-    ACCEPTS: ClassVar[Elements] = ANY_ELEMENTS
-    formula = function("equal")
-
-
+EqualOp = _declared(CompareOp, "equal", "a == b.", accepts=ANY_ELEMENTS)
 LessOp = _declared(CompareOp, "less", "a < b.")
 GreaterOp = _declared(CompareOp, "greater", "a > b.")
+DivOp = _declared(BinaryOp, "div", "a / b; integers truncate towards zero.")
+MaxOp = _declared(BinaryOp, "max", "The larger of the two; NaN if one of them is.", KeepsFinite(), HasQuantizedForm())
+MinOp = _declared(BinaryOp, "min", "The smaller of the two; NaN if one of them is.", KeepsFinite(), HasQuantizedForm())
 ModOp = _declared(BinaryOp, "mod", "The remainder of a / b with the sign of a, exact: C's `fmod`.", accepts=FLOATS)
 PowOp = _declared(BinaryOp, "pow", "a to the power of b.")
 AndOp = _declared(BinaryOp, "and", "The logical and.", accepts=BOOLS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 from xdsl.dialects.builtin import I64, BoolAttr, IntegerAttr, StringAttr, i64
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
@@ -21,7 +21,6 @@ from penstock.dialects.graph.base import (
     GraphOp,
     HasPatternKind,
     PatternKind,
-    PropertyValue,
     SelectsElements,
     Tensor,
     boolean,
@@ -52,17 +51,14 @@ class GatherOp(GraphOp):
 
     name = "graph.gather"
 
+    DEFAULT_AXIS: ClassVar[int | None] = 0
+
     x = operand_def(TENSOR)
     indices = operand_def(TENSOR)
     axis = prop_def(IntegerAttr[I64])
 
     traits = traits_def(SelectsElements(), HasPatternKind(PatternKind.OPAQUE))
     assembly_format = "$x `at` $indices `axis` $axis attr-dict `:` functional-type(operands, results)"
-
-    @classmethod
-    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
-        values.setdefault("axis", 0)
-        super().fill_in(values, *types)
 
     @classmethod
     def infer(cls, x: Tensor, indices: Tensor, axis: int) -> Tensor:
@@ -79,17 +75,14 @@ class GatherElementsOp(GraphOp):
 
     name = "graph.gather_elements"
 
+    DEFAULT_AXIS: ClassVar[int | None] = 0
+
     x = operand_def(TENSOR)
     indices = operand_def(TENSOR)
     axis = prop_def(IntegerAttr[I64])
 
     traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
     assembly_format = "$x `at` $indices `axis` $axis attr-dict `:` functional-type(operands, results)"
-
-    @classmethod
-    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
-        values.setdefault("axis", 0)
-        super().fill_in(values, *types)
 
     @classmethod
     def infer(cls, x: Tensor, indices: Tensor, axis: int) -> Tensor:
@@ -169,6 +162,8 @@ class ScatterElementsOp(ScatterOp):
 
     name = "graph.scatter_elements"
 
+    DEFAULT_AXIS: ClassVar[int | None] = 0
+
     axis = prop_def(IntegerAttr[I64])
     reduction = prop_def(StringAttr, default_value=StringAttr("none"))
 
@@ -176,11 +171,6 @@ class ScatterElementsOp(ScatterOp):
         "$x `at` $indices `to` $updates `axis` $axis (`reduction` $reduction^)? attr-dict `:`"
         " functional-type(operands, results)"
     )
-
-    @classmethod
-    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
-        values.setdefault("axis", 0)
-        super().fill_in(values, *types)
 
     @classmethod
     def infer(cls, x: Tensor, indices: Tensor, updates: Tensor, axis: int) -> Tensor:
@@ -224,6 +214,8 @@ class TopKOp(GraphOp):
 
     name = "graph.top_k"
 
+    DEFAULT_AXIS: ClassVar[int | None] = -1
+
     x = operand_def(TENSOR)
     k = prop_def(IntegerAttr[I64])
     axis = prop_def(IntegerAttr[I64])
@@ -231,11 +223,6 @@ class TopKOp(GraphOp):
 
     traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
     assembly_format = "$x `k` $k `axis` $axis (`largest` $largest^)? attr-dict `:` type($x) `->` type($result)"
-
-    @classmethod
-    def fill_in(cls, values: dict[str, PropertyValue], *types: Any) -> None:
-        values.setdefault("axis", -1)
-        super().fill_in(values, *types)
 
     @classmethod
     def infer(cls, x: Tensor, k: int, axis: int) -> Tensor:

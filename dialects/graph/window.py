@@ -10,7 +10,6 @@ from xdsl.dialects.builtin import I64, BoolAttr, IntegerAttr, StringAttr
 from xdsl.ir import Attribute
 from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, traits_def
 
-from penstock.dialects.graph.accumulator import accumulated
 from penstock.dialects.graph.base import (
     FLOATS,
     INTS,
@@ -24,6 +23,7 @@ from penstock.dialects.graph.base import (
     PropertyValue,
     SelectsElements,
     Tensor,
+    accumulated,
     boolean,
     integer,
     require,

@@ -31,7 +31,7 @@ from xdsl.rewriter import InsertPoint
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import DType, numpy_dtype
-from penstock.dialects.graph.accumulator import summed_in
+from penstock.dialects.graph.base import summed_in
 from penstock.lowering.graph_to_tensor.contraction import multiply_add
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, element_of, loops, shape_of

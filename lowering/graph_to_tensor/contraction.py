@@ -8,8 +8,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
-from penstock.dialects.graph.accumulator import holds, summed_in
-from penstock.dialects.graph.base import is_float, is_integer, is_unsigned
+from penstock.dialects.graph.base import holds, is_float, is_integer, is_unsigned, summed_in
 from penstock.dialects.graph.layout import Layout, Part, image_layout, spatial_dims
 from penstock.lowering.graph_to_tensor.accumulation import SUM, accumulate, rounded
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers

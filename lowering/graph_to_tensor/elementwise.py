@@ -38,7 +38,7 @@ def pointwise(op_class: type[Operation]) -> Callable[[Formula], Formula]:
 
 
 @lowers(graph.IdentityOp)
-def identity(kernel: KernelBuilder, op: graph.IdentityOp) -> SSAValue:
+def identity(kernel: KernelBuilder, op: graph.UnaryOp) -> SSAValue:
     """Nothing: the tensor itself."""
     return kernel.value(op.x)
 

@@ -18,19 +18,18 @@ from penstock.dialects import graph
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import NCHW, GraphOp, PatternKind, Tensor, pattern_kind, tensor_of
 from penstock.dialects.weights import WeightStore
+from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.values import NodeBuilder, erase_dead, graph_blocks, is_constant, only_user
 
 MAX_GAP = 12
 """How many ops that compute may be between two siblings: what is computed early lives long."""
-
-Product = graph.MatmulOp | graph.GemmOp | graph.ConvOp
 
 
 @dataclass(frozen=True)
 class Family:
     """Products that differ in their constants only."""
 
-    members: tuple[Product, ...]
+    members: tuple[ContractionOp, ...]
     widths: tuple[int, ...]
     """The size of each result along `axis`."""
     axis: int
@@ -57,9 +56,9 @@ def families(block: Block) -> Iterator[Family]:
     position: dict[Operation, int] = {}
     for op in block.ops:
         position[op] = position[next(reversed(position))] + (not isinstance(op, graph.ConstantOp)) if position else 0
-    found: dict[tuple[SSAValue, tuple[Attribute | str | int | None, ...]], list[list[Product]]] = {}
+    found: dict[tuple[SSAValue, tuple[Attribute | str | int | None, ...]], list[list[ContractionOp]]] = {}
     for op in block.ops:
-        if isinstance(op, Product) and (kind := _kind(op)) is not None:
+        if isinstance(op, ContractionOp) and (kind := _kind(op)) is not None:
             groups = found.setdefault((op.operands[0], kind), [])
             if groups and position[op] - position[groups[-1][-1]] <= MAX_GAP + 1:
                 groups[-1].append(op)
@@ -73,7 +72,7 @@ def families(block: Block) -> Iterator[Family]:
                 yield Family(tuple(group), widths, axis)
 
 
-def _kind(op: Product) -> tuple[Attribute | str | int | None, ...] | None:
+def _kind(op: ContractionOp) -> tuple[Attribute | str | int | None, ...] | None:
     """What siblings have in common besides the first operand; None for an op that has no siblings."""
     if any(not is_constant(operand) for operand in op.operands[1:]) or is_constant(op.operands[0]):
         return None

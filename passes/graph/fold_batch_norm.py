@@ -14,9 +14,9 @@ from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWal
 from penstock.dialects import graph
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import tensor_of
-from penstock.passes.graph.simplification.contractions import scaled_weights
+from penstock.passes.graph.contractions import channels_of, folded, scaled_weights
 from penstock.passes.graph.simplification.rules import ApplyRules, Rules
-from penstock.passes.graph.values import NodeBuilder, is_constant, only_user, rebuilt
+from penstock.passes.graph.values import NodeBuilder, is_constant, only_user
 
 
 def _affine(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> tuple[SSAValue, SSAValue]:
@@ -28,43 +28,23 @@ def _affine(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> tuple[SSAValu
     return factor, shift
 
 
-def _can_fold(op: graph.BatchNormalizationOp, weights: SSAValue, addend: SSAValue | None) -> bool:
+def _can_fold(op: graph.BatchNormalizationOp, weights: SSAValue, *addend: SSAValue) -> bool:
     """Whether only `op` uses the product, of constants that keep their type: narrow ones would be rounded again."""
-    constants = [weights, *op.operands[1:], *([] if addend is None else [addend])]
+    constants = [weights, *op.operands[1:], *addend]
     keeps_type = tensor_of(weights).element_type == tensor_of(op.result).element_type
     return only_user(op.x) is op and keeps_type and all(map(is_constant, constants))
 
 
-def _into_conv(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> SSAValue | None:
-    """A convolution, then batch normalisation of its channels: the filters scaled, the bias scaled and shifted."""
-    conv = op.x.owner
-    if not isinstance(conv, graph.ConvOp) or conv.filters is not None or not _can_fold(op, conv.w, conv.b):
+def _into_product(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> SSAValue | None:
+    """A convolution or gemm, then batch normalisation of its channels: weights scaled, bias scaled and shifted."""
+    product = op.x.owner
+    if not isinstance(product, graph.ConvOp | graph.GemmOp) or not _can_fold(op, *product.operands[1:]):
         return None
-    rank, layout = op.result_type.get_num_dims(), conv.layout.data
-    if op.axis.value.data != graph.channel_axis(layout, rank):
+    if isinstance(product, graph.ConvOp) and product.filters is not None:
         return None
-    factor, shift = _affine(op, nodes)
-    w = scaled_weights(conv.w, factor, 0 if layout == graph.NCHW else rank - 1, nodes, "filters")
-    b = shift
-    if conv.b is not None:
-        b = nodes.add(graph.AddOp(nodes.add(graph.MulOp(conv.b, factor), "scaled"), shift), "bias")
-    return nodes.add(rebuilt(conv, [conv.x, w, b]))
-
-
-def _into_gemm(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> SSAValue | None:
-    """A gemm, then batch normalisation of its columns: the matrix scaled, the addend scaled and shifted."""
-    gemm = op.x.owner
-    if not isinstance(gemm, graph.GemmOp) or op.axis.value.data != 1 or not _can_fold(op, gemm.b, gemm.c):
+    if op.axis.value.data != channels_of(product):
         return None
-    factor, shift = _affine(op, nodes)
-    b, c = scaled_weights(gemm.b, factor, 0 if gemm.trans_b else 1, nodes, "matrix"), shift
-    if (addend := gemm.c) is not None:
-        if (beta := gemm.beta.value.data) != 1:
-            addend = nodes.add(graph.MulOp(addend, nodes.number(beta, addend, "beta")), "addend")
-        c = nodes.add(graph.AddOp(nodes.add(graph.MulOp(addend, factor), "scaled"), shift), "bias")
-    alpha, trans_a, trans_b = gemm.alpha.value.data, bool(gemm.trans_a), bool(gemm.trans_b)
-    accumulator = gemm.accumulator
-    return nodes.add(graph.GemmOp(gemm.a, b, c, alpha=alpha, trans_a=trans_a, trans_b=trans_b, accumulator=accumulator))
+    return folded(product, *_affine(op, nodes), nodes)
 
 
 def _into_scale_and_shift(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> SSAValue | None:
@@ -79,7 +59,7 @@ def _into_scale_and_shift(op: graph.BatchNormalizationOp, nodes: NodeBuilder) ->
     return nodes.add(graph.AddOp(scaled, shift))
 
 
-RULES: Rules = {graph.BatchNormalizationOp: (_into_conv, _into_gemm, _into_scale_and_shift)}
+RULES: Rules = {graph.BatchNormalizationOp: (_into_product, _into_scale_and_shift)}
 
 
 @dataclass(frozen=True)

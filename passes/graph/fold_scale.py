@@ -13,9 +13,9 @@ from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWal
 
 from penstock.dialects import graph
 from penstock.dialects.context import store_of
-from penstock.dialects.graph import NCHW, NHWC, channel_axis, tensor_of
+from penstock.dialects.graph import NCHW, NHWC, tensor_of
+from penstock.passes.graph.contractions import ContractionOp, channel_vector, channels_of, folded
 from penstock.passes.graph.simplification.arithmetic import join_constants
-from penstock.passes.graph.simplification.contractions import channel_vector, scaled_weights
 from penstock.passes.graph.simplification.rules import (
     ApplyRules,
     Rules,
@@ -23,7 +23,7 @@ from penstock.passes.graph.simplification.rules import (
     is_integral,
     is_short_constant,
 )
-from penstock.passes.graph.values import NodeBuilder, graph_blocks, only_user, rebuilt
+from penstock.passes.graph.values import NodeBuilder, graph_blocks, only_user
 
 
 def _with_constant(op: graph.AddOp | graph.MulOp) -> tuple[SSAValue, SSAValue] | None:
@@ -39,50 +39,25 @@ def _with_constant(op: graph.AddOp | graph.MulOp) -> tuple[SSAValue, SSAValue] |
     return None
 
 
-def _are_plain(weights: SSAValue, op: graph.GraphOp) -> bool:
-    """Whether weights are constants of the type of the result: narrow ones would be rounded again."""
-    return is_short_constant(weights) and tensor_of(weights).element_type == tensor_of(op.result).element_type
-
-
-def _into_conv(op: graph.AddOp | graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
+def _into_product(op: graph.AddOp | graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
+    """Into the weights and the bias of a convolution, or a factor into those of a matrix product."""
     found = _with_constant(op)
-    if found is None or not isinstance(conv := found[0].owner, graph.ConvOp) or only_user(conv.result) is not op:
+    if found is None or not isinstance(product := found[0].owner, ContractionOp) or only_user(found[0]) is not op:
         return None
-    layout, rank = conv.layout.data, tensor_of(op.result).get_num_dims()
-    plain = _are_plain(conv.w, op) and (conv.b is None or is_short_constant(conv.b))
-    if layout not in (NCHW, NHWC) or conv.filters is not None or not plain:
+    if isinstance(product, graph.ConvOp):
+        if product.layout.data not in (NCHW, NHWC) or product.filters is not None:
+            return None
+    elif isinstance(op, graph.AddOp) or tensor_of(product.b).get_num_dims() != 2:
         return None
-    axis = channel_axis(layout, rank)
-    vector = channel_vector(found[1], axis, rank, tensor_of(op.result).get_shape()[axis], nodes)
+    # Weights that are narrower than the result would be rounded again.
+    same = tensor_of(product.operands[1]).element_type == tensor_of(op.result).element_type
+    if not same or not all(map(is_short_constant, product.operands[1:])):
+        return None
+    axis, shape = channels_of(product), tensor_of(op.result).get_shape()
+    vector = channel_vector(found[1], axis, len(shape), shape[axis], nodes)
     if vector is None:
         return None
-    if isinstance(op, graph.AddOp):
-        w, b = conv.w, vector if conv.b is None else nodes.add(graph.AddOp(conv.b, vector), "bias")
-    else:
-        w = scaled_weights(conv.w, vector, 0 if layout == NCHW else rank - 1, nodes, "filters")
-        b = None if conv.b is None else nodes.add(graph.MulOp(conv.b, vector), "bias")
-    return nodes.add(rebuilt(conv, [conv.x, w] if b is None else [conv.x, w, b]))
-
-
-def _into_product(op: graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
-    found = _with_constant(op)
-    if found is None or not isinstance(product := found[0].owner, graph.MatmulOp | graph.GemmOp):
-        return None
-    gemm = isinstance(product, graph.GemmOp)
-    addend = product.c if isinstance(product, graph.GemmOp) else None
-    if only_user(product.result) is not op or not _are_plain(product.b, op) or tensor_of(product.b).get_num_dims() != 2:
-        return None
-    if addend is not None and not is_short_constant(addend):
-        return None
-    rank = tensor_of(op.result).get_num_dims()
-    vector = channel_vector(found[1], rank - 1, rank, tensor_of(op.result).get_shape()[-1], nodes)
-    if vector is None:
-        return None
-    columns = 0 if gemm and bool(product.trans_b) else 1
-    operands = [product.a, scaled_weights(product.b, vector, columns, nodes, "matrix")]
-    if addend is not None:
-        operands.append(nodes.add(graph.MulOp(addend, vector), "addend"))
-    return nodes.add(rebuilt(product, operands))
+    return folded(product, *((None, vector) if isinstance(op, graph.AddOp) else (vector, None)), nodes)
 
 
 def _distribute(op: graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
@@ -101,8 +76,8 @@ def _distribute(op: graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
 
 
 RULES: Rules = {
-    graph.AddOp: (_into_conv, join_constants),
-    graph.MulOp: (_into_conv, _into_product, _distribute, join_constants),
+    graph.AddOp: (_into_product, join_constants),
+    graph.MulOp: (_into_product, _distribute, join_constants),
 }
 
 
@@ -111,7 +86,7 @@ class FoldScalePass(ModulePass):
     """
     Fold a product or a sum with constants, one for each channel, into what it follows.
 
-    Behind a convolution or a matrix product with constant weights, as its only user, it goes into weights and bias;
+    After a convolution or a matrix product with constant weights, as its only user, it goes into weights and bias;
     products and sums that follow each other become one product and one sum. So a batch normalisation that was written
     as a normalisation, a scale and a shift costs no more than one, or nothing. What is folded are graph ops on the old
     constants, for `fold-constants` to evaluate. Weights that are narrower than their accumulator stay. Integers are

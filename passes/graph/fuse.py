@@ -15,7 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.graph import ConcatOp, FusedOp, PadOp, PatternKind, YieldOp, pattern_kind
 from penstock.passes.analysis.kernels import machine_of
 from penstock.passes.graph.fusion.groups import MAX_OPS, Kind, Rule, Veto
-from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, is_groupable, planned_groups, splat
+from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, planned_groups, splat
 from penstock.passes.graph.fusion.spm_model import SpmModel, cheaper
 from penstock.passes.graph.storage_type import multiplies_halves_only
 from penstock.passes.graph.values import erase_dead, graph_blocks
@@ -78,7 +78,7 @@ class Remarks:
         return {
             Rule.UNUSED: "nothing reads it",
             Rule.OPAQUE: f"{called(end)} is opaque",
-            Rule.NO_JOIN: f"{' and '.join(called(op) for op in _readers(end)[:2])} read it and do not meet again",
+            Rule.NO_JOIN: f"{' and '.join(called(op) for op in _readers(end)[:2])} read it, and no later op joins them",
             Rule.REDUCTION: f"{toward} follows a reduction",
             Rule.TUPLE: f"{toward} joins it to the results of other kernels",
             Rule.TOO_MANY_OPS: f"with {toward} it would have too many ops",
@@ -97,8 +97,6 @@ class Remarks:
             return "is a reduction, which takes only elementwise and broadcasting ops"
         return f"is {WORDS[kind]} and takes nothing before it"
 
-
-__all__ = ["GraphFusePass", "is_groupable"]
 
 REMARK = "fusion_remark"
 """The attribute of a group that says why it is not larger."""

@@ -87,8 +87,8 @@ def match_attention(op: Operation, store: WeightStore) -> Attention | None:
     return Attention(op, q, k, v, scores.mask, scale, masked is not None)
 
 
-def _scores(value: SSAValue, store: WeightStore) -> _Scores | None:
-    """The scores that `value` is, through ops that nothing else uses the results of."""
+def _scores(value: SSAValue, store: WeightStore, *, may_add: bool = True) -> _Scores | None:
+    """The scores that `value` is, through ops, an addition among them if it may, whose results nothing else uses."""
     scale, mask = 1.0, None
     while True:
         value = _plain(value)
@@ -100,27 +100,20 @@ def _scores(value: SSAValue, store: WeightStore) -> _Scores | None:
         if (scaled := _scaled(op, store)) is not None:
             value, number = scaled
             scale *= number
-        elif isinstance(op, graph.AddOp) and mask is None and scale == 1:
+        elif isinstance(op, graph.AddOp) and may_add and mask is None and scale == 1:
             # The mask is added to what has been scaled.
-            found = [side for side in (0, 1) if _leads_to_product(op.operands[side], store)]
+            found = [
+                side
+                for side in (0, 1)
+                if only_user(op.operands[side]) is not None
+                and _scores(op.operands[side], store, may_add=False) is not None
+            ]
             shape = tensor_of(value).get_shape()
             if not found or tensor_of(op.operands[found[0]]).get_shape() != shape:
                 return None
             value, mask = op.operands[found[0]], op.operands[1 - found[0]]
         else:
             return None
-
-
-def _leads_to_product(value: SSAValue, store: WeightStore) -> bool:
-    """Whether a product, scaled perhaps, and used nowhere else, computes a value."""
-    while only_user(value) is not None:
-        op = _plain(value).owner
-        if isinstance(op, graph.MatmulOp):
-            return True
-        if not isinstance(op, Operation) or (scaled := _scaled(op, store)) is None:
-            return False
-        value = scaled[0]
-    return False
 
 
 def factor_of(value: SSAValue, store: WeightStore) -> Factor:
@@ -198,30 +191,22 @@ def _zero_where_masked(value: SSAValue, store: WeightStore) -> tuple[SSAValue, S
     return None
 
 
-CHOICES = (512, 256, 128, 64, 32, 16, 8)
+BLOCK_SIZES = (512, 256, 128, 64, 32, 16, 8)
 """The most queries, and the most keys, of a block, best first."""
 
 _NEEDED = ("math.exp", "arith.maximumf", "arith.subf", "arith.mulf", "arith.addf", "arith.divf")
 """The operations on lanes that an attention consists of, besides products."""
 
 
-def why_not(target: TargetOp) -> str | None:
-    """What a machine lacks for attentions; None if nothing."""
+def can_compute(target: TargetOp) -> bool:
+    """Whether a machine multiplies matrices, has the operations on lanes, and an engine between the two."""
     intrinsics = [each for each in target.intrinsics().values() if each.dma_name is None]
-    products = [each for each in intrinsics if is_contraction(each.generic)]
-    if not products:
-        return "no intrinsic multiplies matrices"
     vectors = [each for each in intrinsics if not has_reduction(each.generic)]
     computed = {op.name: each for each in vectors for op in each.generic.body.block.ops}
-    for name in _NEEDED:
-        if name not in computed:
-            return f"no intrinsic computes {name}"
+    if not all(name in computed for name in _NEEDED):
+        return False
     lanes = computed["math.exp"].operand_specs()[-1].scope
-    if not any(_takes_powers(each, lanes, target) for each in products):
-        first = products[0]
-        wanted = first.operand_specs()[1].scope
-        return f'@{first.sym_name.data} wants in "{wanted}" what is computed in "{lanes}", and no engine leads there'
-    return None
+    return any(is_contraction(each.generic) and _takes_powers(each, lanes, target) for each in intrinsics)
 
 
 def _takes_powers(product: IntrinsicOp, lanes: str, target: TargetOp) -> bool:
@@ -230,21 +215,20 @@ def _takes_powers(product: IntrinsicOp, lanes: str, target: TargetOp) -> bool:
     return result.scope == lanes and (factor.scope == lanes or scope_path(target, lanes, factor.scope) is not None)
 
 
-def blocks_on(target: TargetOp, found: Attention) -> tuple[int, int] | str:
-    """The queries and keys of a block that the scopes of a machine hold; the reason if none fits."""
+def blocks_on(target: TargetOp, found: Attention) -> tuple[int, int] | None:
+    """The queries and keys of a block that the scopes of a machine hold; None if none fits."""
     product = next(each for each in target.intrinsics().values() if is_contraction(each.generic))
     specs = product.operand_specs()
     scopes = [target.scope(spec.scope) for spec in specs if spec.scope != DRAM]
     smallest = min(scopes, key=lambda scope: scope.size_bytes)
     queries, width = _sizes(found.q)
     keys, values = _sizes(found.v)
-    if (most := min(queries, keys, values)) < 1:
-        return f"a size of {most} leaves nothing to compute"
+    if min(queries, keys, values) < 1:
+        return None
     stored, summed = (numpy_dtype(spec.dtype).itemsize for spec in (specs[0], specs[-1]))
     widths = Widths(width + (found.mask is not None), values, stored, summed)
     granule = max(scope.granule_bytes for scope in scopes)
-    blocks = blocks_in(queries, keys, widths, BlockScope(smallest.size_bytes, granule), CHOICES)
-    return blocks or f'no block of it fits scope "{smallest.sym_name.data}"'
+    return blocks_in(queries, keys, widths, BlockScope(smallest.size_bytes, granule), BLOCK_SIZES)
 
 
 def _sizes(factor: Factor) -> tuple[int, int]:
@@ -407,7 +391,7 @@ class FuseAttentionPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = machine_of(op) if self.device == "auto" else None
-        if target is not None and why_not(target) is not None:
+        if target is not None and not can_compute(target):
             return
         store = store_of(ctx)
         for block in graph_blocks(op):
@@ -419,5 +403,5 @@ class FuseAttentionPass(ModulePass):
                     _form(found, self.blocks, None)
                     continue
                 blocks = self.blocks or blocks_on(target, found)
-                if not has_query_in_mask(found) and not isinstance(blocks, str):
+                if not has_query_in_mask(found) and blocks is not None:
                     _form(found, blocks, NodeBuilder(candidate.location, store))

@@ -18,13 +18,8 @@ from penstock.dialects.context import store_of
 from penstock.dialects.graph import GraphOp, tensor_of
 from penstock.dialects.graph.base import SelectsElements, integer_bounds, is_unsigned
 from penstock.dialects.weights import Array, WeightStore
-from penstock.passes.graph.quantization.contraction_parts import (
-    Contraction,
-    ContractionOp,
-    bounds_of,
-    channels_of,
-    contraction_at,
-)
+from penstock.passes.graph.contractions import ContractionOp, channels_of, weight_axis
+from penstock.passes.graph.quantization.contraction_parts import Layer, bounds_of, contraction_at
 from penstock.passes.graph.quantization.integer_products import (
     IntegerProducts,
     Stored,
@@ -68,7 +63,7 @@ def _shifted(rounded: SSAValue, store: WeightStore) -> tuple[SSAValue, int] | No
     floor = rounded.owner
     if not isinstance(floor, graph.FloorOp) or not isinstance(scaled := floor.x.owner, graph.MulOp | graph.DivOp):
         return None
-    divides = isinstance(scaled, graph.DivOp)
+    divides = not isinstance(scaled, graph.MulOp)
     for real, by in ((scaled.a, scaled.b), (scaled.b, scaled.a))[: 1 if divides else 2]:
         wide, number = real.owner, constant_array(by, store)
         if not isinstance(wide, graph.CastOp) or number is None or number.size != 1:
@@ -113,7 +108,7 @@ class IntegerLayers:
             self.products.before, self.products.location = op, op.location
             if isinstance(op, graph.QuantizeLinearOp):
                 self._move(op)
-            elif not isinstance(op, graph.ConvOp | graph.GemmOp | graph.MatmulOp):
+            elif not isinstance(op, ContractionOp):
                 continue
             elif op.accumulator == i32:
                 self._centred_product(op)
@@ -132,11 +127,11 @@ class IntegerLayers:
         if x is None or w is None or x.scale.ndim:
             return None
         found = contraction_at(op, self.store, alone=True)
-        if isinstance(found, str) or (w.scale.ndim and w.axis != found.weight_axis):
+        if isinstance(found, str) or (w.scale.ndim and w.axis != weight_axis(op)):
             return None
         return x, w
 
-    def _bias(self, found: Contraction, scale: Array) -> Array | None:
+    def _bias(self, found: Layer, scale: Array) -> Array | None:
         """The bias as integers of `scale`: those that are stored, where they have it."""
         addend = found.op.operands[2] if len(found.op.operands) > 2 else None
         if addend is not None and not any(isinstance(op, graph.AddOp) for op in found.absorbed):

@@ -20,6 +20,7 @@ from penstock.dialects.graph import GraphOp, PatternKind, dense_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.weights import Array, WeightStore
 from penstock.passes.analysis.kernels import is_contraction, machine_of
+from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.layouts.forms import location_of_value
 from penstock.passes.graph.values import constant_array, derived, erase_dead, graph_blocks, rebuilt
 
@@ -144,7 +145,6 @@ def _cast_group(value: SSAValue, user: Operation) -> graph.FusedOp:
     return group
 
 
-CONTRACTIONS = (graph.ConvOp, graph.GemmOp, graph.MatmulOp)
 MOVES = (graph.ExpandOp, graph.IdentityOp, graph.LayoutTransformOp, graph.ReshapeOp, graph.SliceOp, graph.TransposeOp)
 """Ops that move elements and compute nothing: they do not care which type these have."""
 
@@ -191,7 +191,7 @@ class GroupInHalf:
         return group
 
     def _add(self, op: Operation) -> None:
-        if isinstance(op, CONTRACTIONS) and self._is_narrowed(op):
+        if isinstance(op, ContractionOp) and self._is_narrowed(op):
             narrow = [self._form(factor, HALF) for factor in op.operands[:2]]
             addend = [self._form(value, SINGLE) for value in op.operands[2:]]
             self._define(op, _with_type(op, [*narrow, *addend], SINGLE, accumulator=SINGLE))
@@ -209,7 +209,7 @@ class GroupInHalf:
             new = op.clone({value: self._form(value, self._width(value, False)) for value in op.operands})
             self._define(op, new)
 
-    def _is_narrowed(self, op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> bool:
+    def _is_narrowed(self, op: ContractionOp) -> bool:
         """Whether a contraction is of f32, and none of its constant factors exceeds f16."""
         if not all(is_single(factor) for factor in op.operands[:2]) or op.accumulator not in (None, SINGLE):
             return False

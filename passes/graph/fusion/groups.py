@@ -62,7 +62,7 @@ class Rule(Enum):
     ESCAPES = "its result is read outside"
     UNUSED = "nothing reads its result"
     OPAQUE = "it is opaque"
-    NO_JOIN = "the paths from it do not meet again"
+    NO_JOIN = "no operator joins the paths from it"
     REDUCTION = "nothing follows a reduction"
     EDGE = "it is not read element by element, or in any way that its kind allows"
     ANCHORS = "both have a contraction, a pool or a reduction"

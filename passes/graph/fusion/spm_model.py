@@ -30,9 +30,10 @@ from penstock.dialects.graph import ConcatOp, ReshapeOp, SliceOp, tensor_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.kernels import kernels, machine_kernels
+from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.fusion.groups import Stop, Veto
 from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, is_groupable, splat
-from penstock.passes.graph.storage_type import CONTRACTIONS, fixed_values
+from penstock.passes.graph.storage_type import fixed_values
 from penstock.passes.graph.values import is_view
 from penstock.passes.tensor.assign_devices import AssignDevicesPass
 from penstock.passes.tensor.pointwise import Dims, dims, structured
@@ -156,7 +157,7 @@ class Sketch:
 
     def _contract(
         self,
-        op: graph.ConvOp | graph.GemmOp | graph.MatmulOp,
+        op: ContractionOp,
         a: tuple[SSAValue, Dims],
         b: tuple[SSAValue, Dims],
         reductions: int,
@@ -341,7 +342,7 @@ class SpmModel:
         return whole.trouble or f"together they move {together:,} bytes, and apart {before:,}"
 
     def _contracts(self, nodes: Sequence[int]) -> bool:
-        return any(isinstance(self.graph.ops[node], CONTRACTIONS) for node in nodes)
+        return any(isinstance(self.graph.ops[node], ContractionOp) for node in nodes)
 
     def total(self, groups: Sequence[PlannedGroup]) -> Estimate:
         """What these groups cost together."""

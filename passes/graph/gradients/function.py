@@ -21,6 +21,7 @@ from penstock.dialects.graph.base import IsConstantAlmostEverywhere, is_float
 from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.gradients import rules_contraction, rules_elementwise, rules_reduction, rules_shape
 from penstock.passes.graph.gradients.code import AdjointCode
+from penstock.passes.graph.values import erase_dead
 
 RULE_MODULES = (rules_contraction, rules_elementwise, rules_reduction, rules_shape)
 """Where our rules are: importing them registers them."""
@@ -107,7 +108,8 @@ def make_gradient(func: FuncOp, name: str, request: Request, store: WeightStore)
     kept += [_named(target.name, "gradient") for target in targets]
     returned = [*(primal if request.primal else ()), *(_gradient(code, target) for target in targets)]
     block.add_op(ReturnOp(*returned))
-    _remove_dead(list(block.ops))
+    # What only the results needed, and shares of adjoints that were not.
+    erase_dead(block, graph.GraphOp | graph.FusedOp)
     new.function_type = FunctionType.from_lists(block.arg_types, [value.type for value in returned])
     new.arg_attrs, new.res_attrs = _attributes(arguments), _attributes(kept)
     return new
@@ -200,11 +202,3 @@ def _gradient(code: AdjointCode, target: _Target) -> SSAValue:
     if not found:
         return code.zeros(target.values[0]).value
     return sum(found[1:], found[0]).value
-
-
-def _remove_dead(ops: Sequence[Operation]) -> None:
-    """Erase the graph ops that nothing uses: what only the results needed, and shares of adjoints that were not."""
-    for op in reversed(ops):
-        if isinstance(op, graph.GraphOp | graph.FusedOp) and not any(result.uses for result in op.results):
-            op.detach()
-            op.erase()

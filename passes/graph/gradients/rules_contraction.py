@@ -18,6 +18,7 @@ import numpy as np
 from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import NCHW, channel_axis, tensor_of
+from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.gradients.code import (
     AdjointCode,
     Term,
@@ -39,7 +40,7 @@ def _transposed(matrix: Term) -> Term:
     return matrix.transpose([*range(rank - 2), rank - 1, rank - 2])
 
 
-def _refuse_accumulator(op: graph.MatmulOp | graph.GemmOp | graph.ConvOp) -> None:
+def _refuse_accumulator(op: ContractionOp) -> None:
     if op.accumulator is not None:
         refuse(op, f"that accumulates in {op.accumulator}", "differentiate before the element types are narrowed")
 

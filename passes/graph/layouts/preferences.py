@@ -23,12 +23,13 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph import NCHW, NHWC, tensor_of
-from penstock.dialects.graph.accumulator import summed_in
+from penstock.dialects.graph.base import summed_in
 from penstock.dialects.graph.layout import parse_layout
 from penstock.dialects.machine import DRAM, DmaOp, IntrinsicOp, TargetOp
 from penstock.passes.analysis.commands.command_loops import descriptors
 from penstock.passes.analysis.intrinsics import block_of, pattern_of
 from penstock.passes.analysis.kernels import machine_of
+from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.layouts.forms import bytes_of
 
 CONTRACTION, WINDOW = 64, 1
@@ -164,13 +165,13 @@ class Preferences:
             return {each: overhead(op, each.images, ends, self._target) for each in layouts}
         return {CHANNELS_LAST: 0}
 
-    def _of_contraction(self, op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> MatrixIntrinsic | None:
+    def _of_contraction(self, op: ContractionOp) -> MatrixIntrinsic | None:
         """The first intrinsic that computes it as a convolution."""
         elements = element_types(op)
         return next((each for each in self._products if each.elements == elements and each.preferences()), None)
 
 
-def element_types(op: graph.ConvOp | graph.GemmOp | graph.MatmulOp) -> tuple[Attribute, ...]:
+def element_types(op: ContractionOp) -> tuple[Attribute, ...]:
     """The element types of both factors of a contraction, and the type in which it sums."""
     return (*(tensor_of(value).element_type for value in op.operands[:2]), summed_in(op))
 

@@ -106,7 +106,7 @@ def quantization(op: graph.LinearOp, order: Order) -> OpForm | None:
 
 @rule(graph.ConcatOp)
 def concat(op: graph.ConcatOp, order: Order) -> OpForm | None:
-    """All operands are stored in the same order; along the axis only the last may have a padded block."""
+    """All operands are stored in one order; of those in blocks along the axis only the last may have a padded one."""
     axis = op.axis.value.data
     if any(order.is_padded(shape_of(value)) for value in op.inputs[:-1]) and order.block(axis) > 1:
         return None

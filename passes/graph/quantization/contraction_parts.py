@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from xdsl.dialects.builtin import i32
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects import graph
-from penstock.dialects.graph import NCHW, GraphOp, channel_axis, tensor_of
+from penstock.dialects.graph import tensor_of
 from penstock.dialects.weights import Array, WeightStore
+from penstock.passes.graph.contractions import ContractionOp, channels_of
 from penstock.passes.graph.values import constant_array, only_user
-
-ContractionOp = graph.ConvOp | graph.GemmOp | graph.MatmulOp
 
 
 @dataclass
-class Contraction:
+class Layer:
     """bounded(x * w + bias): one contraction, and the additions and bounds that only follow it."""
 
     op: ContractionOp
@@ -34,77 +31,6 @@ class Contraction:
     absorbed: list[Operation] = field(default_factory=list[Operation])
     """The ops after `op` that belong to it."""
 
-    @property
-    def x(self) -> SSAValue:
-        """The first factor."""
-        return self.op.operands[0]
-
-    @property
-    def weights(self) -> SSAValue:
-        """The second factor."""
-        return self.op.operands[1]
-
-    @property
-    def weight_axis(self) -> int | None:
-        """The dimension of the weights that is the channels of the result."""
-        return weight_axis(self.op)
-
-    @property
-    def channel_axis(self) -> int:
-        """The dimension of the result that is its channels."""
-        return channels_of(self.op)
-
-    @property
-    def length(self) -> int:
-        """How many products an element of the result sums."""
-        return contraction_length(self.op)
-
-
-def weight_axis(op: ContractionOp) -> int | None:
-    """The dimension of the second factor that is the channels of the result; None of a vector."""
-    rank = tensor_of(op.operands[1]).get_num_dims()
-    match op:
-        case graph.ConvOp():
-            return 0 if op.layout.data == NCHW else rank - 1
-        case graph.GemmOp():
-            return 0 if op.trans_b else 1
-        case _:
-            return rank - 1 if rank > 1 else None
-
-
-def contraction_length(op: ContractionOp) -> int:
-    """How many products an element of the result sums."""
-    if isinstance(op, graph.MatmulOp) or (axis := weight_axis(op)) is None:
-        return tensor_of(op.operands[0]).get_shape()[-1]
-    shape = tensor_of(op.operands[1]).get_shape()
-    return math.prod(size for dim, size in enumerate(shape) if dim != axis)
-
-
-def channels_of(op: ContractionOp) -> int:
-    """The dimension of the result of a contraction that the second factor gives it."""
-    rank = tensor_of(op.results[0]).get_num_dims()
-    return channel_axis(op.layout.data, rank) if isinstance(op, graph.ConvOp) else rank - 1
-
-
-def on_integers(op: ContractionOp, x: SSAValue, w: SSAValue, pads: Sequence[int] | None = None) -> GraphOp:
-    """The contraction of integers in 32 bits, without its bias; `pads` replace those of a convolution."""
-    match op:
-        case graph.ConvOp():
-            return graph.ConvOp(
-                x,
-                w,
-                strides=op.strides.get_values(),
-                pads=op.pads.get_values() if pads is None else pads,
-                dilations=op.dilations.get_values(),
-                group=op.group.value.data,
-                layout=op.layout.data,
-                accumulator=i32,
-            )
-        case graph.GemmOp():
-            return graph.GemmOp(x, w, trans_a=bool(op.trans_a), trans_b=bool(op.trans_b), accumulator=i32)
-        case _:
-            return graph.MatmulOp(x, w, accumulator=i32)
-
 
 def along_channels(array: Array, shape: tuple[int, ...], axis: int) -> Array | None:
     """What broadcasts to `shape` as a vector along `axis`, None if it differs along other dimensions, or enlarges."""
@@ -117,7 +43,7 @@ def along_channels(array: Array, shape: tuple[int, ...], axis: int) -> Array | N
     return np.broadcast_to(aligned.reshape(-1), (shape[axis],)).copy()
 
 
-def contraction_at(op: ContractionOp, store: WeightStore, *, alone: bool = False) -> Contraction | str:
+def contraction_at(op: ContractionOp, store: WeightStore, *, alone: bool = False) -> Layer | str:
     """The contraction that begins at `op`, with what follows unless it is to be `alone`; or why there is none."""
     shape, axis = tensor_of(op.result).get_shape(), channels_of(op)
     if tensor_of(op.result).get_num_dims() == 0 or tensor_of(op.operands[1]).get_num_dims() < 2:
@@ -140,20 +66,23 @@ def contraction_at(op: ContractionOp, store: WeightStore, *, alone: bool = False
             return "its addend is no vector of constants"
         if isinstance(op, graph.GemmOp):
             bias = bias * bias.dtype.type(op.beta.value.data)
-    found = Contraction(op, op.result, w, bias)
+    found = Layer(op, op.result, w, bias)
     if not alone:
         _absorb(found, store)
     return found
 
 
-def _absorb(found: Contraction, store: WeightStore) -> None:
-    shape, axis = tensor_of(found.result).get_shape(), found.channel_axis
+def _absorb(found: Layer, store: WeightStore) -> None:
+    shape, axis = tensor_of(found.result).get_shape(), channels_of(found.op)
+
+    def addend(op: graph.AddOp) -> Array | None:
+        array = constant_array(op.b if op.a is found.result else op.a, store)
+        return None if array is None else along_channels(array, shape, axis)
+
     bounded = False
     while (user := only_user(found.result)) is not None:
         match user:
-            case graph.AddOp() if (
-                not bounded and (vector := _addend(user, found.result, shape, axis, store)) is not None
-            ):
+            case graph.AddOp() if not bounded and (vector := addend(user)) is not None:
                 found.bias = vector if found.bias is None else found.bias + vector
             case graph.ReluOp() | graph.ClipOp():
                 bounded = True
@@ -164,11 +93,6 @@ def _absorb(found: Contraction, store: WeightStore) -> None:
                 return
         found.absorbed.append(user)
         found.result = user.result
-
-
-def _addend(op: graph.AddOp, value: SSAValue, shape: tuple[int, ...], axis: int, store: WeightStore) -> Array | None:
-    array = constant_array(op.b if op.a is value else op.a, store)
-    return None if array is None else along_channels(array, shape, axis)
 
 
 def bounds_of(op: graph.ReluOp | graph.ClipOp) -> tuple[float, float]:

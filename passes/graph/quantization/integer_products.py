@@ -21,7 +21,7 @@ from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp, tensor_of
 from penstock.dialects.graph.base import SelectsElements, integer_bounds, is_unsigned
 from penstock.dialects.weights import Array, WeightStore
-from penstock.passes.graph.quantization.contraction_parts import (
+from penstock.passes.graph.contractions import (
     ContractionOp,
     channels_of,
     contraction_length,

@@ -18,12 +18,8 @@ from xdsl.ir import Operation, SSAValue
 from penstock.dialects import graph
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.weights import Array
-from penstock.passes.graph.quantization.contraction_parts import (
-    Contraction,
-    ContractionOp,
-    bounds_of,
-    on_integers,
-)
+from penstock.passes.graph.contractions import ContractionOp, channels_of, on_integers
+from penstock.passes.graph.quantization.contraction_parts import Layer, bounds_of
 from penstock.passes.graph.quantization.quantizer import Quantized, Quantizer, Refused
 from penstock.passes.graph.quantization.ranges import Range
 from penstock.passes.graph.quantization.scales import (
@@ -54,10 +50,10 @@ class IntegerQuantizer(Quantizer):
     def contraction(self, op: ContractionOp) -> None:
         found = self.contraction_at(op)
         wanted = self.scale_of(found.result).exponent
-        x = self.integers(found.x)
+        x = self.integers(op.operands[0])
         if found.w is None:
-            self.require(found.weights)
-            second = self.integers(found.weights)
+            self.require(op.operands[1])
+            second = self.integers(op.operands[1])
             w, of_weights = second.value, second.scale.exponent
         else:
             of_weights = self._weight_exponent(found, x.scale.exponent)
@@ -67,7 +63,7 @@ class IntegerQuantizer(Quantizer):
         self._narrow(found, total, of_sums, wanted)
 
     @staticmethod
-    def _weight_exponent(found: Contraction, of_x: int) -> int:
+    def _weight_exponent(found: Layer, of_x: int) -> int:
         """The best for the weights, or the finest with which the bias fits beside the sums."""
         assert found.w is not None
         exponent = weight_exponent(found.w)
@@ -75,13 +71,13 @@ class IntegerQuantizer(Quantizer):
             exponent = max(exponent, math.ceil(math.log2(largest / LARGEST_BIAS)) - of_x)
         return exponent
 
-    def _narrow(self, found: Contraction, total: SSAValue, of_sums: int, wanted: int) -> None:
+    def _narrow(self, found: Layer, total: SSAValue, of_sums: int, wanted: int) -> None:
         exponent = max(of_sums, min(wanted, of_sums + MAX_SHIFT))
         bias = None
         if found.bias is not None:
             bias = quantized_bias(found.bias, math.ldexp(1.0, of_sums))
             rank = tensor_of(found.result).get_num_dims()
-            bias = bias.reshape(-1, *[1] * (rank - 1 - found.channel_axis))
+            bias = bias.reshape(-1, *[1] * (rank - 1 - channels_of(found.op)))
         scale = power_of_two(exponent)
         low = LOWEST if found.low == -math.inf else scale.nearest(found.low)
         high = HIGHEST if found.high == math.inf else scale.nearest(found.high)
@@ -193,7 +189,7 @@ def _padded(quantizer: IntegerQuantizer, op: graph.PadOp) -> None:
     quantizer.define(op.result, Quantized(quantizer.finish(pad, op.result), given.scale), op)
 
 
-def _joined(quantizer: IntegerQuantizer, op: graph.ConcatOp | graph.MaxOp | graph.MinOp) -> None:
+def _joined(quantizer: IntegerQuantizer, op: graph.ConcatOp | graph.BinaryOp) -> None:
     """All at the coarsest of their scales."""
     quantizer.require(*op.operands)
     given = [quantizer.integers(operand) for operand in op.operands]

@@ -11,7 +11,8 @@ from xdsl.ir import Operation, SSAValue
 from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp
 from penstock.dialects.graph.base import HasQuantizedForm
-from penstock.passes.graph.quantization.contraction_parts import Contraction, ContractionOp
+from penstock.passes.graph.contractions import ContractionOp, weight_axis
+from penstock.passes.graph.quantization.contraction_parts import Layer
 from penstock.passes.graph.quantization.quantizer import Quantized, Quantizer
 from penstock.passes.graph.quantization.ranges import Range
 from penstock.passes.graph.quantization.scales import (
@@ -50,12 +51,12 @@ class QdqQuantizer(Quantizer):
     def contraction(self, op: ContractionOp) -> None:
         found = self.contraction_at(op)
         if found.w is None:
-            self.require(found.weights)
+            self.require(op.operands[1])
         scale = self.scale_of(found.result)
-        x = self.integers(found.x)
+        x = self.integers(op.operands[0])
         factors = [self.dequantized(x.value, x.scale)]
         if found.w is None:
-            factors.append(self.operand(found.weights))
+            factors.append(self.operand(op.operands[1]))
             addend = None if found.bias is None else self.constant(found.bias, "bias")
         else:
             w, addend = self._constants(found, x.scale)
@@ -67,10 +68,10 @@ class QdqQuantizer(Quantizer):
         self.skip(found.absorbed)
         self.define(found.result, Quantized(self.quantized(real, scale, found.result), scale), op)
 
-    def _constants(self, found: Contraction, of_x: Scale) -> tuple[SSAValue, SSAValue | None]:
+    def _constants(self, found: Layer, of_x: Scale) -> tuple[SSAValue, SSAValue | None]:
         """Weights and bias, dequantised."""
         assert found.w is not None
-        axis = found.weight_axis if self.per_channel else None
+        axis = weight_axis(found.op) if self.per_channel else None
         scales = weight_scales(found.w, axis)
         if found.bias is not None:  # the bias must fit beside the sums
             least = np.abs(found.bias) / (of_x.factor * LARGEST_BIAS)
@@ -85,7 +86,7 @@ class QdqQuantizer(Quantizer):
         bias = self.constant(quantized_bias(found.bias, products), "bias")
         return w, self.add(graph.DequantizeLinearOp(bias, self.constant(products, "bias_scale"), axis=0), "dq")
 
-    def _product(self, found: Contraction, factors: list[SSAValue], addend: SSAValue | None) -> SSAValue:
+    def _product(self, found: Layer, factors: list[SSAValue], addend: SSAValue | None) -> SSAValue:
         x, w = factors
         match op := found.op:
             case graph.ConvOp():

@@ -16,7 +16,8 @@ from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp, Tensor, tensor_of
 from penstock.dialects.graph.base import SelectsElements
 from penstock.dialects.weights import WeightStore
-from penstock.passes.graph.quantization.contraction_parts import Contraction, ContractionOp, contraction_at
+from penstock.passes.graph.contractions import ContractionOp, contraction_length
+from penstock.passes.graph.quantization.contraction_parts import Layer, contraction_at
 from penstock.passes.graph.quantization.ranges import Range, value_names
 from penstock.passes.graph.quantization.scales import LARGEST_LENGTH, Scale, quantized_array
 from penstock.passes.graph.values import NodeBuilder, constant_array, derived, erase_dead, rebuilt
@@ -126,7 +127,7 @@ class Quantizer(NodeBuilder, ABC):
 
     def _as_integers(self, op: GraphOp) -> bool:
         """Rebuild `op` on integers if there is a form, and integers reach it; else emit nothing, or raise Refused."""
-        if isinstance(op, graph.ConvOp | graph.GemmOp | graph.MatmulOp):
+        if isinstance(op, ContractionOp):
             self.contraction(op)
             return True
         if not any(operand in self._integers for operand in op.operands):
@@ -143,14 +144,14 @@ class Quantizer(NodeBuilder, ABC):
         form(self, op)
         return True
 
-    def contraction_at(self, op: ContractionOp) -> Contraction:
+    def contraction_at(self, op: ContractionOp) -> Layer:
         """The contraction that begins at `op`, whose data and result can be integers; raises Refused."""
         found = contraction_at(op, self.store)
         if isinstance(found, str):
             raise Refused(found)
-        if found.length > LARGEST_LENGTH:
-            raise Refused(f"its sums of {found.length} products may not fit into 32 bits")
-        self.require(found.x, found.result)
+        if (length := contraction_length(op)) > LARGEST_LENGTH:
+            raise Refused(f"its sums of {length} products may not fit into 32 bits")
+        self.require(op.operands[0], found.result)
         return found
 
     # values

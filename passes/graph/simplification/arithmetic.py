@@ -25,13 +25,12 @@ import math
 
 import numpy as np
 from xdsl.dialects.builtin import AnyFloat, BFloat16Type, Float16Type, Float32Type, Float64Type
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import GraphOp, tensor_of
-from penstock.dialects.graph.accumulator import holds
-from penstock.dialects.graph.base import integer_bounds
+from penstock.dialects.graph.base import holds, integer_bounds
 from penstock.passes.graph.simplification.rules import (
     Rule,
     Rules,
@@ -72,16 +71,32 @@ def _zeros(op: GraphOp, nodes: NodeBuilder) -> SSAValue:
     return nodes.add(graph.ExpandOp(zero, shape)) if shape else zero
 
 
-def _add_zero(op: graph.AddOp, nodes: NodeBuilder) -> SSAValue | None:
-    for x, other in _pairs(op):
-        if has_type_of(x, op) and (_is(other, -0.0) or (_is(other, 0) and (is_integral(x) or _is_never_minus_zero(x)))):
+def _without_neutral(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
+    """The other operand where one, at the right, or at either side for an op that commutes, changes nothing."""
+    number, commutes = _NEUTRAL[type(op)]
+    for x, other in _pairs(op)[: 1 + commutes]:
+        if not has_type_of(x, op):
+            continue
+        if _is(other, number) and (not isinstance(op, graph.AddOp) or is_integral(x) or _is_never_minus_zero(x)):
+            return x
+        if isinstance(op, graph.AddOp) and _is(other, -0.0):
             return x
     return None
 
 
+_NEUTRAL: dict[type[Operation], tuple[float, bool]] = {
+    graph.AddOp: (0, True),
+    graph.SubOp: (0, False),
+    graph.MulOp: (1, True),
+    graph.DivOp: (1, False),
+    graph.PowOp: (1, False),
+    graph.AndOp: (1, True),
+    graph.OrOp: (0, True),
+}
+"""The number that changes nothing, and whether it may be at the left."""
+
+
 def _sub(op: graph.SubOp, nodes: NodeBuilder) -> SSAValue | None:
-    if has_type_of(op.a, op) and _is(op.b, 0):
-        return op.a
     if not is_integral(op.result):
         return None
     if op.a == op.b:
@@ -93,21 +108,16 @@ def _sub(op: graph.SubOp, nodes: NodeBuilder) -> SSAValue | None:
 
 
 def _mul(op: graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
-    for x, other in _pairs(op):
-        if has_type_of(x, op) and _is(other, 1):
-            return x
-        if is_integral(op.result) and _is(other, 0):
-            return _zeros(op, nodes)
+    if is_integral(op.result) and (_is(op.a, 0) or _is(op.b, 0)):
+        return _zeros(op, nodes)
     return None
 
 
-def _div(op: graph.DivOp, nodes: NodeBuilder) -> SSAValue | None:
-    if has_type_of(op.a, op) and _is(op.b, 1):
-        return op.a
+def _div(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
     divisor = number_of(op.b)
     if divisor is None or is_integral(op.b):
         return None
-    number = float(divisor)
+    number = float(divisor)  # pyright: ignore[reportArgumentType]
     if number == 0 or not math.isfinite(number) or abs(math.frexp(number)[0]) != 0.5:
         return None
     if float(divisor.dtype.type(1 / number)) != 1 / number:
@@ -117,28 +127,11 @@ def _div(op: graph.DivOp, nodes: NodeBuilder) -> SSAValue | None:
 
 
 def _pow(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
-    if not has_type_of(op.a, op):
-        return None
-    if _is(op.b, 1):
-        return op.a
-    return nodes.add(graph.MulOp(op.a, op.a)) if _is(op.b, 2) else None
+    return nodes.add(graph.MulOp(op.a, op.a)) if has_type_of(op.a, op) and _is(op.b, 2) else None
 
 
 def _of_itself(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
     return op.a if op.a == op.b else None
-
-
-def _and(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
-    return next(
-        (x for x, other in _pairs(op) if has_type_of(x, op) and (n := number_of(other)) is not None and n), None
-    )
-
-
-def _or(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
-    for x, other in _pairs(op):
-        if has_type_of(x, op) and (number := number_of(other)) is not None and not number:
-            return x
-    return None
 
 
 def join_constants(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
@@ -166,13 +159,13 @@ def _join_integers(op: graph.BinaryOp, nodes: NodeBuilder) -> SSAValue | None:
     return join_constants(op, nodes) if is_integral(op.result) else None
 
 
-def _undone(op: graph.NegOp | graph.NotOp, nodes: NodeBuilder) -> SSAValue | None:
+def _undone(op: graph.UnaryOp, nodes: NodeBuilder) -> SSAValue | None:
     before = op.x.owner
-    return before.x if type(before) is type(op) and isinstance(before, graph.NegOp | graph.NotOp) else None
+    return before.operands[0] if isinstance(before, Operation) and type(before) is type(op) else None
 
 
-def _never_negative(op: graph.AbsOp | graph.ReluOp, nodes: NodeBuilder) -> SSAValue | None:
-    known = _NEVER_MINUS_ZERO if isinstance(op, graph.AbsOp) else _NEVER_NEGATIVE
+def _never_negative(op: graph.UnaryOp, nodes: NodeBuilder) -> SSAValue | None:
+    known = _NEVER_MINUS_ZERO if type(op) is graph.AbsOp else _NEVER_NEGATIVE
     return op.x if isinstance(op.x.owner, known) else None
 
 
@@ -257,7 +250,7 @@ def _without_expand(op: GraphOp, nodes: NodeBuilder) -> SSAValue | None:
     return None
 
 
-def _identity(op: graph.IdentityOp, nodes: NodeBuilder) -> SSAValue | None:
+def _identity(op: graph.UnaryOp, nodes: NodeBuilder) -> SSAValue | None:
     return op.x
 
 
@@ -265,15 +258,15 @@ _LATTICE: tuple[Rule, ...] = (_of_itself, join_constants, _without_expand)
 
 RULES: Rules = {
     graph.IdentityOp: (_identity,),
-    graph.AddOp: (_add_zero, _join_integers, _without_expand),
-    graph.SubOp: (_sub, _without_expand),
-    graph.MulOp: (_mul, _join_integers, _without_expand),
-    graph.DivOp: (_div, _without_expand),
-    graph.PowOp: (_pow, _without_expand),
+    graph.AddOp: (_without_neutral, _join_integers, _without_expand),
+    graph.SubOp: (_without_neutral, _sub, _without_expand),
+    graph.MulOp: (_without_neutral, _mul, _join_integers, _without_expand),
+    graph.DivOp: (_without_neutral, _div, _without_expand),
+    graph.PowOp: (_without_neutral, _pow, _without_expand),
     graph.MaxOp: _LATTICE,
     graph.MinOp: _LATTICE,
-    graph.AndOp: (_and, *_LATTICE),
-    graph.OrOp: (_or, *_LATTICE),
+    graph.AndOp: (_without_neutral, *_LATTICE),
+    graph.OrOp: (_without_neutral, *_LATTICE),
     graph.BitwiseAndOp: _LATTICE,
     graph.BitwiseOrOp: _LATTICE,
     graph.BitwiseXorOp: (join_constants, _without_expand),

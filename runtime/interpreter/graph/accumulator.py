@@ -8,8 +8,7 @@ from typing import TypeVar
 from xdsl.ir import Operation
 
 from penstock.dialects.element_types import DType, accumulator_of, element_type, numpy_dtype
-from penstock.dialects.graph.accumulator import summed_in
-from penstock.dialects.graph.base import tensor_of
+from penstock.dialects.graph.base import summed_in, tensor_of
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.values import exact_floats
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.graph.attention import AttentionOp
+from penstock.dialects.graph import AttentionOp
 from penstock.dialects.graph.base import tensor_of
 from penstock.dialects.graph.layout import channel_axis
 from penstock.dialects.graph.nn import (
