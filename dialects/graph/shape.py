@@ -81,6 +81,9 @@ class TransposeOp(GraphOp):
         )
         return tensor_type(x.element_type, [shape[dim] for dim in perm])
 
+    def is_identity(self) -> bool:
+        return list(self.perm.get_values()) == sorted(self.perm.get_values())
+
 
 @irdl_op_definition
 class ConcatOp(GraphOp):
@@ -116,6 +119,9 @@ class ConcatOp(GraphOp):
         total = sum(each.get_shape()[axis] for each in inputs)
         return tensor_type(element, [*common[:axis], total, *common[axis + 1 :]])
 
+    def is_identity(self) -> bool:
+        return len(self.inputs) == 1
+
 
 @irdl_op_definition
 class PadOp(GraphOp):
@@ -143,6 +149,9 @@ class PadOp(GraphOp):
         require(min(pads, default=0) >= 0, f"pads {list(pads)} must not be negative")
         grown = [size + pads[dim] + pads[dim + rank] for dim, size in enumerate(shape)]
         return tensor_type(x.element_type, grown)
+
+    def is_identity(self) -> bool:
+        return not any(self.pads.get_values())
 
     def verify_(self) -> None:
         super().verify_()

@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx.defs import onnx_opset_version
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, NameLoc, NoneAttr, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
@@ -27,7 +28,7 @@ from penstock.lowering.from_onnx.declared import Declarations, declarations_of, 
 from penstock.lowering.from_onnx.findings import Findings, Gap, OpenSize
 from penstock.lowering.from_onnx.node import DOMAINS, Held, Node, Unsupported, called, node_name, operator_of, to_array
 from penstock.lowering.from_onnx.not_a_number import refuse_nan
-from penstock.lowering.from_onnx.schema import STUMBLES, Body, body_of, check_node, has_body, refuse_faulty
+from penstock.lowering.from_onnx.schema import STUMBLES, body_of, check_node, has_body, refuse_faulty
 from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown
 from penstock.lowering.from_onnx.structure import check_structure, names_read, nodes_of
 from penstock.lowering.from_onnx.table import importer_of
@@ -208,7 +209,7 @@ class GraphImporter:
         if operator in FROM_CONSTANTS:
             raise Unsupported("all its inputs must be constant")
         if importer is None:
-            return self._run_body(body_of(proto, opset, [self._type_of(each) for each in held]), held)
+            return self._run_body(proto, opset, held)
         try:
             outputs = importer(node)
         except STUMBLES:
@@ -217,21 +218,40 @@ class GraphImporter:
             raise
         return outputs if isinstance(outputs, Sequence) else [outputs]
 
-    def _run_body(self, body: Body, inputs: Sequence[Held | None]) -> Sequence[Held | None] | None:
+    def apply(self, proto: NodeProto, inputs: Sequence[SSAValue]) -> SSAValue:
+        """The first output of a node of the newest operator set, which is right, on values."""
+        names: Names = dict(zip(proto.input, inputs, strict=True))
+        results = self._run_node(proto, names, onnx_opset_version(), set(proto.output))
+        assert results is not None
+        assert isinstance(results[0], SSAValue)
+        return results[0]
+
+    def _run_body(self, proto: NodeProto, opset: int, inputs: Sequence[Held | None]) -> Sequence[Held | None] | None:
         """
         The outputs of an operator that ONNX defines by a function on other operators, None if a node of it needs to
-        know a size.
+        know a size. What is refused in the function is refused of its node.
         """
+        types = [self._type_of(each) for each in inputs]
+        body = body_of(proto, opset, types)
         names: Names = {name: held for name, held in zip(body.inputs, inputs, strict=False) if held is not None}
         before, open_before = len(self._found.gaps), len(self._found.open)
-        self._run_nodes(body.nodes, body.outputs, names, body.opset, {})
+        try:
+            self._run_nodes(body.nodes, body.outputs, names, body.opset, {})
+        except UserError as error:
+            refuse_faulty(proto, opset, types)
+            # Without the name of a node that the model does not have.
+            raise VerifyException(error.message.partition(": ")[2]) from None
         if len(self._found.gaps) > before:
             inner = ", ".join(dict.fromkeys(str(gap) for gap in self._found.gaps[before:]))
             del self._found.gaps[before:]
             raise Unsupported(f"it stands for {inner}")
         if len(self._found.open) > open_before:
             return None
-        return [self._held(names[name]) if name in names else None for name in body.outputs]
+        results = [self._held(names[name]) if name in names else None for name in body.outputs]
+        for result in results:
+            if isinstance(result, SSAValue) and not any(result is each for each in inputs):
+                result.name_hint = None
+        return results
 
     def _run_if(self, proto: NodeProto, condition: object, names: Names) -> Sequence[Held | None] | None:
         """The outputs of the branch that a constant condition takes."""

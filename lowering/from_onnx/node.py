@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Protocol, TypeAlias, TypeVar, cast
 
@@ -23,11 +24,13 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import OPS, GraphOp, Tensor, tensor_of
 from penstock.dialects.graph.sizes import Dim, Size, UnknownSize
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.tensor_data import BadTensor, check_data, is_external, mapped
+from penstock.passes.graph.terms import Term, TermBuilder
 
 DOMAINS = ("", "ai.onnx")
 """The two names of the domain of ONNX's own operators."""
@@ -85,6 +88,10 @@ class Builder(Protocol):
         """The value of a constant; `name` is its name, should it become a weight."""
         ...
 
+    def apply(self, proto: NodeProto, inputs: Sequence[SSAValue]) -> SSAValue:
+        """The first output of a node of the newest operator set, which is right, on values."""
+        ...
+
 
 class Node:
     """
@@ -106,6 +113,7 @@ class Node:
         self.inputs = inputs
         self.used_outputs = used_outputs
         self.builder = builder
+        self.code = NodeCode(self)
         self._attributes = {attribute.name: attribute for attribute in proto.attribute}
 
     @property
@@ -172,6 +180,16 @@ class Node:
         """A list of integers that must be known at import."""
         return [int(number) for number in self.array(index, what).ravel()]
 
+    def listed(self, name: str, index: Int, since: Int) -> list[Int] | None:
+        """Integers that are an attribute before operator set `since`, then an input; None if they are not given."""
+        if self.opset < since:
+            return self.ints(name)
+        return self.ints_of(index, name) if self.has(index) else None
+
+    def int_of(self, index: Int, what: str) -> Int:
+        """An integer that must be known at import."""
+        return self.ints_of(index, what)[0]
+
     # Attributes.
 
     def _attribute(self, name: str, default: T, convert: Callable[[AttributeProto], T]) -> T:
@@ -228,16 +246,64 @@ class Node:
 
     def scalar(self, number: float, like: SSAValue) -> SSAValue:
         """A constant scalar with the element type of a value."""
-        dtype = numpy_dtype(tensor_of(like).element_type)
-        if dtype.kind in "iu" and number != int(number):
-            raise Unsupported(f"{number} as a number of type {dtype}")
-        return self.constant(np.array(number).astype(dtype))
+        return self.code.number(number, tensor_of(like).element_type).value
 
     def refuse_outputs_after(self, count: int) -> None:
         """Raise Unsupported if an output after the first `count` is used."""
         for index, used in enumerate(self.used_outputs[count:], start=count):
             if used:
                 raise Unsupported(f'its output {index}, "{self.proto.output[index]}"')
+
+
+class NodeCode(TermBuilder):
+    """The ops of a node, written as formulas; `path` is what they are called, by default the name of the node."""
+
+    def __init__(self, node: Node):
+        super().__init__()
+        self.node = node
+        self.path = node.name
+
+    @contextmanager
+    def at(self, part: str) -> Generator[None]:
+        """What is emitted inside is called `path/part`."""
+        outer, self.path = self.path, f"{self.path}/{part}" if part else self.path
+        yield
+        self.path = outer
+
+    def emit(self, op: GraphOp) -> Term:
+        return self.term(self.node.builder.emit(op, self.path))
+
+    def array(self, array: Array, name: str) -> Term:
+        return self.constant(array, name)
+
+    def input(self, index: int, element: Attribute | None = None) -> Term:
+        """An input that must be given, as it is or in another element type."""
+        found = self.term(self.node.value(index))
+        return found if element is None else found.cast(element)
+
+    def number(self, number: float, element: Attribute) -> Term:
+        dtype = numpy_dtype(element)
+        if dtype.kind in "iu" and number != int(number):
+            raise Unsupported(f"{number} as a number of type {dtype}")
+        return super().number(number, element)
+
+    def constant(self, array: Array, what: str, element: Attribute | None = None) -> Term:
+        """A constant called `name.what`; numbers as `element` if it is given."""
+        typed = array if element is None else array.astype(numpy_dtype(element))
+        return self.term(self.node.constant(np.ascontiguousarray(typed).reshape(array.shape), what))
+
+    def concat(self, parts: Sequence[Term], axis: int) -> Term:
+        """Tensors one after the other along an axis."""
+        return self.emit(graph.ConcatOp([part.value for part in parts], axis=axis))
+
+    def positions(self, size: int, axis: int, rank: int) -> Term:
+        """0, 1, ... along one axis of a tensor, to broadcast along all others."""
+        return self.constant(along(np.arange(size, dtype=np.int64), axis, rank), "positions")
+
+
+def along(array: Array, axis: int, rank: int) -> Array:
+    """Numbers along one axis of a tensor of `rank`, to broadcast along all others."""
+    return array.reshape([-1 if dim == axis else 1 for dim in range(rank)])
 
 
 def node_name(proto: NodeProto) -> str:

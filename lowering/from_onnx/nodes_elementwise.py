@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import operator
 
 import numpy as np
 from xdsl.dialects.builtin import f64
@@ -10,28 +12,22 @@ from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.graph import BinaryOp, tensor_of
 from penstock.dialects.graph.base import is_float, is_unsigned, require
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported, imports
+from penstock.lowering.from_onnx.node import Held, Node, Unsupported, imports
+from penstock.passes.graph.terms import Term
 
 FLOAT32_LIMIT = 3.4028234663852886e38
-"""The bounds of Clip that stood for "none" while they were attributes."""
+"""The bounds of Clip that meant "none" while they were attributes."""
 
 
-def variadic(op: type[BinaryOp]) -> Importer:
-    """An operator on any number of operands, as a chain from the left."""
-
-    def build(node: Node) -> SSAValue:
-        return functools.reduce(lambda a, b: node.emit(op(a, b)), node.values())
-
-    return build
+def total(node: Node) -> Term:
+    """The sum of any number of operands, from the left."""
+    return functools.reduce(operator.add, map(node.code.term, node.values()))
 
 
 def mean(node: Node) -> SSAValue:
-    total = variadic(graph.AddOp)(node)
-    assert isinstance(total, SSAValue)
-    return node.emit(graph.DivOp(total, node.scalar(len(node.inputs), total)))
+    return (total(node) / len(node.inputs)).value
 
 
 def _has_several(node: Node) -> bool:
@@ -39,73 +35,69 @@ def _has_several(node: Node) -> bool:
     return len(node.inputs) > 2
 
 
+imports("Mean")(in_accumulator(mean, when=_has_several))
+imports("Sum")(in_accumulator(lambda node: total(node).value, when=_has_several))
+
+
 @imports("IsNaN")
 def is_nan(node: Node) -> SSAValue:
-    x = node.value(0)
-    return node.emit(graph.NotOp(node.emit(graph.EqualOp(x, x))))
+    x = node.code.input(0)
+    return x.equal(x).apply("not").value
 
 
 @imports("IsInf")
 def is_inf(node: Node) -> SSAValue:
-    x = node.value(0)
-    limit = np.array(np.inf).astype(numpy_dtype(tensor_of(x).element_type))
-    positive = node.flag("detect_positive", True)
-    negative = node.flag("detect_negative", True)
+    x = node.code.input(0)
+    positive, negative = node.flag("detect_positive", True), node.flag("detect_negative", True)
     if not positive and not negative:
         raise Unsupported("detect_positive=0 with detect_negative=0")
     if positive and negative:
-        return node.emit(graph.EqualOp(node.emit(graph.AbsOp(x)), node.constant(limit, "inf")))
-    return node.emit(graph.EqualOp(x, node.constant(limit if positive else -limit, "inf")))
+        return abs(x).equal(math.inf).value
+    return x.equal(math.inf if positive else -math.inf).value
 
 
 @imports("Mod")
 def modulo(node: Node) -> SSAValue:
     """The remainder: with the sign of the divisor, or, if `fmod`, of the dividend."""
-    a, b = node.value(0), node.value(1)
-    element = tensor_of(a).element_type
-    if is_float(element):
-        rest = node.emit(graph.ModOp(a, b))
-    else:
-        whole = node.emit(graph.MulOp(node.emit(graph.DivOp(a, b)), b))
-        rest = node.emit(graph.SubOp(a, whole))
-    if node.flag("fmod", False) or is_unsigned(element):
-        return rest
-    zero, sign = node.scalar(0, rest), node.emit(graph.SignOp(b))
-    signs = node.emit(graph.MulOp(node.emit(graph.SignOp(rest)), sign))
-    other_side = node.emit(graph.LessOp(signs, zero))
-    moved = node.emit(graph.WhereOp(other_side, node.emit(graph.AddOp(rest, b)), rest))
-    if not is_float(element):
-        return moved
+    a, b = node.code.input(0), node.code.input(1)
+    rest = a.apply("mod", b) if is_float(a.element_type) else a - a / b * b
+    if node.flag("fmod", False) or is_unsigned(a.element_type):
+        return rest.value
+    sign = b.apply("sign")
+    moved = (rest.apply("sign") * sign < 0).where(rest + b, rest)
     # A remainder of zero has the sign of the divisor too.
-    return node.emit(graph.WhereOp(node.emit(graph.EqualOp(rest, zero)), node.emit(graph.MulOp(sign, zero)), moved))
+    return (rest.equal(0).where(sign * 0, moved) if is_float(a.element_type) else moved).value
 
 
 @imports("Xor")
 def not_equal(node: Node) -> SSAValue:
     """The exclusive or of truth values."""
-    return node.emit(graph.NotOp(node.emit(graph.EqualOp(node.value(0), node.value(1)))))
+    return node.code.input(0).equal(node.code.input(1)).apply("not").value
+
+
+@imports("Celu")
+def celu(node: Node) -> SSAValue:
+    """x, or below 0 alpha * (exp(x / alpha) - 1)."""
+    x, alpha = node.code.input(0), node.float("alpha", 1.0)
+    return (x < 0).where((x / alpha).apply("elu") * alpha, x).value
 
 
 @imports("Clip")
 def clip(node: Node) -> SSAValue:
     if node.opset < 11:
         low, high = node.float("min", -FLOAT32_LIMIT), node.float("max", FLOAT32_LIMIT)
-        return node.emit(
-            graph.ClipOp(
-                node.value(0),
-                min=low if low > -FLOAT32_LIMIT else None,
-                max=high if high < FLOAT32_LIMIT else None,
-            )
-        )
+        low, high = low if low > -FLOAT32_LIMIT else None, high if high < FLOAT32_LIMIT else None
+        return node.code.input(0).clip(low, high).value
     bounds = [_bound(node, index) for index in (1, 2)]
-    x = node.value(0)
+    x = node.code.input(0)
     if all(bound is None or isinstance(bound, float) for bound in bounds):
         low, high = (bound if isinstance(bound, float) else None for bound in bounds)
-        return node.emit(graph.ClipOp(x, min=low, max=high))
-    for index, op in ((1, graph.MaxOp), (2, graph.MinOp)):
+        return x.clip(low, high).value
+    for index, function in ((1, "max"), (2, "min")):
         if node.has(index):
-            x = node.emit(op(x, _scalar_value(node, index)))
-    return x
+            # Some exporters write a tensor of one element.
+            x = x.apply(function, node.code.input(index).reshape([]))
+    return x.value
 
 
 def _bound(node: Node, index: int) -> float | Held | None:
@@ -119,28 +111,14 @@ def _bound(node: Node, index: int) -> float | Held | None:
     return float(number) if held.dtype.kind not in "iu" or int(float(number)) == number else held
 
 
-def _scalar_value(node: Node, index: int) -> SSAValue:
-    """A bound as a scalar: some exporters write a tensor of one element."""
-    value = node.value(index)
-    return node.emit(graph.ReshapeOp(value, [])) if tensor_of(value).get_num_dims() else value
-
-
 @imports("Pow")
 def power(node: Node) -> SSAValue:
     """The exponent may have another type than the base: the result has that of the base."""
-    base, exponent = node.value(0), node.value(1)
-    element = tensor_of(base).element_type
-    if tensor_of(exponent).element_type == element:
-        return node.emit(graph.PowOp(base, exponent))
-    if is_float(element):
-        return node.emit(graph.PowOp(base, node.emit(graph.CastOp(exponent, element))))
-    wide = graph.PowOp(node.emit(graph.CastOp(base, f64)), node.emit(graph.CastOp(exponent, f64)))
-    return node.emit(graph.CastOp(node.emit(wide), element))
-
-
-@imports("Identity")
-def identity(node: Node) -> Held:
-    return node.held(0)
+    base, exponent = node.code.input(0), node.code.input(1)
+    element = base.element_type
+    is_mixed_integer = not is_float(element) and exponent.element_type != element
+    wide = f64 if is_mixed_integer else element
+    return base.cast(wide).apply("pow", exponent.cast(wide)).cast(element).value
 
 
 @imports("Dropout")
@@ -154,17 +132,12 @@ def dropout(node: Node) -> list[Held]:
     return outputs
 
 
-imports("Mean")(in_accumulator(mean, when=_has_several))
-imports("Sum")(in_accumulator(variadic(graph.AddOp), when=_has_several))
-
-
 @imports("BitwiseNot")
 def bitwise_not(node: Node) -> SSAValue:
     """All bits against those of -1, which are all set."""
-    x = node.value(0)
-    dtype = numpy_dtype(tensor_of(x).element_type)
-    ones = np.invert(np.zeros((), dtype))
-    return node.emit(graph.BitwiseXorOp(x, node.constant(ones, "ones")))
+    x = node.code.input(0)
+    ones = node.code.constant(np.invert(np.zeros((), numpy_dtype(x.element_type))), "ones")
+    return x.apply("bitwise_xor", ones).value
 
 
 @imports("BitShift")

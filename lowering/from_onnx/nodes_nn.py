@@ -9,10 +9,10 @@ from xdsl.dialects.builtin import f32, f64
 from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
-from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import normalized_axis
-from penstock.lowering.from_onnx.accumulation import cast, in_accumulator
+from penstock.lowering.from_onnx.accumulation import in_accumulator
 from penstock.lowering.from_onnx.node import Importer, Node, Unsupported, imports
+from penstock.passes.graph.terms import Term
 
 
 @imports("BatchNormalization")
@@ -22,11 +22,8 @@ def batch_normalization(node: Node) -> SSAValue:
         raise Unsupported("in training mode")
     if not node.flag("spatial", True):
         raise Unsupported("spatial=0, one mean for each element")
-    x = node.value(0)
-    element = tensor_of(x).element_type
-    vectors = [cast(node, node.value(index), element) for index in range(1, 5)]
-    epsilon = node.float("epsilon", 1e-5)
-    return node.emit(graph.BatchNormalizationOp(x, *vectors, epsilon=epsilon))
+    operands = [node.code.input(index, node.type(0).element_type).value for index in range(5)]
+    return node.emit(graph.BatchNormalizationOp(*operands, epsilon=node.float("epsilon", 1e-5)))
 
 
 def softmax(op: type[graph.SoftmaxOp | graph.LogSoftmaxOp]) -> Importer:
@@ -41,21 +38,21 @@ def softmax(op: type[graph.SoftmaxOp | graph.LogSoftmaxOp]) -> Importer:
         axis = given if given == len(shape) else normalized_axis(given, len(shape))
         if axis == len(shape) - 1:
             return node.emit(op(x, axis=axis))
-        matrix = [math.prod(shape[:axis]), math.prod(shape[axis:])]
-        flat = node.emit(graph.ReshapeOp(x, matrix))
+        flat = node.emit(graph.ReshapeOp(x, [math.prod(shape[:axis]), math.prod(shape[axis:])]))
         return node.emit(graph.ReshapeOp(node.emit(op(flat, axis=1)), shape))
 
     return build
 
 
-def _centred(node: Node, x: SSAValue, axes: Sequence[int], epsilon: float) -> tuple[SSAValue, ...]:
+def _centred(x: Term, axes: Sequence[int], epsilon: float) -> tuple[Term, Term, Term]:
     """The mean over `axes`, x without it, and sqrt(variance + epsilon)."""
-    mean = node.emit(graph.ReduceMeanOp(x, axes=axes))
-    centred = node.emit(graph.SubOp(x, mean))
-    squares = node.emit(graph.MulOp(centred, centred))
-    variance = node.emit(graph.ReduceMeanOp(squares, axes=axes))
-    shifted = node.emit(graph.AddOp(variance, node.scalar(epsilon, variance)))
-    return mean, centred, node.emit(graph.SqrtOp(shifted))
+    mean = _mean(x, axes)
+    centred = x - mean
+    return mean, centred, (_mean(centred * centred, axes) + epsilon).apply("sqrt")
+
+
+def _mean(x: Term, axes: Sequence[int]) -> Term:
+    return x.emit(graph.ReduceMeanOp(x.value, axes=axes))
 
 
 @imports("LayerNormalization")
@@ -67,18 +64,15 @@ def layer_normalization(node: Node) -> list[SSAValue]:
     """
     if node.int("stash_type", 1) != 1:
         raise Unsupported(f"stash_type {node.int('stash_type', 1)}")
-    element = node.type(0).element_type
-    rank = len(node.shape(0))
+    element, rank = node.type(0).element_type, len(node.shape(0))
     axis = normalized_axis(node.int("axis", -1), rank)
-    x = node.value(0) if element == f64 else cast(node, node.value(0), f32)
-    mean, centred, deviation = _centred(node, x, range(axis, rank), node.float("epsilon", 1e-5))
-    normal = cast(node, node.emit(graph.DivOp(centred, deviation)), element)
-    outputs = [node.emit(graph.MulOp(normal, node.value(1)))]
-    if (bias := node.optional(2)) is not None:
-        outputs = [node.emit(graph.AddOp(outputs[0], bias))]
+    x = node.code.input(0, None if element == f64 else f32)
+    mean, centred, deviation = _centred(x, range(axis, rank), node.float("epsilon", 1e-5))
+    result = (centred / deviation).cast(element) * node.code.input(1)
+    outputs = [result + node.code.input(2) if node.has(2) else result]
     if any(node.used_outputs[1:]):
-        outputs += [cast(node, each, f32) for each in (mean, node.emit(graph.ReciprocalOp(deviation)))]
-    return outputs
+        outputs += [each.cast(f32) for each in (mean, deviation.apply("reciprocal"))]
+    return [each.value for each in outputs]
 
 
 @imports("InstanceNormalization")
@@ -86,21 +80,18 @@ def layer_normalization(node: Node) -> list[SSAValue]:
 def instance_normalization(node: Node) -> SSAValue:
     """Over the spatial dimensions of each channel of each image."""
     rank = len(node.shape(0))
-    epsilon = node.float("epsilon", 1e-5)
-    _, centred, deviation = _centred(node, node.value(0), range(2, rank), epsilon)
-    normal = node.emit(graph.DivOp(centred, deviation))
-    per_channel = [-1, *([1] * (rank - 2))]
-    scale = node.emit(graph.ReshapeOp(node.value(1), per_channel))
-    bias = node.emit(graph.ReshapeOp(node.value(2), per_channel))
-    return node.emit(graph.AddOp(node.emit(graph.MulOp(normal, scale)), bias))
+    _, centred, deviation = _centred(node.code.input(0), range(2, rank), node.float("epsilon", 1e-5))
+    normal = centred / deviation
+    scale, bias = (node.code.input(index).reshape([-1, *[1] * (rank - 2)]) for index in (1, 2))
+    return (normal * scale + bias).value
 
 
 @imports("MeanVarianceNormalization")
 @in_accumulator
 def mean_variance_normalization(node: Node) -> SSAValue:
     """x without its mean, divided by its deviation: not sqrt(mean(x^2) - mean(x)^2), which cancels."""
-    _, centred, deviation = _centred(node, node.value(0), node.ints("axes") or [0, 2, 3], 0.0)
-    return node.emit(graph.DivOp(centred, node.emit(graph.AddOp(deviation, node.scalar(1e-9, deviation)))))
+    _, centred, deviation = _centred(node.code.input(0), node.ints("axes") or [0, 2, 3], 0.0)
+    return (centred / (deviation + 1e-9)).value
 
 
 @imports("LpNormalization")
@@ -110,16 +101,10 @@ def lp_normalization(node: Node) -> SSAValue:
     x divided by its norm along `axis`: the sum of sizes, or the root of the sum of squares. Where that is
     0, so is x, and so is the result.
     """
-    x, order = node.value(0), node.int("p", 2)
-    axes = [normalized_axis(node.int("axis", -1), len(node.shape(0)))]
-    if order == 1:
-        norm = node.emit(graph.ReduceSumOp(node.emit(graph.AbsOp(x)), axes=axes))
-    else:
-        squares = node.emit(graph.MulOp(x, x))
-        norm = node.emit(graph.SqrtOp(node.emit(graph.ReduceSumOp(squares, axes=axes))))
-    vanishes = node.emit(graph.EqualOp(norm, node.scalar(0.0, norm)))
-    divisor = node.emit(graph.WhereOp(vanishes, node.scalar(1.0, norm), norm))
-    return node.emit(graph.DivOp(x, divisor))
+    x, axes = node.code.input(0), [normalized_axis(node.int("axis", -1), len(node.shape(0)))]
+    is_sum = node.int("p", 2) == 1
+    norm = abs(x).sum(axes) if is_sum else (x * x).sum(axes).apply("sqrt")
+    return (x / norm.equal(0.0).where(1.0, norm)).value
 
 
 imports("LogSoftmax")(softmax(graph.LogSoftmaxOp))

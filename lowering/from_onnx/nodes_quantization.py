@@ -5,106 +5,92 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from xdsl.dialects.builtin import f32, i32
+from xdsl.dialects.builtin import IntegerType, Signedness, f32, i32
 from xdsl.ir import Attribute, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import element_type, numpy_dtype
-from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import integer_bounds, is_float, normalized_axis, require
 from penstock.dialects.graph.quantization import DEQUANTIZED, QUANTIZED
-from penstock.lowering.from_onnx.accumulation import cast
 from penstock.lowering.from_onnx.node import Node, Unsupported, array_dtype, imports
 from penstock.lowering.from_onnx.nodes_cast import converted, limit_of
-from penstock.lowering.from_onnx.nodes_shape import sliced
-from penstock.lowering.from_onnx.nodes_window import resolved_pads
+from penstock.lowering.from_onnx.nodes_shape import repeated
+from penstock.lowering.from_onnx.nodes_window import convolution
+from penstock.passes.graph.terms import Term
 
-UINT8, FLOAT = 2, 1
-"""Numbers of element types in ONNX."""
-
-
-def _reshaped(node: Node, value: SSAValue, shape: list[int]) -> SSAValue:
-    return value if list(tensor_of(value).get_shape()) == shape else node.emit(graph.ReshapeOp(value, shape))
+UI8 = IntegerType(8, Signedness.UNSIGNED)
 
 
-def _parameter(node: Node, index: int) -> SSAValue:
+def _parameter(node: Node, index: int) -> Term:
     """A scale or a zero point: a scalar where it is one number, however ONNX writes it, else a vector."""
-    shape = node.shape(index)
-    return _reshaped(node, node.value(index), []) if math.prod(shape) == 1 else node.value(index)
+    found = node.code.input(index)
+    return found.reshape([]) if math.prod(found.shape) == 1 else found
 
 
-def _working_type(node: Node) -> Attribute:
-    """The type in which a quotient is rounded."""
-    return element_type(array_dtype(node.int("precision", 0) or FLOAT))
+def _element(node: Node, name: str, default: Attribute) -> Attribute:
+    """An element type that is an attribute, 0 for the default."""
+    given = node.int(name, 0)
+    return element_type(array_dtype(given)) if given else default
 
 
-def _quantized_type(node: Node) -> Attribute:
-    if node.has(2):
-        element = node.type(2).element_type
-    else:
-        element = element_type(array_dtype(node.int("output_dtype", 0) or UINT8))
-    if not QUANTIZED.contains(element) and not (is_float(element) and numpy_dtype(element).itemsize == 1):
-        raise Unsupported(f"to elements of type {element}")
-    return element
+def _is_short_float(element: Attribute) -> bool:
+    return is_float(element) and numpy_dtype(element).itemsize == 1
 
 
-def _spread(node: Node, index: int, element: Attribute) -> SSAValue:
+def _spread(node: Node, index: int, element: Attribute) -> Term:
     """A scale or a zero point, in an element type, in a shape that broadcasts to the first input."""
-    value = cast(node, _parameter(node, index), element)
-    shape, x_shape = list(tensor_of(value).get_shape()), node.shape(0)
-    if not shape:
+    value, x_shape = _parameter(node, index).cast(element), node.shape(0)
+    if not value.shape:
         return value
     axis = normalized_axis(node.int("axis", 1), len(x_shape))
     if not (block := node.int("block_size", 0)):
-        return _reshaped(node, value, [x_shape[axis] if dim == axis else 1 for dim in range(len(x_shape))])
+        return value.reshape([x_shape[axis] if dim == axis else 1 for dim in range(len(x_shape))])
     require(
-        len(shape) == len(x_shape) and shape[axis] == -(-x_shape[axis] // block),
-        f"a scale of shape {shape} for blocks of {block} along dimension {axis} of {list(x_shape)}",
+        len(value.shape) == len(x_shape) and value.shape[axis] == -(-x_shape[axis] // block),
+        f"a scale of shape {list(value.shape)} for blocks of {block} along dimension {axis} of {list(x_shape)}",
     )
-    apart = node.emit(graph.ReshapeOp(value, [*shape[: axis + 1], 1, *shape[axis + 1 :]]))
-    wide = node.emit(graph.ExpandOp(apart, [*shape[: axis + 1], block, *shape[axis + 1 :]]))
-    joined = node.emit(graph.ReshapeOp(wide, [*shape[:axis], shape[axis] * block, *shape[axis + 1 :]]))
-    return sliced(node, joined, axis, 0, x_shape[axis])
+    return repeated(value, axis, block).cut(axis, 0, x_shape[axis])
 
 
 @imports("QuantizeLinear")
 def quantize_linear(node: Node) -> SSAValue:
-    element, working = _quantized_type(node), _working_type(node)
+    element = node.type(2).element_type if node.has(2) else _element(node, "output_dtype", UI8)
+    if not QUANTIZED.contains(element) and not _is_short_float(element):
+        raise Unsupported(f"to elements of type {element}")
+    # The type in which a quotient is rounded.
+    working = _element(node, "precision", f32)
     if QUANTIZED.contains(element) and working == f32 and not node.int("block_size", 0):
-        zero = _parameter(node, 2) if node.has(2) else None
-        axis = node.int("axis", 1)
-        return node.emit(
-            graph.QuantizeLinearOp(node.value(0), _parameter(node, 1), zero, element_type=element, axis=axis)
-        )
-    whole = node.emit(graph.DivOp(cast(node, node.value(0), working), _spread(node, 1, working)))
-    if bounds := integer_bounds(element):
-        whole = node.emit(graph.RoundOp(whole))
-        if not _is_zero(node, 2):
-            whole = node.emit(graph.AddOp(whole, _spread(node, 2, working)))
-        return cast(node, node.emit(graph.ClipOp(whole, min=bounds[0], max=bounds[-1])), element)
+        zero, axis = _parameter(node, 2).value if node.has(2) else None, node.int("axis", 1)
+        x, scale = node.value(0), _parameter(node, 1).value
+        return node.emit(graph.QuantizeLinearOp(x, scale, zero, element_type=element, axis=axis))
+    whole = node.code.input(0, working) / _spread(node, 1, working)
+    bounds = integer_bounds(element)
+    if bounds:
+        whole = whole.apply("round")
     # The zero point of a float of 8 bits is 0: its type is what it is there for.
     if limit_of(element) is None and not _is_zero(node, 2):
-        whole = node.emit(graph.AddOp(whole, _spread(node, 2, working)))
-    return converted(node, whole, element, saturate=node.flag("saturate", True))
+        whole = whole + _spread(node, 2, working)
+    if bounds:
+        return whole.clip(bounds[0], bounds[-1]).cast(element).value
+    return converted(node, whole, element, saturate=node.flag("saturate", True)).value
 
 
 @imports("DequantizeLinear")
 def dequantize_linear(node: Node) -> SSAValue:
     x, scale = node.type(0).element_type, node.type(1).element_type
-    given = node.int("output_dtype", 0)
-    element = element_type(array_dtype(given)) if given else scale
+    element = _element(node, "output_dtype", scale)
     zero = not _is_zero(node, 2)
     if DEQUANTIZED.contains(x) and not node.int("block_size", 0):
-        factor = _parameter(node, 1) if element == scale else cast(node, _parameter(node, 1), f32)
-        point = _parameter(node, 2) if zero else None
-        result = node.emit(graph.DequantizeLinearOp(node.value(0), factor, point, axis=node.int("axis", 1)))
-        return cast(node, result, element)
-    if not (DEQUANTIZED.contains(x) or (is_float(x) and numpy_dtype(x).itemsize == 1)):
+        factor = _parameter(node, 1).cast(scale if element == scale else f32).value
+        point = _parameter(node, 2).value if zero else None
+        result = graph.DequantizeLinearOp(node.value(0), factor, point, axis=node.int("axis", 1))
+        return node.code.emit(result).cast(element).value
+    if not (DEQUANTIZED.contains(x) or _is_short_float(x)):
         raise Unsupported(f"from elements of type {x}")
-    number = node.value(0)
+    number = node.code.input(0)
     if integer_bounds(x) and zero:
-        number = node.emit(graph.SubOp(cast(node, number, i32), _spread(node, 2, i32)))
-    return cast(node, node.emit(graph.MulOp(cast(node, number, f32), _spread(node, 1, f32))), element)
+        number = number.cast(i32) - _spread(node, 2, i32)
+    return (number.cast(f32) * _spread(node, 1, f32)).cast(element).value
 
 
 def _is_zero(node: Node, index: int) -> bool:
@@ -115,77 +101,64 @@ def _is_zero(node: Node, index: int) -> bool:
     return isinstance(held, np.ndarray) and not np.any(held)
 
 
+def _with_ones(x: Term, trailing: int) -> Term:
+    """A vector with dimensions of size 1 after it, so that it lies along the dimension that as many others follow."""
+    return x.reshape([*x.shape, *[1] * trailing]) if len(x.shape) == 1 else x
+
+
 def _centred(node: Node, index: int, zero: int, trailing: int) -> SSAValue:
     """
     An integer operand minus its zero point: as it is stored where that is 0, else in i32. A zero point that is a
     vector lies along the dimension that `trailing` others follow.
     """
-    x = node.value(index)
+    x = node.code.input(index)
     if _is_zero(node, zero):
-        return x
-    offset = _parameter(node, zero)
-    shape = tensor_of(offset).get_shape()
-    if len(shape) == 1:
-        offset = _reshaped(node, offset, [*shape, *[1] * trailing])
-    return node.emit(graph.SubOp(*(node.emit(graph.CastOp(value, i32)) for value in (x, offset))))
+        return x.value
+    offset = _with_ones(_parameter(node, zero), trailing)
+    return (x.cast(i32) - offset.cast(i32)).value
 
 
 @imports("MatMulInteger")
 def matmul_integer(node: Node) -> SSAValue:
-    """The product of what the operands stand for, in i32; one zero point for each row of a and column of b."""
+    """The product of the numbers that the operands encode, in i32; one zero point a row of a and a column of b."""
     a = _centred(node, 0, 2, trailing=1)
     return node.emit(graph.MatmulOp(a, _centred(node, 1, 3, trailing=0), accumulator=i32))
 
 
-def _convolution(node: Node, x: SSAValue, w: SSAValue, b: SSAValue | None) -> SSAValue:
-    spatial, kernel = tensor_of(x).get_shape()[2:], tensor_of(w).get_shape()[2:]
-    strides = node.ints("strides") or [1] * len(spatial)
-    dilations = node.ints("dilations") or [1] * len(spatial)
-    pads = resolved_pads(node, spatial, kernel, strides, dilations)
-    group = node.int("group", 1)
-    op = graph.ConvOp(x, w, b, strides=strides, pads=pads, dilations=dilations, group=group, accumulator=i32)
-    return node.emit(op)
-
-
 @imports("ConvInteger")
 def conv_integer(node: Node) -> SSAValue:
-    """The convolution of what the operands stand for, in i32; the padding stands for 0."""
+    """The convolution of the numbers that the operands encode, in i32; the padding encodes 0."""
     w = _centred(node, 1, 3, trailing=len(node.shape(1)) - 1)
-    return _convolution(node, _centred(node, 0, 2, trailing=0), w, None)
+    return convolution(node, _centred(node, 0, 2, trailing=0), w, None, i32)
 
 
-def _requantized(node: Node, total: SSAValue, scales: tuple[int, int, int], zero: int, trailing: int) -> SSAValue:
+def _requantized(node: Node, total: SSAValue, trailing: int) -> SSAValue:
     """
-    A sum of products in i32 as the integers that stand for it: round(total * (a * b / y)) + zero point, `scales`
-    being the inputs with the scales of the operands and of the result.
+    A sum of products in i32 as the integers that encode it: round(total * (a * b / y)) + zero point, with the scales
+    of the operands and of the result, inputs 1, 4 and 6.
     """
-    a, b, y = (cast(node, _parameter(node, index), f32) for index in scales)
-    factor = node.emit(graph.DivOp(node.emit(graph.MulOp(a, b)), y))
-    shape = tensor_of(factor).get_shape()
-    if shape:
-        factor = _reshaped(node, factor, [*shape, *[1] * trailing])
-    product = node.emit(graph.MulOp(node.emit(graph.CastOp(total, f32)), factor))
-    point = _parameter(node, zero)
-    element = tensor_of(point).element_type
-    return node.emit(graph.QuantizeLinearOp(product, node.scalar(1.0, product), point, element_type=element))
+    a, b, y = (_parameter(node, index).cast(f32) for index in (1, 4, 6))
+    factor = _with_ones(a * b / y, trailing)
+    product = node.code.term(total).cast(f32) * factor
+    point, one = _parameter(node, 7), node.code.number(1.0, f32)
+    return node.emit(graph.QuantizeLinearOp(product.value, one.value, point.value, element_type=point.element_type))
 
 
 @imports("QLinearMatMul")
 def qlinear_matmul(node: Node) -> SSAValue:
-    """The integer product, and what stands for it; one scale for each operand, or for each column of the second."""
+    """The integer product, encoded; one scale for each operand, or for each column of the second."""
     if any(math.prod(node.shape(index)) != 1 for index in (1, 2, 6, 7)):
         raise Unsupported("with a scale for each row")
     if any(math.prod(node.shape(index)) != 1 and len(node.shape(index)) > 1 for index in (4, 5)):
         raise Unsupported("with a scale for each column of each matrix")
     a, b = _centred(node, 0, 2, trailing=1), _centred(node, 3, 5, trailing=0)
-    total = node.emit(graph.MatmulOp(a, b, accumulator=i32))
-    return _requantized(node, total, (1, 4, 6), 7, 0)
+    return _requantized(node, node.emit(graph.MatmulOp(a, b, accumulator=i32)), 0)
 
 
 @imports("QLinearConv")
 def qlinear_conv(node: Node) -> SSAValue:
-    """The integer convolution plus its bias, and what stands for it; one scale for each output channel at most."""
+    """The integer convolution plus its bias, encoded; one scale for each output channel at most."""
     rank = len(node.shape(3))
     w = _centred(node, 3, 5, trailing=rank - 1)
-    total = _convolution(node, _centred(node, 0, 2, trailing=0), w, node.optional(8))
-    return _requantized(node, total, (1, 4, 6), 7, rank - 2)
+    total = convolution(node, _centred(node, 0, 2, trailing=0), w, node.optional(8), i32)
+    return _requantized(node, total, rank - 2)

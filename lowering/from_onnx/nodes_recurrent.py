@@ -1,5 +1,5 @@
 """
-Importers of RNN, GRU and LSTM, which are unrolled: every step becomes ordinary ops.
+Importers of RNN, GRU, LSTM and LinearAttention, which are unrolled: every step becomes ordinary ops.
 
 The inputs of all steps are multiplied by the weights at once, outside the recurrence, with the biases added; a step
 multiplies the state by the recurrence weights and computes the gates on slices. So a layer of T steps is one large
@@ -16,311 +16,183 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+import onnx
+from xdsl.dialects.builtin import f32
 from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
-from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.graph import GraphOp, UnaryOp, tensor_of
-from penstock.dialects.graph.base import python_value, require
+from penstock.dialects.graph.base import require
 from penstock.dialects.graph.sizes import Dim, UnknownSize, may_equal
-from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported, imports, op_called
+from penstock.dialects.weights import Array
+from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported, imports
+from penstock.passes.graph.terms import Term
+
+X, W, R, B, LENGTHS, INITIAL_H, INITIAL_C, PEEPHOLES = range(8)
+"""The inputs."""
+
+DIRECTIONS = {"forward": ("",), "reverse": ("",), "bidirectional": ("forward", "reverse")}
+"""For each value of the attribute, what the names of the ops of each direction contain."""
+
+Activation: TypeAlias = Callable[[Term], Term]
+"""A function of each element."""
+
+Weight: TypeAlias = Any
+"""A Term, or an array known at import, which is rearranged before it becomes a constant."""
+
+State: TypeAlias = Sequence[Term | None]
+"""H, or H and C: batch x hidden; None is zeros."""
 
 
-@dataclass(frozen=True)
-class Scope:
-    """
-    The ops that compute a part of a node are called `node/part`, so that none of them is taken for its result.
-
-    `numbers` holds the scalars of the node, which all scopes share.
-    """
-
-    node: Node
-    path: str
-    numbers: dict[float, SSAValue]
-
-    @classmethod
-    def of(cls, node: Node) -> Scope:
-        """The scope of all of a node."""
-        return cls(node, node.name, {})
-
-    def within(self, part: str) -> Scope:
-        """The scope of a part of this one."""
-        return Scope(self.node, f"{self.path}/{part}", self.numbers) if part else self
-
-    def emit(self, op: GraphOp, part: str) -> SSAValue:
-        """Append the op that computes a part."""
-        return self.node.builder.emit(op, f"{self.path}/{part}")
-
-    def number(self, number: float, like: SSAValue) -> SSAValue:
-        """A scalar of the type of a value."""
-        if number not in self.numbers:
-            self.numbers[number] = self.node.scalar(number, like)
-        return self.numbers[number]
-
-    def reshaped(self, x: SSAValue, shape: Sequence[int], part: str) -> SSAValue:
-        """`x` in another shape; itself if it has it already."""
-        if tensor_of(x).get_shape() == tuple(shape):
-            return x
-        return self.emit(graph.ReshapeOp(x, shape), part)
-
-    def sliced(self, x: SSAValue, axis: int, start: int, size: int, part: str) -> SSAValue:
-        """`size` elements of `x` along one axis; `x` itself if that is all of it."""
-        sizes = list(tensor_of(x).get_shape())
-        if (start, size) == (0, sizes[axis]):
-            return x
-        starts = [0] * len(sizes)
-        starts[axis], sizes[axis] = start, size
-        return self.emit(graph.SliceOp(x, starts=starts, sizes=sizes, steps=[1] * len(sizes)), part)
-
-
-@dataclass(frozen=True)
-class Weight:
-    """An input of a node, or a part of one; `name` says which, and becomes the name of a stored constant."""
-
-    scope: Scope
-    held: Held
-    name: str
-
-    @classmethod
-    def of(cls, scope: Scope, index: int, shape: Sequence[int], what: str) -> Weight:
-        """Input `index`; raises VerifyException unless it is given and has `shape`."""
-        node = scope.node
-        check_shape(node.shape(index), shape, what)
-        return cls(scope, node.held(index), node.proto.input[index])
-
-    @classmethod
-    def optional(cls, scope: Scope, index: int, shape: Sequence[int], what: str) -> Weight | None:
-        """As `of`, None if the input is not given."""
-        return cls.of(scope, index, shape, what) if scope.node.has(index) else None
-
-    def direction(self, index: int, word: str) -> Weight:
-        """What belongs to one direction, without the dimension of directions, the first."""
-        named = f"{self.name}/{word}" if word else self.name
-        if not isinstance(self.held, SSAValue):
-            return Weight(self.scope, self.held[index], named)
-        one = self.scope.sliced(self.held, 0, index, 1, f"{named}/slice")
-        shape = tensor_of(one).get_shape()[1:]
-        return Weight(self.scope, self.scope.reshaped(one, shape, f"{named}/reshape"), named)
-
-    def rows(self, start: int, size: int, word: str) -> Weight:
-        """`size` entries along the first dimension."""
-        named = f"{self.name}/{word}"
-        if not isinstance(self.held, SSAValue):
-            return Weight(self.scope, self.held[start : start + size], named)
-        return Weight(self.scope, self.scope.sliced(self.held, 0, start, size, named), named)
-
-    def transposed(self) -> Weight:
-        """The transpose of a matrix."""
-        named = f"{self.name}/transpose"
-        if not isinstance(self.held, SSAValue):
-            return Weight(self.scope, np.ascontiguousarray(self.held.T), named)
-        return Weight(self.scope, self.scope.emit(graph.TransposeOp(self.held, perm=[1, 0]), named), named)
-
-    def plus(self, other: Weight) -> Weight:
-        """The sum of two weights of one shape, which are parts of one input."""
-        named = f"{self.name}/add"
-        if isinstance(self.held, SSAValue) or isinstance(other.held, SSAValue):
-            return Weight(self.scope, self.scope.emit(graph.AddOp(self.value(), other.value()), named), named)
-        return Weight(self.scope, self.held + other.held, named)
-
-    def followed_by(self, other: Weight) -> Weight:
-        """The entries of two parts of one input, one after the other."""
-        named = f"{self.name}/concat"
-        if isinstance(self.held, SSAValue) or isinstance(other.held, SSAValue):
-            joined = graph.ConcatOp([self.value(), other.value()], axis=0)
-            return Weight(self.scope, self.scope.emit(joined, named), named)
-        return Weight(self.scope, np.concatenate([self.held, other.held]), named)
-
-    @property
-    def is_zero(self) -> bool:
-        """Whether it is known to be all zeros: so exporters write a state that none is given for."""
-        if not isinstance(self.held, SSAValue):
-            return not np.any(self.held)
-        owner = self.held.owner
-        number = owner.x.owner if isinstance(owner, graph.ExpandOp) else None
-        return isinstance(number, graph.ConstantOp) and number.weight is None and not any(number.dense.get_values())
-
-    def value(self) -> SSAValue:
-        """The weight as a value of the graph."""
-        if isinstance(self.held, SSAValue):
-            return self.held
-        return self.scope.node.builder.constant(self.held, self.name)
-
-
-def check_shape(found: Sequence[int], wanted: Sequence[int], what: str) -> None:
+def check_shape(found: Sequence[int], expected: Sequence[int], what: str) -> None:
     """Raise VerifyException unless two shapes are equal: an UnknownSize if they might be, with other sizes known."""
-    if tuple(found) == tuple(wanted):
+    if tuple(found) == tuple(expected):
         return
-    agree = len(found) == len(wanted) and all(may_equal(*pair) for pair in zip(found, wanted, strict=True))
-    require(agree, f"{what} must have the shape {list(wanted)}, found {list(found)}")
-    pairs = zip(found, wanted, strict=True)
+    agree = len(found) == len(expected) and all(may_equal(*pair) for pair in zip(found, expected, strict=True))
+    require(agree, f"{what} must have the shape {list(expected)}, found {list(found)}")
+    pairs = zip(found, expected, strict=True)
     unknown = next(each for pair in pairs if pair[0] != pair[1] for each in pair if isinstance(each, Dim))
-    raise UnknownSize(unknown, f"must be known: {what} must have the shape {list(wanted)}, found {list(found)}")
+    raise UnknownSize(unknown, f"must be known: {what} must have the shape {list(expected)}, found {list(found)}")
 
 
-class Activation(Protocol):
-    """A function of each element."""
-
-    def __call__(self, scope: Scope, x: SSAValue, part: str, *, clips: bool = True) -> SSAValue:
-        """Append its ops, of which the last computes `part`; `clips` where the attribute clip applies, if given."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Form:
-    """
-    An activation: its ops, and alpha and beta, if it has them, where none are given.
-
-    These are the defaults of the operators of the same names, as ONNX wants. Two activations have none any more, and
-    runtimes differ: NaN stands for a number that must be given.
-    """
-
-    build: Callable[[Scope, SSAValue, str, float, float], SSAValue]
-    alpha: float | None = None
-    beta: float | None = None
+def check_steps(steps: int) -> None:
+    """Raise unless the number of steps is known, and not 0."""
+    if isinstance(steps, Dim):
+        raise UnknownSize(steps, "is the length of a sequence and must be known: every step becomes ops of its own")
+    if steps == 0:
+        raise Unsupported("a sequence without a step")
 
 
-def _affine(scope: Scope, x: SSAValue, part: str, alpha: float, beta: float) -> SSAValue:
-    scaled = scope.emit(graph.MulOp(x, scope.number(alpha, x)), f"{part}/scale")
-    return scope.emit(graph.AddOp(scaled, scope.number(beta, x)), part)
+def _rows(x: Weight, start: int, size: int) -> Weight:
+    return x.cut(0, start, size) if isinstance(x, Term) else x[start : start + size]
 
 
-def _scaled_tanh(scope: Scope, x: SSAValue, part: str, alpha: float, beta: float) -> SSAValue:
-    inner = scope.emit(graph.MulOp(x, scope.number(beta, x)), f"{part}/scale")
-    return scope.emit(graph.MulOp(scope.emit(graph.TanhOp(inner), f"{part}/tanh"), scope.number(alpha, x)), part)
+def _index(x: Weight, axis: int, index: int) -> Weight:
+    """One element along an axis, which vanishes."""
+    if not isinstance(x, Term):
+        return x.take(index, axis)
+    return x.cut(axis, index, 1).reshape([*x.shape[:axis], *x.shape[axis + 1 :]])
 
 
-def _softsign(scope: Scope, x: SSAValue, part: str, alpha: float, beta: float) -> SSAValue:
-    size = scope.emit(graph.AddOp(scope.emit(graph.AbsOp(x), f"{part}/abs"), scope.number(1.0, x)), f"{part}/size")
-    return scope.emit(graph.DivOp(x, size), part)
+# Activations.
 
+_OPERATORS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu")
+"""The activations that are operators of ONNX, with their defaults of alpha and beta."""
 
-def _thresholded_relu(scope: Scope, x: SSAValue, part: str, alpha: float, beta: float) -> SSAValue:
-    """x where x > alpha, else 0."""
-    above = scope.emit(graph.GreaterOp(x, scope.number(alpha, x)), f"{part}/above")
-    return scope.emit(graph.WhereOp(above, x, scope.number(0.0, x)), part)
-
-
-_FORMS: dict[str, _Form] = {
-    "affine": _Form(_affine, math.nan, math.nan),
-    "scaledtanh": _Form(_scaled_tanh, math.nan, math.nan),
-    "softsign": _Form(_softsign),
-    "thresholdedrelu": _Form(_thresholded_relu, 1.0),
+_FORMULAS: dict[str, Callable[[Term, float, float], Term]] = {
+    "affine": lambda x, alpha, beta: x * alpha + beta,
+    "scaledtanh": lambda x, alpha, beta: (x * beta).apply("tanh") * alpha,
 }
-"""The activations that are several ops."""
-
-
-def _form(word: str) -> _Form | None:
-    """An activation, which may be an elementwise op of its name, with the defaults of that."""
-    if (form := _FORMS.get(word.lower())) is not None:
-        return form
-    op_class = op_called(word)
-    if op_class is None or not issubclass(op_class, UnaryOp):
-        return None
-    declared = op_class.get_irdl_definition().properties
-    if not declared.keys() <= {"alpha", "beta"}:
-        return None
-
-    def build(scope: Scope, x: SSAValue, part: str, alpha: float, beta: float) -> SSAValue:
-        given: dict[str, Any] = {"alpha": alpha, "beta": beta}
-        return scope.emit(op_class(x, **{name: given[name] for name in declared}), part)
-
-    return _Form(build, **{name: python_value(each.default_value) for name, each in declared.items()})
+"""Those that have no defaults any more: runtimes differ, so alpha and beta must be given."""
 
 
 def activations_of(node: Node, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
     """
     The activations of each direction: those of the attributes, or `defaults`.
 
-    alpha and beta are lists from which each activation that has one takes the next, or its default at the end; their
-    inputs are clipped to [-clip, clip] if the attribute is given. Raises VerifyException for another number of
-    activations, and Unsupported for one that is not known or lacks its numbers.
+    alpha and beta are lists from which each activation that has one takes the next, or its default at the end. Raises
+    VerifyException for another number of activations, and Unsupported for one that is not ONNX's or lacks its numbers.
     """
     words = node.strings("activations") or list(defaults) * directions
     count = len(defaults) * directions
     require(len(words) == count, f"{len(words)} activations, not {count}")
-    alphas, betas = (iter(node.floats(name)) for name in ("activation_alpha", "activation_beta"))
-    limit = node.float("clip", 0.0)
-    found = [_activation(word, alphas, betas, limit) for word in words]
+    given = {name: iter(node.floats(f"activation_{name}")) for name in ("alpha", "beta")}
+    found = [_activation(node, word, given) for word in words]
     return [found[start : start + len(defaults)] for start in range(0, count, len(defaults))]
 
 
-def _activation(word: str, alphas: Iterator[float], betas: Iterator[float], limit: float) -> Activation:
-    form = _form(word)
-    if form is None:
-        raise Unsupported(f"the activation {word}")
-    alpha = 0.0 if form.alpha is None else next(alphas, form.alpha)
-    beta = 0.0 if form.beta is None else next(betas, form.beta)
-    if math.isnan(alpha) or math.isnan(beta):
-        raise Unsupported(f"the activation {word} without an alpha and a beta")
+def _activation(node: Node, word: str, given: dict[str, Iterator[float]]) -> Activation:
+    if (formula := _FORMULAS.get(word.lower())) is not None:
+        alpha, beta = (next(numbers, math.nan) for numbers in given.values())
+        if math.isnan(alpha) or math.isnan(beta):
+            raise Unsupported(f"the activation {word} without an alpha and a beta")
+        return lambda x: formula(x, alpha, beta)
+    operator = next((each for each in _OPERATORS if each.lower() == word.lower()), None)
+    if operator is None:
+        raise Unsupported(f"the activation {word}, which is none of ONNX's")
+    declared = onnx.defs.get_schema(operator).attributes
+    numbers: dict[str, Any] = {name: next(each, None) for name, each in given.items() if name in declared}
+    proto = onnx.helper.make_node(operator, ["x"], ["y"], **numbers)
 
-    def build(scope: Scope, x: SSAValue, part: str, *, clips: bool = True) -> SSAValue:
-        if clips and limit > 0.0:
-            x = scope.emit(graph.ClipOp(x, min=-limit, max=limit), f"{part}/clip")
-        return form.build(scope, x, part, alpha, beta)
+    def apply(x: Term) -> Term:
+        proto.name = node.code.path
+        return node.code.term(node.builder.apply(proto, [x.value]))
 
-    return build
+    return apply
 
 
-State = Sequence[SSAValue | None]
-"""H, or H and C: batch x hidden; None is zeros."""
+# The equations.
 
 
 class Cell(ABC):
-    """
-    The equations of one step.
-
-    `recurrence` is gates * hidden x hidden; `bias` has the entries of all gates for the inputs, then for the
-    recurrence; `functions` are the activations.
-    """
+    """One direction of a layer: its weights, and the equations of a step. Gates are in the order of the weights."""
 
     gates: ClassVar[int]
     states: ClassVar[int] = 1
     activations: ClassVar[Sequence[str]]
     """The names of those without any given."""
 
-    def __init__(
-        self,
-        node: Node,
-        hidden: int,
-        functions: Sequence[Activation],
-        recurrence: Weight,
-        bias: Weight | None,
-        peephole: Weight | None,
-    ):
-        self.node = node
-        self.hidden = hidden
+    def __init__(self, node: Node, hidden: int, index: int, word: str, functions: Sequence[Activation]):
+        self.node, self.code, self.hidden = node, node.code, hidden
+        self.index, self.word = index, word
         self.functions = functions
-        self.recurrence = recurrence
-        self.bias = bias
-        self.peephole = peephole
 
-    def input_bias(self) -> Weight | None:
+    # Weights.
+
+    def weight(self, number: int, start: int = 0, size: int | None = None) -> Weight:
+        """An input without the dimension of directions, its first, or some of the rows that are left."""
+        held = self.node.held(number)
+        with self.code.at("weights"):
+            whole = _index(self.code.term(held) if isinstance(held, SSAValue) else held, 0, self.index)
+            return whole if size is None else _rows(whole, start, size)
+
+    def value(self, weight: Weight, number: int, part: str) -> Term:
+        """A part of an input, of which the name of a stored constant tells."""
+        if isinstance(weight, Term):
+            return weight
+        name = "/".join(filter(None, (self.node.proto.input[number], self.word, part)))
+        return self.code.term(self.node.builder.constant(np.ascontiguousarray(weight), name))
+
+    def transposed(self, number: int, part: str = "", start: int = 0, gates: int | None = None) -> Term:
+        """The weights of some gates, or of all, as the right factor of a product."""
+        found = self.weight(number, start * self.hidden, None if gates is None else gates * self.hidden)
+        with self.code.at("weights"):
+            return self.value(found.transpose([1, 0]), number, "/".join(filter(None, (part, "transpose"))))
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether there is a bias: for the inputs of all gates, and then for the recurrence of all gates."""
+        return self.node.has(B)
+
+    def input_bias(self) -> Term:
         """The bias to add to the inputs of all steps: gates * hidden."""
-        if self.bias is None:
-            return None
         size = self.gates * self.hidden
-        return self.bias.rows(0, size, "input").plus(self.bias.rows(size, size, "recurrence"))
+        with self.code.at("weights"):
+            return self.value(self.weight(B, 0, size) + self.weight(B, size, size), B, "input/add")
+
+    # A step.
 
     @abstractmethod
-    def step(self, scope: Scope, given: SSAValue, state: State) -> list[SSAValue]:
+    def step(self, given: Term, state: State) -> list[Term]:
         """The state after a step: from its inputs times their weights, batch x gates * hidden, and the one before."""
 
-    def gate(self, scope: Scope, x: SSAValue, index: int, part: str) -> SSAValue:
-        """The columns of gate `index`."""
-        return scope.sliced(x, 1, index * self.hidden, self.hidden, f"{part}/slice")
+    def columns(self, x: Term, index: int) -> Term:
+        """The columns of a gate."""
+        return x.cut(1, index * self.hidden, self.hidden)
 
-    def matrix(self, start: int, gates: int, word: str) -> SSAValue:
-        """The recurrence weights of some gates, as the right factor of a product."""
-        part = self.recurrence
-        if gates < self.gates:
-            part = part.rows(start * self.hidden, gates * self.hidden, word)
-        return part.transposed().value()
+    def gate(self, function: int, part: str, x: Term) -> Term:
+        """An activation of what is clipped to [-clip, clip], if the attribute is given."""
+        limit = self.node.float("clip", 0.0)
+        with self.code.at(part):
+            return self.functions[function](x.clip(-limit, limit) if limit > 0.0 else x)
+
+    def plus_product(self, given: Term, hidden: Term, matrix: Term, part: str) -> Term:
+        """`given` plus the product of a state and a matrix."""
+        with self.code.at(part):
+            return hidden @ matrix + given
 
 
 class RnnCell(Cell):
@@ -330,13 +202,13 @@ class RnnCell(Cell):
     activations = ("Tanh",)
 
     @cached_property
-    def all_gates(self) -> SSAValue:
-        return self.matrix(0, 1, "")
+    def all_gates(self) -> Term:
+        return self.transposed(R)
 
-    def step(self, scope: Scope, given: SSAValue, state: State) -> list[SSAValue]:
+    def step(self, given: Term, state: State) -> list[Term]:
         (hidden,) = state
-        sums = given if hidden is None else _plus_product(scope, given, hidden, self.all_gates, "gates")
-        return [self.functions[0](scope, sums, "hidden")]
+        sums = given if hidden is None else self.plus_product(given, hidden, self.all_gates, "gates")
+        return [self.gate(0, "hidden", sums)]
 
 
 class LstmCell(Cell):
@@ -356,41 +228,34 @@ class LstmCell(Cell):
     activations = ("Sigmoid", "Tanh", "Tanh")
 
     @cached_property
-    def all_gates(self) -> SSAValue:
-        return self.matrix(0, 4, "")
+    def all_gates(self) -> Term:
+        return self.transposed(R)
 
     @cached_property
-    def peepholes(self) -> list[SSAValue]:
+    def peepholes(self) -> list[Term]:
         """Of i, o and f."""
-        assert self.peephole is not None
         words = ("input", "output", "forget")
-        parts = (self.peephole.rows(at * self.hidden, self.hidden, word) for at, word in enumerate(words))
-        return [part.value() for part in parts]
+        parts = [self.weight(PEEPHOLES, at * self.hidden, self.hidden) for at in range(len(words))]
+        return [self.value(part, PEEPHOLES, word) for part, word in zip(parts, words, strict=True)]
 
-    def step(self, scope: Scope, given: SSAValue, state: State) -> list[SSAValue]:
+    def step(self, given: Term, state: State) -> list[Term]:
         hidden, cell = state
-        sigma, tanh, squash = self.functions
-        sums = given if hidden is None else _plus_product(scope, given, hidden, self.all_gates, "gates")
-        i = sigma(scope, self._seeing(scope, sums, 0, cell, "input"), "input")
-        candidate = tanh(scope, self.gate(scope, sums, 3, "candidate"), "candidate")
-        new = update = scope.emit(graph.MulOp(i, candidate), "update")
+        sums = given if hidden is None else self.plus_product(given, hidden, self.all_gates, "gates")
+        i = self.gate(0, "input", self._seeing(sums, 0, cell))
+        new = i * self.gate(1, "candidate", self.columns(sums, 3))
         if cell is not None:
-            if self.node.flag("input_forget", False):
-                f = scope.emit(graph.SubOp(scope.number(1.0, i), i), "forget")
-            else:
-                f = sigma(scope, self._seeing(scope, sums, 2, cell, "forget"), "forget")
-            new = scope.emit(graph.AddOp(scope.emit(graph.MulOp(f, cell), "kept"), update), "cell")
-        o = sigma(scope, self._seeing(scope, sums, 1, new, "output"), "output")
-        shown = squash(scope, new, "squashed", clips=False)
-        return [scope.emit(graph.MulOp(o, shown), "hidden"), new]
+            is_coupled = self.node.flag("input_forget", False)
+            f = 1.0 - i if is_coupled else self.gate(0, "forget", self._seeing(sums, 2, cell))
+            new = f * cell + new
+        o = self.gate(0, "output", self._seeing(sums, 1, new))
+        with self.code.at("squashed"):
+            shown = self.functions[2](new)
+        return [o * shown, new]
 
-    def _seeing(self, scope: Scope, sums: SSAValue, index: int, cell: SSAValue | None, part: str) -> SSAValue:
+    def _seeing(self, sums: Term, index: int, cell: Term | None) -> Term:
         """The columns of a gate, and what it sees of a cell state through its peephole."""
-        own = self.gate(scope, sums, index, part)
-        if self.peephole is None or cell is None:
-            return own
-        seen = scope.emit(graph.MulOp(cell, self.peepholes[index]), f"{part}/peephole")
-        return scope.emit(graph.AddOp(own, seen), f"{part}/sum")
+        own = self.columns(sums, index)
+        return own if cell is None or not self.node.has(PEEPHOLES) else own + cell * self.peepholes[index]
 
 
 class GruCell(Cell):
@@ -411,130 +276,104 @@ class GruCell(Cell):
         return self.node.flag("linear_before_reset", False)
 
     @cached_property
-    def two_gates(self) -> SSAValue:
-        return self.matrix(0, 2, "gates")
+    def two_gates(self) -> Term:
+        return self.transposed(R, "gates", 0, 2)
 
     @cached_property
-    def of_candidate(self) -> SSAValue:
-        return self.matrix(2, 1, "candidate")
+    def of_candidate(self) -> Term:
+        return self.transposed(R, "candidate", 2, 1)
 
     @cached_property
-    def candidate_bias(self) -> SSAValue | None:
+    def candidate_bias(self) -> Term | None:
         """Rb of the candidate."""
-        if self.bias is None:
+        if not self.has_bias:
             return None
-        return self.bias.rows((self.gates + 2) * self.hidden, self.hidden, "candidate").value()
+        return self.value(self.weight(B, (self.gates + 2) * self.hidden, self.hidden), B, "candidate")
 
-    def input_bias(self) -> Weight | None:
+    def input_bias(self) -> Term:
         """Without the part that the reset gate multiplies."""
-        if self.bias is None or not self.resets_last:
+        if not self.resets_last:
             return super().input_bias()
-        size, both = self.gates * self.hidden, 2 * self.hidden
-        gates = self.bias.rows(0, both, "input").plus(self.bias.rows(size, both, "recurrence"))
-        return gates.followed_by(self.bias.rows(both, self.hidden, "candidate/input"))
+        both = 2 * self.hidden
+        with self.code.at("weights"):
+            gates = self.weight(B, 0, both) + self.weight(B, self.gates * self.hidden, both)
+            parts = [gates, self.weight(B, both, self.hidden)]
+            joined = self.code.concat(parts, 0) if isinstance(gates, Term) else np.concatenate(parts)
+            return self.value(joined, B, "input/add/concat")
 
-    def step(self, scope: Scope, given: SSAValue, state: State) -> list[SSAValue]:
+    def step(self, given: Term, state: State) -> list[Term]:
         (hidden,) = state
-        sigma, tanh = self.functions
-        sums = scope.sliced(given, 1, 0, 2 * self.hidden, "gates/slice")
+        sums = given.cut(1, 0, 2 * self.hidden)
         if hidden is not None:
-            sums = _plus_product(scope, sums, hidden, self.two_gates, "gates")
-        z = sigma(scope, self.gate(scope, sums, 0, "update"), "update")
-        own = self.gate(scope, given, 2, "candidate")
-        candidate = tanh(scope, self._recalling(scope, sums, own, hidden), "candidate")
-        rest = scope.emit(graph.SubOp(scope.number(1.0, z), z), "rest")
-        new = scope.emit(graph.MulOp(rest, candidate), "hidden" if hidden is None else "new")
-        if hidden is None:
-            return [new]
-        return [scope.emit(graph.AddOp(scope.emit(graph.MulOp(z, hidden), "kept"), new), "hidden")]
+            sums = self.plus_product(sums, hidden, self.two_gates, "gates")
+        z = self.gate(0, "update", self.columns(sums, 0))
+        candidate = self.gate(1, "candidate", self._recalling(sums, self.columns(given, 2), hidden))
+        new = (1.0 - z) * candidate
+        return [new if hidden is None else z * hidden + new]
 
-    def _recalling(self, scope: Scope, sums: SSAValue, own: SSAValue, hidden: SSAValue | None) -> SSAValue:
+    def _recalling(self, sums: Term, own: Term, hidden: Term | None) -> Term:
         """What the candidate is computed of: the part of the inputs, and of the state what the reset gate lets by."""
 
-        def reset(x: SSAValue) -> SSAValue:
-            r = self.functions[0](scope, self.gate(scope, sums, 1, "reset"), "reset")
-            return scope.emit(graph.MulOp(r, x), "recalled")
+        def reset(x: Term) -> Term:
+            return self.gate(0, "reset", self.columns(sums, 1)) * x
 
         if not self.resets_last:
-            if hidden is None:
-                return own
-            return _plus_product(scope, own, reset(hidden), self.of_candidate, "candidate")
+            return own if hidden is None else self.plus_product(own, reset(hidden), self.of_candidate, "candidate")
         seen = self.candidate_bias
         if hidden is not None:
-            product = scope.emit(graph.MatmulOp(hidden, self.of_candidate), "candidate/product")
-            seen = product if seen is None else scope.emit(graph.AddOp(product, seen), "candidate/seen")
-        return own if seen is None else scope.emit(graph.AddOp(reset(seen), own), "candidate/sum")
+            product = hidden @ self.of_candidate
+            seen = product if seen is None else product + seen
+        return own if seen is None else reset(seen) + own
 
 
-def _plus_product(scope: Scope, given: SSAValue, hidden: SSAValue, matrix: SSAValue, part: str) -> SSAValue:
-    """`given` plus the product of a state and a matrix."""
-    product = scope.emit(graph.MatmulOp(hidden, matrix), f"{part}/product")
-    return scope.emit(graph.AddOp(product, given), f"{part}/sum")
-
-
-DIRECTIONS = {"forward": ("",), "reverse": ("",), "bidirectional": ("forward", "reverse")}
-"""For each value of the attribute, what the names of the ops of each direction contain."""
-
-X, W, R, B, LENGTHS, INITIAL_H, INITIAL_C, PEEPHOLES = range(8)
-"""The inputs."""
-
-
-@dataclass(frozen=True)
-class _Track:
-    """What one direction yields: H at every step, in order of time, and the final state."""
-
-    hidden: Sequence[SSAValue]
-    final: Sequence[SSAValue]
-
-
-class _Layer:
+class Layer:
     """One node, of which every direction is unrolled."""
 
     def __init__(self, node: Node, cell: type[Cell]):
-        self.node = node
-        self.cell = cell
-        self.scope = Scope.of(node)
-        self.x = node.value(X)
-        require(len(node.shape(X)) == 3, f"X has {len(node.shape(X))} dimensions, not 3")
+        self.node, self.code = node, node.code
+        self.x = node.code.input(X)
+        require(len(self.x.shape) == 3, f"X has {len(self.x.shape)} dimensions, not 3")
         self.batch_first = node.flag("layout", False)
-        steps, self.batch, features = node.shape(X)
+        steps, self.batch, self.features = self.x.shape
         if self.batch_first:
             steps, self.batch = self.batch, steps
-        if isinstance(steps, Dim):
-            raise UnknownSize(steps, "is the length of a sequence and must be known: every step becomes ops of its own")
-        if steps == 0:
-            raise Unsupported("a sequence without a step")
-        self.steps, self.features = steps, features
+        check_steps(steps)
+        self.steps = steps
         direction = node.string("direction", "forward")
         require(direction in DIRECTIONS, f'the direction "{direction}" is none of {", ".join(DIRECTIONS)}')
-        self.words = DIRECTIONS[direction]
-        self.backwards = [direction == "reverse"] if len(self.words) == 1 else [False, True]
-        self._read_weights()
-        self.lengths = self._lengths()
-
-    def _read_weights(self) -> None:
-        node, scope, count, gates = self.node, self.scope, len(self.words), self.cell.gates
+        words = DIRECTIONS[direction]
         require(len(node.shape(R)) == 3, f"R has {len(node.shape(R))} dimensions, not 3")
-        hidden = self.hidden = node.int("hidden_size", node.shape(R)[2])
-        self.weight = Weight.of(scope, W, (count, gates * hidden, self.features), "W")
-        self.recurrence = Weight.of(scope, R, (count, gates * hidden, hidden), "R")
-        self.bias = Weight.optional(scope, B, (count, 2 * gates * hidden), "B")
-        state = (self.batch, count, hidden) if self.batch_first else (count, self.batch, hidden)
-        found = [Weight.optional(scope, INITIAL_H, state, "initial_h")]
-        self.peephole: Weight | None = None
-        if self.cell is LstmCell:
-            found.append(Weight.optional(scope, INITIAL_C, state, "initial_c"))
-            self.peephole = Weight.optional(scope, PEEPHOLES, (count, 3 * hidden), "P")
-        self.initial = [None if each is None or each.is_zero else each for each in found]
+        self.hidden = node.int("hidden_size", node.shape(R)[2])
+        self._check_shapes(cell, len(words))
+        self.lengths = self._lengths()
+        functions = activations_of(node, cell.activations, len(words))
+        self.backwards = [direction == "reverse"] if len(words) == 1 else [False, True]
+        self.cells = [cell(node, self.hidden, index, word, functions[index]) for index, word in enumerate(words)]
 
-    def _lengths(self) -> Held | None:
+    def _check_shapes(self, cell: type[Cell], count: int) -> None:
+        node, gates, hidden = self.node, cell.gates, self.hidden
+        state = (self.batch, count, hidden) if self.batch_first else (count, self.batch, hidden)
+        shapes: dict[int, tuple[str, tuple[int, ...]]] = {
+            W: ("W", (count, gates * hidden, self.features)),
+            R: ("R", (count, gates * hidden, hidden)),
+            B: ("B", (count, 2 * gates * hidden)),
+            INITIAL_H: ("initial_h", state),
+            INITIAL_C: ("initial_c", state),
+            PEEPHOLES: ("P", (count, 3 * hidden)),
+        }
+        for number, (what, shape) in shapes.items():
+            if number in (W, R) or node.has(number):
+                check_shape(node.shape(number), shape, what)
+
+    def _lengths(self) -> Term | Array | None:
         """The number of steps of each sequence of the batch, None if all have all; values as a column."""
         if not self.node.has(LENGTHS):
             return None
         check_shape(self.node.shape(LENGTHS), (self.batch,), "sequence_lens")
         lengths = self.node.held(LENGTHS)
         if isinstance(lengths, SSAValue):
-            return self.scope.reshaped(lengths, [self.batch, 1], "lengths")
+            with self.code.at("lengths"):
+                return self.code.term(lengths).reshape([self.batch, 1])
         within = bool(np.all((lengths >= 0) & (lengths <= self.steps)))
         require(within, f"the lengths {lengths.tolist()} are not all within {self.steps} steps")
         if not lengths.all():
@@ -545,135 +384,177 @@ class _Layer:
 
     def build(self) -> list[Held | None]:
         """Y, Y_h and Y_c, as far as they are used."""
-        functions = activations_of(self.node, self.cell.activations, len(self.words))
-        tracks: list[_Track] = []
-        for index, word in enumerate(self.words):
-            cell = self.cell(
-                self.node,
-                self.hidden,
-                functions[index],
-                self.recurrence.direction(index, word),
-                None if self.bias is None else self.bias.direction(index, word),
-                None if self.peephole is None else self.peephole.direction(index, word),
-            )
-            tracks.append(self._unrolled(index, cell))
+        tracks = [self._unrolled(cell, backwards) for cell, backwards in zip(self.cells, self.backwards, strict=True)]
         used = [*self.node.used_outputs, False, False, False]
-        outputs: list[Held | None] = [self._sequence(tracks) if used[0] else None]
-        for state in range(self.cell.states):
-            outputs.append(self._final(tracks, state) if used[state + 1] else None)
+        outputs: list[Held | None] = [self._sequence([hidden for hidden, _ in tracks]) if used[0] else None]
+        for state in range(self.cells[0].states):
+            finals = [final[state] for _, final in tracks]
+            outputs.append(self._final(finals, self.node.proto.output[1 + state]) if used[state + 1] else None)
         while outputs and outputs[-1] is None:
             outputs.pop()
         return outputs
 
-    def _unrolled(self, index: int, cell: Cell) -> _Track:
-        scope = self.scope.within(self.words[index])
-        given = self._projected(scope, cell, self.weight.direction(index, self.words[index]))
-        state: State = [self._initial(scope, each, index) for each in self.initial]
-        hidden: dict[int, SSAValue] = {}
-        order = range(self.steps)
-        for time in reversed(order) if self.backwards[index] else order:
-            here = scope.within(f"step{time}")
-            state, hidden[time] = self._step(here, cell, given, time, state)
+    def _unrolled(self, cell: Cell, backwards: bool) -> tuple[list[Term], list[Term]]:
+        """What a direction yields: H at every step, in order of time, and the final state."""
+        with self.code.at(cell.word):
+            given = self._projected(cell)
+            state: State = [self._initial(cell, INITIAL_H + number) for number in range(cell.states)]
+            hidden: dict[int, Term] = {}
+            order = range(self.steps)
+            for time in reversed(order) if backwards else order:
+                with self.code.at(f"step{time}"):
+                    state, hidden[time] = self._step(cell, given, time, state)
         # There is a step, after which no part of the state is missing.
-        return _Track([hidden[time] for time in order], [each for each in state if each is not None])
+        return [hidden[time] for time in order], [each for each in state if each is not None]
 
-    def _projected(self, scope: Scope, cell: Cell, weight: Weight) -> SSAValue:
+    def _projected(self, cell: Cell) -> Term:
         """The inputs of all steps times their weights, plus the biases, in the order of dimensions of X."""
-        rows = self.steps * self.batch
-        flat = scope.reshaped(self.x, [rows, self.features], "projection/rows")
-        product = scope.emit(graph.MatmulOp(flat, weight.transposed().value()), "projection/product")
-        if (bias := cell.input_bias()) is not None:
-            product = scope.emit(graph.AddOp(product, bias.value()), "projection")
-        leading = (self.batch, self.steps) if self.batch_first else (self.steps, self.batch)
-        return scope.reshaped(product, [*leading, cell.gates * self.hidden], "projection/steps")
+        with self.code.at("projection"):
+            rows = self.x.reshape([self.steps * self.batch, self.features])
+            product = rows @ cell.transposed(W)
+            product = product + cell.input_bias() if cell.has_bias else product
+            leading = (self.batch, self.steps) if self.batch_first else (self.steps, self.batch)
+            return product.reshape([*leading, cell.gates * self.hidden])
 
-    def _step(self, scope: Scope, cell: Cell, given: SSAValue, time: int, before: State) -> tuple[State, SSAValue]:
+    def _step(self, cell: Cell, given: Term, time: int, before: State) -> tuple[State, Term]:
         """The state after a step, and its line of Y: past the end of a sequence the state stays, and Y is 0."""
-        active = self._active(scope, time)
+        active = self._active(time)
         if isinstance(active, np.ndarray) and not active.any():
-            return before, self._zeros()
-        axis = 1 if self.batch_first else 0
-        own = scope.sliced(given, axis, time, 1, "given/slice")
-        own = scope.reshaped(own, [self.batch, cell.gates * self.hidden], "given")
-        after = cell.step(scope, own, before)
+            # Only lengths, which a known batch has, lead here.
+            zeros = np.zeros((self.batch, self.hidden))
+            return before, self.code.constant(zeros, "zeros", self.x.element_type)
+        after = cell.step(_index(given, 1 if self.batch_first else 0, time), before)
         if active is None or (isinstance(active, np.ndarray) and active.all()):
             return after, after[0]
-        mask = active if isinstance(active, SSAValue) else self.node.constant(active, "mask")
-        kept: list[SSAValue] = []
-        for new, old in zip(after, before, strict=True):
-            other = scope.number(0.0, new) if old is None else old
-            kept.append(scope.emit(graph.WhereOp(mask, new, other), "kept"))
-        shown = scope.emit(graph.WhereOp(mask, after[0], scope.number(0.0, after[0])), "shown")
-        return kept, shown
+        mask = active if isinstance(active, Term) else self.code.constant(active, "mask")
+        kept = [mask.where(new, 0.0 if old is None else old) for new, old in zip(after, before, strict=True)]
+        return kept, mask.where(after[0], 0.0)
 
-    def _active(self, scope: Scope, time: int) -> Held | None:
+    def _active(self, time: int) -> Term | Array | None:
         """Which sequences of the batch, a column, have the step `time`; None if all."""
-        lengths = self.lengths
-        if isinstance(lengths, SSAValue):
-            now = self.node.constant(np.array(time, numpy_dtype(tensor_of(lengths).element_type)), "time")
-            return scope.emit(graph.GreaterOp(lengths, now), "mask")
-        return None if lengths is None else lengths[:, np.newaxis] > time
+        if isinstance(self.lengths, Term):
+            return self.lengths > time
+        return None if self.lengths is None else self.lengths[:, np.newaxis] > time
 
-    def _initial(self, scope: Scope, weight: Weight | None, index: int) -> SSAValue | None:
-        """The state of one direction before its first step: batch x hidden."""
-        if weight is None:
+    def _initial(self, cell: Cell, number: int) -> Term | None:
+        """The state of one direction before its first step, batch x hidden; None for zeros."""
+        if not self.node.has(number) or _is_zero(held := self.node.held(number)):
             return None
-        if not isinstance(weight.held, SSAValue):
-            own = weight.held[:, index] if self.batch_first else weight.held[index]
-            return self.node.builder.constant(np.ascontiguousarray(own), f"{weight.name}/slice")
-        axis = 1 if self.batch_first else 0
-        one = scope.sliced(weight.held, axis, index, 1, "initial/slice")
-        return scope.reshaped(one, [self.batch, self.hidden], "initial")
-
-    def _zeros(self) -> SSAValue:
-        """A line of zeros; only lengths, which a known batch has, lead here."""
-        dtype = numpy_dtype(tensor_of(self.x).element_type)
-        return self.node.constant(np.zeros((self.batch, self.hidden), dtype), "zeros")
+        with self.code.at("initial"):
+            whole = self.code.term(held) if isinstance(held, SSAValue) else held
+            own = _index(whole, 1 if self.batch_first else 0, cell.index)
+            return cell.value(own, number, "slice")
 
     # The outputs.
 
-    def _sequence(self, tracks: Sequence[_Track]) -> SSAValue:
+    def _sequence(self, tracks: Sequence[Sequence[Term]]) -> SSAValue:
         """Y: steps x directions x batch x hidden, or batch x steps x directions x hidden."""
-        lines: list[SSAValue] = []
         time, direction = (1, 2) if self.batch_first else (0, 1)
         shape = [self.batch, self.hidden]
         shape.insert(time, 1)
-        for word, track in zip(self.words, tracks, strict=True):
-            scope = self.scope.within(word)
-            each = [scope.reshaped(value, shape, f"step{at}/line") for at, value in enumerate(track.hidden)]
-            lines.append(each[0] if len(each) == 1 else scope.emit(graph.ConcatOp(each, axis=time), "lines"))
+        with self.code.at("lines"):
+            lines = [self.code.concat([line.reshape(shape) for line in track], time) for track in tracks]
         shape[time] = self.steps
         shape.insert(direction, 1)
         return self._stacked(lines, shape, direction, self.node.name)
 
-    def _final(self, tracks: Sequence[_Track], state: int) -> SSAValue:
+    def _final(self, finals: Sequence[Term], name: str) -> SSAValue:
         """Y_h or Y_c: directions x batch x hidden, or batch x directions x hidden."""
         direction = 1 if self.batch_first else 0
         shape = [self.batch, self.hidden]
         shape.insert(direction, 1)
-        name = self.node.proto.output[1 + state]
-        return self._stacked([track.final[state] for track in tracks], shape, direction, name)
+        return self._stacked(finals, shape, direction, name)
 
-    def _stacked(self, values: Sequence[SSAValue], shape: Sequence[int], axis: int, name: str) -> SSAValue:
+    def _stacked(self, values: Sequence[Term], shape: Sequence[int], axis: int, name: str) -> SSAValue:
         """The values of all directions, in `shape`, along `axis`: an op called `name`."""
-        builder = self.node.builder
-
-        def emit(op: GraphOp, part: str) -> SSAValue:
-            return builder.emit(op, f"{name}{part}")
-
+        emit = self.node.builder.emit
         if len(values) == 1:
-            return emit(graph.ReshapeOp(values[0], shape), "")
+            return emit(graph.ReshapeOp(values[0].value, shape), name)
         parts = [
-            emit(graph.ReshapeOp(value, shape), f"/{word}") for value, word in zip(values, self.words, strict=True)
+            emit(graph.ReshapeOp(value.value, shape), f"{name}/{cell.word}")
+            for value, cell in zip(values, self.cells, strict=True)
         ]
-        return emit(graph.ConcatOp(parts, axis=axis), "")
+        return emit(graph.ConcatOp(parts, axis=axis), name)
+
+
+def _is_zero(held: Held) -> bool:
+    """Whether a state is known to be all zeros: so exporters write one that none is given for."""
+    if not isinstance(held, SSAValue):
+        return not np.any(held)
+    number = held.owner.x.owner if isinstance(held.owner, graph.ExpandOp) else None
+    return isinstance(number, graph.ConstantOp) and number.weight is None and not any(number.dense.get_values())
 
 
 def recurrent(cell: type[Cell]) -> Importer:
     """The importer of the operator with the equations of `cell`."""
-    return lambda node: _Layer(node, cell).build()
+    return lambda node: Layer(node, cell).build()
 
 
 imports("GRU")(recurrent(GruCell))
 imports("LSTM")(recurrent(LstmCell))
 imports("RNN")(recurrent(RnnCell))
+
+
+RULES = ("linear", "gated", "delta", "gated_delta")
+
+
+@imports("LinearAttention")
+def linear_attention(node: Node) -> list[SSAValue]:
+    """
+    Attention whose state is a matrix and not a history: the state S, one of `key size` by `value size` for each head,
+    decays, forgets what the key k retrieves (`delta`), takes up k v', and is read by the query; all in f32.
+
+    Yang et al., "Gated Delta Networks: Improving Mamba2 with Delta Rule", ICLR 2025.
+    """
+    code = node.code
+    rule = node.string("update_rule", "gated_delta")
+    require(rule in RULES, f'update_rule is one of {", ".join(RULES)}, not "{rule}"')
+    heads, kv_heads = node.int("q_num_heads", 0), node.int("kv_num_heads", 0)
+    require(
+        heads > 0 and kv_heads > 0 and heads % kv_heads == 0,
+        f"q_num_heads {heads} is no positive multiple of kv_num_heads {kv_heads}",
+    )
+    is_gated, is_delta = rule.startswith("gated"), rule.endswith("delta")
+    for number, what, is_needed in ((4, "decay", is_gated), (5, "beta", is_delta)):
+        require(node.has(number) == is_needed, f"update_rule {rule} {'needs' if is_needed else 'takes no'} {what}")
+    batches, steps, width = node.shape(0)
+    check_steps(steps)
+    key_size, value_size = width // heads, node.shape(2)[2] // kv_heads
+    require(
+        tuple(node.shape(1)) == (batches, steps, kv_heads * key_size) and width == heads * key_size,
+        f"keys of shape {list(node.shape(1))} for queries of {list(node.shape(0))}",
+    )
+    element = node.type(0).element_type
+    scale = node.float("scale", 0.0) or 1 / math.sqrt(key_size)
+    queries, keys, values = (_of_heads(node, index, count) for index, count in enumerate((heads, kv_heads, kv_heads)))
+    decays = _of_heads(node, 4, kv_heads).apply("exp") if is_gated else None
+    # One number for each head, or for all of them.
+    betas = _of_heads(node, 5, node.shape(5)[2]) if is_delta else None
+    state_shape = [batches, kv_heads, key_size, value_size]
+    if node.has(3):
+        require(list(node.shape(3)) == state_shape, f"a state of shape {list(node.shape(3))}, not {state_shape}")
+        state = code.input(3, f32)
+    else:
+        state = code.number(0.0, f32).expand(state_shape)
+    results: list[Term] = []
+    for step in range(steps):
+        query, key, value = (each.cut(2, step, 1) for each in (queries, keys, values))
+        if decays is not None:
+            # Over the rows of the state: one number, or one for each row.
+            state = state * decays.cut(2, step, 1).transpose([0, 1, 3, 2])
+        if betas is not None:
+            value = betas.cut(2, step, 1) * (value - key @ state)
+        state = state + key.transpose([0, 1, 3, 2]) * value
+        # The queries of a group share the state of their head.
+        grouped = query.reshape([batches, kv_heads, heads // kv_heads, key_size])
+        results.append((grouped @ state).reshape([batches, 1, heads * value_size]))
+    output = code.concat(results, 1) * scale
+    return [output.cast(element).value, state.cast(node.type(3).element_type if node.has(3) else element).value]
+
+
+def _of_heads(node: Node, index: int, heads: int) -> Term:
+    """(batches, steps, heads * size) as (batches, heads, steps, size), in f32."""
+    x = node.code.input(index, f32)
+    batches, steps, width = x.shape
+    require(width % heads == 0, f"{width} numbers for {heads} heads")
+    return x.reshape([batches, steps, heads, width // heads]).transpose([0, 2, 1, 3])

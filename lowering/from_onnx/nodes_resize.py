@@ -18,13 +18,13 @@ from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import is_float, normalized_axis, require
 from penstock.dialects.graph.sizes import is_known
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Node, Unsupported, imports
-from penstock.lowering.from_onnx.nodes_shape import runs_of, sliced
+from penstock.lowering.from_onnx.node import Node, Unsupported, along, imports
+from penstock.lowering.from_onnx.nodes_shape import joined_runs, repeated, runs_of
+from penstock.passes.graph.terms import Term
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -58,7 +58,7 @@ class Dimension:
 
 
 def positions(dim: Dimension, coordinates: str) -> Floats:
-    """For each index of the result the place in the input, in elements."""
+    """For each index of the result the position in the input, in elements."""
     y = np.arange(dim.result, dtype=np.float64)
     width, last = dim.scale * dim.size, dim.size - 1
     if math.isclose(width, dim.result, rel_tol=1e-6):
@@ -138,9 +138,9 @@ def outside(dim: Dimension) -> NDArray[np.bool_]:
     return (where < 0) | (where > dim.size - 1)
 
 
-MOST_RUNS = 8
+MAX_RUNS = 8
 """Up to so many runs of indices are slices that are joined, more are a gather."""
-MOST_TAPS = 4
+MAX_TAPS = 4
 """Up to so many taps are added up one after the other, more are a product with a matrix."""
 
 
@@ -218,9 +218,9 @@ def _dimensions(node: Node, extents: Sequence[int]) -> list[Dimension]:
 
 
 def _resized(node: Node, axes: Sequence[int], dims: Sequence[Dimension], sampling: Sampling) -> SSAValue:
-    x = node.value(0)
+    x = node.code.input(0)
     is_crop = sampling.coordinates == "tf_crop_and_resize"
-    if sampling.mode != "nearest" and not is_float(tensor_of(x).element_type):
+    if sampling.mode != "nearest" and not is_float(x.element_type):
         raise Unsupported(f"mode {sampling.mode} of integers")
     for axis, dim in zip(axes, dims, strict=True):
         if dim.scale == 1 and not is_crop:
@@ -230,81 +230,62 @@ def _resized(node: Node, axes: Sequence[int], dims: Sequence[Dimension], samplin
         else:
             x = _interpolated(node, x, axis, dim, sampling)
     if is_crop:
-        other = node.scalar(node.float("extrapolation_value", 0.0), x)
         for axis, dim in zip(axes, dims, strict=True):
             if (missing := outside(dim)).any():
-                mask = missing.reshape(_along(x, axis, dim.result))
-                x = node.emit(graph.WhereOp(node.constant(mask, "outside"), other, x))
-    return x
+                mask = node.code.constant(along(missing, axis, len(x.shape)), "outside")
+                x = mask.where(node.float("extrapolation_value", 0.0), x)
+    return x.value
 
 
-def _along(x: SSAValue, axis: int, size: int) -> list[int]:
-    """The shape in which numbers along one axis broadcast to `x`."""
-    return [size if each == axis else 1 for each in range(len(tensor_of(x).get_shape()))]
+def _nearest(node: Node, x: Term, axis: int, dim: Dimension, sampling: Sampling) -> Term:
+    times = int(dim.scale)
+    if not is_known(dim.size) and sampling.coordinates in ("asymmetric", "half_pixel") and dim.scale == times:
+        # By a whole scale, every element of these coordinates is repeated equally often, whatever the size.
+        sample = nearest_indices(Dimension(3, 3 * times, dim.scale), sampling)
+        if sample.tolist() == [index for index in range(3) for _ in range(times)]:
+            return repeated(x, axis, times)
+    return _selected(node, x, axis, nearest_indices(dim, sampling).tolist())
 
 
-def _nearest(node: Node, x: SSAValue, axis: int, dim: Dimension, sampling: Sampling) -> SSAValue:
-    if is_known(dim.size) or sampling.coordinates not in ("asymmetric", "half_pixel") or dim.scale != int(dim.scale):
-        return _selected(node, x, axis, nearest_indices(dim, sampling).tolist())
-    # By a whole scale, every element of these coordinates is repeated alike, whatever the size.
-    sample = Dimension(3, 3 * int(dim.scale), dim.scale)
-    indices: list[int] = nearest_indices(sample, sampling).tolist()
-    if indices != [index for index in range(3) for _ in range(int(dim.scale))]:
-        return _selected(node, x, axis, nearest_indices(dim, sampling).tolist())
-    return _repeated(node, x, axis, int(dim.scale))
-
-
-def _repeated(node: Node, x: SSAValue, axis: int, times: int) -> SSAValue:
-    """Each element along an axis several times in a row."""
-    shape = list(tensor_of(x).get_shape())
-    apart = node.emit(graph.ReshapeOp(x, [*shape[: axis + 1], 1, *shape[axis + 1 :]]))
-    wide = node.emit(graph.ExpandOp(apart, [*shape[: axis + 1], times, *shape[axis + 1 :]]))
-    return node.emit(graph.ReshapeOp(wide, [*shape[:axis], shape[axis] * times, *shape[axis + 1 :]]))
-
-
-def _selected(node: Node, x: SSAValue, axis: int, indices: list[int]) -> SSAValue:
+def _selected(node: Node, x: Term, axis: int, indices: list[int]) -> Term:
     """The elements at `indices` along an axis."""
-    size = tensor_of(x).get_shape()[axis]
+    size = x.shape[axis]
     times = len(indices) // size if size else 0
     if times > 1 and indices == [index for index in range(size) for _ in range(times)]:
-        return _repeated(node, x, axis, times)
+        return repeated(x, axis, times)
     runs = runs_of(indices)
-    if 0 < len(runs) <= MOST_RUNS:
-        parts = [sliced(node, x, axis, *run) for run in runs]
-        return parts[0] if len(parts) == 1 else node.emit(graph.ConcatOp(parts, axis=axis))
-    return node.emit(graph.GatherOp(x, node.constant(np.array(indices, np.int64), "indices"), axis=axis))
+    if 0 < len(runs) <= MAX_RUNS:
+        return joined_runs(x, axis, runs)
+    chosen = node.code.constant(np.array(indices, np.int64), "indices")
+    return node.code.emit(graph.GatherOp(x.value, chosen.value, axis=axis))
 
 
-def _interpolated(node: Node, x: SSAValue, axis: int, dim: Dimension, sampling: Sampling) -> SSAValue:
+def _interpolated(node: Node, x: Term, axis: int, dim: Dimension, sampling: Sampling) -> Term:
     indices, weights = taps(dim, sampling)
-    dtype = numpy_dtype(tensor_of(x).element_type)
-    if indices.shape[1] > MOST_TAPS:
-        return _product(node, x, axis, indices, weights.astype(dtype))
-    total: SSAValue | None = None
+    if indices.shape[1] > MAX_TAPS:
+        return _product(node, x, axis, indices, weights)
+    total: Term | None = None
     for tap in range(indices.shape[1]):
         column = weights[:, tap]
         if not column.any():
             continue
         part = _selected(node, x, axis, indices[:, tap].tolist())
         if not (column == 1).all():
-            scale = np.ascontiguousarray(column.astype(dtype)).reshape(_along(x, axis, len(column)))
-            part = node.emit(graph.MulOp(part, node.constant(scale, "weights")))
-        total = part if total is None else node.emit(graph.AddOp(total, part))
+            part = part * node.code.constant(along(column, axis, len(x.shape)), "weights", x.element_type)
+        total = part if total is None else total + part
     assert total is not None, "weights sum up to 1"
     return total
 
 
-def _product(node: Node, x: SSAValue, axis: int, indices: Array, weights: Array) -> SSAValue:
+def _product(node: Node, x: Term, axis: int, indices: Array, weights: Array) -> Term:
     """The axis brought to the end and multiplied by the matrix of all weights."""
-    shape = tensor_of(x).get_shape()
-    matrix = np.zeros((shape[axis], len(indices)), weights.dtype)
+    weights = weights.astype(numpy_dtype(x.element_type))
+    matrix = np.zeros((x.shape[axis], len(indices)), weights.dtype)
     np.add.at(matrix, (indices, np.arange(len(indices))[:, np.newaxis]), weights)
-    perm = [*(dim for dim in range(len(shape)) if dim != axis), axis]
-    if axis != len(shape) - 1:
-        x = node.emit(graph.TransposeOp(x, perm=perm))
-    y = node.emit(graph.MatmulOp(x, node.constant(matrix, "weights")))
-    back = [perm.index(dim) for dim in range(len(shape))]
-    return node.emit(graph.TransposeOp(y, perm=back)) if axis != len(shape) - 1 else y
+    rank = len(x.shape)
+    perm = [*(dim for dim in range(rank) if dim != axis), axis]
+    y = x.transpose(perm) @ node.code.constant(matrix, "weights")
+    return y.transpose([perm.index(dim) for dim in range(rank)])
 
 
 def _interpolates(node: Node) -> bool:

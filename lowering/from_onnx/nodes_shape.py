@@ -10,26 +10,18 @@ from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import normalized_axis, require
 from penstock.dialects.graph.sizes import decided_equal, is_known, may_equal, may_reach
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.node import Held, Node, Unsupported, array_dtype, imports
 from penstock.lowering.from_onnx.size_arithmetic import sizes_array
+from penstock.passes.graph.terms import Term
 
 LONGEST = 2**31 - 1
 """Exporters write "to the end" as the largest number of 32 or 64 bits."""
 
 GATHER_LIMIT = 64
 """Gather by constant indices becomes at most this many slices."""
-
-
-def reshaped(node: Node, shape: Sequence[int]) -> SSAValue:
-    """The first input in another shape; itself if it has it already."""
-    x = node.value(0)
-    if tensor_of(x).get_shape() == tuple(shape):
-        return x
-    return node.emit(graph.ReshapeOp(x, shape))
 
 
 @imports("Reshape")
@@ -41,43 +33,34 @@ def reshape(node: Node) -> SSAValue:
             fits = size != 0 or axis < len(given)
             require(fits, f"the shape {target} has a 0 without a counterpart in {list(given)}")
         target = [given[axis] if size == 0 else size for axis, size in enumerate(target)]
-    inferred = graph.ReshapeOp.infer(node.type(0), target)
-    return reshaped(node, inferred.get_shape())
+    return node.emit(graph.ReshapeOp(node.value(0), target))
 
 
 @imports("Flatten")
 def flatten(node: Node) -> SSAValue:
     shape, axis = node.shape(0), node.int("axis", 1)
     axis = axis + len(shape) if axis < 0 else axis
-    return reshaped(node, [math.prod(shape[:axis]), math.prod(shape[axis:])])
-
-
-def _axes(node: Node, rank: int) -> list[int] | None:
-    """The axes of Squeeze and Unsqueeze: an attribute before operator set 13, then an input."""
-    if node.opset < 13:
-        axes = node.ints("axes")
-    else:
-        axes = node.ints_of(1, "axes") if node.has(1) else None
-    return None if axes is None else [normalized_axis(axis, rank) for axis in axes]
+    return node.emit(graph.ReshapeOp(node.value(0), [math.prod(shape[:axis]), math.prod(shape[axis:])]))
 
 
 @imports("Squeeze")
 def squeeze(node: Node) -> SSAValue:
-    shape = node.shape(0)
-    axes = _axes(node, len(shape))
-    dropped = [axis for axis, size in enumerate(shape) if decided_equal(size, 1)] if axes is None else axes
+    shape, axes = node.shape(0), node.listed("axes", 1, 13)
+    if axes is None:
+        axes = [axis for axis, size in enumerate(shape) if decided_equal(size, 1)]
+    dropped = [normalized_axis(axis, len(shape)) for axis in axes]
     for axis in dropped:
         require(may_equal(shape[axis], 1), f"axis {axis} of {list(shape)} has no size of 1")
-    return reshaped(node, [size for axis, size in enumerate(shape) if axis not in dropped])
+    kept = [size for axis, size in enumerate(shape) if axis not in dropped]
+    return node.emit(graph.ReshapeOp(node.value(0), kept))
 
 
 @imports("Unsqueeze")
 def unsqueeze(node: Node) -> SSAValue:
-    count = len(node.ints("axes") or []) if node.opset < 13 else len(node.ints_of(1, "axes"))
-    rank = len(node.shape(0)) + count
-    axes = _axes(node, rank) or []
-    sizes = iter(node.shape(0))
-    return reshaped(node, [1 if axis in axes else next(sizes) for axis in range(rank)])
+    given = node.listed("axes", 1, 13) or []
+    rank = len(node.shape(0)) + len(given)
+    axes, sizes = [normalized_axis(axis, rank) for axis in given], iter(node.shape(0))
+    return node.emit(graph.ReshapeOp(node.value(0), [1 if axis in axes else next(sizes) for axis in range(rank)]))
 
 
 @imports("Transpose")
@@ -90,10 +73,7 @@ def transpose(node: Node) -> SSAValue:
 
 @imports("Concat")
 def concat(node: Node) -> SSAValue:
-    values = node.values()
-    if len(values) == 1:
-        return values[0]
-    return node.emit(graph.ConcatOp(values, axis=node.int("axis", 1)))
+    return node.emit(graph.ConcatOp(node.values(), axis=node.int("axis", 1)))
 
 
 @imports("Expand")
@@ -108,44 +88,29 @@ def tile(node: Node) -> SSAValue:
     require(len(repeats) == len(shape), f"{len(repeats)} repeats for {len(shape)} dimensions")
     split = [size for each in shape for size in (1, each)]
     wide = [size for times, each in zip(repeats, shape, strict=True) for size in (times, each)]
-    apart = node.emit(graph.ReshapeOp(node.value(0), split))
-    repeated = node.emit(graph.ExpandOp(apart, wide))
-    return node.emit(graph.ReshapeOp(repeated, [a * b for a, b in zip(shape, repeats, strict=True)]))
+    result = [a * b for a, b in zip(shape, repeats, strict=True)]
+    return node.code.input(0).reshape(split).expand(wide).reshape(result).value
 
 
-def sliced(
-    node: Node,
-    x: SSAValue,
-    axis: int,
-    start: int,
-    size: int,
-    step: int = 1,
-) -> SSAValue:
-    """Part of `x` along one axis; `x` itself if that is all of it."""
-    shape = tensor_of(x).get_shape()
-    if (start, size, step) == (0, shape[axis], 1):
-        return x
-    starts, sizes, steps = [0] * len(shape), list(shape), [1] * len(shape)
-    starts[axis], sizes[axis], steps[axis] = start, size, step
-    return node.emit(graph.SliceOp(x, starts=starts, sizes=sizes, steps=steps))
+def repeated(x: Term, axis: int, times: int) -> Term:
+    """Each element along an axis several times in a row."""
+    before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    wide = x.reshape([*before, size, 1, *after]).expand([*before, size, times, *after])
+    return wide.reshape([*before, size * times, *after])
 
 
 @imports("Split")
 def split(node: Node) -> list[Held]:
-    """Sizes are an attribute before operator set 13, then an input; without them, parts are equal."""
-    x, shape = node.value(0), node.shape(0)
+    """Without sizes, parts are equal."""
+    x, shape = node.code.input(0), node.shape(0)
     axis = normalized_axis(node.int("axis", 0), len(shape))
-    if node.opset < 13:
-        sizes = node.ints("split")
-    else:
-        sizes = node.ints_of(1, "sizes") if node.has(1) else None
-    if sizes is None:
+    if (sizes := node.listed("split", 1, 13)) is None:
         count = node.int("num_outputs", len(node.proto.output))
         each = -(-shape[axis] // count)
         sizes = [min(each, max(shape[axis] - index * each, 0)) for index in range(count)]
     require(decided_equal(sum(sizes), shape[axis]), f"the sizes {sizes} do not sum up to {shape[axis]}")
     starts = np.cumsum([0, *sizes])
-    return [sliced(node, x, axis, int(start), size) for start, size in zip(starts, sizes, strict=False)]
+    return [x.cut(axis, int(start), size).value for start, size in zip(starts, sizes, strict=False)]
 
 
 @imports("Slice")
@@ -187,7 +152,7 @@ def _open_end(end: int, step: int) -> int | None:
 
 def gather(node: Node) -> SSAValue:
     """By constant indices: a slice for each run of indices with one step."""
-    x, shape = node.value(0), node.shape(0)
+    shape = node.shape(0)
     axis = normalized_axis(node.int("axis", 0), len(shape))
     indices = node.array(1, "indices")
     flat = [int(index) for index in indices.ravel()]
@@ -199,14 +164,14 @@ def gather(node: Node) -> SSAValue:
     runs = runs_of(flat)
     if len(runs) > GATHER_LIMIT:
         raise Unsupported(f"{len(runs)} runs of indices, more than {GATHER_LIMIT}")
-    parts = [sliced(node, x, axis, start, size, step) for start, size, step in runs]
-    if not parts:
-        parts = [sliced(node, x, axis, 0, 0)]
-    joined = parts[0] if len(parts) == 1 else node.emit(graph.ConcatOp(parts, axis=axis))
-    result = (*shape[:axis], *indices.shape, *shape[axis + 1 :])
-    if tensor_of(joined).get_shape() == result:
-        return joined
-    return node.emit(graph.ReshapeOp(joined, result))
+    joined = joined_runs(node.code.input(0), axis, runs or [(0, 0, 1)])
+    return joined.reshape([*shape[:axis], *indices.shape, *shape[axis + 1 :]]).value
+
+
+def joined_runs(x: Term, axis: int, runs: Sequence[tuple[int, int, int]]) -> Term:
+    """The elements along an axis in runs of indices; see `runs_of`."""
+    parts = [x.cut(axis, *run).value for run in runs]
+    return x.emit(graph.ConcatOp(parts, axis=axis))
 
 
 def runs_of(indices: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -227,16 +192,13 @@ def runs_of(indices: Sequence[int]) -> list[tuple[int, int, int]]:
 
 @imports("Pad")
 def pad(node: Node) -> SSAValue:
-    """Pads are an attribute before operator set 11, then an input; negative ones crop."""
-    x, shape = node.value(0), node.shape(0)
+    """Negative pads crop."""
+    x, shape = node.code.input(0), node.shape(0)
     rank = len(shape)
-    mode = node.string("mode", "constant")
-    if node.opset < 11:
-        pads, value = node.ints("pads") or [], node.float("value", 0.0)
-    else:
-        pads = node.ints_of(1, "pads")
+    mode, value, pads = node.string("mode", "constant"), node.float("value", 0.0), node.listed("pads", 1, 11) or []
+    if node.opset >= 11:
         held = node.held(2) if node.has(2) else np.zeros(1)
-        value = held if isinstance(held, SSAValue) else float(held.ravel()[0])
+        value = node.code.term(held) if isinstance(held, SSAValue) else float(held.ravel()[0])
         if node.has(3):
             axes = [normalized_axis(axis, rank) for axis in node.ints_of(3, "axes")]
             pads, given = [0] * (2 * rank), pads
@@ -246,48 +208,38 @@ def pad(node: Node) -> SSAValue:
     require(len(pads) == 2 * rank, f"{len(pads)} pads for {rank} dimensions")
     for axis in range(rank):
         before, after = min(pads[axis], 0), min(pads[axis + rank], 0)
-        x = sliced(node, x, axis, -before, shape[axis] + before + after)
+        x = x.cut(axis, -before, shape[axis] + before + after)
     pads = [max(amount, 0) for amount in pads]
-    if mode == "constant":
-        if isinstance(value, SSAValue):
-            return _surrounded(node, x, pads, value)
-        return node.emit(graph.PadOp(x, pads=pads, value=value)) if any(pads) else x
+    if mode == "constant" and not isinstance(value, Term):
+        return node.emit(graph.PadOp(x.value, pads=pads, value=value))
     for axis in range(rank):
-        x = _extended(node, x, axis, pads[axis], pads[axis + rank], mode)
-    return x
+        before, after = pads[axis], pads[axis + rank]
+        if before == after == 0:
+            continue
+        if isinstance(value, Term) and mode == "constant":
+            x = _surrounded(x, axis, (before, value.reshape([])), (after, value.reshape([])))
+        else:
+            x = _extended(x, axis, before, after, mode)
+    return x.value
 
 
-def _surrounded(node: Node, x: SSAValue, pads: Sequence[int], value: SSAValue) -> SSAValue:
-    """`x` with a value around it that is known only when the program runs."""
-    rank = len(tensor_of(x).get_shape())
-    scalar = node.emit(graph.ReshapeOp(value, [])) if tensor_of(value).get_num_dims() else value
-    for axis in range(rank):
-        shape = tensor_of(x).get_shape()
-        sides = [
-            node.emit(graph.ExpandOp(scalar, [*shape[:axis], width, *shape[axis + 1 :]])) if width else None
-            for width in (pads[axis], pads[axis + rank])
-        ]
-        parts = [part for part in (sides[0], x, sides[1]) if part is not None]
-        x = node.emit(graph.ConcatOp(parts, axis=axis)) if len(parts) > 1 else x
-    return x
+def _surrounded(x: Term, axis: int, *sides: tuple[int, Term]) -> Term:
+    """`x` between values, each with the number of times that it is repeated along an axis."""
+    shape = x.shape
+    before, after = (
+        [value.expand([*shape[:axis], width, *shape[axis + 1 :]]).value] if width else [] for width, value in sides
+    )
+    return x.emit(graph.ConcatOp([*before, x.value, *after], axis=axis))
 
 
-def _extended(node: Node, x: SSAValue, axis: int, before: int, after: int, mode: str) -> SSAValue:
+def _extended(x: Term, axis: int, before: int, after: int, mode: str) -> Term:
     """`x` padded along one axis with elements of its own."""
-    shape = tensor_of(x).get_shape()
-    size = shape[axis]
-    if before == after == 0:
-        return x
+    size = x.shape[axis]
     if size == 0 or max(before, after) > GATHER_LIMIT * size:
         raise Unsupported(f"{before} and {after} elements around {size} in mode {mode}")
     positions = range(-before, size + after)
     if mode == "edge":
-        parts = [x]
-        if before:
-            parts.insert(0, _repeated(node, x, axis, 0, before))
-        if after:
-            parts.append(_repeated(node, x, axis, size - 1, after))
-        return node.emit(graph.ConcatOp(parts, axis=axis))
+        return _surrounded(x, axis, (before, x.cut(axis, 0, 1)), (after, x.cut(axis, size - 1, 1)))
     if mode == "wrap":
         indices = [position % size for position in positions]
     elif mode == "reflect" and size > 1:
@@ -296,16 +248,7 @@ def _extended(node: Node, x: SSAValue, axis: int, before: int, after: int, mode:
         indices = [position if position < size else period - position for position in folded]
     else:
         raise Unsupported(f"mode {mode}")
-    parts = [sliced(node, x, axis, start, length, step) for start, length, step in runs_of(indices)]
-    return parts[0] if len(parts) == 1 else node.emit(graph.ConcatOp(parts, axis=axis))
-
-
-def _repeated(node: Node, x: SSAValue, axis: int, index: int, times: int) -> SSAValue:
-    """One element of an axis, several times."""
-    one = sliced(node, x, axis, index, 1)
-    shape = list(tensor_of(one).get_shape())
-    shape[axis] = times
-    return node.emit(graph.ExpandOp(one, shape))
+    return joined_runs(x, axis, runs_of(indices))
 
 
 @imports("Shape")
@@ -338,37 +281,29 @@ def trilu(node: Node) -> SSAValue:
     """A triangle of each matrix: the rest is 0, chosen by a mask known from the shape."""
     x, shape = node.value(0), node.shape(0)
     require(len(shape) >= 2, f"the input has {len(shape)} dimensions, a matrix has 2")
-    offset = int(node.array(1, "diagonal").ravel()[0]) if node.has(1) else 0
+    offset = node.int_of(1, "diagonal") if node.has(1) else 0
     upper = node.flag("upper", True)
     inside = np.tri(shape[-2], shape[-1], offset - 1 if upper else offset) != 0
     mask = node.constant(np.logical_not(inside) if upper else inside, "mask")
     return node.emit(graph.WhereOp(mask, x, node.scalar(0.0, x)))
 
 
-@imports("DepthToSpace")
-def depth_to_space(node: Node) -> SSAValue:
+@imports("DepthToSpace", "SpaceToDepth")
+def move_blocks(node: Node) -> SSAValue:
+    """Blocks of pixels out of the channels, or into them."""
     require(len(node.shape(0)) == 4, f"the input has {len(node.shape(0))} dimensions, not 4")
     batch, channels, height, width = node.shape(0)
-    block = node.int("blocksize", 1)
-    depth = channels // (block * block)
-    if node.string("mode", "DCR") == "DCR":
-        apart, perm = [batch, block, block, depth, height, width], [0, 3, 4, 1, 5, 2]
+    block, depth_first = node.int("blocksize", 1), node.string("mode", "DCR") == "DCR"
+    if node.proto.op_type == "DepthToSpace":
+        depth = channels // (block * block)
+        channel_dims = [block, block, depth] if depth_first else [depth, block, block]
+        apart, result = [batch, *channel_dims, height, width], [batch, depth, height * block, width * block]
+        perm = [0, 3, 4, 1, 5, 2] if depth_first else [0, 1, 4, 2, 5, 3]
     else:
-        apart, perm = [batch, depth, block, block, height, width], [0, 1, 4, 2, 5, 3]
-    moved = node.emit(graph.TransposeOp(node.emit(graph.ReshapeOp(node.value(0), apart)), perm=perm))
-    return node.emit(graph.ReshapeOp(moved, [batch, depth, height * block, width * block]))
-
-
-@imports("SpaceToDepth")
-def space_to_depth(node: Node) -> SSAValue:
-    require(len(node.shape(0)) == 4, f"the input has {len(node.shape(0))} dimensions, not 4")
-    batch, channels, height, width = node.shape(0)
-    block = node.int("blocksize", 1)
-    rows, columns = height // block, width // block
-    apart = [batch, channels, rows, block, columns, block]
-    perm = [0, 3, 5, 1, 2, 4] if node.string("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
-    moved = node.emit(graph.TransposeOp(node.emit(graph.ReshapeOp(node.value(0), apart)), perm=perm))
-    return node.emit(graph.ReshapeOp(moved, [batch, channels * block * block, rows, columns]))
+        rows, columns = height // block, width // block
+        apart, result = [batch, channels, rows, block, columns, block], [batch, channels * block**2, rows, columns]
+        perm = [0, 3, 5, 1, 2, 4] if depth_first else [0, 1, 3, 5, 2, 4]
+    return node.code.input(0).reshape(apart).transpose(perm).reshape(result).value
 
 
 @imports("ConstantOfShape")

@@ -15,7 +15,7 @@ from penstock.dialects.diagnostics import did_you_mean
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import Tensor
 from penstock.dialects.graph.sizes import Dim, UnknownSize, is_known
-from penstock.lowering.from_onnx.node import DOMAINS, Unsupported
+from penstock.lowering.from_onnx.node import DOMAINS, Unsupported, node_name
 
 
 def schema_of(proto: NodeProto, opset: int) -> OpSchema:
@@ -117,7 +117,10 @@ def body_of(proto: NodeProto, opset: int, types: Sequence[Tensor | None]) -> Bod
         if name not in given and attribute.default_value.type != AttributeProto.UNDEFINED:
             given[name] = attribute.default_value
     version = next((entry.version for entry in function.opset_import if entry.domain in DOMAINS), opset)
-    nodes = [_bound(node, given, proto.name, index) for index, node in enumerate(function.node)]
+    nodes = [_bound(node, given, proto, index) for index, node in enumerate(function.node)]
+    for node in nodes:
+        if any(name in function.output for name in node.output):
+            node.name = node_name(proto)
     return Body(nodes, list(function.input), list(function.output), version)
 
 
@@ -171,12 +174,11 @@ def _type_text(tensor: Tensor | None) -> bytes:
     return (onnx.TypeProto() if tensor is None else type_proto(tensor)).SerializeToString()
 
 
-def _bound(node: NodeProto, given: Mapping[str, AttributeProto], owner: str, index: int) -> NodeProto:
+def _bound(node: NodeProto, given: Mapping[str, AttributeProto], owner: NodeProto, index: int) -> NodeProto:
     """A node of a body with the attributes that refer to those of the function filled in."""
     bound = NodeProto()
     bound.CopyFrom(node)
-    if owner:
-        bound.name = f"{owner}.{index}.{node.op_type}"
+    bound.name = f"{node_name(owner)}.{index}.{node.op_type}"
     del bound.attribute[:]
     for attribute in node.attribute:
         if not attribute.ref_attr_name:

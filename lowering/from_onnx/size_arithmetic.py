@@ -80,11 +80,6 @@ def _any_unknown(node: Node) -> Dim:
     return next(first_unknown(array) for array in arrays if has_unknown(array))
 
 
-def _integers(node: Node, index: int) -> list[int]:
-    """An input that decides about axes or positions: it raises UnknownSize unless it is known."""
-    return [int(each) for each in cast(Array, node.held(index)).ravel()]
-
-
 def _mapped(combine: Callable[..., Any]) -> Callable[[Node], Array]:
     """An operator on each element of its operands, which broadcast."""
 
@@ -132,44 +127,35 @@ def _cast(node: Node) -> Array:
 
 
 def _gather(node: Node) -> Array:
-    indices = np.array(_integers(node, 1), np.int64).reshape(cast(Array, node.held(1)).shape)
-    return np.take(_same(node), indices, node.int("axis", 0))
+    return np.take(_same(node), node.array(1, "indices"), node.int("axis", 0))
 
 
 def _concat(node: Node) -> Array:
     return np.concatenate([_objects(node, index) for index in range(len(node.inputs))], node.int("axis", 0))
 
 
-def _axes(node: Node) -> list[int]:
-    """Axes are an attribute before operator set 13, then an input."""
-    return (node.ints("axes") or []) if node.opset < 13 else _integers(node, 1) if node.has(1) else []
-
-
 def _unsqueeze(node: Node) -> Array:
-    return np.expand_dims(_same(node), tuple(_axes(node)))
+    return np.expand_dims(_same(node), tuple(node.listed("axes", 1, 13) or ()))
 
 
 def _squeeze(node: Node) -> Array:
-    axes = _axes(node)
+    axes = node.listed("axes", 1, 13)
     return np.squeeze(_same(node), tuple(axes) if axes else None)
 
 
 def _reshape(node: Node) -> Array:
-    array, target = _same(node), _integers(node, 1)
+    array, target = _same(node), node.ints_of(1, "shape")
     copied = [array.shape[axis] if size == 0 else size for axis, size in enumerate(target)]
     return array.reshape(tuple(copied))
 
 
 def _slice(node: Node) -> Array:
     array = _same(node)
-    if node.opset < 10:
-        starts, ends, axes, steps = node.ints("starts") or [], node.ints("ends") or [], node.ints("axes"), None
-    else:
-        starts, ends = _integers(node, 1), _integers(node, 2)
-        axes = _integers(node, 3) if node.has(3) else None
-        steps = _integers(node, 4) if node.has(4) else None
+    starts, ends, axes, steps = (
+        node.listed(name, number, 10) for number, name in enumerate(("starts", "ends", "axes", "steps"), 1)
+    )
     cut = [slice(None)] * array.ndim
-    for position, (start, end) in enumerate(zip(starts, ends, strict=True)):
+    for position, (start, end) in enumerate(zip(starts or (), ends or (), strict=True)):
         step = steps[position] if steps else 1
         open_end = step < 0 and end <= -(2**31) + 1
         cut[axes[position] if axes else position] = slice(start, None if open_end else end, step)
@@ -178,7 +164,7 @@ def _slice(node: Node) -> Array:
 
 def _split(node: Node) -> list[Array]:
     array, axis = _same(node), node.int("axis", 0)
-    sizes = node.ints("split") if node.opset < 13 else _integers(node, 1) if node.has(1) else None
+    sizes = node.listed("split", 1, 13)
     if sizes is None:
         return list(np.array_split(array, node.int("num_outputs", len(node.proto.output)), axis))
     return list(np.split(array, np.cumsum(sizes)[:-1], axis))
@@ -189,7 +175,7 @@ def _reduced(combine: Callable[[Any, Any], Any], empty: int, input_since: int) -
 
     def evaluate(node: Node) -> Array:
         array = _objects(node, 0)
-        axes = node.ints("axes") if node.opset < input_since else _integers(node, 1) if node.has(1) else None
+        axes = node.listed("axes", 1, input_since)
         if array.ndim != 1 or (axes and axes not in ([0], [-1])):
             raise UnknownSize(_any_unknown(node))
         total = reduce(combine, array.tolist(), empty)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from xdsl.ir import Attribute, SSAValue
@@ -13,6 +14,7 @@ from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import GraphOp, tensor_of
 from penstock.dialects.graph.formula import Scalar
+from penstock.dialects.graph.sizes import is_known
 from penstock.dialects.weights import Array
 
 _OPS = {op.name.removeprefix("graph."): op for op in graph.OPS}
@@ -25,17 +27,12 @@ class TermBuilder(ABC):
         self._numbers: dict[tuple[float, Attribute], Term] = {}
 
     @abstractmethod
-    def append(self, op: GraphOp) -> None:
-        """Append an op."""
+    def emit(self, op: GraphOp) -> Term:
+        """Append an op, for its result."""
 
     @abstractmethod
     def array(self, array: Array, name: str) -> Term:
         """A constant; `name` is that of the weight, if it does not fit into the text."""
-
-    def emit(self, op: GraphOp) -> Term:
-        """Append an op, for its result."""
-        self.append(op)
-        return self.term(op.result)
 
     def term(self, value: SSAValue) -> Term:
         """A value of the program."""
@@ -80,9 +77,23 @@ class Term(Scalar[SSAValue]):
         """Append an op, for its result."""
         return self.arithmetic.emit(op)
 
-    def as_number(self, like: Term) -> Term:
-        """The numbers, or a truth value as 0 or 1, in the element type of `like`."""
-        return self.emit(graph.CastOp(self.value, like.element_type))
+    def __matmul__(self, other: Self) -> Term:
+        return self.emit(graph.MatmulOp(self.value, other.value))
+
+    def __or__(self, other: Self) -> Self:
+        return self.apply("or", other)
+
+    def equal(self, other: Self | float) -> Self:
+        """Whether each element is that of another value."""
+        return self.apply("equal", other)
+
+    def cast(self, element: Attribute) -> Term:
+        """The elements in another type, truth values as 0 or 1; this very value if it has it."""
+        return self if element == self.element_type else self.emit(graph.CastOp(self.value, element))
+
+    def clip(self, low: float | None, high: float | None) -> Term:
+        """No less than `low` and no more than `high`."""
+        return self.emit(graph.ClipOp(self.value, min=low, max=high))
 
     def reshape(self, shape: Sequence[int]) -> Term:
         """The same elements in another shape; this very value if it has it."""
@@ -114,27 +125,28 @@ class Term(Scalar[SSAValue]):
         """The part that `graph.slice` takes."""
         return self.emit(graph.SliceOp(self.value, starts=starts, sizes=sizes, steps=steps))
 
-    def cut(self, axis: int, start: int, size: int) -> Term:
-        """`size` elements along `axis` from `start` on; this very value if these are all."""
-        if size == self.shape[axis]:
+    def cut(self, axis: int, start: int, size: int, step: int = 1) -> Term:
+        """`size` elements along `axis` from `start` on, `step` apart; this very value if these are all."""
+        if size == self.shape[axis] and step == 1:
             return self
         starts = [start if dim == axis else 0 for dim in range(len(self.shape))]
-        return self.slice(starts, [size if dim == axis else extent for dim, extent in enumerate(self.shape)])
+        sizes = [size if dim == axis else extent for dim, extent in enumerate(self.shape)]
+        return self.slice(starts, sizes, [step if dim == axis else 1 for dim in range(len(self.shape))])
 
     def padded(self, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> Term:
         """With so many elements of `value` around it; what is negative is cut off instead."""
         starts = [max(-each, 0) for each in before]
         sizes = [size - low - max(-high, 0) for size, low, high in zip(self.shape, starts, after, strict=True)]
-        if min(sizes, default=1) <= 0:
+        if any(is_known(size) and size <= 0 for size in sizes):
             final = [size + low + high for size, low, high in zip(self.shape, before, after, strict=True)]
             return self.number(value).expand(final)
         inner = self if sizes == list(self.shape) else self.slice(starts, sizes)
         pads = [max(each, 0) for each in (*before, *after)]
         return self.emit(graph.PadOp(inner.value, pads=pads, value=value)) if any(pads) else inner
 
-    def spread(self, steps: Sequence[int]) -> Term:
-        """With `step - 1` zeros between the elements of each dimension."""
-        apart = [dim for dim, step in enumerate(steps) if step > 1 and self.shape[dim] > 1]
+    def spread(self, steps: Sequence[int], *, tail: bool = False) -> Term:
+        """With `step - 1` zeros between the elements of each dimension, with `tail` after the last one too."""
+        apart = [dim for dim, step in enumerate(steps) if step > 1 and self.shape[dim] != 1]
         if not apart:
             return self
         sizes, pads, joined, final = list[int](), list[int](), list[int](), list[int]()
@@ -144,7 +156,8 @@ class Term(Scalar[SSAValue]):
             pads += [0, factor - 1] if dim in apart else [0]
             joined.append(size * factor)
             final.append((size - 1) * factor + 1)
-        return self.reshape(sizes).padded([0] * len(sizes), pads).reshape(joined).slice([0] * len(final), final)
+        grown = self.reshape(sizes).padded([0] * len(sizes), pads).reshape(joined)
+        return grown if tail else grown.slice([0] * len(final), final)
 
     def reversed(self, axes: Sequence[int]) -> Term:
         """Backwards along some dimensions."""

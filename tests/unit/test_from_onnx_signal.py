@@ -13,7 +13,7 @@ from sampling import examples
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.weights import Array
-from penstock.lowering.from_onnx.nodes_signal import transform
+from penstock.lowering.from_onnx.nodes_matrix import transform
 from penstock.runtime.compiler import import_program
 
 

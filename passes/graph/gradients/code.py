@@ -84,9 +84,10 @@ class AdjointCode(TermBuilder):
         """The adjoint of `value` so far; None if nothing has come back to it."""
         return self._adjoints.get(value)
 
-    def append(self, op: GraphOp) -> None:
+    def emit(self, op: GraphOp) -> Term:
         op.location = self._location
         self._block.add_op(op)
+        return self.term(op.result)
 
     def array(self, array: Array, name: str) -> Term:
         return self.emit(constant_of(array, f"gradient/{name}", self._store, self._location))

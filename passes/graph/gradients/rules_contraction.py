@@ -18,6 +18,7 @@ import numpy as np
 from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import NCHW, channel_axis, tensor_of
+from penstock.dialects.graph.sizes import is_known
 from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.gradients.code import (
     AdjointCode,
@@ -28,10 +29,6 @@ from penstock.passes.graph.gradients.code import (
     refuse_other_layouts,
 )
 from penstock.runtime.interpreter.graph.window import window_sizes
-
-
-def _matmul(a: Term, b: Term) -> Term:
-    return a.apply("matmul", b)
 
 
 def _transposed(matrix: Term) -> Term:
@@ -59,15 +56,15 @@ def matmul(code: AdjointCode, op: graph.MatmulOp) -> None:
         return code.seed.reshape([*batch, rows, columns])
 
     def of_a() -> Term:
-        found = _matmul(seed(), _transposed(code.term(op.b).reshape(b_shape)))
+        found = seed() @ _transposed(code.term(op.b).reshape(b_shape))
         return found.fit(a_shape).reshape(left)
 
     def of_b() -> Term:
         a = code.term(op.a).reshape(a_shape)
         if len(b_shape) == 2 and len(a_shape) > 2:  # one product whose inner dimension holds the batch
-            found = _matmul(_transposed(a.reshape([-1, inner])), seed().reshape([-1, columns]))
+            found = _transposed(a.reshape([-1, inner])) @ seed().reshape([-1, columns])
         else:
-            found = _matmul(_transposed(a), seed())
+            found = _transposed(a) @ seed()
         return found.fit(b_shape).reshape(right)
 
     code.add(op.a, of_a)
@@ -120,10 +117,13 @@ class ConvGeometry:
         ]
 
 
-def adjoint_of_image(seed: Term, filters: Term, geometry: ConvGeometry, layout: str = NCHW) -> Term:
+def adjoint_of_image(
+    seed: Term, filters: Term, geometry: ConvGeometry, layout: str = NCHW, bias: Term | None = None
+) -> Term:
     """
     The adjoint of the image of a convolution: the seed, spread apart by the strides, convolved with the filters,
-    which have been exchanged (see `adjoint_filters`). With a window of one element the convolution comes first.
+    which have been exchanged (see `adjoint_filters`), plus a bias of each channel (layout "NCHW"). With a window of one
+    element the convolution comes first.
 
     See Dumoulin and Visin, "A guide to convolution arithmetic for deep learning", arXiv:1603.07285, chapter 4.
     """
@@ -131,9 +131,13 @@ def adjoint_of_image(seed: Term, filters: Term, geometry: ConvGeometry, layout: 
     first, rest = (2, 0) if layout == NCHW else (1, 1)
     given: dict[str, Any] = {"group": geometry.group, "layout": layout}
     is_point = set(geometry.kernel) == {1}
+
+    def biased(image: Term) -> Term:
+        return image if bias is None else image + bias.reshape([-1, *[1] * rank])
+
     if is_point:
         seed = seed.emit(graph.ConvOp(seed.value, filters.value, **given))
-    apart = seed.spread([*[1] * first, *geometry.strides, *[1] * rest])
+    apart = seed.spread([*[1] * first, *geometry.strides, *[1] * rest], tail=True)
     low = [reach - pad for reach, pad in zip(geometry.reach, geometry.before, strict=True)]
     high = [
         size + reach - extent - before
@@ -142,18 +146,20 @@ def adjoint_of_image(seed: Term, filters: Term, geometry: ConvGeometry, layout: 
         )
     ]
     if is_point:
-        return apart.padded([*[0] * first, *low, *[0] * rest], [*[0] * first, *high, *[0] * rest])
+        return biased(apart.padded([*[0] * first, *low, *[0] * rest], [*[0] * first, *high, *[0] * rest]))
     cut_low, cut_high = ([*[0] * first, *(min(each, 0) for each in side), *[0] * rest] for side in (low, high))
-    if any(sum(extents) <= 0 for extents in zip(apart.shape, cut_low, cut_high, strict=True)):
+    left = [sum(extents) for extents in zip(apart.shape, cut_low, cut_high, strict=True)]
+    if any(is_known(size) and size <= 0 for size in left):
         # Every window is in the padding.
         channels = filters.shape[0] if layout == NCHW else filters.shape[-1]
         sizes = [channels, *geometry.size] if layout == NCHW else [*geometry.size, channels]
-        return seed.number(0.0).expand([seed.shape[0], *sizes])
+        return biased(seed.number(0.0).expand([seed.shape[0], *sizes]))
     image = apart.padded(cut_low, cut_high)
     return seed.emit(
         graph.ConvOp(
             image.value,
             filters.value,
+            None if bias is None else bias.value,
             pads=[max(each, 0) for each in (*low, *high)],
             dilations=geometry.dilations,
             **given,
@@ -359,7 +365,7 @@ def max_pool(code: AdjointCode, op: graph.MaxPoolOp) -> Term:
 
 def _of_tiles(code: AdjointCode, windows: _Windows) -> Term:
     x = code.term(windows.op.x).reshape(windows.split_shape)
-    largest = x.apply("equal", windows.each(code.term(windows.op.result))).as_number(x)
+    largest = x.apply("equal", windows.each(code.term(windows.op.result))).cast(x.element_type)
     share = windows.each(code.seed) / largest.sum(windows.split_axes)
     return (largest * share).reshape(tensor_of(windows.op.x).get_shape())
 
@@ -372,7 +378,7 @@ def _of_overlapping(code: AdjointCode, windows: _Windows) -> Term:
     before, after = windows.all_dims(geometry.before, 0), windows.all_dims(geometry.after(windows.counts), 0)
     image = x.padded(before, after, -math.inf)
     masks = [
-        image.slice(windows.all_dims(offset, 0), y.shape, steps).apply("equal", y).as_number(x)
+        image.slice(windows.all_dims(offset, 0), y.shape, steps).apply("equal", y).cast(x.element_type)
         for offset in windows.offsets()
     ]
     share = code.seed / sum(masks[1:], masks[0])
@@ -400,5 +406,5 @@ def global_max_pool(code: AdjointCode, op: graph.GlobalMaxPoolOp) -> Term:
     refuse_other_layouts(op, op.layout.data)
     x, y = code.term(op.x), code.term(op.result)
     axes = [dim for dim in range(len(y.shape)) if dim not in (0, channel_axis(op.layout.data, len(y.shape)))]
-    largest = x.apply("equal", y).as_number(x)
+    largest = x.apply("equal", y).cast(x.element_type)
     return largest * (code.seed / largest.sum(axes))

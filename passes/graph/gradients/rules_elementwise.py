@@ -50,7 +50,7 @@ UNARY: dict[type[Operation], Callable[[Term, Term, Term], Term]] = {
     graph.NegOp: lambda seed, x, y: -seed,
     graph.LogOp: lambda seed, x, y: seed / x,
     graph.SqrtOp: lambda seed, x, y: seed / (y * 2),
-    graph.CastOp: lambda seed, x, y: seed.as_number(x),
+    graph.CastOp: lambda seed, x, y: seed.cast(x.element_type),
     graph.ReluOp: lambda seed, x, y: (x > 0.0).where(seed, 0.0),
     **{op: lambda seed, x, y, slope=slope: seed * slope(x, y) for op, slope in SLOPES.items()},
 }
@@ -130,7 +130,7 @@ def hard_swish(code: AdjointCode, op: graph.HardSwishOp) -> Term:
     """x / 3 + 1/2 between -3 and 3, 0 below and 1 above."""
     x = code.term(op.x)
     inside = abs(x) < 3.0
-    return code.seed * inside.where(x * (1 / 3) + 0.5, (x > 0.0).as_number(x))
+    return code.seed * inside.where(x * (1 / 3) + 0.5, (x > 0.0).cast(x.element_type))
 
 
 @derivative(graph.GeluOp)

@@ -35,7 +35,7 @@ def reduce_mean(code: AdjointCode, op: graph.ReduceMeanOp) -> Term:
 def reduce_extremum(code: AdjointCode, op: graph.ReduceMaxOp | graph.ReduceMinOp) -> Term:
     """The seed for the extremum; equal ones share it evenly."""
     x = code.term(op.x)
-    chosen = x.apply("equal", _kept(code.term(op.result), op)).as_number(x)
+    chosen = x.apply("equal", _kept(code.term(op.result), op)).cast(x.element_type)
     return chosen * (_kept(code.seed, op) / chosen.sum(op.axes.get_values()))
 
 
@@ -51,7 +51,7 @@ def reduce_prod(code: AdjointCode, op: graph.ReduceProdOp) -> Term:
     zero = x.apply("equal", 0.0)
     filled = zero.where(1.0, x)
     others = code.emit(graph.ReduceProdOp(filled.value, axes=axes)) / filled
-    zeros = zero.as_number(x)
+    zeros = zero.cast(x.element_type)
     # Zeros among the other elements: then their product is 0.
     elsewhere = zeros.sum(axes) - zeros
     return _kept(code.seed, op) * (elsewhere > 0.0).where(0.0, others)

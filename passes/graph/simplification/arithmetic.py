@@ -36,6 +36,7 @@ from penstock.passes.graph.simplification.rules import (
     Rules,
     discard,
     has_type_of,
+    identity,
     is_integral,
     is_short_constant,
     with_operands,
@@ -200,8 +201,6 @@ def _unbounded(op: graph.ClipOp, nodes: NodeBuilder) -> SSAValue | None:
 
 
 def _cast(op: graph.CastOp, nodes: NodeBuilder) -> SSAValue | None:
-    if has_type_of(op.x, op):
-        return op.x
     before = op.x.owner
     if not isinstance(before, graph.CastOp):
         return None
@@ -250,14 +249,10 @@ def _without_expand(op: GraphOp, nodes: NodeBuilder) -> SSAValue | None:
     return None
 
 
-def _identity(op: graph.UnaryOp, nodes: NodeBuilder) -> SSAValue | None:
-    return op.x
-
-
 _LATTICE: tuple[Rule, ...] = (_of_itself, join_constants, _without_expand)
 
 RULES: Rules = {
-    graph.IdentityOp: (_identity,),
+    graph.IdentityOp: (identity,),
     graph.AddOp: (_without_neutral, _join_integers, _without_expand),
     graph.SubOp: (_without_neutral, _sub, _without_expand),
     graph.MulOp: (_without_neutral, _mul, _join_integers, _without_expand),
@@ -280,5 +275,5 @@ RULES: Rules = {
     graph.AbsOp: (_never_negative,),
     graph.ReluOp: (_never_negative, _clip),
     graph.ClipOp: (_unbounded, _clip),
-    graph.CastOp: (_cast,),
+    graph.CastOp: (identity, _cast),
 }

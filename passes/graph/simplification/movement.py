@@ -17,12 +17,8 @@ from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph import tensor_of
-from penstock.passes.graph.simplification.rules import Rules, has_type_of, is_integral
+from penstock.passes.graph.simplification.rules import Rules, has_type_of, identity, is_integral
 from penstock.passes.graph.values import NodeBuilder, only_user
-
-
-def _identity(op: graph.ReshapeOp | graph.SliceOp, nodes: NodeBuilder) -> SSAValue | None:
-    return op.x if op.is_identity() else None
 
 
 def _expand(op: graph.ExpandOp, nodes: NodeBuilder) -> SSAValue | None:
@@ -45,8 +41,6 @@ def _reshape(op: graph.ReshapeOp, nodes: NodeBuilder) -> SSAValue | None:
 
 def _transpose(op: graph.TransposeOp, nodes: NodeBuilder) -> SSAValue | None:
     perm = op.perm.get_values()
-    if list(perm) == sorted(perm):
-        return op.x
     shape = tensor_of(op.x).get_shape()
     moving = [dim for dim in perm if shape[dim] != 1]
     if moving == sorted(moving):
@@ -95,8 +89,6 @@ def _slice_of_concat(op: graph.SliceOp, nodes: NodeBuilder) -> SSAValue | None:
 
 def _pad(op: graph.PadOp, nodes: NodeBuilder) -> SSAValue | None:
     pads = op.pads.get_values()
-    if not any(pads):
-        return op.x
     before = op.x.owner
     if not isinstance(before, graph.PadOp) or before.value != op.value or only_user(op.x) is not op:
         return None
@@ -105,8 +97,6 @@ def _pad(op: graph.PadOp, nodes: NodeBuilder) -> SSAValue | None:
 
 
 def _concat(op: graph.ConcatOp, nodes: NodeBuilder) -> SSAValue | None:
-    if len(op.inputs) == 1:
-        return op.inputs[0]
     parts: list[SSAValue] = []
     for value in op.inputs:
         before = value.owner
@@ -156,12 +146,12 @@ def _max_pool(op: graph.MaxPoolOp, nodes: NodeBuilder) -> SSAValue | None:
 
 
 RULES: Rules = {
-    graph.ReshapeOp: (_identity, _reshape),
+    graph.ReshapeOp: (identity, _reshape),
     graph.ExpandOp: (_expand,),
-    graph.TransposeOp: (_transpose,),
-    graph.SliceOp: (_identity, _slice, _slice_of_concat),
-    graph.PadOp: (_pad,),
-    graph.ConcatOp: (_concat, _concat_of_slices),
+    graph.TransposeOp: (identity, _transpose),
+    graph.SliceOp: (identity, _slice, _slice_of_concat),
+    graph.PadOp: (identity, _pad),
+    graph.ConcatOp: (identity, _concat, _concat_of_slices),
     graph.ReduceSumOp: (_reduction,),
     graph.ReduceMeanOp: (_reduction,),
     graph.ReduceProdOp: (_reduction,),

@@ -53,6 +53,11 @@ class ApplyRules(RewritePattern):
             return
 
 
+def identity(op: GraphOp, nodes: NodeBuilder) -> SSAValue | None:
+    """The rule of ops that may be the identity."""
+    return op.operands[0] if op.is_identity() else None
+
+
 def is_short_constant(value: SSAValue) -> bool:
     """Whether a value is computed from constants in at most 64 ops: asked of any value, this takes bounded time."""
     return is_constant(value, 64)
