@@ -70,11 +70,16 @@ def find_invalid(module: ModuleOp, verifier: Verifier | None = None) -> Invalid 
             verify_module(module, valid, new)
     except FaultyOp as error:
         return error.op, str(error), error.notes
-    except VerifyException as error:
+    except Exception as error:
+        if not _says_invalid(error):
+            raise
         return _find_culprit(module) or (None, str(error), ())
-    except ValueError as error:
-        return None, str(error), ()
     return None
+
+
+def _says_invalid(error: Exception) -> bool:
+    """Whether an exception of a verifier is about the IR: some of xDSL's raise ValueError, or Exception itself."""
+    return isinstance(error, VerifyException | ValueError) or type(error) is Exception
 
 
 def _find_culprit(module: ModuleOp) -> Invalid | None:
@@ -87,7 +92,9 @@ def _find_culprit(module: ModuleOp) -> Invalid | None:
                     block.verify()
         except VerifyException as error:
             return op, f"'{op.name}' does not verify: {error}", _notes_on(error, op, module)
-        except ValueError as error:
+        except Exception as error:
+            if not _says_invalid(error):
+                raise
             return op, str(error), ()
     return None
 

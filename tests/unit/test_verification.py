@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from programs import verified
+from programs import parsed, verified
 from xdsl.dialects import arith, func, scf
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.dialects.verification import FaultyOp, verify_module
+from penstock.dialects.verification import FaultyOp, find_invalid, verify_module
 
 GOOD = """
 func.func @f(%n: index, %p: i1) -> index {
@@ -118,3 +118,25 @@ def test_an_op_that_was_made_and_forgotten_is_noticed() -> None:
         verify_module(module)
     forgotten.erase()
     verify_module(module)
+
+
+def test_a_bare_exception_of_a_verifier_of_xdsl_names_its_operation() -> None:
+    module = parsed(
+        """
+        func.func @main(%t: tensor<4xf32>) -> i1 {
+          %r = "scf.while"(%t) ({
+          ^bb0(%a: i1):
+            "scf.condition"(%a, %a) : (i1, i1) -> ()
+          }, {
+          ^bb0(%b: i1):
+            "scf.yield"(%b) : (i1) -> ()
+          }) : (tensor<4xf32>) -> i1
+          func.return %r : i1
+        }
+        """
+    )
+    found = find_invalid(module)
+    assert found is not None
+    op, message, _ = found
+    assert op is not None
+    assert (op.name, message) == ("scf.while", "Block arguments with wrong type, expected tensor<4xf32>, got i1")
