@@ -8,6 +8,8 @@ from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import MemRefType
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineMap
 from xdsl.utils.hints import isa
 
 from penstock.dialects import accel, machine, mem
@@ -128,19 +130,21 @@ def issues_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> int:
     Raises UserError where a block, the last one included, is smaller than the intrinsic permits.
     """
     extents = op.extents.get_values()
-    columns = _columns(op)
-    specs = intrinsic.operand_specs()
+    strides = [_strides(buffer, attr.data, extents) for buffer, attr in zip(op.buffers, op.maps, strict=True)]
     pattern = [
         OperandAccess.of(attr.data)
-        for attr, spec in zip(intrinsic.generic.indexing_maps, specs, strict=True)
+        for attr, spec in zip(intrinsic.generic.indexing_maps, intrinsic.operand_specs(), strict=True)
         if spec.role != machine.IMMEDIATE
     ]
     taken: set[int] = set()
     blocks = list(extents)
     for dim in reversed(range(len(intrinsic.dims))):
         bounds = intrinsic.shape[dim]
-        wanted = [_part(access, dim) for access in pattern]
-        candidates = [each for each in range(len(extents)) if each not in taken and _moves_as(columns[each], wanted)]
+        candidates = [
+            each
+            for each in range(len(extents))
+            if each not in taken and _moves_as(pattern, dim, [of_operand[each] for of_operand in strides])
+        ]
         if not candidates:
             continue
         whole = [each for each in candidates if bounds is None or _last_block(extents[each], bounds[1]) >= bounds[0]]
@@ -162,40 +166,23 @@ def _last_block(extent: int, largest: int) -> int:
     return (extent - 1) % largest + 1
 
 
-_ABSENT, _ROW, _LAST = "absent", "row", "last"
-
-
-def _part(access: OperandAccess, dim: int) -> str:
-    """How a dim of an intrinsic moves through an operand."""
-    assert access.forms is not None
-    found = [index for index, form in enumerate(access.forms) if form.coefficients[dim]]
-    if not found:
-        return _ABSENT
-    return _LAST if found[-1] == len(access.forms) - 1 else _ROW
-
-
-def _columns(op: accel.ExecOp) -> list[list[int]]:
-    """For each dim of the domain its stride, in elements, in each operand."""
-    extents = op.extents.get_values()
-    by_operand: list[Sequence[int]] = []
-    for buffer, attr in zip(op.buffers, op.maps, strict=True):
-        access = OperandAccess.of(attr.data)
-        if not isa(buffer.type, MemRefType) or access.forms is None:
-            by_operand.append([0] * len(extents))
-            continue
-        by_operand.append(access.strides(_strides(buffer.type), extents))
-    return [[strides[dim] for strides in by_operand] for dim in range(len(extents))]
-
-
-def _strides(type: MemRefType) -> Sequence[int]:
+def _strides(buffer: SSAValue, index_map: AffineMap, extents: Sequence[int]) -> Sequence[int]:
+    """The stride, in elements of an operand, of each dim of the domain."""
+    access = OperandAccess.of(index_map)
+    if not isa(buffer.type, MemRefType) or access.forms is None:
+        return [0] * len(extents)
     try:
-        return mem.static_strides(type)
+        return access.strides(mem.static_strides(buffer.type), extents)
     except ValueError:
-        return [1] * type.get_num_dims()
+        return access.strides([1] * buffer.type.get_num_dims(), extents)
 
 
-def _moves_as(column: Sequence[int], wanted: Sequence[str]) -> bool:
-    for stride, part in zip(column, wanted, strict=True):
-        if (stride == 0) != (part == _ABSENT) or (part == _LAST and stride != 1):
+def _moves_as(pattern: Sequence[OperandAccess], dim: int, strides: Sequence[int]) -> bool:
+    """Whether a dim with these strides in the operands moves through them as `dim` of the intrinsic does."""
+    for access, stride in zip(pattern, strides, strict=True):
+        assert access.forms is not None
+        found = [index for index, form in enumerate(access.forms) if form.coefficients[dim]]
+        is_last = bool(found) and found[-1] == len(access.forms) - 1
+        if (stride != 0) != bool(found) or (is_last and stride != 1):
             return False
     return True

@@ -9,28 +9,15 @@ package adds other ops with `implements`.
 from __future__ import annotations
 
 # Imported for their registrations.
-from penstock.runtime.interpreter.graph import (
-    conversions,
-    indexing,
-    nn,
-    reduction,
-    shape,
-    window,
+from penstock.runtime.interpreter.graph import (  # noqa: F401
+    conversions,  # pyright: ignore[reportUnusedImport]
+    indexing,  # pyright: ignore[reportUnusedImport]
+    nn,  # pyright: ignore[reportUnusedImport]
+    reduction,  # pyright: ignore[reportUnusedImport]
+    shape,  # pyright: ignore[reportUnusedImport]
+    window,  # pyright: ignore[reportUnusedImport]
 )
 from penstock.runtime.interpreter.graph.engine import Listener, evaluate_op, run_graph
 from penstock.runtime.interpreter.graph.registry import IMPLEMENTATIONS, implementation_of, implements
 
-__all__ = [
-    "IMPLEMENTATIONS",
-    "Listener",
-    "conversions",
-    "evaluate_op",
-    "implementation_of",
-    "implements",
-    "indexing",
-    "nn",
-    "reduction",
-    "run_graph",
-    "shape",
-    "window",
-]
+__all__ = ["IMPLEMENTATIONS", "Listener", "evaluate_op", "implementation_of", "implements", "run_graph"]
