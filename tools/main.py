@@ -22,8 +22,8 @@ COMMANDS = {
     "machines": "list, show or validate machines",
 }
 """
-The subcommands, each with what it does. The module `NAME_command` is imported when it is given: its docstring is the
-help, `add_arguments` adds what it takes, and `execute` does it and returns the status.
+The subcommands, each with what it does. The module of that name with _command is imported when it is given: its
+docstring is the help, `add_arguments` adds what it takes, and `execute` does it and returns the status.
 """
 
 
