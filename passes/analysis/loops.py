@@ -18,12 +18,15 @@ def constant_of(value: SSAValue) -> int | None:
     return None
 
 
+def count_between(lower: SSAValue, upper: SSAValue, step: SSAValue) -> int | None:
+    """How many numbers there are from `lower` to below `upper` in steps, if these are constants."""
+    first, end, by = constant_of(lower), constant_of(upper), constant_of(step)
+    return None if first is None or end is None or not by else max(0, -(-(end - first) // by))
+
+
 def trip_count(loop: scf.ForOp) -> int | None:
     """How often the body runs, if the bounds are constants."""
-    lower, upper, step = (constant_of(value) for value in (loop.lb, loop.ub, loop.step))
-    if lower is None or upper is None or not step:
-        return None
-    return max(0, -(-(upper - lower) // step))
+    return count_between(loop.lb, loop.ub, loop.step)
 
 
 def iterations(loops: Iterable[scf.ForOp]) -> int | None:

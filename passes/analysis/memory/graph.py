@@ -22,7 +22,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.irdl import IRDLOperation
 from xdsl.traits import IsTerminator
 
-from penstock.passes.analysis.loops import constant_of, trip_count
+from penstock.passes.analysis.loops import count_between, trip_count
 
 CONTROL = (
     scf.ForOp,
@@ -168,7 +168,8 @@ class FlowGraph:
         body, exits = self._region(op.body)
         self._parallel = outermost
         after = self._new()
-        trips = parallel_trips(op)
+        counts = [count_between(*bounds) for bounds in zip(op.lowerBound, op.upperBound, op.step, strict=True)]
+        trips = None if None in counts else prod(count for count in counts if count is not None)
         if trips != 0:
             self._link(here, body)
             self._join(exits, body)
@@ -194,17 +195,6 @@ class FlowGraph:
         if passes_by or not ends:
             self._link(here, after)
         return after
-
-
-def parallel_trips(op: scf.ParallelOp) -> int | None:
-    """How many iterations there are, if the bounds are constants."""
-    counts: list[int] = []
-    for bounds in zip(op.lowerBound, op.upperBound, op.step, strict=True):
-        lower, upper, step = (constant_of(value) for value in bounds)
-        if lower is None or upper is None or not step:
-            return None
-        counts.append(max(0, -(-(upper - lower) // step)))
-    return prod(counts)
 
 
 def handed_to_successors(terminator: Operation) -> list[tuple[Block, Sequence[SSAValue]]]:
