@@ -89,7 +89,7 @@ class TilePlan:
             if self.tile[number] > dim.extent:
                 how = "padded" if dim.parallel else "filled with zeros"
                 wasted = self.tile[number] / dim.extent - 1
-                parts.append(f"d{number} of {dim.extent} is {how} to {self.tile[number]}, {wasted:.1%} is wasted")
+                parts.append(f"d{number} of {dim.extent} is {how} to {self.tile[number]}, {wasted:.1%} extra work")
         for number in self.order:
             extent, size = self.dims[number].extent, self.tile[number]
             pieces, kind = -(-extent // size), "parallel" if self.dims[number].parallel else "reduction"
@@ -97,7 +97,7 @@ class TilePlan:
             if self.edges[number] == "overlap":
                 text += f", the last overlaps, {pieces * size / extent - 1:.1%} is done twice"
             if self.edges[number] == "zeros":
-                text += f", the last reads zeros, {pieces * size / extent - 1:.1%} is wasted"
+                text += f", the last reads zeros, {pieces * size / extent - 1:.1%} extra work"
             parts.append(text)
         return "; ".join(parts + self._reasons())
 

@@ -117,8 +117,8 @@ def test_what_is_shorter_than_a_block_is_padded_and_only_its_valid_part_is_store
     (kernel,) = partition(module)
     assert kernel.device != HOST
     assert kernel.tiling.startswith(
-        "d0 of 5 is padded to 16, 220.0% is wasted; d1 of 3 is padded to 8, 166.7% is wasted; "
-        "d2 of 10 is filled with zeros to 16, 60.0% is wasted"
+        "d0 of 5 is padded to 16, 220.0% extra work; d1 of 3 is padded to 8, 166.7% extra work; "
+        "d2 of 10 is filled with zeros to 16, 60.0% extra work"
     )
     stored = [op for op in module.walk() if isinstance(op, CopyOp) and scope_of(op.dest_type) is None]
     assert [list(op.source_type.get_shape()) for op in stored] == [[5, 3]]
