@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdsl.dialects.builtin import FileLineColLoc, StringAttr, f16, f32, i8, i32
+from xdsl.dialects.builtin import FileLineColLoc, StringAttr, bf16, f16, f32, i8, i32
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute
 
@@ -140,6 +140,14 @@ def test_a_cast_is_the_conversion_between_its_types(source: str, target: str, op
     y = OperandDecl("y", "s", target_type, "dense")
     generic = generic_of(build_behaviour(f"y[n] = cast({target}, x[n])", [x, y]))
     assert [each.name for each in generic.body.block.ops] == [op, "linalg.yield"]
+
+
+def test_a_cast_between_floats_of_one_width_goes_through_the_type_that_holds_both() -> None:
+    x, y = OperandDecl("x", "s", bf16, "dense"), OperandDecl("y", "s", f16, "dense")
+    assert body_of("y[n] = cast(f16, x[n])", x, y)[:2] == [
+        "%0 = arith.extf %in : bf16 to f32",
+        "%1 = arith.truncf %0 : f32 to f16",
+    ]
 
 
 @pytest.mark.parametrize(
