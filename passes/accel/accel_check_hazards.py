@@ -26,10 +26,10 @@ class AccelCheckHazardsPass(ModulePass):
     """
     Prove that every kernel of the machine is free of hazards, in all timings of its units; change nothing.
 
-    Checked are, on the commands that a kernel issues: the limits of the machine; that the units get through and no
-    token is waited for that never comes; that queues end with as many tokens as they began with and always have room
+    Checked are, on the commands that a kernel issues: the limits of the machine; that there is no deadlock and no
+    token that is never signalled; that queues end with as many tokens as they began with and always have room
     for a push where a full queue is an error; and that of every two accesses to a common byte, in a scope or off chip,
-    one of which writes, one is complete before the other starts. Loops of many rounds are decided by induction.
+    one of which writes, one is complete before the other starts. Loops of many iterations are decided by induction.
 
     Required: a module at the accelerator level; one without kernels of a machine passes. Guaranteed: the kernels
     compute what program order says, whatever takes how long. Raises UserError, at an op, for what is wrong, and for

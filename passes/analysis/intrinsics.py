@@ -142,7 +142,7 @@ def match_intrinsic(access: Access, intrinsic: IntrinsicOp, target: TargetOp) ->
 
 
 @dataclass(frozen=True)
-class Pattern:
+class IntrinsicPattern:
     """An intrinsic, as matching sees it: its own generic, whose dynamic extents are 0, and its operands."""
 
     access: Access
@@ -150,7 +150,7 @@ class Pattern:
 
 
 @lru_cache(maxsize=256)
-def pattern_of(intrinsic: IntrinsicOp) -> Pattern:
+def pattern_of(intrinsic: IntrinsicOp) -> IntrinsicPattern:
     """The pattern of an intrinsic. It is asked for with every op of a program, and machines do not change."""
     generic = intrinsic.generic
     body = generic.body.block
@@ -171,7 +171,7 @@ def pattern_of(intrinsic: IntrinsicOp) -> Pattern:
         operands,
         map_leaves(expression_of(terminator.operands[0], body), hole),
     )
-    return Pattern(access, specs)
+    return IntrinsicPattern(access, specs)
 
 
 @lru_cache(maxsize=1024)

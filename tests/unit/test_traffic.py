@@ -234,7 +234,7 @@ def test_windows_in_loops_are_counted_as_they_are_moved(
     program = by_hand(loops(*bounds, inside=inside))
     static = traffic(program.module)
     assert_equal(static, counted(program))
-    monkeypatch.setattr(loop_domain, "AT_ONCE", 3)
+    monkeypatch.setattr(loop_domain, "MAX_ITERATIONS_AT_ONCE", 3)
     assert traffic(program.module) == static, "the pieces that the iterations are looked at in do not matter"
 
 
@@ -303,7 +303,7 @@ def test_spans_over_random_nests_sum_as_a_walk_does(dims: list[tuple[int, int, i
 
 def _nest(
     dims: list[tuple[int, int, int, int]],
-) -> tuple[ModuleOp, Callable[[Sequence[scf.ForOp]], list[loop_domain.Span]]]:
+) -> tuple[ModuleOp, Callable[[Sequence[scf.ForOp]], list[loop_domain.ClippedSpan]]]:
     lines = ["func.func @f() {", "%two = arith.constant 2 : index"]
     for place, (lower, upper, _, _) in enumerate(dims):
         lines.append(f"%l{place} = arith.constant {lower} : index\n%u{place} = arith.constant {upper} : index")
@@ -314,13 +314,13 @@ def _nest(
     lines += ["}" * len(dims), "func.return }"]
     module = Parser(CONTEXT, "\n".join(lines)).parse_module()
 
-    def spans(around: Sequence[scf.ForOp]) -> list[loop_domain.Span]:
-        found: list[loop_domain.Span] = []
+    def spans(around: Sequence[scf.ForOp]) -> list[loop_domain.ClippedSpan]:
+        found: list[loop_domain.ClippedSpan] = []
         for place, (loop, (_, _, size, bound)) in enumerate(zip(around, dims, strict=True)):
             first = loop.body.block.first_op
             assert first is not None
             offset = first.results[0] if place else loop.body.block.args[0]
-            found.append(loop_domain.Span(offset, size, bound))
+            found.append(loop_domain.ClippedSpan(offset, size, bound))
         return found
 
     return module, spans

@@ -98,7 +98,7 @@ class IterationReader(IndexReader):
 
 
 @dataclass(frozen=True)
-class Access:
+class CommandAccess:
     """The bytes of one operand of a command."""
 
     storage: SSAValue
@@ -142,7 +142,7 @@ class CommandInfo:
     """How many transfers of its engine may be in flight."""
     bus: str | None
     """The bus that its engine transfers on; None for what executes."""
-    accesses: tuple[Access, ...]
+    accesses: tuple[CommandAccess, ...]
     loops: tuple[Block, ...]
     """The bodies of the loops around it, outermost first."""
 
@@ -189,7 +189,7 @@ class _Accesses:
         self._reader = IterationReader()
         self._views: dict[SSAValue, _View] = {}
 
-    def of(self, op: CommandOp) -> Iterator[Access]:
+    def of(self, op: CommandOp) -> Iterator[CommandAccess]:
         """What a command reads and writes."""
         if isinstance(op, DmaOp):
             yield self._of_box(op.source, op.mixed_source_offsets(), op.box, writes=False)
@@ -197,15 +197,15 @@ class _Accesses:
         else:
             yield from self._of_exec(op)
 
-    def _of_box(self, value: SSAValue, offsets: Sequence[Index], box: Sequence[int], *, writes: bool) -> Access:
+    def _of_box(self, value: SSAValue, offsets: Sequence[Index], box: Sequence[int], *, writes: bool) -> CommandAccess:
         type, view = memref_of(value), self._view(value)
         size, strides = element_bytes(type), static_strides(type)
         start = Count.of(view.start + self._reader.offset(offsets, strides, size))
         dims = tuple((count, stride * size) for count, stride in zip(box, strides, strict=True) if count > 1)
         # A window that is partly out of bounds accesses less than its box, never more.
-        return Access(view.storage, scope_of(type), writes, start, dims, size, view.slot)
+        return CommandAccess(view.storage, scope_of(type), writes, start, dims, size, view.slot)
 
-    def _of_exec(self, op: ExecOp) -> Iterator[Access]:
+    def _of_exec(self, op: ExecOp) -> Iterator[CommandAccess]:
         extents = op.extents.get_values()
         specs = self._intrinsics[op.intrinsic_name].operand_specs()
         roles = [spec.role for spec in specs if spec.role != IMMEDIATE]
@@ -218,7 +218,7 @@ class _Accesses:
             dims = tuple((n, step * size) for n, step in zip(extents, steps, strict=True) if n > 1 and step)
             for writes in (False, True):
                 if role != ("in" if writes else "out"):
-                    yield Access(view.storage, scope_of(type), writes, start, dims, size, view.slot)
+                    yield CommandAccess(view.storage, scope_of(type), writes, start, dims, size, view.slot)
 
     def _view(self, value: SSAValue) -> _View:
         if (found := self._views.get(value)) is None:

@@ -9,7 +9,7 @@ from xdsl.ir import Block, SSAValue
 
 from penstock.dialects.machine import DRAM
 from penstock.dialects.mem import RingOp
-from penstock.passes.accel.ordering.accesses import Access, CommandInfo, trips_of
+from penstock.passes.accel.ordering.accesses import CommandAccess, CommandInfo, trips_of
 from penstock.passes.analysis.commands.region import Region
 
 MAX_DISTANCES = 512
@@ -93,7 +93,12 @@ def _between(source: CommandInfo, sink: CommandInfo, numbered: Mapping[SSAValue,
 
 
 def _apart(
-    source: CommandInfo, sink: CommandInfo, common: Sequence[Block], first: Access, second: Access, ring: RingOp
+    source: CommandInfo,
+    sink: CommandInfo,
+    common: Sequence[Block],
+    first: CommandAccess,
+    second: CommandAccess,
+    ring: RingOp,
 ) -> Block | None:
     """The innermost loop that moves on to other slots, if within an iteration of it two accesses never meet."""
     assert first.slot is not None
@@ -112,7 +117,7 @@ def _apart(
     return common[moving[-1]]
 
 
-def _turn(access: Access, ring: RingOp) -> int:
+def _turn(access: CommandAccess, ring: RingOp) -> int:
     assert access.slot is not None
     return access.slot.constant % ring.slot_count
 
@@ -131,7 +136,7 @@ def _precedes(one: CommandInfo, other: CommandInfo) -> bool:
     return one.number < other.number
 
 
-def _may_meet(one: Access, other: Access) -> bool:
+def _may_meet(one: CommandAccess, other: CommandAccess) -> bool:
     """Whether their storages have bytes in common, within the bounds that the two keep."""
     if one.storage is not other.storage:
         ranges = one.range, other.range
@@ -147,7 +152,7 @@ def _may_meet(one: Access, other: Access) -> bool:
     return mine[0] < theirs[1] + other.span and theirs[0] < mine[1] + one.span
 
 
-def _reach(access: Access, occupied: tuple[int, int]) -> tuple[int, int]:
+def _reach(access: CommandAccess, occupied: tuple[int, int]) -> tuple[int, int]:
     bounds = access.start.bounds if access.start is not None else None
     if bounds is None or isinstance(access.storage.owner, RingOp):
         return occupied
@@ -155,7 +160,7 @@ def _reach(access: Access, occupied: tuple[int, int]) -> tuple[int, int]:
 
 
 def _deepest(
-    source: CommandInfo, sink: CommandInfo, common: Sequence[Block], first: Access, second: Access
+    source: CommandInfo, sink: CommandInfo, common: Sequence[Block], first: CommandAccess, second: CommandAccess
 ) -> int | None:
     """
     Where an access of `source` may meet a later one of `sink`: within the same iteration of all common loops (their
@@ -170,7 +175,12 @@ def _deepest(
 
 
 def _meet_at(
-    source: CommandInfo, sink: CommandInfo, common: Sequence[Block], level: int, first: Access, second: Access
+    source: CommandInfo,
+    sink: CommandInfo,
+    common: Sequence[Block],
+    level: int,
+    first: CommandAccess,
+    second: CommandAccess,
 ) -> bool:
     """Whether they may meet in the same iterations of `common[:level]`, and `sink` in a later one of the next loop."""
     later = common[level] if level < len(common) else None
@@ -207,7 +217,7 @@ def _meet_at(
     return any(fixed.overlaps(_region(second, distance)) for distance in near)
 
 
-def _region(access: Access, start: int) -> Region:
+def _region(access: CommandAccess, start: int) -> Region:
     return Region(access.scope or DRAM, 0, start, access.length, access.dims)
 
 
@@ -236,8 +246,8 @@ def may_conflict(
 def _same_slot(
     source: CommandInfo,
     sink: CommandInfo,
-    first: Access,
-    second: Access,
+    first: CommandAccess,
+    second: CommandAccess,
     loop: Block | None,
     known_trips: Mapping[Block, int],
 ) -> bool:

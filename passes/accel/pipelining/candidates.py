@@ -11,19 +11,19 @@ from xdsl.dialects import func
 from xdsl.ir import Block
 
 from penstock.dialects.mem import BufferOp, element_bytes, static_strides
-from penstock.passes.accel.ordering.accesses import Access, CommandInfo, trips_of
+from penstock.passes.accel.ordering.accesses import CommandAccess, CommandInfo, trips_of
 from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.loops import nest_around, trip_count
 from penstock.passes.loop.rings import Candidate
 
-PIECES = 4096
+MAX_COMMANDS = 4096
 """Commands that may fill a buffer together, and are looked at one by one."""
 
 
 def candidates(function: func.FuncOp, commands: Sequence[CommandInfo]) -> list[Candidate]:
     """
-    The buffers in scopes that each round of a loop fills anew, and that several units use: the overlap of rounds is
-    won by several of them. Their depth is as large as it could be: the rounds that there are.
+    The buffers in scopes that each iteration of a loop fills anew, and that several units use: only several units gain
+    by the overlap of iterations. Their depth is as large as it could be: the iterations that there are.
     """
     found: list[Candidate] = []
     for buffer in function.walk():
@@ -31,14 +31,14 @@ def candidates(function: func.FuncOp, commands: Sequence[CommandInfo]) -> list[C
             continue
         loops = tuple(takewhile(trip_count, reversed(nest_around(buffer))))[::-1]
         users = [info for info in commands if any(a.storage is buffer.memref for a in info.accesses)]
-        rounds = prod(trip_count(loop) or 0 for loop in loops)
-        if loops and rounds > 1 and len({info.unit for info in users}) > 1 and is_filled_first(buffer, users):
-            found.append(Candidate(buffer, loops, rounds))
+        iterations = prod(trip_count(loop) or 0 for loop in loops)
+        if loops and iterations > 1 and len({info.unit for info in users}) > 1 and is_filled_first(buffer, users):
+            found.append(Candidate(buffer, loops, iterations))
     return found
 
 
 def is_filled_first(buffer: BufferOp, users: Sequence[CommandInfo]) -> bool:
-    """Whether a round writes every byte of the buffer before any is read."""
+    """Whether an iteration writes every byte of the buffer before any is read."""
     first = filling(buffer, users)
     if not first or any(not a.writes for info in first for a in info.accesses if a.storage is buffer.memref):
         return False
@@ -74,20 +74,20 @@ def _is_inside(loop: Block, buffer: BufferOp) -> bool:
     return buffer.parent is not None and loop is not buffer.parent and buffer.parent.is_ancestor(loop)
 
 
-def _starts(access: Access, loops: Sequence[Block]) -> Iterator[int] | None:
-    """Where an access begins in each round of `loops`; None where that is not known, or is too much."""
+def _starts(access: CommandAccess, loops: Sequence[Block]) -> Iterator[int] | None:
+    """Where an access begins in each iteration of `loops`; None where that is not known, or there are too many."""
     start = access.start
     trips = [trips_of(loop) for loop in loops]
     if start is None or any(loop not in loops for loop in start.terms) or None in trips:
         return None
     counts = [count for count in trips if count is not None]
-    if prod(counts) > PIECES:
+    if prod(counts) > MAX_COMMANDS:
         return None
     steps = [start.terms.get(loop, 0) for loop in loops]
     constant = start.constant
     return (
-        constant + sum(step * number for step, number in zip(steps, rounds, strict=True))
-        for rounds in product(*(range(count) for count in counts))
+        constant + sum(step * number for step, number in zip(steps, iterations, strict=True))
+        for iterations in product(*(range(count) for count in counts))
     )
 
 

@@ -25,7 +25,7 @@ class Model:
     target: TargetOp
     commands: Sequence[CommandInfo]
     opens: Mapping[CommandOp, Collection[SSAValue]]
-    """The storages that a command takes the next slot of, the first time that it is issued in a round of theirs."""
+    """The storages that a command takes the next slot of, the first time it is issued in an iteration of theirs."""
     skewed: bool
     """Whether loops are going to be skewed, so that the transfers of different engines of a unit pass each other."""
     nest: tuple[TimedStep | TimedLoop, ...] = field(init=False)
@@ -69,7 +69,7 @@ class Model:
 
     def _opens_from_outside(self, loop: scf.ForOp) -> bool:
         return any(
-            not _turns_inside(storage, loop)
+            not _has_slots_inside(storage, loop)
             for op in loop.walk()
             if isinstance(op, CommandOp)
             for storage in self.opens.get(op, ())
@@ -109,8 +109,8 @@ def _pieces(loop: TimedLoop) -> TimedStep | None:
     return replace(step, count=step.count * loop.trips) if step.outstanding > 1 and not opens_again else None
 
 
-def _turns_inside(storage: SSAValue, loop: scf.ForOp) -> bool:
-    """Whether rounds of this loop have slots of their own."""
+def _has_slots_inside(storage: SSAValue, loop: scf.ForOp) -> bool:
+    """Whether iterations of this loop have slots of their own."""
     owner = storage.owner
     if isinstance(owner, Operation) and loop.is_ancestor(owner):
         return True
@@ -118,6 +118,6 @@ def _turns_inside(storage: SSAValue, loop: scf.ForOp) -> bool:
 
 
 def _costs(function: func.FuncOp, target: TargetOp) -> dict[Operation, Command]:
-    """A command of each op: that of the middle round of all loops, as the first has its padding."""
+    """A command of each op: that of the middle iteration of all loops, as the first has its padding."""
     program = trace(function, target, iterations=lambda loop, trips: [trips // 2] if trips else [])
     return {command.op: command for command in program.commands if command.op is not None}

@@ -1,10 +1,11 @@
 """
-Skewing: where one unit loads for a round and stores what comes of it, loads of the next round go before the store.
+Skewing: where one unit loads for an iteration and stores its results, loads of the next iteration go before the store.
 
-A unit takes its commands in order, so a store at the end of a round holds up the loads behind it until what it stores
-is computed. Such a loop becomes a prologue (the first part of the first round), a steady state (of each round the
-first part of the next one and the last part of its own), and an epilogue (the last part of the last round). Where the
-first part holds a loop, only as many of its rounds as rings have slots go before the last part: more could not start.
+A unit takes its commands in order, so a store at the end of an iteration holds up the loads after it until what it
+stores is computed. Such a loop becomes a prologue (the first part of the first iteration), a steady state (of each
+iteration the first part of the next one and the last part of its own), and an epilogue (the last part of the last
+iteration). Where the first part holds a loop, only as many of its iterations as rings have slots go before the last
+part: more could not start.
 Other units need no such thing: they run ahead of each other by themselves.
 """
 
@@ -31,14 +32,14 @@ from penstock.passes.index_builder import materialize
 
 @dataclass(frozen=True)
 class _Split:
-    """How the commands and inner loops of a round are dealt out."""
+    """How the commands and inner loops of an iteration are divided."""
 
     loop: scf.ForOp
     early: tuple[Operation, ...]
-    """They go before the last part of the round before."""
+    """They go before the last part of the iteration before."""
     cut: scf.ForOp | None
-    """A loop of which the first rounds are early, too, and the others are not."""
-    rounds: int
+    """A loop of which the first iterations are early, too, and the others are not."""
+    iterations: int
     rest: tuple[Operation, ...]
     late: tuple[Operation, ...]
     """The last part."""
@@ -84,7 +85,7 @@ def _late(items: Sequence[Operation], held: Mapping[Operation, Sequence[CommandI
             for earlier, known in behind.items():
                 if earlier.unit != info.unit and may_conflict(earlier, info):
                     units |= {earlier.unit, *known}
-            # Within an inner loop the rounds of it see to themselves.
+            # The iterations of an inner loop are ordered by themselves.
             is_late |= info.unit in units and any(info.unit == e.unit for p in items[:position] for e in held[p])
             behind[info] = units
         if is_late and position:
@@ -106,17 +107,19 @@ def _deal(
                 for access in info.accesses
                 if isinstance(access.storage.owner, RingOp)
             ]
-            rounds, trips = max(slots, default=1), trip_count(item)
-            if trips is not None and rounds < trips and constant_of(item.lb) is not None and not item.results:
-                return _Split(loop, tuple(first[:position]), item, rounds, tuple(first[position + 1 :]), tuple(last))
+            iterations, trips = max(slots, default=1), trip_count(item)
+            if trips is not None and iterations < trips and constant_of(item.lb) is not None and not item.results:
+                return _Split(
+                    loop, tuple(first[:position]), item, iterations, tuple(first[position + 1 :]), tuple(last)
+                )
     return _Split(loop, tuple(first), None, 0, (), tuple(last))
 
 
 def _may_pass(split: _Split, held: Mapping[Operation, Sequence[CommandInfo]]) -> bool:
-    """Whether the early part of a round has nothing to do with the last part of the round before."""
+    """Whether the early part of an iteration has nothing to do with the last part of the iteration before."""
     body = split.loop.body.block
     for item in (*split.early, *([split.cut] if split.cut is not None else [])):
-        fewer = {split.cut.body.block: split.rounds} if item is split.cut and split.cut is not None else {}
+        fewer = {split.cut.body.block: split.iterations} if item is split.cut and split.cut is not None else {}
         for early in held[item]:
             for late in (info for op in split.late for info in held[op]):
                 if may_conflict(late, early, body, fewer):
@@ -125,7 +128,7 @@ def _may_pass(split: _Split, held: Mapping[Operation, Sequence[CommandInfo]]) ->
 
 
 def _share_buffers(split: _Split) -> bool:
-    """Whether a buffer that a round makes is used by its last part and before."""
+    """Whether a buffer that an iteration makes is used by its last part and before."""
     for op in split.loop.body.block.ops:
         if isinstance(op, BufferOp):
             users = list(_users(op.memref))
@@ -159,8 +162,8 @@ def _rewrite(split: _Split) -> None:
     head, tail = dict[Operation, range | None].fromkeys(split.early), dict[Operation, range | None].fromkeys(split.rest)
     if split.cut is not None:
         whole[split.cut] = None
-        head[split.cut] = range(split.rounds)
-        tail[split.cut] = range(split.rounds, trip_count(split.cut) or 0)
+        head[split.cut] = range(split.iterations)
+        tail[split.cut] = range(split.iterations, trip_count(split.cut) or 0)
     late = dict[Operation, range | None].fromkeys(split.late)
     first, last = materialize(before, lower), materialize(before, lower + (trips - 1) * step)
     _copy(before, loop, first, [whole])
@@ -183,16 +186,16 @@ def _rewrite(split: _Split) -> None:
 def _copy(
     builder: Builder, loop: scf.ForOp, counter: SSAValue, parts: Sequence[Mapping[Operation, range | None]]
 ) -> None:
-    """Copy what `parts` say of a round: commands, loops or some rounds of them, and what they are computed from."""
+    """Copy what `parts` say of an iteration: commands, loops or some of their iterations, and what they depend on."""
     values: dict[SSAValue, SSAValue] = {loop.body.block.args[0]: counter}
-    chosen = {op: rounds for part in parts for op, rounds in part.items()}
+    chosen = {op: iterations for part in parts for op, iterations in part.items()}
     for op in loop.body.block.ops:
         if op in chosen:
             copy = op.clone(values)
             builder.insert(copy)
-            if (rounds := chosen[op]) is not None:
+            if (iterations := chosen[op]) is not None:
                 assert isinstance(copy, scf.ForOp)
-                _bound(copy, rounds)
+                _bound(copy, iterations)
         elif isinstance(op, BufferOp):
             if any(part is user or part.is_ancestor(user) for user in _users(op.memref) for part in chosen):
                 builder.insert(op.clone(values))
@@ -200,13 +203,13 @@ def _copy(
             builder.insert(op.clone(values))
 
 
-def _bound(loop: scf.ForOp, rounds: range) -> None:
+def _bound(loop: scf.ForOp, iterations: range) -> None:
     lower, step = constant_of(loop.lb), constant_of(loop.step)
     assert lower is not None
     assert step is not None
     builder = Builder(InsertPoint.before(loop))
-    loop.operands[0] = materialize(builder, lower + rounds.start * step)
-    loop.operands[1] = materialize(builder, lower + rounds.stop * step)
+    loop.operands[0] = materialize(builder, lower + iterations.start * step)
+    loop.operands[1] = materialize(builder, lower + iterations.stop * step)
 
 
 def remove_unused(function: func.FuncOp) -> None:

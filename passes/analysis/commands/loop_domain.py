@@ -23,12 +23,12 @@ from penstock.passes.index_builder import Index
 
 Indices = NDArray[np.int64]
 
-AT_ONCE = 1 << 20
+MAX_ITERATIONS_AT_ONCE = 1 << 20
 """Iterations that are looked at together."""
 
 
 @dataclass(frozen=True)
-class Span:
+class ClippedSpan:
     """The part of `size` elements from `offset` on that lies in a dim of `bound` elements."""
 
     offset: Index
@@ -41,7 +41,7 @@ class Span:
         return np.clip(np.minimum(offset + self.size, self.bound) - np.maximum(offset, 0), 0, None)
 
     def constant_length(self) -> int | None:
-        """The elements, where they are the same in all iterations: the offset is known, or nothing ever hangs over."""
+        """The elements, where they are the same in all iterations: the offset is known, or all is within bounds."""
         if (limits := AffineIndex.of(self.offset).bounds) is None:
             return None
         first, last = limits
@@ -89,7 +89,7 @@ def iteration_domain(op: Operation) -> tuple[scf.ForOp, ...]:
     return loops
 
 
-def sum_over_loops(loops: Sequence[scf.ForOp], spans: Sequence[Span] = ()) -> int:
+def sum_over_loops(loops: Sequence[scf.ForOp], spans: Sequence[ClippedSpan] = ()) -> int:
     """
     The product of the lengths of `spans`, summed over all iterations of `loops`, a nest from the outside in;
     without spans the number of iterations. Raises UserError for an index that is not computed from the loops.
@@ -103,7 +103,9 @@ def sum_over_loops(loops: Sequence[scf.ForOp], spans: Sequence[Span] = ()) -> in
     return factor
 
 
-def _groups(loops: Sequence[scf.ForOp], spans: Sequence[Span]) -> Iterator[tuple[list[scf.ForOp], list[Span]]]:
+def _groups(
+    loops: Sequence[scf.ForOp], spans: Sequence[ClippedSpan]
+) -> Iterator[tuple[list[scf.ForOp], list[ClippedSpan]]]:
     """Loops and spans that depend on each other, apart from those that do not; loops stay in order."""
     group = {loop: number for number, loop in enumerate(loops)}
 
@@ -135,7 +137,9 @@ def _counters(index: Index, loops: Sequence[scf.ForOp]) -> set[scf.ForOp]:
     return set[scf.ForOp]().union(*(_counters(operand, loops) for operand in owner.operands))
 
 
-def _walk(values: Mapping[SSAValue, Indices], count: int, loops: Sequence[scf.ForOp], spans: Sequence[Span]) -> int:
+def _walk(
+    values: Mapping[SSAValue, Indices], count: int, loops: Sequence[scf.ForOp], spans: Sequence[ClippedSpan]
+) -> int:
     """The sum over the iterations of `loops` inside each of `count` iterations with the counters `values`."""
     if not loops:
         lengths = np.ones(count, np.int64)
@@ -147,8 +151,8 @@ def _walk(values: Mapping[SSAValue, Indices], count: int, loops: Sequence[scf.Fo
     trips = np.maximum(0, -(-(upper - lower) // step))
     ends = np.cumsum(trips)
     total = 0
-    for start in range(0, int(ends[-1]) if count else 0, AT_ONCE):
-        numbers = np.arange(start, min(start + AT_ONCE, int(ends[-1])))
+    for start in range(0, int(ends[-1]) if count else 0, MAX_ITERATIONS_AT_ONCE):
+        numbers = np.arange(start, min(start + MAX_ITERATIONS_AT_ONCE, int(ends[-1])))
         outer = np.searchsorted(ends, numbers, side="right")
         counters = {value: indices[outer] for value, indices in values.items()}
         first = (ends - trips)[outer]

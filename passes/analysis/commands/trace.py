@@ -273,7 +273,7 @@ class _Area:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _ClippedTransfer:
     """What moves of a window that is clipped in one way."""
 
     source: _Area
@@ -283,7 +283,7 @@ class _Piece:
     cycles: int
 
 
-class _Transfer:
+class _TransferIssuer:
     """Issues an `accel.dma`, and knows the ways in which its window has been clipped so far."""
 
     def __init__(self, op: accel.DmaOp, target: TargetOp, recorder: Recorder):
@@ -306,7 +306,7 @@ class _Transfer:
         bus = target.buses().get(self.engine.bus_name or "")
         self.rate = None if bus is None else bus.bytes_per_cycle
         self.entry = entry_elements(target, self.spaces, (self.size, self.size))
-        self._pieces: dict[tuple[tuple[int, int], ...], _Piece] = {}
+        self._pieces: dict[tuple[tuple[int, int], ...], _ClippedTransfer] = {}
 
     def issue(
         self, source: int, dest: int, offsets: Sequence[int], tokens: Sequence[Token], counters: tuple[int, ...]
@@ -340,7 +340,7 @@ class _Transfer:
         )
         return self.recorder.issue(command, tokens)
 
-    def _piece(self, clipped: tuple[tuple[int, int], ...]) -> _Piece:
+    def _piece(self, clipped: tuple[tuple[int, int], ...]) -> _ClippedTransfer:
         """By dim the elements that are cut off before and after."""
         shape = tuple(max(0, size - before - after) for size, (before, after) in zip(self.box, clipped, strict=True))
         source, dest = (
@@ -358,7 +358,9 @@ class _Transfer:
             written = _Area(self.spaces[1], 0, self.box, self.strides[1], self.size)
             padding = clipped if clipped != self.inside else ()
         descriptor = describe([source.view(0), dest.view(0)], padding, engine=self.engine, entry=self.entry)
-        return _Piece(source, dest, written, padding, descriptor.cycles(self.rate, self.engine.row_overhead_cycles))
+        return _ClippedTransfer(
+            source, dest, written, padding, descriptor.cycles(self.rate, self.engine.row_overhead_cycles)
+        )
 
     def _clipped(self, offsets: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """By dim how many elements of a window at these offsets are out of bounds, before and after."""
@@ -769,7 +771,7 @@ def _ready(writer: _Tracer, op: accel.ReadyOp) -> None:
 
 
 def _dma(writer: _Tracer, op: accel.DmaOp) -> None:
-    issue = writer.bind(_Transfer(op, writer.target, writer.recorder).issue, "issue")
+    issue = writer.bind(_TransferIssuer(op, writer.target, writer.recorder).issue, "issue")
     offsets: list[int | SSAValue] = []
     if op.window_side is not None:
         offsets = op.mixed_source_offsets() if op.window_side == "source" else op.mixed_dest_offsets()

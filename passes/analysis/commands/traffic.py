@@ -1,7 +1,7 @@
 """
 The bytes that DMA engines move in one run of a program, counted on the accel level without running it.
 
-The count is exact: windows that hang over an edge count what lies inside, as the accel interpreter does, whose
+The count is exact: windows that are partly out of bounds count what lies inside, as the accel interpreter does, whose
 counters it equals.
 """
 
@@ -20,7 +20,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.machine import DRAM, IMMEDIATE, TargetOp
 from penstock.dialects.mem import element_bytes, memref_of, scope_of
-from penstock.passes.analysis.commands.loop_domain import Span, iteration_domain, sum_over_loops
+from penstock.passes.analysis.commands.loop_domain import ClippedSpan, iteration_domain, sum_over_loops
 from penstock.passes.analysis.commands.program import CommandOp, engine_of
 from penstock.passes.analysis.kernels import ENTRY, machine_of
 from penstock.runtime.interpreter.domain import OperandAccess
@@ -126,7 +126,7 @@ def _dma_bytes(op: DmaOp) -> Iterator[tuple[str, str, int]]:
         at, box, bounds = op.mixed_source_offsets(), dest, source
     else:
         at, box, bounds = [0] * len(source), source, source
-    spans = [Span(offset, size, bound) for offset, size, bound in zip(at, box, bounds, strict=True)]
+    spans = [ClippedSpan(offset, size, bound) for offset, size, bound in zip(at, box, bounds, strict=True)]
     elements = sum_over_loops(iteration_domain(op), spans)
     yield _scope(op.source), _scope(op.dest), elements * element_bytes(op.source_type)
 

@@ -23,7 +23,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp, element_bytes, memref_of, scope_of
 from penstock.passes.analysis.access import steps_of
 from penstock.passes.analysis.commands.command_loops import commands
-from penstock.passes.analysis.commands.loop_domain import Span, iteration_domain, sum_over_loops
+from penstock.passes.analysis.commands.loop_domain import ClippedSpan, iteration_domain, sum_over_loops
 from penstock.passes.analysis.commands.traffic import executions, touched_elements
 from penstock.passes.analysis.kernels import ENTRY, machine_kernels
 from penstock.passes.analysis.memory.storage import VIEWS, reads_and_writes, storage_of, uses_through
@@ -274,7 +274,7 @@ def _of_copy(op: CopyOp) -> Iterator[Crossing]:
         at, bounds = op.mixed_dest_offsets(), op.dest_type.get_shape()
     else:
         at, bounds = op.mixed_source_offsets(), op.source_type.get_shape()
-    spans = [Span(offset, size, bound) for offset, size, bound in zip(at, op.box, bounds, strict=True)]
+    spans = [ClippedSpan(offset, size, bound) for offset, size, bound in zip(at, op.box, bounds, strict=True)]
     moved = sum_over_loops(iteration_domain(op), spans) * element_bytes(op.source_type)
     if source:
         yield Crossing(storage_of(op.source), moved, 0)

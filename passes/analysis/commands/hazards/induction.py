@@ -382,7 +382,7 @@ def _iterations(cuts: _Cuts) -> Iterations:
 
 
 @dataclass
-class _Execution:
+class _LoopExecution:
     """One execution of a cut loop: the first command of each iteration, and the first one after the loop."""
 
     cut: _Cut
@@ -390,10 +390,10 @@ class _Execution:
     end: int = 0
 
 
-def _executions(program: Program, cuts: _Cuts) -> Iterable[_Execution]:
+def _executions(program: Program, cuts: _Cuts) -> Iterable[_LoopExecution]:
     """Each execution of a cut loop."""
     loops: dict[Operation, tuple[scf.ForOp, ...]] = {}
-    found: dict[tuple[Operation, tuple[int, ...]], _Execution] = {}
+    found: dict[tuple[Operation, tuple[int, ...]], _LoopExecution] = {}
     for number, command in enumerate(program.commands):
         if command.op is None:
             raise UndecidedError
@@ -401,7 +401,7 @@ def _executions(program: Program, cuts: _Cuts) -> Iterable[_Execution]:
             loops[command.op] = loops_around(command.op)
         for depth, loop in enumerate(loops[command.op]):
             if loop in cuts:
-                execution = found.setdefault((loop, command.counters[:depth]), _Execution(cuts[loop]))
+                execution = found.setdefault((loop, command.counters[:depth]), _LoopExecution(cuts[loop]))
                 execution.starts.setdefault(command.counters[depth], number)
                 execution.end = number + 1
     return found.values()
@@ -434,7 +434,7 @@ def _completed(program: Program, starts: Iterable[Start]) -> list[int]:
     return found
 
 
-def _has_settled(execution: _Execution, before: Sequence[int]) -> bool:
+def _has_settled(execution: _LoopExecution, before: Sequence[int]) -> bool:
     """Whether what the iterations before the gap know of the first ones is the same in all of them."""
     cut, starts = execution.cut, [*execution.starts.values(), execution.end]
     old = (1 << starts[cut.settled]) - 1
