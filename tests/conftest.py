@@ -34,8 +34,12 @@ def _entry_points(path: tuple[str, ...], group: str) -> importlib.metadata.Entry
     return _read_entry_points(group=group)
 
 
-# Before they are asked for: every context does, and they are looked for in the files of all packages.
-setattr(importlib.metadata, "entry_points", lambda *, group: _entry_points(tuple(sys.path), group))
+def _entry_points_of(*, group: str) -> importlib.metadata.EntryPoints:
+    """Every context looks for them, in the files of all packages: once for as long as `sys.path` is the same."""
+    return _entry_points(tuple(sys.path), group)
+
+
+setattr(importlib.metadata, "entry_points", _entry_points_of)
 
 REPOSITORY = Path(__file__).parent.parent
 
