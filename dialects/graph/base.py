@@ -124,7 +124,7 @@ class KeepsFinite(OpTrait):
 
 @dataclass(frozen=True)
 class SelectsElements(OpTrait):
-    """Every element of the result is one of the first operand: it takes integers as well as what they stand for."""
+    """Every element of the result is one of the first operand: quantised integers serve as well as their numbers."""
 
 
 @dataclass(frozen=True)
@@ -464,7 +464,7 @@ def _parameters(op_class: type[GraphOp]) -> tuple[str, ...]:
 
 
 def set_type(value: SSAValue, type: Attribute) -> None:
-    """Give a value another type; whoever does makes its uses agree."""
+    """Give a value another type; the caller makes its uses agree."""
     if value.type != type:
         Rewriter.replace_value_with_new_type(value, type)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 from xdsl.dialects.builtin import AnyFloat, Float32Type, Float64Type, FloatAttr, IntegerType, StringAttr, i1
@@ -23,6 +24,7 @@ from xdsl.irdl import (
 )
 from xdsl.utils.hints import isa
 
+from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.graph.base import (
     ANY_ELEMENTS,
     BOOLS,
@@ -49,11 +51,12 @@ from penstock.dialects.graph.base import (
     tensor_of,
     tensor_type,
 )
-from penstock.dialects.graph.formula import Scalar, function
+from penstock.dialects.graph.formula import Scalar, ScalarArithmetic, UnknownFunction, function
 from penstock.dialects.graph.number import Number
 from penstock.dialects.graph.sizes import may_broadcast_to
 
 T = TypeVar("T")
+V = TypeVar("V")
 OpT = TypeVar("OpT", bound="PointwiseOp")
 
 
@@ -66,6 +69,13 @@ class PointwiseOp(GraphOp, ABC):
     def formula(self, *elements: Any, **more: Any) -> Any:
         """From a `Scalar` for each operand to that of the result; an op without one has registered functions."""
         raise NotImplementedError
+
+    def evaluate(self, elements: Sequence[V], arithmetic: ScalarArithmetic[V]) -> V:
+        """The formula on elements of some arithmetic; raises UserError, at the op, for an unknown function."""
+        try:
+            return self.formula(*(Scalar(element, arithmetic) for element in elements)).value
+        except UnknownFunction as error:
+            raise UserError(f"{self.name}: {error}", loc=location_of(self), notes=error.notes) from None
 
     @classmethod
     def has_formula(cls) -> bool:
@@ -99,7 +109,7 @@ _STEP = KeepsFinite(), IsConstantAlmostEverywhere()
 
 def _declared(base: type[OpT], name: str, summary: str, *traits: Any, accepts: Elements | None = None) -> type[OpT]:
     """An op that is a function which every arithmetic has, without properties."""
-    body: dict[str, Any] = {"name": f"graph.{name}", "formula": function(name), "traits": traits_def(*traits)}
+    body: dict[str, Any] = {"name": f"graph.{name}", "formula": function(name, summary), "traits": traits_def(*traits)}
     body |= {"__doc__": summary, "__module__": __name__}
     if accepts is not None:
         body |= {"ACCEPTS": accepts, "__annotations__": {"ACCEPTS": ClassVar[Elements]}}
@@ -436,7 +446,7 @@ class AddOp(BinaryOp):
 
     name = "graph.add"
     traits = traits_def(KeepsFinite(), HasQuantizedForm())
-    formula = function("add")
+    formula = function("add", "a + b.")
 
 
 @irdl_op_definition
@@ -445,7 +455,7 @@ class SubOp(BinaryOp):
 
     name = "graph.sub"
     traits = traits_def(KeepsFinite(), HasQuantizedForm())
-    formula = function("sub")
+    formula = function("sub", "a - b.")
 
 
 @irdl_op_definition
@@ -454,7 +464,7 @@ class MulOp(BinaryOp):
 
     name = "graph.mul"
     traits = traits_def(KeepsFinite(), HasQuantizedForm())
-    formula = function("mul")
+    formula = function("mul", "a * b.")
 
 
 @irdl_op_definition
@@ -530,7 +540,7 @@ class WhereOp(PointwiseOp):
     b = operand_def(TENSOR)
 
     traits = traits_def(HasPatternKind(PatternKind.BROADCAST), KeepsFinite())
-    formula = function("where")
+    formula = function("where", "The element of a where the condition is true, else that of b.")
     assembly_format = "$cond `,` $a `,` $b attr-dict `:` functional-type(operands, results)"
 
     @classmethod

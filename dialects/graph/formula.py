@@ -8,11 +8,28 @@ graph ops as expressions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from penstock.dialects.diagnostics import did_you_mean
 
 T = TypeVar("T")
+
+FUNCTIONS: dict[str, str] = {
+    "expm1": "e^x - 1, exact near 0.",
+    "greater_or_equal": "a >= b.",
+    "log1p": "log(1 + x), exact near 0.",
+}
+"""The functions that a formula may apply, by name, and what they are: these, and those of the ops that are one."""
+
+
+class UnknownFunction(Exception):
+    """A formula applies what is not in the table; `notes` say what is."""
+
+    def __init__(self, name: str, known: Mapping[str, object]):
+        super().__init__(f'a formula applies "{name}", which is no function')
+        self.notes = [did_you_mean(name, known) or f"the functions are {', '.join(sorted(known))}"]
 
 
 class ScalarArithmetic(Protocol[T]):
@@ -31,6 +48,9 @@ class ScalarArithmetic(Protocol[T]):
 class Scalar(Generic[T]):
     """An element. Python numbers in its arithmetic become constants of its type."""
 
+    KNOWN: ClassVar[Mapping[str, object]] = FUNCTIONS
+    """The functions that there are."""
+
     value: T
     arithmetic: ScalarArithmetic[T]
 
@@ -39,7 +59,9 @@ class Scalar(Generic[T]):
         return self._of(self.arithmetic.like(value, self.value))
 
     def apply(self, function: str, *others: Self | float) -> Self:
-        """A function of this element and others."""
+        """A function of this element and others; raises UnknownFunction."""
+        if function not in self.KNOWN:
+            raise UnknownFunction(function, self.KNOWN)
         values = [(each if isinstance(each, Scalar) else self.number(each)).value for each in others]
         return self._of(self.arithmetic.apply(function, self.value, *values))
 
@@ -105,8 +127,9 @@ class Scalar(Generic[T]):
         return type(self)(value, self.arithmetic)
 
 
-def function(name: str) -> Callable[..., Any]:
-    """The formula of an op that is a function which every arithmetic has."""
+def function(name: str, meaning: str) -> Callable[..., Any]:
+    """The formula of an op that is a function, which is one that other formulas may apply from now on."""
+    FUNCTIONS[name] = meaning
 
     def formula(op: object, first: Scalar[Any], *others: Scalar[Any]) -> Scalar[Any]:
         return first.apply(name, *others)

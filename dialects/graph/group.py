@@ -44,7 +44,7 @@ from penstock.dialects.graph.base import (
 
 
 @irdl_custom_directive
-class Pattern(CustomDirective):
+class PatternWord(CustomDirective):
     """A pattern kind as a bare word."""
 
     value: AttributeVariable
@@ -91,9 +91,9 @@ class FusedOp(IRDLOperation):
     body = region_def("single_block")
 
     traits = traits_def(IsolatedFromAbove(), SingleBlockImplicitTerminator(YieldOp), Pure())
-    custom_directives = (Pattern,)
+    custom_directives = (PatternWord,)
     assembly_format = (
-        "`(` $inputs `)` `pattern` custom<Pattern>($pattern) attr-dict-with-keyword $body"
+        "`(` $inputs `)` `pattern` custom<PatternWord>($pattern) attr-dict-with-keyword $body"
         " `:` functional-type($inputs, $outputs)"
     )
 

@@ -1,8 +1,8 @@
 """
-Operators that read or write elements at places that other operands name.
+Operators that read or write elements at indices that other operands name.
 
 Indices are integers. Negative ones count from the end of the dimension that they index; one that is outside it
-is a fault of whoever runs the program: the interpreter refuses it, compiled programs stop with a fault.
+is a fault of the one who runs the program: the interpreter refuses it, compiled programs stop with a fault.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
 def _check_same(left: Sequence[int], right: Sequence[int], message: str) -> None:
-    alike = len(left) == len(right) and all(may_equal(*pair) for pair in zip(left, right, strict=True))
-    require(alike, message)
+    same = len(left) == len(right) and all(may_equal(*pair) for pair in zip(left, right, strict=True))
+    require(same, message)
 
 
 @irdl_op_definition

@@ -4,7 +4,7 @@ Layouts: how the dimensions of a tensor are stored, as a word such as "NCHW", "N
 An upper-case letter is a dimension. A number and a lower-case letter is a block of that dimension: it is cut in
 blocks of so many elements, the upper-case letter counts the blocks and the block holds the place in one. Dimensions
 are given from the outermost to the innermost. The letters are those of the field: images have N, C and the spatial
-D, H, W, filters O, I and the spatial ones; any others serve as well. In layouts of images and filters `HW` stands for
+D, H, W, filters O, I and the spatial ones; any others serve as well. In layouts of images and filters `HW` means
 all spatial dimensions, whatever their number. See Liu et al., "Optimizing CNN Model Inference on CPUs", ATC 2019.
 """
 
@@ -45,7 +45,7 @@ _SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 _FILTERS = {NCHW: "OIHW", NHWC: "HWIO"}
 
 
-class Part(NamedTuple):
+class LayoutPart(NamedTuple):
     """One dimension of the stored tensor: a dimension of the original, or, with a number, a block of it."""
 
     dim: str
@@ -56,7 +56,7 @@ class Part(NamedTuple):
 class Layout:
     """A layout, part by part from the outermost to the innermost."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[LayoutPart, ...]
 
     def __str__(self) -> str:
         return "".join(dim if block is None else f"{block}{dim.lower()}" for dim, block in self.parts)
@@ -86,10 +86,10 @@ class Layout:
 
     def axis(self, dim: str) -> int:
         """Where the dimension is stored, or, if it has blocks, their number."""
-        return self.parts.index(Part(dim))
+        return self.parts.index(LayoutPart(dim))
 
     def shape(self, sizes: Mapping[str, int]) -> list[int]:
-        """The shape of what is stored of a tensor with these sizes; the last block of a dimension may hang over."""
+        """The shape of what is stored of a tensor with these sizes; the last block of a dimension may be padded."""
         shape: list[int] = []
         for dim, block in self.parts:
             whole = self.block(dim)
@@ -110,29 +110,25 @@ class Layout:
                 require(size == block, f'the layout "{self}" has blocks of {block} elements of {dim}, not of {size}')
         return sizes
 
-    def replaced(self, old: str, new: str) -> Layout:
-        """The layout with another name for a dimension."""
-        return Layout(tuple(Part(new, block) if dim == old else Part(dim, block) for dim, block in self.parts))
-
 
 @lru_cache(maxsize=1024)
 def parse_layout(text: str) -> Layout:
     """Read a layout; raises VerifyException if `text` is none."""
-    parts: list[Part] = []
+    parts: list[LayoutPart] = []
     at = 0
     while at < len(text):
         found = _PART.match(text, at)
         require(found is not None, f'"{text}" is no layout: letters for dimensions, numbers with letters for blocks')
         assert found is not None
         dim, block, blocked = found.groups()
-        parts.append(Part(dim) if dim else Part(blocked.upper(), int(block)))
+        parts.append(LayoutPart(dim) if dim else LayoutPart(blocked.upper(), int(block)))
         at = found.end()
     whole = [part.dim for part in parts if part.block is None]
     require(len(set(whole)) == len(whole) > 0, f'the layout "{text}" names a dimension twice, or none')
     for number, part in enumerate(parts):
         if part.block is not None:
             require(
-                Part(part.dim) in parts[:number],
+                LayoutPart(part.dim) in parts[:number],
                 f'the layout "{text}" has blocks of {part.dim}, but no {part.dim} before them',
             )
     return Layout(tuple(parts))
@@ -140,7 +136,7 @@ def parse_layout(text: str) -> Layout:
 
 @lru_cache(maxsize=1024)
 def layout_of_rank(text: str, rank: int) -> Layout:
-    """Read a layout of tensors of `rank`; `HW` in it stands for W or for DHW if the rank asks for it."""
+    """Read a layout of tensors of `rank`; `HW` in it means W or DHW if the rank asks for it."""
     layout = parse_layout(text)
     if layout.rank == rank or "HW" not in text or "D" in layout.dims:
         require(
@@ -181,8 +177,8 @@ def image_layout(text: str, rank: int) -> Layout:
 def spatial_dims(text: str, rank: int) -> range:
     """Where the spatial dimensions of a batch of images are stored."""
     layout = image_layout(text, rank)
-    places = [at for at, part in enumerate(layout.parts) if part.dim in "DHW"]
-    return range(places[0], places[-1] + 1)
+    positions = [at for at, part in enumerate(layout.parts) if part.dim in "DHW"]
+    return range(positions[0], positions[-1] + 1)
 
 
 def channel_axis(layout: str, rank: int) -> int:
@@ -204,8 +200,6 @@ def channels_of(x: Tensor, layout: str) -> int:
 
 def with_channels(batch: int, channels: int, spatial: Sequence[int], layout: str) -> list[int]:
     """The shape of a batch of images."""
-    if layout in (NCHW, NHWC):
-        return [batch, channels, *spatial] if layout == NCHW else [batch, *spatial, channels]
     rank = parse_layout(layout).rank - 2 + len(spatial)
     whole = image_layout(layout, rank)
     return whole.shape({"N": batch, "C": channels, **dict(zip(_SPATIAL[len(spatial)], spatial, strict=True))})
@@ -238,7 +232,7 @@ class Steps(NamedTuple):
     """How a tensor gets from one layout into another; each step takes what the one before it left."""
 
     grown: tuple[int, ...]
-    """The shape with zeros after what is stored, for blocks that hang over."""
+    """The shape with zeros after what is stored, for blocks that are padded."""
     split: tuple[int, ...]
     """Every dimension in runs that both layouts keep together."""
     perm: tuple[int, ...]
@@ -266,13 +260,8 @@ def steps_between(source: Layout, target: Layout, shape: Sequence[int], result: 
     """
     The way of a tensor of `shape` in the layout `source` to one of the shape `result` in the layout `target`.
 
-    Raises VerifyException unless both have the same dimensions and blocks of which the larger is a multiple of the
-    smaller.
+    Both have the same dimensions. Raises VerifyException unless of two blocks the larger is a multiple of the smaller.
     """
-    require(
-        sorted(source.dims) == sorted(target.dims),
-        f'the layouts "{source}" and "{target}" do not have the same dimensions',
-    )
     held, wanted = source.extents(shape), target.extents(result)
     grown, joined = list(shape), list(result)
     runs: dict[str, dict[int, int]] = {}
@@ -318,7 +307,7 @@ class LayoutTransformOp(GraphOp):
     """
     `x`, stored in the layout `source`, in the layout `target` of the same dimensions.
 
-    Where the last block of a dimension hangs over, what is beyond the dimension is zeros in the result. The way back
+    Where the last block of a dimension is padded, the padding is zeros in the result. The way back
     from blocks does not know where the dimension ended: the type of the result says so, and must be one of those
     that are stored in the shape of `x`.
     """

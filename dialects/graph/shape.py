@@ -107,12 +107,12 @@ class ConcatOp(GraphOp):
         common = list(first)
         for other in inputs[1:]:
             shape = other.get_shape()
-            alike = len(shape) == len(first) and all(
+            same = len(shape) == len(first) and all(
                 dim == axis or may_equal(left, right)
                 for dim, (left, right) in enumerate(zip(common, shape, strict=True))
             )
             require(
-                alike,
+                same,
                 f"{inputs[0]} and {other} differ in more than axis {axis} and cannot be concatenated",
             )
             common = [more_known(left, right) for left, right in zip(common, shape, strict=True)]

@@ -52,7 +52,7 @@ def window_counts(
     ceil_mode: bool = False,
 ) -> list[int]:
     """
-    The number of places of a window along each spatial dimension; raises VerifyException if it fits none.
+    The number of positions of a window along each spatial dimension; raises VerifyException if it fits none.
 
     With `ceil_mode` a last window may be partly out of bounds, if it begins inside the data or the padding
     before them. Along a dimension of unknown size it is unknown too.
@@ -94,6 +94,11 @@ def fill_in_window(values: dict[str, PropertyValue], rank: int) -> None:
     for name, default in (("strides", [1] * rank), ("pads", [0] * (2 * rank)), ("dilations", [1] * rank)):
         if values.get(name) is None:
             values[name] = default
+
+
+def _with_spatial(x: Tensor, sizes: Sequence[int], layout: str) -> Tensor:
+    """The type of a batch of images with other spatial sizes."""
+    return tensor_type(x.element_type, with_channels(x.get_shape()[0], channels_of(x, layout), sizes, layout))
 
 
 class PoolOp(GraphOp, ABC):
@@ -140,10 +145,7 @@ class PoolOp(GraphOp, ABC):
         """`x` with the number of windows as spatial sizes."""
         cls.ACCEPTS.check(x, cls.name)
         spatial = spatial_sizes(x, layout)
-        counts = window_counts(spatial, kernel_shape, strides, pads, dilations, ceil_mode)
-        channels = channels_of(x, layout)
-        shape = with_channels(x.get_shape()[0], channels, counts, layout)
-        return tensor_type(x.element_type, shape)
+        return _with_spatial(x, window_counts(spatial, kernel_shape, strides, pads, dilations, ceil_mode), layout)
 
 
 @irdl_op_definition
@@ -158,7 +160,7 @@ class MaxPoolOp(PoolOp):
 class AveragePoolOp(PoolOp):
     """
     The mean of each window: its sum divided by the number of its elements that lie inside `x`, or, with
-    `count_include_pad`, inside `x` or its padding. What hangs over the padding (`ceil_mode`) never counts.
+    `count_include_pad`, inside `x` or its padding. What is beyond the padding (`ceil_mode`) never counts.
     """
 
     name = "graph.average_pool"
@@ -189,10 +191,7 @@ class GlobalPoolOp(GraphOp, ABC):
     def infer(cls, x: Tensor, layout: str) -> Tensor:
         """`x` with spatial sizes of 1."""
         cls.ACCEPTS.check(x, cls.name)
-        ones = [1] * len(spatial_sizes(x, layout))
-        channels = channels_of(x, layout)
-        shape = with_channels(x.get_shape()[0], channels, ones, layout)
-        return tensor_type(x.element_type, shape)
+        return _with_spatial(x, [1] * len(spatial_sizes(x, layout)), layout)
 
 
 @irdl_op_definition

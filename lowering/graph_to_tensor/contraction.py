@@ -9,7 +9,7 @@ from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
 from penstock.dialects.graph.base import holds, is_float, is_integer, is_unsigned, summed_in
-from penstock.dialects.graph.layout import Layout, Part, image_layout, spatial_dims
+from penstock.dialects.graph.layout import Layout, LayoutPart, image_layout, spatial_dims
 from penstock.lowering.graph_to_tensor.accumulation import SUM, accumulate, rounded
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, Split, element_of, loops, shape_of, signless, windowed
@@ -71,11 +71,11 @@ def contract(
     return accumulate(kernel, SUM, wide, [a, b], shape, reductions, term=product)
 
 
-Loops = dict[Part, list[AffineExpr]]
+Loops = dict[LayoutPart, list[AffineExpr]]
 """For each part of a layout the loops that index it: one, or two where groups split the channels."""
 
 
-def _number(parts: Sequence[Part], first: int, split: str | None) -> Loops:
+def _number(parts: Sequence[LayoutPart], first: int, split: str | None) -> Loops:
     """Loops for `parts` from loop `first` on, in their order; the dim `split` has two."""
     places: Loops = {}
     for part in parts:
@@ -96,7 +96,7 @@ def convolution_maps(op: graph.ConvOp, images: Layout, filters: Layout) -> tuple
     result = _number(images.parts, 0, "C" if grouped else None)
     inner = [part for part in filters.parts if part.dim != "O"]
     within = _number(inner, sum(map(len, result.values())), None)
-    spatial = [Part(dim) for dim in images.dims if dim in "DHW"]
+    spatial = [LayoutPart(dim) for dim in images.dims if dim in "DHW"]
     read = windowed(
         [result[part][0] for part in spatial],
         [within[part][0] for part in spatial],
@@ -109,12 +109,12 @@ def convolution_maps(op: graph.ConvOp, images: Layout, filters: Layout) -> tuple
         if part in windows:
             x.append(windows[part])
         elif part.dim == "C":
-            x += [*(result[part][:1] if grouped else []), *within[Part("I", part.block)]]
+            x += [*(result[part][:1] if grouped else []), *within[LayoutPart("I", part.block)]]
         else:
             x += result[part]
     w: list[AffineExpr] = []
     for part in filters.parts:
-        w += result[Part("C", part.block)] if part.dim == "O" else within[part]
+        w += result[LayoutPart("C", part.block)] if part.dim == "O" else within[part]
     return x, w
 
 

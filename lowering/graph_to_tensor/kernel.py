@@ -33,7 +33,6 @@ from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.graph.elementwise import PointwiseOp
-from penstock.dialects.graph.formula import Scalar
 from penstock.dialects.registry import Registry
 from penstock.lowering.graph_to_tensor.shapes import (
     Dims,
@@ -66,7 +65,7 @@ def lowering_of(op_class: type[Operation]) -> Lowering | None:
 
 def _lower_formula(kernel: KernelBuilder, op: PointwiseOp) -> SSAValue:
     def compute(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
-        return op.formula(*(Scalar(element, body) for element in elements)).value
+        return op.evaluate(elements, body)
 
     return kernel.pointwise(op.operands, op.result, compute)
 

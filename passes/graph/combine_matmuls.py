@@ -19,7 +19,7 @@ from penstock.dialects.context import store_of
 from penstock.dialects.graph import NCHW, GraphOp, PatternKind, Tensor, pattern_kind, tensor_of
 from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.contractions import ContractionOp
-from penstock.passes.graph.values import NodeBuilder, erase_dead, graph_blocks, is_constant, only_user
+from penstock.passes.graph.values import NodeBuilder, erase_dead, graph_blocks, is_constant, only_user, rebuilt
 
 MAX_GAP = 12
 """How many ops that compute may be between two siblings: what is computed early lives long."""
@@ -147,13 +147,8 @@ def _same_number(one: SSAValue, other: SSAValue) -> bool:
     return isinstance(a, graph.ConstantOp) and isinstance(b, graph.ConstantOp) and a.value == b.value
 
 
-def combine(family: Family, store: WeightStore) -> None:
-    """Replace the members of a family, and the equal elementwise ops that follow all of them."""
-    _Combination(family, store).run()
-
-
 class _Combination:
-    """One family, combined before its first member."""
+    """Replaces the members of a family, before the first, and the equal elementwise ops that follow all of them."""
 
     def __init__(self, family: Family, store: WeightStore):
         self._family = family
@@ -224,12 +219,8 @@ class _Combination:
             operands += [self._concatenated(family.biases, 0)] if family.biases else []
             shape = [*tensor_of(first.result).get_shape()]
             shape[1] = sum(family.widths)
-            conv = graph.ConvOp.create(
-                operands=operands,
-                result_types=[Tensor(tensor_of(first.result).element_type, shape)],
-                properties=first.properties.copy(),
-            )
-            return build.add(conv, "siblings")
+            type = Tensor(tensor_of(first.result).element_type, shape)
+            return build.add(rebuilt(first, operands, type), "siblings")
         if family.is_stack:
             *rows, k = tensor_of(x).get_shape()
             if len(rows) > 1:
@@ -259,7 +250,7 @@ class _Combination:
             operands.insert(1 - followers.side, followers.constants[0])
         first = followers.ops[0]
         type = Tensor(tensor_of(first.result).element_type, tensor_of(self._result).get_shape())
-        return first.create(operands=operands, result_types=[type], properties=first.properties.copy())
+        return rebuilt(first, operands, type)
 
     def _parts(self) -> list[SSAValue]:
         """The value of each sibling: a slice, and where the shape is another one, a view of that."""
@@ -350,5 +341,5 @@ class CombineMatmulsPass(ModulePass):
         for block in graph_blocks(op):
             for family in list(families(block)):
                 if family.is_stack or self.unequal == "concatenate":
-                    combine(family, store)
+                    _Combination(family, store).run()
             erase_dead(block)

@@ -9,7 +9,6 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
-from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWalker
 
 from penstock.dialects import graph
 from penstock.dialects.context import store_of
@@ -17,8 +16,8 @@ from penstock.dialects.graph import NCHW, NHWC, tensor_of
 from penstock.passes.graph.contractions import ContractionOp, channel_vector, channels_of, folded
 from penstock.passes.graph.simplification.arithmetic import join_constants
 from penstock.passes.graph.simplification.rules import (
-    ApplyRules,
     Rules,
+    apply_rules,
     has_type_of,
     is_integral,
     is_short_constant,
@@ -120,7 +119,5 @@ class FoldScalePass(ModulePass):
     reassociates: ClassVar[bool] = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        store = store_of(ctx)
         for block in graph_blocks(op):
-            assert block.parent is not None
-            PatternRewriteWalker(GreedyRewritePatternApplier([ApplyRules(RULES, store)])).rewrite_region(block.parent)
+            apply_rules(RULES, store_of(ctx), block)

@@ -24,7 +24,7 @@ class GraphGradientPass(ModulePass):
     """
     Make, for the function `of`, a function that computes its derivatives: reverse mode, by adjoint code generation.
 
-    The new function stands behind `of` and is called `to`, by default `<of>_gradient`; with `replace` it takes the
+    The new function follows `of` and is called `to`, by default `<of>_gradient`; with `replace` it takes the
     place and the name of `of`, so that the gradient of `@main` is what is compiled (and lockstep finds another program
     in its place). It takes the arguments of `of` and
     then the adjoint, or seed, of each result of floats (of those in `results`). It returns one gradient for each entry
@@ -33,7 +33,7 @@ class GraphGradientPass(ModulePass):
     loss, and 1 as its adjoint, which is then no argument.
 
     The function consists of graph ops like any other: the values of `of` that are needed, in their order, and the
-    adjoint code behind them. Only values that depend on what is in `wrt` and that influence a result have adjoints;
+    adjoint code after them. Only values that depend on what is in `wrt` and that influence a result have adjoints;
     contributions to one are summed from the last op to the first. Common subexpressions are left to `cse`. An adjoint
     has the location of the op that it comes back through, with `/gradient`. At a kink of a function the derivative is
     one of its subgradients: see `docs/differentiation.md`. Ops that are constant almost everywhere, such as `floor`,

@@ -26,6 +26,7 @@ from penstock.passes.graph.quantization.integer_products import (
     centred_factor,
     combined_scale,
     is_byte,
+    linear_parameters,
     stored_factor,
 )
 from penstock.passes.graph.values import (
@@ -117,10 +118,8 @@ class IntegerLayers:
 
     def _parameters(self, op: graph.LinearOp) -> tuple[Array, Array] | None:
         """The scale and zero point of a (de)quantisation of a whole tensor, None if they differ along it, or vary."""
-        scale, zero = constant_array(op.scale, self.store), constant_array(op.zero_point, self.store)
-        if scale is None or scale.ndim or scale.dtype != np.float32 or (zero is None and op.zero_point is not None):
-            return None
-        return scale, np.asarray(0) if zero is None else zero.astype(np.int64)
+        found = linear_parameters(op, self.store)
+        return found if found is not None and not found[0].ndim else None
 
     def _factors(self, op: ContractionOp) -> tuple[Stored, Stored] | None:
         x, w = (stored_factor(operand, self.store) for operand in op.operands[:2])

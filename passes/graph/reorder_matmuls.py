@@ -15,7 +15,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.graph import GemmOp, GraphOp, MatmulOp, tensor_of
-from penstock.passes.graph.values import derived, graph_blocks, is_constant, only_user
+from penstock.passes.graph.values import derived, graph_blocks, is_constant, only_user, rebuilt
 
 Product: TypeAlias = MatmulOp | GemmOp
 
@@ -138,13 +138,8 @@ class Chain:
         end = len(self.factors) - 1
         cut = splits[0, end]
         a, b = product(0, cut), product(cut + 1, end)
-        operands = [a, b, *root.operands[2:]]
-        new = type(root).create(
-            operands=operands,
-            result_types=[root.result.type],
-            properties=root.properties.copy(),
-            attributes=root.attributes.copy(),
-        )
+        new = rebuilt(root, [a, b, *root.operands[2:]])
+        new.attributes.update(root.attributes)
         new.location = root.location
         Rewriter.replace_op(root, new)
         for op in self.products[1:]:

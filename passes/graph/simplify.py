@@ -6,29 +6,16 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block
 from xdsl.passes import ModulePass
-from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWalker
 
 from penstock.dialects.context import store_of
-from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.simplification import arithmetic, contractions, movement
-from penstock.passes.graph.simplification.rules import ApplyRules, joined
+from penstock.passes.graph.simplification.rules import apply_rules, joined
 from penstock.passes.graph.simplification.sink_transposes import sink_transposes
 from penstock.passes.graph.values import graph_blocks
 
 RULES = joined(arithmetic.RULES, movement.RULES, contractions.RULES)
 """The rules of this pass, by the op that they replace."""
-
-
-def _simplify(block: Block, store: WeightStore) -> None:
-    region = block.parent
-    assert region is not None
-    walker = PatternRewriteWalker(GreedyRewritePatternApplier([ApplyRules(RULES, store)]))
-    walker.rewrite_region(region)
-    # Each time that something moves, transposes become fewer, or smaller by a reduction.
-    while sink_transposes(block):
-        walker.rewrite_region(region)
 
 
 @dataclass(frozen=True)
@@ -85,6 +72,8 @@ class SimplifyPass(ModulePass):
     name = "simplify"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        store = store_of(ctx)
         for block in graph_blocks(op):
-            _simplify(block, store)
+            apply_rules(RULES, store_of(ctx), block)
+            # Each time that something moves, transposes become fewer, or smaller by a reduction.
+            while sink_transposes(block):
+                apply_rules(RULES, store_of(ctx), block)

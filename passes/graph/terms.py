@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from xdsl.ir import Attribute, SSAValue
@@ -62,6 +62,8 @@ class TermBuilder(ABC):
 @dataclass(frozen=True)
 class Term(Scalar[SSAValue]):
     """A value of the graph. Python numbers in its arithmetic become scalars of its element type."""
+
+    KNOWN: ClassVar[Mapping[str, object]] = _OPS
 
     arithmetic: TermBuilder
 

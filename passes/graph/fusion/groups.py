@@ -44,7 +44,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Node:
+class FusionNode:
     """One operator."""
 
     kind: Kind
@@ -108,7 +108,7 @@ class _Dominator:
     """The largest kind of an edge on the ways to the parent."""
 
 
-def post_dominators(nodes: Sequence[Node]) -> list[_Dominator]:
+def post_dominators(nodes: Sequence[FusionNode]) -> list[_Dominator]:
     """The immediate post-dominator of each node: the lowest common ancestor, in their tree, of all its consumers."""
     tree: list[_Dominator] = [_Dominator(None, 1, Kind.OPAQUE)] * len(nodes)
     for index in reversed(range(len(nodes))):
@@ -140,7 +140,7 @@ def _common_ancestor(tree: Sequence[_Dominator], left: int | None, right: int, k
 class _Partition:
     """The groups as disjoint sets; the root of a group is its last node."""
 
-    def __init__(self, nodes: Sequence[Node], max_ops: int, max_arguments: int | None, veto: Veto | None):
+    def __init__(self, nodes: Sequence[FusionNode], max_ops: int, max_arguments: int | None, veto: Veto | None):
         self.nodes = nodes
         self.stops = [Stop(Rule.UNUSED) for _ in nodes]
         self._tree = post_dominators(nodes)
@@ -266,7 +266,7 @@ class _Partition:
 
 
 def fusion_groups(
-    nodes: Sequence[Node], *, max_ops: int = MAX_OPS, max_arguments: int | None = None, veto: Veto | None = None
+    nodes: Sequence[FusionNode], *, max_ops: int = MAX_OPS, max_arguments: int | None = None, veto: Veto | None = None
 ) -> list[Group]:
     """
     The groups of a graph whose nodes are in a topological order, in the order of their last nodes.

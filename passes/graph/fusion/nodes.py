@@ -22,7 +22,7 @@ from penstock.dialects.graph import (
     pattern_kind,
     tensor_of,
 )
-from penstock.passes.graph.fusion.groups import MAX_OPS, Group, Kind, Node, Stop, Use, Veto, fusion_groups
+from penstock.passes.graph.fusion.groups import MAX_OPS, FusionNode, Group, Kind, Stop, Use, Veto, fusion_groups
 from penstock.passes.graph.values import is_view
 
 NOT_GROUPED = (ConcatOp, ConstantOp, FusedOp)
@@ -93,7 +93,7 @@ def kind_at(op: Operation, operand: SSAValue) -> Kind:
 class FusionGraph:
     """The nodes of a block, a tuple before each concatenation that is not opaque; and which op each one is."""
 
-    nodes: list[Node] = field(default_factory=list[Node])
+    nodes: list[FusionNode] = field(default_factory=list[FusionNode])
     ops: list[Operation] = field(default_factory=list[Operation])
     """Of each node; of a tuple the concatenation."""
 
@@ -116,10 +116,10 @@ class FusionGraph:
 
     def _node(
         self, op: Operation, kind: Kind, index: int, number: Mapping[Operation, int], opaque: AbstractSet[Operation]
-    ) -> Node:
+    ) -> FusionNode:
         reads = tuple(operand for operand in op.operands if operand.owner not in number and splat(operand) is None)
         if kind == Kind.TUPLE:
-            return Node(kind, (Use(number[op], Kind.INJECTIVE),), reads=reads)
+            return FusionNode(kind, (Use(number[op], Kind.INJECTIVE),), reads=reads)
         uses: dict[Use, None] = {}
         escapes = False
         for use in op.results[0].uses:
@@ -133,7 +133,7 @@ class FusionGraph:
                 uses[Use(number[user], seen)] = None
         through_tuple = isinstance(op, ConcatOp) and op not in opaque
         ordered = tuple(sorted(uses, key=lambda each: each.consumer))
-        return Node(kind, ordered, escapes, () if through_tuple else reads)
+        return FusionNode(kind, ordered, escapes, () if through_tuple else reads)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.functions import NAME, attribute_text
 from penstock.dialects.graph import NCHW, NHWC, GraphOp, LayoutTransformOp, ReshapeOp, Tensor, TransposeOp, tensor_of
-from penstock.dialects.graph.layout import Layout, Part, steps_between
+from penstock.dialects.graph.layout import Layout, LayoutPart, steps_between
 from penstock.passes.graph.values import derived
 
 Permutation = tuple[int, ...]
@@ -64,8 +64,8 @@ class Order(NamedTuple):
 
     def layout(self, letters: str) -> Layout:
         """The layout, without units, with these names for the original dimensions."""
-        outer = [Part(letters[dim]) for dim in self.perm]
-        return Layout((*outer, *(Part(letters[dim], size) for dim, size in self.blocks)))
+        outer = [LayoutPart(letters[dim]) for dim in self.perm]
+        return Layout((*outer, *(LayoutPart(letters[dim], size) for dim, size in self.blocks)))
 
     def shape(self, sizes: Sequence[int]) -> list[int]:
         """The shape of what is stored of a value of the shape `sizes`."""
@@ -77,7 +77,7 @@ class Order(NamedTuple):
         return Order(self.perm, tuple(each for each in self.blocks if sizes[each[0]] != 1))
 
     def is_padded(self, sizes: Sequence[int]) -> bool:
-        """Whether blocks of a value of the shape `sizes` hang over."""
+        """Whether blocks of a value of the shape `sizes` are padded."""
         return any(sizes[dim] % size for dim, size in self.blocks)
 
     def relabelled(self, names: Sequence[int]) -> Order:

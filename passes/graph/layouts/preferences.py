@@ -14,7 +14,6 @@ is better follows from the engines that move them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -25,7 +24,7 @@ from penstock.dialects import graph
 from penstock.dialects.graph import NCHW, NHWC, tensor_of
 from penstock.dialects.graph.base import summed_in
 from penstock.dialects.graph.layout import parse_layout
-from penstock.dialects.machine import DRAM, DmaOp, IntrinsicOp, TargetOp
+from penstock.dialects.machine import DRAM, IntrinsicOp, TargetOp
 from penstock.passes.analysis.commands.command_loops import descriptors
 from penstock.passes.analysis.intrinsics import block_of, pattern_of
 from penstock.passes.analysis.kernels import machine_of
@@ -207,7 +206,7 @@ def overhead(op: graph.ConvOp, images: str, scopes: tuple[str, str], target: Tar
     planes = images.startswith(NCHW)
     pads = op.pads.get_values()
     around = pads[0] + pads[2], pads[1] + pads[3]
-    hanging = [max(pads[0], pads[2]), max(pads[1], pads[3])]
+    reach = [max(pads[0], pads[2]), max(pads[1], pads[3])]
     total = 0
     for number, (shape, scope) in enumerate(zip(shapes, scopes, strict=True)):
         assert shape is not None
@@ -221,8 +220,11 @@ def overhead(op: graph.ConvOp, images: str, scopes: tuple[str, str], target: Tar
         stored = [h, w, block] if planes else [h, w, blocks, block]
         strides = [prod(stored[at + 1 :]) for at in range(2)]
         sides = [[*strides, 1], [box[1] * block, block, 1]]
-        own = {dim: pad for dim, pad in enumerate(hanging) if pad and not number}
-        total += n * blocks * _cost(engine, box, sides, own, target, block)
+        own = {dim: pad for dim, pad in enumerate(reach) if pad and not number}
+        count, rows = descriptors(engine, box, sides, block, own)
+        moved, cycles = target.buses()[engine.bus_name].bytes_per_cycle if engine.bus_name else (1, 1)
+        latency = count * engine.latency_cycles + rows * engine.row_overhead_cycles
+        total += n * blocks * (latency * moved // cycles)
     return total
 
 
@@ -232,16 +234,3 @@ def _extents(op: graph.ConvOp, value: SSAValue) -> list[int] | None:
     if len(shape) != 4:
         return None
     return shape if op.layout.data == NCHW else [shape[0], shape[3], *shape[1:3]]
-
-
-def _cost(
-    engine: DmaOp,
-    box: Sequence[int],
-    sides: Sequence[Sequence[int]],
-    pads: Mapping[int, int],
-    target: TargetOp,
-    block: int,
-) -> int:
-    count, rows = descriptors(engine, box, sides, block, pads)
-    moved, cycles = target.buses()[engine.bus_name].bytes_per_cycle if engine.bus_name else (1, 1)
-    return (count * engine.latency_cycles + rows * engine.row_overhead_cycles) * moved // cycles

@@ -58,10 +58,16 @@ def stored_factor(value: SSAValue, store: WeightStore) -> Stored | None:
     op = value.owner
     if not isinstance(op, graph.DequantizeLinearOp) or not is_byte(op.x):
         return None
+    found = linear_parameters(op, store)
+    return None if found is None else Stored(op.x, found[1], found[0], op.along or 0)
+
+
+def linear_parameters(op: graph.LinearOp, store: WeightStore) -> tuple[Array, Array] | None:
+    """The scale, f32, and the zero point, i64, of a (de)quantisation; None where they are no constants."""
     scale, zero = constant_array(op.scale, store), constant_array(op.zero_point, store)
     if scale is None or scale.dtype != np.float32 or (zero is None and op.zero_point is not None):
         return None
-    return Stored(op.x, np.zeros_like(scale, np.int64) if zero is None else zero.astype(np.int64), scale, op.along or 0)
+    return scale, np.zeros_like(scale, np.int64) if zero is None else zero.astype(np.int64)
 
 
 def centred_factor(value: SSAValue, store: WeightStore) -> Stored | None:

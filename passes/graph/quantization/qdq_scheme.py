@@ -24,6 +24,7 @@ from penstock.passes.graph.quantization.scales import (
     symmetric_scale,
     weight_scales,
 )
+from penstock.passes.graph.values import rebuilt
 
 
 class QdqQuantizer(Quantizer):
@@ -90,9 +91,7 @@ class QdqQuantizer(Quantizer):
         x, w = factors
         match op := found.op:
             case graph.ConvOp():
-                properties = op.properties.copy()
-                operands = [x, w] if addend is None else [x, w, addend]
-                new = graph.ConvOp.create(operands=operands, result_types=[op.result.type], properties=properties)
+                new = rebuilt(op, [x, w] if addend is None else [x, w, addend])
                 return self.add_at(new, "product", op.location)
             case graph.GemmOp():
                 new = graph.GemmOp(x, w, addend, trans_a=bool(op.trans_a), trans_b=bool(op.trans_b))

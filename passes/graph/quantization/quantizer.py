@@ -169,10 +169,6 @@ class Quantizer(NodeBuilder, ABC):
             self._reals[old] = self.add_at(op, "real", self._location_of(old))
         return self._reals[old]
 
-    def is_integer(self, old: SSAValue) -> bool:
-        """Whether an old value has become integers."""
-        return old in self._integers
-
     def integers(self, old: SSAValue) -> Quantized:
         """The integers of an old value, quantised here if it is in float; raises Refused without a range."""
         if old not in self._integers:

@@ -21,22 +21,15 @@ from penstock.passes.graph.simplification.rules import Rules, has_type_of, ident
 from penstock.passes.graph.values import NodeBuilder, only_user
 
 
+def _twice(op: graph.ExpandOp | graph.ReshapeOp, nodes: NodeBuilder) -> SSAValue | None:
+    before = op.x.owner
+    if isinstance(before, graph.ExpandOp | graph.ReshapeOp) and type(before) is type(op):
+        return nodes.add(type(op)(before.x, op.result_type.get_shape()))
+    return None
+
+
 def _expand(op: graph.ExpandOp, nodes: NodeBuilder) -> SSAValue | None:
-    if has_type_of(op.x, op):
-        return op.x
-    before = op.x.owner
-    return (
-        nodes.add(graph.ExpandOp(before.x, op.result_type.get_shape())) if isinstance(before, graph.ExpandOp) else None
-    )
-
-
-def _reshape(op: graph.ReshapeOp, nodes: NodeBuilder) -> SSAValue | None:
-    before = op.x.owner
-    return (
-        nodes.add(graph.ReshapeOp(before.x, op.result_type.get_shape()))
-        if isinstance(before, graph.ReshapeOp)
-        else None
-    )
+    return op.x if has_type_of(op.x, op) else None
 
 
 def _transpose(op: graph.TransposeOp, nodes: NodeBuilder) -> SSAValue | None:
@@ -146,11 +139,17 @@ def _max_pool(op: graph.MaxPoolOp, nodes: NodeBuilder) -> SSAValue | None:
 
 
 RULES: Rules = {
-    graph.ReshapeOp: (identity, _reshape),
-    graph.ExpandOp: (_expand,),
-    graph.TransposeOp: (identity, _transpose),
+    graph.ReshapeOp: (identity, _twice),
+    graph.ExpandOp: (_expand, _twice),
+    graph.TransposeOp: (
+        identity,
+        _transpose,
+    ),
     graph.SliceOp: (identity, _slice, _slice_of_concat),
-    graph.PadOp: (identity, _pad),
+    graph.PadOp: (
+        identity,
+        _pad,
+    ),
     graph.ConcatOp: (identity, _concat, _concat_of_slices),
     graph.ReduceSumOp: (_reduction,),
     graph.ReduceMeanOp: (_reduction,),

@@ -6,8 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from xdsl.ir import Operation, SSAValue
-from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.pattern_rewriter import (
+    GreedyRewritePatternApplier,
+    PatternRewriter,
+    PatternRewriteWalker,
+    RewritePattern,
+)
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.graph import GraphOp, tensor_of
@@ -56,6 +61,12 @@ class ApplyRules(RewritePattern):
 def identity(op: GraphOp, nodes: NodeBuilder) -> SSAValue | None:
     """The rule of ops that may be the identity."""
     return op.operands[0] if op.is_identity() else None
+
+
+def apply_rules(rules: Rules, store: WeightStore, block: Block) -> None:
+    """Apply rules to the ops of a block until none applies."""
+    assert block.parent is not None
+    PatternRewriteWalker(GreedyRewritePatternApplier([ApplyRules(rules, store)])).rewrite_region(block.parent)
 
 
 def is_short_constant(value: SSAValue) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from penstock.dialects.graph.elementwise import PointwiseOp
-from penstock.dialects.graph.formula import Scalar
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter import bits
 
@@ -71,4 +70,4 @@ _ARITHMETIC = _NumpyArithmetic()
 
 def evaluate_formula(op: PointwiseOp, operands: Sequence[Array]) -> Array:
     """The formula of an op on arrays."""
-    return op.formula(*(Scalar(operand, _ARITHMETIC) for operand in operands)).value
+    return op.evaluate(operands, _ARITHMETIC)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 import pytest
-from xdsl.dialects.builtin import Float32Type, FloatAttr
+from penstock.lowering.graph_to_tensor.body import _SCALAR_OPS, Body  # pyright: ignore[reportPrivateUsage]
+from xdsl.dialects.builtin import (
+    FileLineColLoc,
+    Float32Type,
+    FloatAttr,
+    FunctionType,
+    IntAttr,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+    f32,
+)
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Region
 from xdsl.irdl import irdl_op_definition, prop_def, traits_def
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import VerifyException
@@ -17,6 +30,8 @@ from xdsl.utils.exceptions import VerifyException
 import penstock
 from penstock.dialects import graph
 from penstock.dialects.context import make_context
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.graph import formula
 from penstock.dialects.graph.base import (
     HasQuantizedForm,
     IsConstantAlmostEverywhere,
@@ -144,6 +159,42 @@ def test_a_formula_is_written_with_the_operators_of_python() -> None:
     for each, values in zip(found, expected, strict=True):
         np.testing.assert_array_equal(each.value, values)
     np.testing.assert_array_equal((x < 0.5).value, [True, False, False])
+
+
+def test_the_functions_of_formulas_are_documented_and_known_at_all_levels() -> None:
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in sorted(formula.FUNCTIONS.items())]
+    assert "\n".join(rows) in (DOC.parent / "extending.md").read_text()
+    assert set(FUNCTIONS) == set(formula.FUNCTIONS)
+    missing = {name for name in formula.FUNCTIONS if name not in _SCALAR_OPS and not hasattr(Body, name)}
+    assert missing == {"identity"}, "which is no op at tensor level"
+
+
+@irdl_op_definition
+class BentOp(graph.UnaryOp):
+    """Not what it looks like."""
+
+    name = "lab.bent"
+
+    def formula(self, x: Scalar[Any]) -> Scalar[Any]:
+        return x.apply("tanhh")
+
+
+def test_an_unknown_function_is_an_error_at_the_op() -> None:
+    pair = TensorType(f32, [2])
+    block = Block(arg_types=[pair])
+    op = BentOp(block.args[0])
+    op.location = FileLineColLoc(StringAttr("lab.mlir"), IntAttr(3), IntAttr(4))
+    block.add_ops([op, ReturnOp(op.result)])
+    module = ModuleOp([FuncOp("main", FunctionType.from_lists([pair], [pair]), Region(block))])
+    run: tuple[Callable[[], object], ...] = (
+        lambda: run_module(module, [X[0, :2]], WeightStore()),
+        lambda: GraphToTensorPass().apply(make_context(), module),
+    )
+    for each in run:
+        with pytest.raises(UserError, match=r'lab\.bent: a formula applies "tanhh", which is no function') as raised:
+            each()
+        assert raised.value.notes == ('did you mean "tanh"?',)
+        assert "lab.mlir" in str(raised.value.loc)
 
 
 def test_a_bound_of_integers_is_a_number() -> None:

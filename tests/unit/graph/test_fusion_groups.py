@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
 
-from penstock.passes.graph.fusion.groups import Group, Kind, Node, Rule, Use, Veto, fusion_groups
+from penstock.passes.graph.fusion.groups import FusionNode, Group, Kind, Rule, Use, Veto, fusion_groups
 
 KINDS = {
     "elementwise": Kind.ELEMENTWISE,
@@ -21,7 +21,7 @@ KINDS = {
 }
 
 
-def nodes_of(program: str) -> tuple[list[str], list[Node]]:
+def nodes_of(program: str) -> tuple[list[str], list[FusionNode]]:
     """
     The nodes of a program of lines `name = kind operand ...`, and their names.
 
@@ -41,7 +41,7 @@ def nodes_of(program: str) -> tuple[list[str], list[Node]]:
         reads.append(tuple(operand for operand in operands if operand.removesuffix("*") not in uses))
     escapes = [line[0].endswith("!") or line is lines[-1] for line in lines]
     return names, [
-        Node(KINDS[line[2]], tuple(uses[name]), escaping, read)
+        FusionNode(KINDS[line[2]], tuple(uses[name]), escaping, read)
         for line, name, escaping, read in zip(lines, names, escapes, reads, strict=True)
     ]
 
