@@ -2,21 +2,211 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Operation
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.traits import SymbolTable
 
+from penstock.dialects import graph
 from penstock.dialects.context import store_of
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
-from penstock.dialects.functions import body_block
-from penstock.passes.graph.gradients.function import Request, make_gradient
-from penstock.passes.graph.values import require_static
+from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.functions import NAME, attribute_text, body_block
+from penstock.dialects.graph import tensor_of
+from penstock.dialects.graph.base import IsConstantAlmostEverywhere, is_float
+from penstock.dialects.weights import WeightStore
+from penstock.passes.graph.gradients import rules_contraction, rules_elementwise, rules_reduction, rules_shape
+from penstock.passes.graph.gradients.code import AdjointCode
+from penstock.passes.graph.values import erase_dead, require_static
+
+RULE_MODULES = (rules_contraction, rules_elementwise, rules_reduction, rules_shape)
+"""Where our rules are: importing them registers them."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which derivatives of a function are wanted, and how."""
+
+    wrt: tuple[str | int, ...] = ()
+    """Arguments by number or name, and weights by name; none stands for all arguments of floats."""
+    results: tuple[int, ...] = ()
+    """The numbers of the results that are differentiated; none stands for all of floats."""
+    seed: Literal["argument", "one"] = "argument"
+    """Whether the adjoints of the results are arguments, or 1, for results of one element."""
+    primal: bool = False
+    """Whether the results of the function come first among those of its gradient."""
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What the function is differentiated with respect to: an argument, or the places of a weight."""
+
+    name: str | None
+    values: Sequence[SSAValue]
+
+
+def _is_differentiable(value: SSAValue) -> bool:
+    return isinstance(value.type, TensorType) and is_float(tensor_of(value).element_type)
+
+
+def _entries(attributes: ArrayAttr[DictionaryAttr] | None, count: int) -> list[DictionaryAttr]:
+    """The attributes of so many arguments or results."""
+    return [DictionaryAttr({})] * count if attributes is None else list(attributes)
+
+
+def _named(name: str | None, part: str) -> DictionaryAttr:
+    """The attributes of an argument or result that is called `<name>/<part>`."""
+    return DictionaryAttr({} if name is None else {NAME: StringAttr(f"{name}/{part}")})
+
+
+def _attributes(entries: Sequence[DictionaryAttr]) -> ArrayAttr[DictionaryAttr] | None:
+    return ArrayAttr(entries) if any(entry.data for entry in entries) else None
+
+
+def make_gradient(func: FuncOp, name: str, request: Request, store: WeightStore) -> FuncOp:
+    """
+    The function `name`, not yet in a module, that computes the derivatives of `func`.
+
+    Raises UserError for what `request` names and `func` does not have, and (unsupported, located) for an op without a
+    derivative between the two.
+    """
+    new = func.clone()
+    new.sym_name = StringAttr(name)
+    block = new.body.block
+    last = block.last_op
+    assert isinstance(last, ReturnOp)
+    arguments = _entries(func.arg_attrs, len(block.args))
+    targets = _targets(func, block, request.wrt)
+    chosen = _results(func, request.results)
+    forward = [op for op in block.ops if op is not last]
+    primal = list(last.arguments)
+    last.detach()
+    last.erase()
+
+    active = _active(forward, targets, [primal[index] for index in chosen])
+    code = AdjointCode(block, active, store)
+    for index in chosen:
+        value = primal[index]
+        if request.seed == "one":
+            seed = _one(value, func)
+            if value in active:
+                code.emit(seed)
+                code.add_seed(value, seed.result)
+            continue
+        seed_argument = block.insert_arg(value.type, len(block.args))
+        seed_argument.name_hint = "seed" if value.name_hint is None else f"{value.name_hint}_seed"
+        arguments.append(_named(attribute_text(func, index, NAME, results=True), "seed"))
+        code.add_seed(value, seed_argument)
+    for op in reversed(forward):
+        code.differentiate(op)
+
+    kept = _entries(new.res_attrs, len(primal)) if request.primal else []
+    kept += [_named(target.name, "gradient") for target in targets]
+    returned = [*(primal if request.primal else ()), *(_gradient(code, target) for target in targets)]
+    block.add_op(ReturnOp(*returned))
+    # What only the results needed, and shares of adjoints that were not.
+    erase_dead(block, graph.GraphOp | graph.FusedOp)
+    new.function_type = FunctionType.from_lists(block.arg_types, [value.type for value in returned])
+    new.arg_attrs, new.res_attrs = _attributes(arguments), _attributes(kept)
+    return new
+
+
+def _targets(func: FuncOp, block: Block, wrt: Sequence[str | int]) -> list[_Target]:
+    """What `wrt` names, as values of the `block`, a copy of that of `func`."""
+    arguments = block.args
+    if not wrt:
+        wrt = [index for index, argument in enumerate(arguments) if _is_differentiable(argument)]
+        if not wrt:
+            raise UserError(f"@{func.sym_name.data} has no argument of floats", loc=location_of(func))
+    weights: dict[str, list[SSAValue]] = {}
+    for op in block.ops:
+        if isinstance(op, graph.ConstantOp) and op.weight is not None:
+            weights.setdefault(op.weight, []).append(op.result)
+    names = [attribute_text(func, index, NAME) for index in range(len(arguments))]
+    known = {name: index for index, name in enumerate(names) if name is not None}
+    targets: list[_Target] = []
+    for each in wrt:
+        index = each if isinstance(each, int) else known.get(each)
+        if index is not None and 0 <= index < len(arguments):
+            target = _Target(names[index], [arguments[index]])
+        elif isinstance(each, str) and each in weights:
+            target = _Target(each, weights[each])
+        else:
+            candidates = [*known, *weights]
+            near = did_you_mean(str(each), candidates)
+            words = f"it has arguments 0 to {len(arguments) - 1}" if arguments else "it has no arguments"
+            words += f", and by name: {', '.join(candidates)}" if candidates else ""
+            raise UserError(
+                f'@{func.sym_name.data} has no argument or weight "{each}"',
+                loc=location_of(func),
+                notes=[near or words],
+            )
+        if not _is_differentiable(target.values[0]):
+            raise UserError(
+                f'"{each}" is a {target.values[0].type}: only floats have derivatives', loc=location_of(func)
+            )
+        targets.append(target)
+    return targets
+
+
+def _results(func: FuncOp, asked: Sequence[int]) -> list[int]:
+    last = func.body.block.last_op
+    assert last is not None
+    floats = [index for index, value in enumerate(last.operands) if _is_differentiable(value)]
+    for index in asked:
+        if index not in floats:
+            raise UserError(
+                f"@{func.sym_name.data} has no result {index} of floats",
+                loc=location_of(func),
+                notes=["results of floats: " + (", ".join(map(str, floats)) or "none")],
+            )
+    if not floats:
+        raise UserError(f"@{func.sym_name.data} has no result of floats", loc=location_of(func))
+    return list(asked or floats)
+
+
+def _active(forward: Sequence[Operation], targets: Sequence[_Target], results: Sequence[SSAValue]) -> set[SSAValue]:
+    """The values that depend on a target and influence a result, by ways on which there can be a derivative."""
+    varied = {value for target in targets for value in target.values}
+    for op in forward:
+        if not op.has_trait(IsConstantAlmostEverywhere) and any(operand in varied for operand in op.operands):
+            varied.update(result for result in op.results if _is_differentiable(result))
+    useful = set(results)
+    for op in reversed(forward):
+        if not op.has_trait(IsConstantAlmostEverywhere) and any(result in useful for result in op.results):
+            useful.update(operand for operand in op.operands if _is_differentiable(operand))
+    return varied & useful
+
+
+def _one(value: SSAValue, func: FuncOp) -> graph.ConstantOp:
+    tensor = tensor_of(value)
+    size = math.prod(tensor.get_shape())
+    if size != 1:
+        raise UserError(
+            f"a result of {size} elements has no derivative without a seed",
+            loc=location_of(func),
+            notes=["seed=one needs a result of one element, a loss; seed=argument takes its adjoint as an argument"],
+        )
+    dense = graph.dense_of(np.ones(tensor.get_shape(), numpy_dtype(tensor.element_type)))
+    assert dense is not None
+    return graph.ConstantOp(dense)
+
+
+def _gradient(code: AdjointCode, target: _Target) -> SSAValue:
+    """The adjoint of a target, over all its places; zeros if it influences nothing."""
+    found = [adjoint for value in target.values if (adjoint := code.adjoint_of(value)) is not None]
+    if not found:
+        return code.zeros(target.values[0]).value
+    return sum(found[1:], found[0]).value
 
 
 @dataclass(frozen=True)
@@ -85,7 +275,7 @@ class GraphGradientPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         func = self._function(op)
         name = self.of if self.replace else self.to or f"{self.of}_gradient"
-        if not self.replace and any(_symbol(other) == name for other in op.body.block.ops):
+        if not self.replace and SymbolTable.lookup_symbol(op, name) is not None:
             raise UserError(
                 f"there is a @{name} already", loc=location_of(func), notes=["give it another name: to=..."]
             )
@@ -108,8 +298,3 @@ class GraphGradientPass(ModulePass):
             raise UserError(f"@{self.of} is no graph: it does not end in func.return", loc=location_of(func))
         require_static(func)
         return func
-
-
-def _symbol(op: Operation) -> str | None:
-    name = op.get_attr_or_prop("sym_name")
-    return name.data if isinstance(name, StringAttr) else None

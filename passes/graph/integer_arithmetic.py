@@ -18,8 +18,14 @@ from penstock.dialects.context import store_of
 from penstock.dialects.graph import GraphOp, tensor_of
 from penstock.dialects.graph.base import SelectsElements, integer_bounds, is_unsigned
 from penstock.dialects.weights import Array, WeightStore
-from penstock.passes.graph.contractions import ContractionOp, channels_of, weight_axis
-from penstock.passes.graph.quantization.contraction_parts import Layer, bounds_of, contraction_at
+from penstock.passes.graph.contractions import (
+    ContractionOp,
+    Layer,
+    bounds_of,
+    channels_of,
+    contraction_at,
+    weight_axis,
+)
 from penstock.passes.graph.quantization.integer_products import (
     IntegerProducts,
     Stored,

@@ -5,34 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import FloatAttr, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
-from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
+from xdsl.pattern_rewriter import PatternRewriteWalker
 
+from penstock.dialects.context import store_of
 from penstock.dialects.graph import GemmOp, TransposeOp
+from penstock.dialects.graph.base import boolean
+from penstock.passes.graph.simplification.rules import ApplyRules
+from penstock.passes.graph.values import NodeBuilder, rebuilt
 
 
-class _TransposeGemmOperands(RewritePattern):
-    @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: GemmOp, rewriter: PatternRewriter) -> None:
-        if not op.trans_a and not op.trans_b:
-            return
-        a = self._transposed(op.a, op, rewriter) if op.trans_a else op.a
-        b = self._transposed(op.b, op, rewriter) if op.trans_b else op.b
-        gemm = GemmOp(a, b, op.c, alpha=_number(op.alpha), beta=_number(op.beta), accumulator=op.accumulator)
-        gemm.location = op.location
-        rewriter.replace(op, gemm)
-
-    def _transposed(self, value: SSAValue, op: GemmOp, rewriter: PatternRewriter) -> SSAValue:
-        transpose = TransposeOp(value, perm=[1, 0])
-        transpose.location = op.location
-        rewriter.insert(transpose)
-        return transpose.results[0]
-
-
-def _number(attr: FloatAttr) -> float:
-    return attr.value.data
+def _explicit(op: GemmOp, nodes: NodeBuilder) -> SSAValue | None:
+    if not op.trans_a and not op.trans_b:
+        return None
+    operands = [
+        nodes.add(TransposeOp(value, perm=[1, 0])) if transposed else value
+        for value, transposed in ((op.a, op.trans_a), (op.b, op.trans_b))
+    ]
+    no = boolean(False)
+    return nodes.add(rebuilt(op, [*operands, *op.operands[2:]], trans_a=no, trans_b=no))
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class TransposeOperandsPass(ModulePass):
     """
     Give every `graph.gemm` its operands as they are multiplied, with a `graph.transpose` where it transposed one.
 
-    A matrix unit wants the rows of its right operand along the result's columns; the weights of a fully connected
+    A matrix unit reads the rows of its right operand along the result's columns; the weights of a fully connected
     layer are mostly stored the other way. The transpose of a weight is then evaluated by `fold-constants`.
     Requires and guarantees the graph level.
 
@@ -64,4 +57,5 @@ class TransposeOperandsPass(ModulePass):
     name = "transpose-operands"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        PatternRewriteWalker(_TransposeGemmOperands(), apply_recursively=False).rewrite_module(op)
+        rules = ApplyRules({GemmOp: (_explicit,)}, store_of(ctx))
+        PatternRewriteWalker(rules, apply_recursively=False).rewrite_module(op)

@@ -18,8 +18,7 @@ from xdsl.ir import Operation, SSAValue
 from penstock.dialects import graph
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.weights import Array
-from penstock.passes.graph.contractions import ContractionOp, channels_of, on_integers
-from penstock.passes.graph.quantization.contraction_parts import Layer, bounds_of
+from penstock.passes.graph.contractions import ContractionOp, Layer, bounds_of, channels_of, on_integers
 from penstock.passes.graph.quantization.quantizer import Quantized, Quantizer, Refused
 from penstock.passes.graph.quantization.ranges import Range
 from penstock.passes.graph.quantization.scales import (

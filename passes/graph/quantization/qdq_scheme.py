@@ -11,8 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp
 from penstock.dialects.graph.base import HasQuantizedForm
-from penstock.passes.graph.contractions import ContractionOp, weight_axis
-from penstock.passes.graph.quantization.contraction_parts import Layer
+from penstock.passes.graph.contractions import ContractionOp, Layer, weight_axis
 from penstock.passes.graph.quantization.quantizer import Quantized, Quantizer
 from penstock.passes.graph.quantization.ranges import Range
 from penstock.passes.graph.quantization.scales import (

@@ -16,8 +16,7 @@ from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp, Tensor, tensor_of
 from penstock.dialects.graph.base import SelectsElements
 from penstock.dialects.weights import WeightStore
-from penstock.passes.graph.contractions import ContractionOp, contraction_length
-from penstock.passes.graph.quantization.contraction_parts import Layer, contraction_at
+from penstock.passes.graph.contractions import ContractionOp, Layer, contraction_at, contraction_length
 from penstock.passes.graph.quantization.ranges import Range, value_names
 from penstock.passes.graph.quantization.scales import LARGEST_LENGTH, Scale, quantized_array
 from penstock.passes.graph.values import NodeBuilder, constant_array, derived, erase_dead, rebuilt

@@ -31,6 +31,7 @@ from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import GraphOp, tensor_of
 from penstock.dialects.graph.base import holds, integer_bounds
+from penstock.passes.graph.contractions import bounds_of
 from penstock.passes.graph.simplification.rules import (
     Rule,
     Rules,
@@ -172,12 +173,9 @@ def _never_negative(op: graph.UnaryOp, nodes: NodeBuilder) -> SSAValue | None:
 
 def _bounds(op: object) -> tuple[float, float] | None:
     """The bounds of a clip whose lower one is not above the upper one, or of a relu."""
-    if isinstance(op, graph.ReluOp):
-        return 0.0, math.inf
-    if not isinstance(op, graph.ClipOp):
+    if not isinstance(op, graph.ReluOp | graph.ClipOp):
         return None
-    low = -math.inf if op.min is None else op.min.value.data
-    high = math.inf if op.max is None else op.max.value.data
+    low, high = bounds_of(op)
     return (low, high) if low <= high else None
 
 

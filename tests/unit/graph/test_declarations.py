@@ -46,7 +46,7 @@ from penstock.lowering.from_onnx import import_model
 from penstock.lowering.from_onnx.table import IMPORTERS, as_declared, imports
 from penstock.lowering.graph_to_tensor import GraphToTensorPass
 from penstock.lowering.graph_to_tensor.kernel import lowering_of
-from penstock.passes.graph.gradients import function as _rules  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from penstock.passes.graph import gradient as _rules  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from penstock.passes.graph.gradients.code import RULES as GRADIENTS
 from penstock.passes.graph.layouts.rules import RULES as LAYOUTS
 from penstock.runtime.interpreter import run_module
