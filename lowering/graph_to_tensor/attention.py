@@ -16,18 +16,13 @@ no infinity minus infinity on the way, and one that is wholly masked a sum of 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import ml_dtypes
-from xdsl.builder import Builder
-from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
-from xdsl.rewriter import InsertPoint
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import DType, numpy_dtype
@@ -35,8 +30,7 @@ from penstock.dialects.graph.base import summed_in
 from penstock.lowering.graph_to_tensor.contraction import multiply_add
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, element_of, loops, shape_of
-from penstock.lowering.scalar_body import Body, Compute
-from penstock.passes.index_builder import Index, materialize
+from penstock.passes.index_builder import Index
 from penstock.passes.planning.attention_blocks import MAX_BLOCK, even_blocks
 from penstock.passes.tensor.tile_nest import DimRange, insert_slice, slice_of
 
@@ -109,7 +103,7 @@ class _Attention:
 
     def _over_batch(self, extents: list[int], batch: list[Index], result: SSAValue) -> SSAValue:
         if not extents:
-            return self._over(
+            return self._kernel.loop(
                 self._queries,
                 self._rows,
                 [result],
@@ -117,52 +111,9 @@ class _Attention:
                 always=True,
             )[0]
         extent, *rest = extents
-        return self._over(
+        return self._kernel.loop(
             extent, 1, [result], lambda index, carried: [self._over_batch(rest, [*batch, index], carried[0])]
         )[0]
-
-    def _over(
-        self,
-        extent: int,
-        step: int,
-        initial: Sequence[SSAValue],
-        body: Callable[[Index, Sequence[SSAValue]], Sequence[SSAValue]],
-        *,
-        always: bool = False,
-    ) -> list[SSAValue]:
-        """
-        `body` at each step of a loop; at its end it is shifted inwards where `step` does not divide.
-
-        A single step needs no loop, but with `always` it has one, which says that the kernel is tiled as it is.
-        """
-        if extent <= step and not always:
-            return list(body(0, initial))
-        kernel, builder = self._kernel, self._builder()
-        bounds = [materialize(builder, bound) for bound in (0, extent, step)]
-        block = Block(arg_types=[IndexType(), *(value.type for value in initial)])
-        with self._inside(block):
-            at: Index = block.args[0]
-            if extent % step:
-                inner = self._builder()
-                at = inner.insert(arith.MinSIOp(block.args[0], materialize(inner, extent - step))).result
-            block.add_op(scf.YieldOp(*body(at, block.args[1:])))
-        loop = scf.ForOp(bounds[0], bounds[1], bounds[2], initial, Region(block))
-        loop.location = kernel.location
-        kernel.block.add_op(loop)
-        return list(loop.results)
-
-    @contextmanager
-    def _inside(self, block: Block) -> Generator[None]:
-        """The kernel's ops go into `block`."""
-        outer, self._kernel.block = self._kernel.block, block
-        yield
-        self._kernel.block = outer
-
-    def _builder(self) -> Builder:
-        return Builder(InsertPoint.at_end(self._kernel.block), operation_insertion_handler=[self._locate])
-
-    def _locate(self, op: Operation) -> None:
-        op.location = self._kernel.location
 
     # a block of queries
 
@@ -182,7 +133,9 @@ class _Attention:
             return self._step(batch, rows, DimRange(start, size), (queries, scaled), _Running(*before))
 
         if whole:
-            running = _Running(*self._over(whole, step, running, lambda start, before: block(start, step, before)))
+            running = _Running(
+                *self._kernel.loop(whole, step, running, lambda start, before: block(start, step, before))
+            )
         if self._keys > whole:
             # What the blocks leave over is a smaller block of its own.
             running = block(whole, self._keys - whole, running)
@@ -208,7 +161,7 @@ class _Attention:
         return x if scale == 1 else body.mul(x, body.like(scale, x))
 
     def _slice(self, of: _Stored, batch: Sequence[Index], row: DimRange, column: DimRange) -> _Stored:
-        return _Stored(slice_of(self._builder(), of.tensor, of.spans(batch, row, column)), of.places)
+        return _Stored(slice_of(self._kernel.builder(), of.tensor, of.spans(batch, row, column)), of.places)
 
     def _step(
         self, batch: Sequence[Index], rows: DimRange, columns: DimRange, q: tuple[_Stored, bool], before: _Running
@@ -274,7 +227,7 @@ class _Attention:
         repeated = [size == 1 for size in shape]
         spans = [DimRange(0, 1) if one else span for one, span in zip(repeated, whole, strict=True)]
         dims = [_ZERO if one else place for one, place in zip(repeated, places, strict=True)]
-        return self._update(scores, [(slice_of(self._builder(), self._mask, spans), dims)], compute)
+        return self._update(scores, [(slice_of(self._kernel.builder(), self._mask, spans), dims)], compute)
 
     def _along_keys(
         self, tile: SSAValue, start: SSAValue, combine: Callable[[Body, SSAValue, SSAValue], SSAValue]
@@ -318,7 +271,7 @@ class _Attention:
             return body.div(body.like(1, total), total)
 
         sums, shares = running.sums, self._new("share", running.total, inverse)
-        dest, narrow = slice_of(self._builder(), result, spans), self._stored_element
+        dest, narrow = slice_of(self._kernel.builder(), result, spans), self._stored_element
         if narrow == self._element:
             written = self._kernel.generic(
                 [(sums, [feature, m]), (shares, [m])], (dest, at), 0, lambda body, xs: body.mul(xs[0], xs[1])
@@ -328,4 +281,4 @@ class _Attention:
             written = self._kernel.generic(
                 [(sums, [feature, m])], (dest, at), 0, lambda body, xs: body.cast(xs[0], narrow, False)
             )
-        return insert_slice(self._builder(), written, result, spans)
+        return insert_slice(self._kernel.builder(), written, result, spans)

@@ -11,14 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from xdsl.builder import Builder
-from xdsl.dialects import arith, scf, tensor
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr, IntegerType
-from xdsl.dialects.linalg.attrs import IteratorTypeAttr
-from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.rewriter import InsertPoint
+from xdsl.dialects import arith, tensor
+from xdsl.dialects.builtin import IndexType, IntegerType
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import accumulator_of
@@ -26,14 +22,14 @@ from penstock.dialects.graph.base import is_unsigned
 from penstock.lowering.graph_to_tensor.accumulation import rounded
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import element_of, loops, shape_of, signless
-from penstock.lowering.scalar_body import Body, Compute
+from penstock.lowering.scalar_body import Body
+from penstock.passes.index_builder import Index, materialize
 from penstock.passes.tensor.tile_nest import DimRange, insert_slice, slice_of
 
-Place: TypeAlias = int | SSAValue
-"""An index into one dimension."""
+Indices: TypeAlias = list[Index]
 
-Step: TypeAlias = Callable[["_Nest", Sequence[Place], SSAValue], SSAValue]
-"""From the indices of all loops and the value carried to the value after this iteration."""
+Slice: TypeAlias = Sequence[Index | None]
+"""Of each dim of a tensor the index, None for all of it."""
 
 COMBINE: dict[str, Callable[[Body, SSAValue, SSAValue], SSAValue]] = {
     "none": lambda body, old, new: new,
@@ -42,219 +38,135 @@ COMBINE: dict[str, Callable[[Body, SSAValue, SSAValue], SSAValue]] = {
     "max": Body.max,
     "min": Body.min,
 }
-"""What a scatter makes of an element and the update at its place."""
+"""What a scatter makes of an element and the update at its index."""
 
 
-class _Nest:
-    """Where the ops of a loop nest go, from the kernel's block to the innermost loop."""
+def _nest(
+    kernel: KernelBuilder,
+    extents: Sequence[int],
+    initial: SSAValue,
+    step: Callable[[Indices, SSAValue], SSAValue],
+    at: Sequence[Index] = (),
+) -> SSAValue:
+    """`step` at every point of `extents`, in order, which carries a value; the value after the last."""
+    if len(at) == len(extents):
+        return step(list(at), initial)
+    return kernel.loop(
+        extents[len(at)],
+        1,
+        [initial],
+        lambda index, carried: [_nest(kernel, extents, carried[0], step, [*at, index])],
+    )[0]
 
-    def __init__(self, kernel: KernelBuilder):
-        self._kernel = kernel
-        self._builder = Builder(InsertPoint.at_end(kernel.block), operation_insertion_handler=[self._locate])
-        self._constants: dict[int, SSAValue] = {}
-        self._outermost: scf.ForOp | None = None
 
-    def _locate(self, op: Operation) -> None:
-        op.location = self._kernel.location
+def _reader(kernel: KernelBuilder, indices: SSAValue) -> Callable[[Sequence[Index], int], Index]:
+    """What reads the index that a graph value holds somewhere, counted from the front of a dimension of some size."""
+    held, unsigned = kernel.value(indices), is_unsigned(element_of(indices))
 
-    def constant(self, value: int) -> SSAValue:
-        """A number, made before the loops."""
-        if value not in self._constants:
-            before = self._builder if self._outermost is None else Builder(InsertPoint.before(self._outermost))
-            made = arith.ConstantOp(IntegerAttr(value, IndexType()))
-            made.location = self._kernel.location
-            self._constants[value] = before.insert(made).result
-        return self._constants[value]
-
-    def run(self, extents: Sequence[int], initial: SSAValue, step: Step) -> SSAValue:
-        """`step` at every point of `extents`, in order; the value after the last."""
-        self._builder.insertion_point = InsertPoint.at_end(self._kernel.block)
-        return self._loops(list(extents), [], initial, step)
-
-    def _loops(self, extents: list[int], places: list[Place], carried: SSAValue, step: Step) -> SSAValue:
-        if not extents:
-            return step(self, places, carried)
-        extent, *inner = extents
-        if extent == 1:
-            return self._loops(inner, [*places, 0], carried, step)
-        block = Block(arg_types=[IndexType(), carried.type])
-        bounds = (self.constant(0), self.constant(extent), self.constant(1))
-        loop = self._builder.insert(scf.ForOp(*bounds, [carried], Region(block)))
-        self._outermost = self._outermost or loop
-        outer, self._builder.insertion_point = self._builder.insertion_point, InsertPoint.at_end(block)
-        result = self._loops(inner, [*places, block.args[0]], block.args[1], step)
-        self._builder.insert(scf.YieldOp(result))
-        self._builder.insertion_point = outer
-        return loop.results[0]
-
-    def index(self, indices: SSAValue, at: Sequence[Place], size: int, unsigned: bool) -> SSAValue:
-        """The index that `indices` holds at `at`, counted from the front of a dimension of `size`."""
-        values = [self.constant(place) if isinstance(place, int) else place for place in at]
-        read = self._builder.insert(tensor.ExtractOp(indices, values, element_of(indices))).result
+    def read(at: Sequence[Index], size: int) -> Index:
+        builder = kernel.builder()
+        values = [materialize(builder, each) for each in at]
+        number: SSAValue = builder.insert(tensor.ExtractOp(held, values, element_of(held))).result
+        if unsigned and number.type != IntegerType(64):
+            number = builder.insert(arith.ExtUIOp(number, IntegerType(64))).result
+        found = builder.insert(arith.IndexCastOp(number, IndexType())).result
         if unsigned:
-            if read.type != IntegerType(64):
-                read = self._builder.insert(arith.ExtUIOp(read, IntegerType(64))).result
-            return self._builder.insert(arith.IndexCastOp(read, IndexType())).result
-        found = self._builder.insert(arith.IndexCastOp(read, IndexType())).result
-        negative = self._builder.insert(arith.CmpiOp(found, self.constant(0), "slt")).result
-        from_end = self._builder.insert(arith.AddiOp(found, self.constant(size))).result
-        return self._builder.insert(arith.SelectOp(negative, from_end, found)).result
+            return found
+        negative = builder.insert(arith.CmpiOp(found, materialize(builder, 0), "slt")).result
+        from_end = builder.insert(arith.AddiOp(found, materialize(builder, size))).result
+        return builder.insert(arith.SelectOp(negative, from_end, found)).result
 
-    def slice(self, source: SSAValue, at: Sequence[Place], sizes: Sequence[int]) -> SSAValue:
-        """A part of a tensor."""
-        return slice_of(self._builder, source, _spans(at, sizes))
-
-    def insert(self, part: SSAValue, dest: SSAValue, at: Sequence[Place]) -> SSAValue:
-        """`dest` with a part replaced."""
-        return insert_slice(self._builder, part, dest, _spans(at, shape_of(part)))
-
-    def pointwise(
-        self,
-        source: SSAValue,
-        kept: Sequence[int],
-        dest: SSAValue,
-        dest_kept: Sequence[int],
-        compute: Compute,
-        unsigned: bool,
-    ) -> SSAValue:
-        """A generic over the dims `kept` of `source` and `dest_kept` of `dest`; all others have one element."""
-        count = len(kept)
-        block = Block(arg_types=[element_of(source), element_of(dest)])
-        body = Body(block, self._kernel.location, unsigned)
-        body.end(compute(body, block.args))
-        maps = [
-            AffineMapAttr(AffineMap(count, 0, tuple(_dims(len(shape_of(value)), dims))))
-            for value, dims in ((source, kept), (dest, dest_kept))
-        ]
-        kinds = [IteratorTypeAttr.parallel()] * count
-        generic = GenericOp([source], [dest], Region(block), maps, kinds, [dest.type])
-        return self._builder.insert(generic).results[0]
+    return read
 
 
-def _spans(at: Sequence[Place], sizes: Sequence[int]) -> list[DimRange]:
-    return [DimRange(place, size) for place, size in zip(at, sizes, strict=True)]
+def _spans(value: SSAValue, at: Slice) -> list[DimRange]:
+    return [
+        DimRange(0, size) if index is None else DimRange(index, 1)
+        for size, index in zip(shape_of(value), at, strict=True)
+    ]
 
 
-def _dims(rank: int, kept: Sequence[int]) -> list[AffineExpr]:
-    places = dict(zip(kept, loops(len(kept)), strict=True))
-    return [places.get(dim, AffineExpr.constant(0)) for dim in range(rank)]
+def _dims(at: Slice) -> list[AffineExpr]:
+    every = iter(loops(len(at)))
+    return [next(every) if index is None else AffineExpr.constant(0) for index in at]
 
 
-def _copy(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
-    return elements[0]
+def _lowered(
+    kernel: KernelBuilder,
+    op: graph.GatherOp | graph.GatherElementsOp | graph.GatherNdOp | graph.ScatterElementsOp | graph.ScatterNdOp,
+    extents: Sequence[int],
+    indexed: Callable[[Indices], Slice],
+    plain: Callable[[Indices], Slice],
+) -> SSAValue:
+    """
+    For each point of `extents` a gather copies the slice `indexed` of `x` to the slice `plain` of the result; a scatter
+    combines the slice `plain` of the updates with the slice `indexed` of the result.
+    """
+    element, shape = signless(element_of(op.result)), shape_of(op.result)
+    if isinstance(op, graph.ScatterElementsOp | graph.ScatterNdOp):
+        combine, source = COMBINE[op.reduction.data], kernel.value(op.updates)
+        wide = accumulator_of(element) if op.reduction.data in ("add", "mul") else element
+        start, dims = kernel.empty(shape, wide), loops(len(shape))
+        copy = kernel.generic([(kernel.value(op.x), dims)], (start, dims), 0, lambda body, xs: body.widen(xs[0], wide))
+        read, write, start = plain, indexed, copy
+    else:
+        combine, source = COMBINE["none"], kernel.value(op.x)
+        read, write, start = indexed, plain, kernel.empty(shape, element)
 
+    def compute(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+        return combine(body, elements[1], body.widen(elements[0], elements[1].type))
 
-def _empty(kernel: KernelBuilder, op: graph.GraphOp) -> SSAValue:
-    return kernel.empty(shape_of(op.result), signless(element_of(op.result)))
+    def step(at: Indices, carried: SSAValue) -> SSAValue:
+        there, here = read(at), write(at)
+        part = slice_of(kernel.builder(), source, _spans(source, there))
+        old = slice_of(kernel.builder(), carried, _spans(carried, here))
+        new = kernel.generic(
+            [(part, _dims(there))], (old, _dims(here)), 0, compute, unsigned=is_unsigned(element_of(op.x))
+        )
+        return insert_slice(kernel.builder(), new, carried, _spans(carried, here))
+
+    return rounded(kernel, op.result, _nest(kernel, extents, start, step))
 
 
 @lowers(graph.GatherOp)
 def gather(kernel: KernelBuilder, op: graph.GatherOp) -> SSAValue:
     """For each index, the part of `x` there."""
-    x, indices, axis = kernel.value(op.x), kernel.value(op.indices), op.axis.value.data
-    shape, count, unsigned = shape_of(x), len(shape_of(indices)), is_unsigned(element_of(op.indices))
-    before, after = [0] * axis, [0] * (len(shape) - axis - 1)
-    part = (*shape[:axis], 1, *shape[axis + 1 :])
-    target = (*shape[:axis], *[1] * count, *shape[axis + 1 :])
-    kept = [dim for dim in range(len(shape)) if dim != axis]
-    target_kept = [*range(axis), *range(axis + count, len(target))]
-
-    def step(nest: _Nest, places: Sequence[Place], carried: SSAValue) -> SSAValue:
-        index = nest.index(indices, places, shape[axis], unsigned)
-        source = nest.slice(x, [*before, index, *after], part)
-        at = [*before, *places, *after]
-        copied = nest.pointwise(source, kept, nest.slice(carried, at, target), target_kept, _copy, False)
-        return nest.insert(copied, carried, at)
-
-    return _Nest(kernel).run(shape_of(indices), _empty(kernel, op), step)
+    axis, shape, read = op.axis.value.data, shape_of(op.x), _reader(kernel, op.indices)
+    before, after = [None] * axis, [None] * (len(shape) - axis - 1)
+    return _lowered(
+        kernel,
+        op,
+        shape_of(op.indices),
+        lambda at: [*before, read(at, shape[axis]), *after],
+        lambda at: [*before, *at, *after],
+    )
 
 
-@lowers(graph.GatherElementsOp)
-def gather_elements(kernel: KernelBuilder, op: graph.GatherElementsOp) -> SSAValue:
-    """For each index, the element of `x` there."""
-    x, indices, axis = kernel.value(op.x), kernel.value(op.indices), op.axis.value.data
-    size, unsigned = shape_of(x)[axis], is_unsigned(element_of(op.indices))
-    ones = [1] * len(shape_of(x))
+@lowers(graph.GatherElementsOp, graph.ScatterElementsOp)
+def by_elements(kernel: KernelBuilder, op: graph.GatherElementsOp | graph.ScatterElementsOp) -> SSAValue:
+    """For each index, the element there."""
+    axis, read = op.axis.value.data, _reader(kernel, op.indices)
+    size = shape_of(op.x)[axis]
 
-    def step(nest: _Nest, places: Sequence[Place], carried: SSAValue) -> SSAValue:
-        index = nest.index(indices, places, size, unsigned)
-        source = nest.slice(x, [*places[:axis], index, *places[axis + 1 :]], ones)
-        copied = nest.pointwise(source, [], nest.slice(carried, places, ones), [], _copy, False)
-        return nest.insert(copied, carried, places)
+    def indexed(at: Indices) -> Slice:
+        return [*at[:axis], read(at, size), *at[axis + 1 :]]
 
-    return _Nest(kernel).run(shape_of(indices), _empty(kernel, op), step)
+    return _lowered(kernel, op, shape_of(op.indices), indexed, lambda at: at)
 
 
-@lowers(graph.GatherNdOp)
-def gather_nd(kernel: KernelBuilder, op: graph.GatherNdOp) -> SSAValue:
-    """For each row of indices, the part of `x` there."""
-    x, indices, batch = kernel.value(op.x), kernel.value(op.indices), op.batch_dims.value.data
-    shape, unsigned = shape_of(x), is_unsigned(element_of(op.indices))
-    *rows, width = shape_of(indices)
-    rest = shape[batch + width :]
-    zeros = [0] * len(rest)
-    kept = list(range(batch + width, len(shape)))
-    target_kept = list(range(len(rows), len(rows) + len(rest)))
+@lowers(graph.GatherNdOp, graph.ScatterNdOp)
+def by_rows(kernel: KernelBuilder, op: graph.GatherNdOp | graph.ScatterNdOp) -> SSAValue:
+    """For each row of indices, the part there."""
+    batch = op.batch_dims.value.data if isinstance(op, graph.GatherNdOp) else 0
+    (*rows, width), read = shape_of(op.indices), _reader(kernel, op.indices)
+    sizes = shape_of(op.x)[batch : batch + width]
+    rest = [None] * (len(shape_of(op.x)) - batch - width)
 
-    def step(nest: _Nest, places: Sequence[Place], carried: SSAValue) -> SSAValue:
-        row = [nest.index(indices, [*places, column], shape[batch + column], unsigned) for column in range(width)]
-        source = nest.slice(x, [*places[:batch], *row, *zeros], [*[1] * (batch + width), *rest])
-        at = [*places, *zeros]
-        old = nest.slice(carried, at, [*[1] * len(rows), *rest])
-        return nest.insert(nest.pointwise(source, kept, old, target_kept, _copy, False), carried, at)
+    def indexed(at: Indices) -> Slice:
+        row = [read([*at, column], size) for column, size in enumerate(sizes)]
+        return [*at[:batch], *row, *rest]
 
-    return _Nest(kernel).run(rows, _empty(kernel, op), step)
-
-
-def _start(kernel: KernelBuilder, op: graph.ScatterElementsOp | graph.ScatterNdOp) -> SSAValue:
-    """A copy of `x`, to change; one to which is added, or which is multiplied, in the type that sums are in."""
-    x, dims, element = kernel.value(op.x), loops(len(shape_of(op.x))), signless(element_of(op.result))
-    wide = accumulator_of(element) if op.reduction.data in ("add", "mul") else element
-    copy = kernel.empty(shape_of(op.result), wide)
-    return kernel.generic([(x, dims)], (copy, dims), 0, lambda body, elements: body.widen(elements[0], wide))
-
-
-def _changed(op: graph.ScatterElementsOp | graph.ScatterNdOp) -> Compute:
-    combine = COMBINE[op.reduction.data]
-    return lambda body, elements: combine(body, elements[1], body.widen(elements[0], elements[1].type))
-
-
-@lowers(graph.ScatterElementsOp)
-def scatter_elements(kernel: KernelBuilder, op: graph.ScatterElementsOp) -> SSAValue:
-    """For each update, the element of the result at its index."""
-    indices, updates, axis = kernel.value(op.indices), kernel.value(op.updates), op.axis.value.data
-    size, unsigned = shape_of(op.x)[axis], is_unsigned(element_of(op.indices))
-    ones, compute = [1] * len(shape_of(op.x)), _changed(op)
-    numbers_unsigned = is_unsigned(element_of(op.x))
-
-    def step(nest: _Nest, places: Sequence[Place], carried: SSAValue) -> SSAValue:
-        at = [*places[:axis], nest.index(indices, places, size, unsigned), *places[axis + 1 :]]
-        update = nest.slice(updates, places, ones)
-        changed = nest.pointwise(update, [], nest.slice(carried, at, ones), [], compute, numbers_unsigned)
-        return nest.insert(changed, carried, at)
-
-    return rounded(kernel, op.result, _Nest(kernel).run(shape_of(indices), _start(kernel, op), step))
-
-
-@lowers(graph.ScatterNdOp)
-def scatter_nd(kernel: KernelBuilder, op: graph.ScatterNdOp) -> SSAValue:
-    """For each row of indices, the part of the result there."""
-    indices, updates = kernel.value(op.indices), kernel.value(op.updates)
-    shape, unsigned, compute = shape_of(op.x), is_unsigned(element_of(op.indices)), _changed(op)
-    *rows, width = shape_of(indices)
-    rest = shape[width:]
-    zeros = [0] * len(rest)
-    kept, target_kept = list(range(len(rows), len(rows) + len(rest))), list(range(width, len(shape)))
-    numbers_unsigned = is_unsigned(element_of(op.x))
-
-    def step(nest: _Nest, places: Sequence[Place], carried: SSAValue) -> SSAValue:
-        row = [nest.index(indices, [*places, column], shape[column], unsigned) for column in range(width)]
-        update = nest.slice(updates, [*places, *zeros], [*[1] * len(rows), *rest])
-        at = [*row, *zeros]
-        old = nest.slice(carried, at, [*[1] * width, *rest])
-        return nest.insert(nest.pointwise(update, kept, old, target_kept, compute, numbers_unsigned), carried, at)
-
-    return rounded(kernel, op.result, _Nest(kernel).run(rows, _start(kernel, op), step))
+    return _lowered(kernel, op, rows, indexed, lambda at: [*at, *rest])
 
 
 @lowers(graph.TopKOp)
@@ -262,7 +174,7 @@ def top_k(kernel: KernelBuilder, op: graph.TopKOp) -> SSAValue:
     """
     The rank of every element, which is the number of those before it, and for each rank the element that has it.
 
-    No sort: n^2 comparisons in loops without a branch, and n * k to turn ranks into places.
+    No sort: n^2 comparisons in loops without a branch, and n * k to turn ranks into indices.
     """
     x, axis, k = kernel.value(op.x), op.axis.value.data, op.k.value.data
     shape, wide = shape_of(x), IntegerType(64)

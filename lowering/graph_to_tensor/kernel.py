@@ -13,7 +13,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from xdsl.dialects import arith, tensor
+from xdsl.builder import Builder
+from xdsl.dialects import arith, scf, tensor
 from xdsl.dialects.builtin import (
     AffineMapAttr,
     DenseArrayBase,
@@ -26,8 +27,9 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.linalg.attrs import IteratorTypeAttr
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 from xdsl.irdl import IRDLOperation
+from xdsl.rewriter import InsertPoint
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
@@ -46,6 +48,7 @@ from penstock.lowering.graph_to_tensor.shapes import (
 )
 from penstock.lowering.scalar_body import Body, Compute, constant_attribute
 from penstock.passes.analysis.kernels import rounds_each_step
+from penstock.passes.index_builder import Index, materialize
 from penstock.passes.tensor.reshape import emit_reshape
 
 Lowering: TypeAlias = Callable[["KernelBuilder", Any], SSAValue]
@@ -180,6 +183,44 @@ class KernelBuilder:
             self.names[op.results[0]] = self._member.name.rpartition(".")[-1]
         return op.results[0]
 
+    def builder(self) -> Builder:
+        """A builder that appends ops without a name at the location of the member being lowered."""
+        return Builder(InsertPoint.at_end(self.block), operation_insertion_handler=[self._locate])
+
+    def _locate(self, op: Operation) -> None:
+        op.location = self.location
+
+    def loop(
+        self,
+        extent: int,
+        step: int,
+        initial: Sequence[SSAValue],
+        body: Callable[[Index, Sequence[SSAValue]], Sequence[SSAValue]],
+        *,
+        always: bool = False,
+    ) -> list[SSAValue]:
+        """
+        `body` at each iteration of a loop, on the values carried; at its end it is shifted inwards where `step` does
+        not divide.
+
+        One iteration needs no loop, but with `always` it has one, which says that the kernel is tiled as it is.
+        """
+        if 0 < extent <= step and not always:
+            return list(body(0, initial))
+        bounds = [materialize(self.builder(), bound) for bound in (0, extent, step)]
+        block = Block(arg_types=[IndexType(), *(value.type for value in initial)])
+        outer, self.block = self.block, block
+        at: Index = block.args[0]
+        if extent % step:
+            last = materialize(self.builder(), extent - step)
+            at = self.builder().insert(arith.MinSIOp(block.args[0], last)).result
+        block.add_op(scf.YieldOp(*body(at, block.args[1:])))
+        self.block = outer
+        loop = scf.ForOp(bounds[0], bounds[1], bounds[2], initial, Region(block))
+        loop.location = self.location
+        self.block.add_op(loop)
+        return list(loop.results)
+
     def empty(self, shape: Sequence[int], element: Attribute, *, name: str | None = None) -> SSAValue:
         """A fresh destination, or the shape of a window."""
         made = self.emit(tensor.EmptyOp((), tensor_type(tuple(shape), element)))
@@ -236,24 +277,24 @@ class KernelBuilder:
         unsigned: bool = False,
     ) -> SSAValue:
         """
-        A `linalg.generic` whose parallel loops index `output`, followed by `reductions` reduction loops.
+        A `linalg.generic` whose parallel loops index `output`, each one dim of it, followed by `reductions` reduction
+        loops; dims of one element may be indexed by 0.
 
         `compute(body, elements)` gives the element to yield; the last of the elements is that of the output.
 
         Raises ValueError for a reduction that is rounded at every step.
         """
         operands = (*inputs, output)
-        count = len(output[1]) + reductions
+        parallel = sum(isinstance(dim, AffineDimExpr) for dim in output[1])
         block = Block(arg_types=[element_of(value) for value, _ in operands])
         body = Body(block, self.location, unsigned)
         body.end(compute(body, block.args))
-        kinds = [IteratorTypeAttr.parallel()] * len(output[1])
-        kinds += [IteratorTypeAttr.reduction()] * reductions
+        kinds = [IteratorTypeAttr.parallel()] * parallel + [IteratorTypeAttr.reduction()] * reductions
         made = GenericOp(
             [value for value, _ in inputs],
             [output[0]],
             Region(block),
-            [AffineMapAttr(AffineMap(count, 0, tuple(dims))) for _, dims in operands],
+            [AffineMapAttr(AffineMap(len(kinds), 0, tuple(dims))) for _, dims in operands],
             kinds,
             [output[0].type],
         )
