@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 from xdsl.ir import Attribute, SSAValue
 
-from penstock.dialects import graph
 from penstock.dialects.element_types import accumulator_of, numpy_dtype
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import is_integer
@@ -47,16 +46,11 @@ def _widened(node: Node, index: int, element: Attribute, wide: Attribute) -> Hel
         return held  # of integers only the first operand is data: axes may have its type
     if not isinstance(held, SSAValue) and held.dtype != numpy_dtype(element):
         return held  # axes or sizes, which may be of unknown size
-    value = node.value(index)
-    return cast(node, value, wide) if tensor_of(value).element_type == element else held
+    value = node.code.input(index)
+    return value.cast(wide).value if value.element_type == element else held
 
 
 def _rounded(node: Node, held: Held | None, element: Attribute, wide: Attribute) -> Held | None:
     if not isinstance(held, SSAValue) or tensor_of(held).element_type != wide:
         return held
-    return cast(node, held, element)
-
-
-def cast(node: Node, value: SSAValue, element: Attribute) -> SSAValue:
-    """A value in another element type."""
-    return value if tensor_of(value).element_type == element else node.emit(graph.CastOp(value, element))
+    return node.code.term(held).cast(element).value

@@ -27,11 +27,11 @@ from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_f
 from penstock.lowering.from_onnx.declared import Declarations, declarations_of, misfit, mismatch
 from penstock.lowering.from_onnx.findings import Findings, Gap, OpenSize
 from penstock.lowering.from_onnx.node import DOMAINS, Held, Node, Unsupported, called, node_name, operator_of, to_array
-from penstock.lowering.from_onnx.not_a_number import refuse_nan
 from penstock.lowering.from_onnx.schema import STUMBLES, body_of, check_node, has_body, refuse_faulty
 from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown
 from penstock.lowering.from_onnx.structure import check_structure, names_read, nodes_of
 from penstock.lowering.from_onnx.table import importer_of
+from penstock.lowering.from_onnx.tensor_data import refuse_nan
 
 INLINE_LIMIT = 16
 """Constants with more elements go to the weight store, smaller ones stay in the text where they can."""

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, numpy_helper
-from xdsl.dialects.builtin import (
-    BFloat16Type,
-    Float4E2M1FNType,
-    Float8E4M3FNType,
-    Float8E4M3FNUZType,
-    Float8E5M2FNUZType,
-    Float8E5M2Type,
-    Float8E8M0FNUType,
-    IntegerType,
-    Signedness,
-)
 from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -196,10 +186,6 @@ class Node:
         attribute = self._attributes.get(name)
         return default if attribute is None else convert(attribute)
 
-    def has_attribute(self, name: str) -> bool:
-        """Whether an attribute is given."""
-        return name in self._attributes
-
     def int(self, name: str, default: int) -> int:
         """An integer attribute."""
         return self._attribute(name, default, lambda attribute: attribute.i)
@@ -339,41 +325,27 @@ def to_array(tensor: onnx.TensorProto) -> Array:
     return array if array.dtype == dtype else array.astype(dtype)
 
 
+_DTYPES: Mapping[str, Any] = {
+    "BOOL": np.bool_,
+    "FLOAT": np.float32,
+    "DOUBLE": np.float64,
+    **{name.upper(): name for name in ("float16", "int8", "int16", "int32", "int64")},
+    **{name.upper(): name for name in ("uint8", "uint16", "uint32", "uint64")},
+    **{name.upper(): getattr(ml_dtypes, name) for name in ("bfloat16", "int2", "int4", "uint2", "uint4")},
+    "FLOAT8E4M3FN": ml_dtypes.float8_e4m3fn,
+    "FLOAT8E5M2": ml_dtypes.float8_e5m2,
+    "FLOAT8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+    "FLOAT8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+    "FLOAT8E8M0": ml_dtypes.float8_e8m0fnu,
+    "FLOAT4E2M1": ml_dtypes.float4_e2m1fn,
+}
+"""By name: releases of onnx differ in which of these they have, and in what they map them to."""
+
+
 def array_dtype(data_type: int) -> np.dtype[np.generic]:
     """The NumPy type of an ONNX element type; raises Unsupported for one that the IR does not have."""
     kinds = onnx.TensorProto
-    known = data_type in kinds.DataType.values()
-    name = kinds.DataType.Name(data_type) if known else str(data_type)
-    # By name: releases of onnx differ in which of these they have, and in what they map them to.
-    special: dict[str, Attribute] = {
-        "BFLOAT16": BFloat16Type(),
-        "FLOAT8E4M3FN": Float8E4M3FNType(),
-        "FLOAT8E5M2": Float8E5M2Type(),
-        "FLOAT8E4M3FNUZ": Float8E4M3FNUZType(),
-        "FLOAT8E5M2FNUZ": Float8E5M2FNUZType(),
-        "FLOAT8E8M0": Float8E8M0FNUType(),
-        "FLOAT4E2M1": Float4E2M1FNType(),
-        "INT4": IntegerType(4),
-        "UINT4": IntegerType(4, Signedness.UNSIGNED),
-        "INT2": IntegerType(2),
-        "UINT2": IntegerType(2, Signedness.UNSIGNED),
-    }
-    if name in special:
-        return numpy_dtype(special[name])
-    plain: dict[int, str] = {
-        kinds.BOOL: "?",
-        kinds.FLOAT16: "f2",
-        kinds.FLOAT: "f4",
-        kinds.DOUBLE: "f8",
-        kinds.INT8: "i1",
-        kinds.INT16: "i2",
-        kinds.INT32: "i4",
-        kinds.INT64: "i8",
-        kinds.UINT8: "u1",
-        kinds.UINT16: "u2",
-        kinds.UINT32: "u4",
-        kinds.UINT64: "u8",
-    }
-    if data_type in plain:
-        return np.dtype(plain[data_type])
+    name = kinds.DataType.Name(data_type) if data_type in kinds.DataType.values() else str(data_type)
+    if name in _DTYPES:
+        return np.dtype(_DTYPES[name])
     raise Unsupported(f"elements of type {name}")

@@ -255,8 +255,7 @@ def _extended(x: Term, axis: int, before: int, after: int, mode: str) -> Term:
 def shape_of(node: Node) -> Array:
     """The shape, or its dimensions from `start` to `end`, as an array known at import."""
     shape = node.shape(0)
-    end = node.int("end", len(shape)) if node.has_attribute("end") else None
-    return sizes_array(shape[node.int("start", 0) : end])
+    return sizes_array(shape[node.int("start", 0) : node.int("end", len(shape))])
 
 
 @imports("Size")
@@ -269,10 +268,8 @@ def eye_like(node: Node) -> Array:
     """Ones on a diagonal, known from the shape."""
     require(len(node.shape(0)) == 2, f"the input has {len(node.shape(0))} dimensions, not 2")
     rows, columns = node.shape(0)
-    if node.has_attribute("dtype"):
-        dtype = array_dtype(node.int("dtype", 1))
-    else:
-        dtype = numpy_dtype(node.type(0).element_type)
+    given = node.int("dtype", 0)
+    dtype = array_dtype(given) if given else numpy_dtype(node.type(0).element_type)
     return np.eye(rows, columns, node.int("k", 0)).astype(dtype)
 
 

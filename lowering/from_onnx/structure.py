@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
 
 from onnx import GraphProto, NodeProto
@@ -71,7 +72,7 @@ def _check_values(graph: GraphProto, place: str) -> None:
             makers[name] = f'the result of node "{node_name(node)}"'
 
 
-LONGEST_CYCLE = 8
+MAX_SHOWN_NODES = 8
 """Nodes of a cycle that a message names."""
 
 
@@ -99,7 +100,7 @@ def names_read(proto: NodeProto) -> list[str]:
 
 
 def _renamed(nodes: Sequence[NodeProto], place: str) -> list[NodeProto]:
-    """The nodes, with a number behind the name of each that an earlier one has; those in the model stay as they are."""
+    """The nodes, with a number after the name of each that an earlier one has; those in the model stay as they are."""
     taken = {node.name for node in nodes if node.name}
     first: dict[str, NodeProto] = {}
     messages: list[str] = []
@@ -128,27 +129,23 @@ def _free_name(name: str, taken: set[str]) -> str:
 
 
 def _sorted(nodes: Sequence[NodeProto], place: str) -> list[NodeProto]:
-    """The nodes in an order of their data; of those that may come next, the one that stands first."""
+    """The nodes in an order of their data; of those that may come next, the first in the model."""
     makers = {output: index for index, node in enumerate(nodes) for output in node.output if output}
     before = [{makers[name] for name in names_read(node) if name in makers} for node in nodes]
     if all(index > max(needed, default=-1) for index, needed in enumerate(before)):
         return list(nodes)
-    readers: list[list[int]] = [[] for _ in nodes]
-    for index, needed in enumerate(before):
-        for each in needed:
-            readers[each].append(index)
-    missing = [len(needed) for needed in before]
-    ready = [index for index, count in enumerate(missing) if not count]
+    sorter = TopologicalSorter(dict(enumerate(before)))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise _cycle(nodes, error.args[1][:-1], makers, place) from None
+    ready, order = list(sorter.get_ready()), list[int]()
     heapify(ready)
-    order: list[int] = []
     while ready:
         order.append(index := heappop(ready))
-        for reader in readers[index]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heappush(ready, reader)
-    if len(order) < len(nodes):
-        raise _cycle(nodes, before, set(order), makers, place)
+        sorter.done(index)
+        for each in sorter.get_ready():
+            heappush(ready, each)
     late = [(index, late) for index, needed in enumerate(before) if (late := max(needed, default=-1)) > index]
     warn_of(
         [
@@ -161,26 +158,14 @@ def _sorted(nodes: Sequence[NodeProto], place: str) -> list[NodeProto]:
     return [nodes[index] for index in order]
 
 
-def _cycle(
-    nodes: Sequence[NodeProto],
-    before: Sequence[Collection[int]],
-    sorted_already: Collection[int],
-    makers: Mapping[str, int],
-    place: str,
-) -> UserError:
-    """The fault of nodes that cannot be sorted: one cycle of them, from the node in it that stands first."""
-    # Each of them waits for another one of them: backwards, some node comes again.
-    left = [sorted(set(needed).difference(sorted_already)) for needed in before]
-    path = [next(index for index in range(len(nodes)) if index not in sorted_already)]
-    while (step := left[path[-1]][0]) not in path:
-        path.append(step)
-    cycle = path[path.index(step) :][::-1]
+def _cycle(nodes: Sequence[NodeProto], cycle: Sequence[int], makers: Mapping[str, int], place: str) -> UserError:
+    """The fault of nodes each of which reads what the one before it makes, from the first of them in the model."""
     start = cycle.index(min(cycle))
-    cycle = cycle[start:] + cycle[:start]
+    cycle = [*cycle[start:], *cycle[:start]]
     reader = nodes[cycle[0]]
     name = next(name for name in names_read(reader) if makers.get(name) == cycle[-1])
     words = [f'"{node_name(nodes[index])}"' for index in cycle]
-    shown = words if len(words) <= LONGEST_CYCLE else [*words[:LONGEST_CYCLE], "..."]
+    shown = words if len(words) <= MAX_SHOWN_NODES else [*words[:MAX_SHOWN_NODES], "..."]
     note = "it is its own result: a graph has no cycles"
     if len(cycle) > 1:
         note = f"the graph has a cycle: {' -> '.join([*shown, words[0]])}"

@@ -10,8 +10,10 @@ from typing import Any
 
 import onnx
 from xdsl.ir import SSAValue
+from xdsl.irdl import OptionalDef
 
 from penstock.dialects import graph
+from penstock.dialects.graph.base import require
 from penstock.dialects.plugins import load_plugins
 from penstock.lowering.from_onnx.constants import FROM_CONSTANTS
 from penstock.lowering.from_onnx.node import DOMAINS, IMPORTERS, Importer, Node, Unsupported, imports, op_called
@@ -49,13 +51,18 @@ def as_declared(op_class: type[graph.GraphOp]) -> Importer:
     """
     The importer of an operator that is an op: its inputs are the operands, its attributes the properties of the names.
 
-    Of a binary op any other number of inputs than two is a chain from the left.
+    Of a binary op of ONNX any other number of inputs than two is a chain from the left.
     """
+    declared_operands = op_class.get_irdl_definition().operands
+    most, least = len(declared_operands), sum(not isinstance(each, OptionalDef) for _, each in declared_operands)
 
     def build(node: Node) -> SSAValue:
-        if issubclass(op_class, graph.BinaryOp) and len(node.inputs) != 2:
+        is_onnx, count = node.proto.domain in DOMAINS, len(node.inputs)
+        if is_onnx and issubclass(op_class, graph.BinaryOp) and count != 2:
             return reduce(lambda a, b: node.emit(op_class(a, b)), node.values())
-        declared = schema_of(node.proto, node.opset).attributes if node.proto.domain in DOMAINS else {}
+        # What ONNX says of its own operators has been checked.
+        require(is_onnx or least <= count <= most, f"it takes {least} operands, and has {count}")
+        declared = schema_of(node.proto, node.opset).attributes if is_onnx else {}
         given = {name: each.default_value for name, each in declared.items() if each.default_value.type}
         given |= {each.name: each for each in node.proto.attribute}
         names = _property_names(op_class)

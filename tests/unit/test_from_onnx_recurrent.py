@@ -351,10 +351,11 @@ def test_outputs_that_nothing_uses_are_not_built() -> None:
     ("case", "words"),
     [
         (Case("LSTM", attributes={"activations": ["Sigmoid", "Tanh", "Swish"]}), "the activation Swish"),
+        (Case("RNN", attributes={"activations": ["Exp"]}), "the activation Exp, which is none of ONNX's"),
         (Case("RNN", attributes={"activations": ["Affine"]}), "the activation Affine without an alpha and a beta"),
         (Case("GRU", lengths=[4, 0, 2]), "a sequence of length 0"),
     ],
-    ids=["activation", "numbers", "length"],
+    ids=["activation", "operator", "numbers", "length"],
 )
 def test_what_is_not_defined_is_refused_with_its_reason(case: Case, words: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
