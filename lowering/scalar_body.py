@@ -86,7 +86,9 @@ _SCALAR_OPS: Mapping[str, type[Operation]] = {
     "tan": math.TanOp,
     "tanh": math.TanhOp,
 }
-"""The functions in formulas that are one scalar op, whatever the type; the others are methods of `Body`."""
+"""The functions in formulas that are one scalar op, whatever the type; others are comparisons, or methods of `Body`."""
+
+_RELATIONS = {"equal": "eq", "less": "lt", "greater": "gt", "greater_or_equal": "ge"}
 
 Compute: TypeAlias = Callable[["Body", Sequence[SSAValue]], SSAValue]
 """Appends to the body of a generic what computes its element from its arguments, and returns it."""
@@ -128,6 +130,8 @@ class Body:
 
     def apply(self, function: str, *elements: SSAValue) -> SSAValue:
         """A function in a formula of an op, by name."""
+        if (relation := _RELATIONS.get(function)) is not None:
+            return self.compare(relation, *elements)
         if (scalar := _SCALAR_OPS.get(function)) is not None:
             return self.emit(scalar(*elements))
         return getattr(self, function)(*elements)
@@ -174,22 +178,6 @@ class Body:
         if relation not in ("eq", "ne"):
             relation = ("u" if self._reads_unsigned(a) else "s") + relation
         return self.emit(arith.CmpiOp(a, b, relation))
-
-    def equal(self, a: SSAValue, b: SSAValue) -> SSAValue:
-        """a == b."""
-        return self.compare("eq", a, b)
-
-    def less(self, a: SSAValue, b: SSAValue) -> SSAValue:
-        """a < b."""
-        return self.compare("lt", a, b)
-
-    def greater(self, a: SSAValue, b: SSAValue) -> SSAValue:
-        """a > b."""
-        return self.compare("gt", a, b)
-
-    def greater_or_equal(self, a: SSAValue, b: SSAValue) -> SSAValue:
-        """a >= b."""
-        return self.compare("ge", a, b)
 
     def where(self, condition: SSAValue, a: SSAValue, b: SSAValue) -> SSAValue:
         """`a` where `condition` holds, else `b`."""

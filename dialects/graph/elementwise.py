@@ -120,6 +120,21 @@ def _declared(base: type[OpT], name: str, summary: str, *traits: Any, accepts: E
 
 AbsOp = _declared(UnaryOp, "abs", "The absolute value.", KeepsFinite(), accepts=NUMBERS)
 NegOp = _declared(UnaryOp, "neg", "The negative; integers wrap.", KeepsFinite(), accepts=SIGNED_NUMBERS)
+
+
+@irdl_op_definition
+class IdentityOp(UnaryOp):
+    """x itself."""
+
+    name = "graph.identity"
+    ACCEPTS: ClassVar[Elements] = ANY_ELEMENTS
+    traits = traits_def(KeepsFinite(), SelectsElements())
+    formula = function("identity", "x itself.")
+
+    def is_identity(self) -> bool:
+        return True
+
+
 ExpOp = _declared(UnaryOp, "exp", "e to the power of x.")
 LogOp = _declared(UnaryOp, "log", "The natural logarithm.")
 SqrtOp = _declared(UnaryOp, "sqrt", "The square root.")
@@ -140,19 +155,6 @@ CoshOp = _declared(UnaryOp, "cosh", "The hyperbolic cosine.")
 AsinhOp = _declared(UnaryOp, "asinh", "The inverse hyperbolic sine.")
 AcoshOp = _declared(UnaryOp, "acosh", "The inverse hyperbolic cosine; NaN below 1.")
 AtanhOp = _declared(UnaryOp, "atanh", "The inverse hyperbolic tangent; NaN outside -1 to 1.")
-
-
-@irdl_op_definition
-class IdentityOp(UnaryOp):
-    """x itself."""
-
-    name = "graph.identity"
-    ACCEPTS: ClassVar[Elements] = ANY_ELEMENTS
-    traits = traits_def(KeepsFinite(), SelectsElements())
-    formula = function("identity")
-
-    def is_identity(self) -> bool:
-        return True
 
 
 @irdl_op_definition

@@ -24,10 +24,10 @@ from penstock.dialects.graph.dims import DIMS, names_attr, symbols_of
 from penstock.dialects.graph.sizes import UnknownSize, is_known
 from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_foldable
-from penstock.lowering.from_onnx.declared import Declarations, declarations_of, misfit, mismatch
 from penstock.lowering.from_onnx.findings import Findings, Gap, OpenSize
+from penstock.lowering.from_onnx.model import Declarations, declarations_of, misfit, mismatch
 from penstock.lowering.from_onnx.node import DOMAINS, Held, Node, Unsupported, called, node_name, operator_of, to_array
-from penstock.lowering.from_onnx.schema import STUMBLES, body_of, check_node, has_body, refuse_faulty
+from penstock.lowering.from_onnx.schema import STUMBLES, check_node, function_of, has_function, refuse_faulty
 from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown
 from penstock.lowering.from_onnx.structure import check_structure, names_read, nodes_of
 from penstock.lowering.from_onnx.table import importer_of
@@ -191,7 +191,7 @@ class GraphImporter:
             return self._run_if(proto, inputs[0] if inputs else None, names)
         held = [each for each in inputs if not isinstance(each, _Unknown)]
         if len(held) < len(inputs):
-            if importer is None and operator not in FROM_CONSTANTS and not has_body(proto, opset):
+            if importer is None and operator not in FROM_CONSTANTS and not has_function(proto, opset):
                 raise Unsupported("")
             return None
         arrays = [each for each in held if not isinstance(each, SSAValue)]
@@ -232,11 +232,12 @@ class GraphImporter:
         know a size. What is refused in the function is refused of its node.
         """
         types = [self._type_of(each) for each in inputs]
-        body = body_of(proto, opset, types)
-        names: Names = {name: held for name, held in zip(body.inputs, inputs, strict=False) if held is not None}
+        body = function_of(proto, opset, types)
+        names: Names = {name: held for name, held in zip(body.input, inputs, strict=False) if held is not None}
+        version = next((entry.version for entry in body.opset_import if entry.domain in DOMAINS), opset)
         before, open_before = len(self._found.gaps), len(self._found.open)
         try:
-            self._run_nodes(body.nodes, body.outputs, names, body.opset, {})
+            self._run_nodes(body.node, body.output, names, version, {})
         except UserError as error:
             refuse_faulty(proto, opset, types)
             # Without the name of a node that the model does not have.
@@ -244,10 +245,10 @@ class GraphImporter:
         if len(self._found.gaps) > before:
             inner = ", ".join(dict.fromkeys(str(gap) for gap in self._found.gaps[before:]))
             del self._found.gaps[before:]
-            raise Unsupported(f"it stands for {inner}")
+            raise Unsupported(f"it is computed by {inner}")
         if len(self._found.open) > open_before:
             return None
-        results = [self._held(names[name]) if name in names else None for name in body.outputs]
+        results = [self._held(names[name]) if name in names else None for name in body.output]
         for result in results:
             if isinstance(result, SSAValue) and not any(result is each for each in inputs):
                 result.name_hint = None

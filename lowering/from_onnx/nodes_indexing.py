@@ -8,10 +8,10 @@ from xdsl.ir import SSAValue
 from penstock.dialects import graph
 from penstock.dialects.graph import ReductionOp
 from penstock.dialects.graph.base import is_float, normalized_axis, require
-from penstock.lowering.from_onnx import nodes_shape
+from penstock.dialects.graph.sizes import may_reach
 from penstock.lowering.from_onnx.accumulation import in_accumulator
 from penstock.lowering.from_onnx.node import Importer, Node, Unsupported, imports
-from penstock.lowering.from_onnx.nodes_shape import GATHER_LIMIT, runs_of
+from penstock.lowering.from_onnx.nodes_shape import MAX_SLICES, joined_runs, runs_of
 from penstock.passes.graph.terms import Term
 
 
@@ -103,12 +103,20 @@ imports("CumSum")(in_accumulator(running("add", 0)))
 
 @imports("Gather")
 def gather(node: Node) -> SSAValue:
-    """By few constant indices, slices; else a gather."""
-    axis = normalized_axis(node.int("axis", 0), len(node.shape(0)))
-    held = node.held(1)
-    if not isinstance(held, SSAValue) and len(runs_of([int(each) for each in held.ravel()])) <= GATHER_LIMIT:
-        return nodes_shape.gather(node)
-    return node.emit(graph.GatherOp(node.value(0), node.value(1), axis=axis))
+    """By few runs of constant indices, a slice for each; else a gather."""
+    x, held = node.code.input(0), node.held(1)
+    axis = normalized_axis(node.int("axis", 0), len(x.shape))
+    if isinstance(held, SSAValue):
+        return node.emit(graph.GatherOp(x.value, held, axis=axis))
+    indices, size = node.array(1, "indices"), x.shape[axis]
+    flat = [int(index) for index in indices.ravel()]
+    if len(runs_of(flat)) > MAX_SLICES:
+        return node.emit(graph.GatherOp(x.value, node.value(1), axis=axis))
+    flat = [index % size if index < 0 and -size <= index else index for index in flat]
+    for index in flat:
+        require(0 <= index and may_reach(size, index + 1), f"index {index} is outside a dimension of {size}")
+    joined = joined_runs(x, axis, runs_of(flat) or [(0, 0, 1)])
+    return joined.reshape([*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]]).value
 
 
 @imports("Scatter")

@@ -11,17 +11,17 @@ from xdsl.ir import SSAValue
 from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph.base import normalized_axis, require
-from penstock.dialects.graph.sizes import decided_equal, is_known, may_equal, may_reach
+from penstock.dialects.graph.sizes import decided_equal, is_known, may_equal
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.node import Held, Node, Unsupported, array_dtype, imports
 from penstock.lowering.from_onnx.size_arithmetic import sizes_array
 from penstock.passes.graph.terms import Term
 
-LONGEST = 2**31 - 1
+OPEN_END = 2**31 - 1
 """Exporters write "to the end" as the largest number of 32 or 64 bits."""
 
-GATHER_LIMIT = 64
-"""Gather by constant indices becomes at most this many slices."""
+MAX_SLICES = 64
+"""Gathers by constant indices and pads with other elements become at most this many slices."""
 
 
 @imports("Reshape")
@@ -135,37 +135,16 @@ def slice_(node: Node) -> SSAValue:
         axis = normalized_axis(axis, len(shape))
         require(step != 0, "a step is 0")
         extent, strides[axis] = shape[axis], step
-        if not is_known(extent) and is_known(start) and start >= 0 and step > 0 and (end == extent or end >= LONGEST):
+        if not is_known(extent) and is_known(start) and start >= 0 and step > 0 and (end == extent or end >= OPEN_END):
             firsts[axis], sizes[axis] = start, -((start - extent) // step)
             continue
         # Python clamps as ONNX does; what ends before it starts is empty.
-        taken = range(*slice(start, _open_end(end, step), step).indices(extent))
+        # Going backwards, exporters write "to the beginning" as the smallest number of 32 or 64 bits.
+        stop = None if step < 0 and end <= -(2**31) + 1 else end
+        taken = range(*slice(start, stop, step).indices(extent))
         firsts[axis] = taken.start if taken else 0
         sizes[axis] = len(taken)
     return node.emit(graph.SliceOp(node.value(0), starts=firsts, sizes=sizes, steps=strides))
-
-
-def _open_end(end: int, step: int) -> int | None:
-    """Going backwards, exporters write "to the beginning" as the smallest number of 32 or 64 bits."""
-    return None if step < 0 and end <= -(2**31) + 1 else end
-
-
-def gather(node: Node) -> SSAValue:
-    """By constant indices: a slice for each run of indices with one step."""
-    shape = node.shape(0)
-    axis = normalized_axis(node.int("axis", 0), len(shape))
-    indices = node.array(1, "indices")
-    flat = [int(index) for index in indices.ravel()]
-    flat = [index % shape[axis] if index < 0 and -shape[axis] <= index else index for index in flat]
-    for index in flat:
-        require(
-            0 <= index and may_reach(shape[axis], index + 1), f"index {index} is outside a dimension of {shape[axis]}"
-        )
-    runs = runs_of(flat)
-    if len(runs) > GATHER_LIMIT:
-        raise Unsupported(f"{len(runs)} runs of indices, more than {GATHER_LIMIT}")
-    joined = joined_runs(node.code.input(0), axis, runs or [(0, 0, 1)])
-    return joined.reshape([*shape[:axis], *indices.shape, *shape[axis + 1 :]]).value
 
 
 def joined_runs(x: Term, axis: int, runs: Sequence[tuple[int, int, int]]) -> Term:
@@ -235,7 +214,7 @@ def _surrounded(x: Term, axis: int, *sides: tuple[int, Term]) -> Term:
 def _extended(x: Term, axis: int, before: int, after: int, mode: str) -> Term:
     """`x` padded along one axis with elements of its own."""
     size = x.shape[axis]
-    if size == 0 or max(before, after) > GATHER_LIMIT * size:
+    if size == 0 or max(before, after) > MAX_SLICES * size:
         raise Unsupported(f"{before} and {after} elements around {size} in mode {mode}")
     positions = range(-before, size + after)
     if mode == "edge":

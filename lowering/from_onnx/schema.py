@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, TypeProto, checker, helper, shape_inference
@@ -94,98 +93,52 @@ def type_proto(tensor: Tensor) -> TypeProto:
     return helper.make_tensor_type_proto(element, sizes)
 
 
-@dataclass(frozen=True)
-class Body:
-    """The nodes that a node stands for, the names of its inputs and outputs in them, and their opset."""
-
-    nodes: Sequence[NodeProto]
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    opset: int
-
-
-def body_of(proto: NodeProto, opset: int, types: Sequence[Tensor | None]) -> Body:
-    """
-    The body of the function that defines the operator of `proto`, whose inputs have `types`.
-
-    Raises Unsupported if ONNX defines it otherwise, or not at all.
-    """
-    schema = schema_of(proto, opset)
-    function = _function(cast(_Schema, cast(Any, schema)), proto, opset, types)
-    given = {attribute.name: attribute for attribute in proto.attribute}
-    for name, attribute in schema.attributes.items():
-        if name not in given and attribute.default_value.type != AttributeProto.UNDEFINED:
-            given[name] = attribute.default_value
-    version = next((entry.version for entry in function.opset_import if entry.domain in DOMAINS), opset)
-    nodes = [_bound(node, given, proto, index) for index, node in enumerate(function.node)]
-    for node in nodes:
-        if any(name in function.output for name in node.output):
-            node.name = node_name(proto)
-    return Body(nodes, list(function.input), list(function.output), version)
-
-
-def has_body(proto: NodeProto, opset: int) -> bool:
+def has_function(proto: NodeProto, opset: int) -> bool:
     """Whether ONNX defines the operator of `proto` by a function; raises Unsupported if it has no such operator."""
-    schema = cast(_Schema, cast(Any, schema_of(proto, opset)))
+    schema: Any = schema_of(proto, opset)  # the type stubs leave these out
     return schema.has_function or schema.has_context_dependent_function
 
 
-class _Schema(Protocol):
-    """The part of onnx's OpSchema that its type stubs leave out."""
+def function_of(proto: NodeProto, opset: int, types: Sequence[Tensor | None]) -> FunctionProto:
+    """
+    The function that defines the operator of `proto`, whose inputs have `types`, for the newest operator set that is
+    not after `opset`, else for the oldest. Its nodes have the attributes of `proto`, and names made of its name.
 
-    has_function: bool
-    has_context_dependent_function: bool
-    function_opset_versions: Sequence[int]
-    context_dependent_function_opset_versions: Sequence[int]
-
-    def get_function_with_opset_version(self, version: int) -> bytes: ...
-
-    def get_context_dependent_function_with_opset_version(
-        self, version: int, node: bytes, input_types: Sequence[bytes]
-    ) -> bytes: ...
-
-
-def _function(schema: _Schema, proto: NodeProto, opset: int, types: Sequence[Tensor | None]) -> FunctionProto:
-    """The definition for the newest operator set that is not after `opset`, else for the oldest."""
+    Raises Unsupported if ONNX defines it otherwise, or not at all.
+    """
+    schema: Any = schema_of(proto, opset)
 
     def chosen(versions: Sequence[int]) -> int:
         return max((each for each in versions if each <= opset), default=min(versions))
 
     data = b""
     if schema.has_function:
-        version = chosen(schema.function_opset_versions)
-        data = schema.get_function_with_opset_version(version)
+        data = schema.get_function_with_opset_version(chosen(schema.function_opset_versions))
     elif schema.has_context_dependent_function:
+        texts = [(TypeProto() if each is None else type_proto(each)).SerializeToString() for each in types]
         version = chosen(schema.context_dependent_function_opset_versions)
-        data = schema.get_context_dependent_function_with_opset_version(
-            version, proto.SerializeToString(), [_type_text(each) for each in types]
-        )
+        data = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), texts)
     if not data:
         for size in (size for each in types if each is not None for size in each.get_shape()):
             if isinstance(size, Dim):
-                raise UnknownSize(size, "may decide what the operator stands for")
+                raise UnknownSize(size, "may decide what the operator computes")
         raise Unsupported("")
-    function = FunctionProto()
-    function.ParseFromString(data)
+    function = FunctionProto.FromString(data)
+    defaults = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.type}
+    given = defaults | {attribute.name: attribute for attribute in proto.attribute}
+    for index, node in enumerate(function.node):
+        is_result = any(name in function.output for name in node.output)
+        node.name = node_name(proto) if is_result else f"{node_name(proto)}.{index}.{node.op_type}"
+        _bind_attributes(node, given)
     return function
 
 
-def _type_text(tensor: Tensor | None) -> bytes:
-    return (onnx.TypeProto() if tensor is None else type_proto(tensor)).SerializeToString()
-
-
-def _bound(node: NodeProto, given: Mapping[str, AttributeProto], owner: NodeProto, index: int) -> NodeProto:
-    """A node of a body with the attributes that refer to those of the function filled in."""
-    bound = NodeProto()
-    bound.CopyFrom(node)
-    bound.name = f"{node_name(owner)}.{index}.{node.op_type}"
-    del bound.attribute[:]
-    for attribute in node.attribute:
-        if not attribute.ref_attr_name:
-            bound.attribute.append(attribute)
-        elif (value := given.get(attribute.ref_attr_name)) is not None:
-            copy = AttributeProto()
-            copy.CopyFrom(value)
-            copy.name = attribute.name
-            bound.attribute.append(copy)
-    return bound
+def _bind_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> None:
+    """Give the attributes of a node that refer to those of the function their values."""
+    for index, attribute in reversed(list(enumerate(node.attribute))):
+        name, source = attribute.name, given.get(attribute.ref_attr_name)
+        if source is not None:
+            attribute.CopyFrom(source)
+            attribute.name = name
+        elif attribute.ref_attr_name:
+            del node.attribute[index]

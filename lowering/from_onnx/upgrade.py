@@ -12,18 +12,13 @@ MODERN_OPSET = 13
 """What they are brought up to: the converter does not know how to go further for every operator."""
 
 
-def is_outdated(model: ModelProto) -> bool:
-    """Whether the operator set of a model is one that operators did not broadcast in as they do now."""
-    return any(entry.domain in DOMAINS and entry.version < OLDEST_OPSET for entry in model.opset_import)
-
-
 def upgraded(model: ModelProto, place: str) -> ModelProto:
     """
     The model, or one of operator set 13 that means the same, if its operator set is too old.
 
     Raises UserError, with status 3, for what the converter cannot convert.
     """
-    if not is_outdated(model):
+    if all(entry.domain not in DOMAINS or entry.version >= OLDEST_OPSET for entry in model.opset_import):
         return model
     copy = ModelProto()
     copy.CopyFrom(model)

@@ -30,6 +30,7 @@ from penstock.dialects.graph.base import summed_in
 from penstock.lowering.graph_to_tensor.contraction import multiply_add
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import Dims, element_of, loops, shape_of
+from penstock.lowering.scalar_body import Body, Compute
 from penstock.passes.index_builder import Index
 from penstock.passes.planning.attention_blocks import MAX_BLOCK, even_blocks
 from penstock.passes.tensor.tile_nest import DimRange, insert_slice, slice_of
@@ -250,10 +251,7 @@ class _Attention:
 
     def _fill(self, shape: Sequence[int], number: float, name: str) -> SSAValue:
         """A tile of one number."""
-        at = loops(len(shape))
-        output = self._kernel.empty(shape, self._element, name=name)
-        fill = self._kernel.generic([], (output, at), 0, lambda body, xs: body.constant(number, self._element))
-        return self._named(name, fill)
+        return self._kernel.fill(shape, self._element, number, name=name)
 
     def _named(self, name: str, value: SSAValue) -> SSAValue:
         self._kernel.names[value] = name

@@ -228,14 +228,13 @@ class KernelBuilder:
             self.names[made] = name
         return made
 
-    def fill(self, shape: Sequence[int], element: Attribute, number: float) -> SSAValue:
+    def fill(self, shape: Sequence[int], element: Attribute, number: float, *, name: str | None = None) -> SSAValue:
         """A tensor of one number: a generic without inputs."""
-        return self.generic(
-            [],
-            (self.empty(shape, element), loops(len(shape))),
-            0,
-            lambda body, elements: body.constant(number, element),
-        )
+        output = self.empty(shape, element, name=name), loops(len(shape))
+        made = self.generic([], output, 0, lambda body, elements: body.constant(number, element))
+        if name is not None:
+            self.names[made] = name
+        return made
 
     def pad(self, value: SSAValue, low: Sequence[int], high: Sequence[int], number: float) -> SSAValue:
         """`value` with `number` around it; nothing is emitted where all widths are zero."""

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 import pytest
-from penstock.lowering.graph_to_tensor.body import _SCALAR_OPS, Body  # pyright: ignore[reportPrivateUsage]
 from xdsl.dialects.builtin import (
     FileLineColLoc,
     Float32Type,
@@ -46,6 +45,7 @@ from penstock.lowering.from_onnx import import_model
 from penstock.lowering.from_onnx.table import IMPORTERS, as_declared, imports
 from penstock.lowering.graph_to_tensor import GraphToTensorPass
 from penstock.lowering.graph_to_tensor.kernel import lowering_of
+from penstock.lowering.scalar_body import _SCALAR_OPS, Body  # pyright: ignore[reportPrivateUsage]
 from penstock.passes.graph import gradient as _rules  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from penstock.passes.graph.gradients.code import RULES as GRADIENTS
 from penstock.passes.graph.layouts.rules import RULES as LAYOUTS
