@@ -48,7 +48,7 @@ KEPT_ENGINES = 8
 
 
 @dataclass(frozen=True)
-class Choice:
+class Target:
     """What a model is to run on."""
 
     backend: Backend = "native"
@@ -73,8 +73,8 @@ class Choice:
 class PreparedModel(BackendRep):
     """A model that is ready to run, or will be when its inputs say what it still has to know."""
 
-    def __init__(self, model: ModelProto, choice: Choice, name: str):
-        self.choice = choice
+    def __init__(self, model: ModelProto, target: Target, name: str):
+        self.target = target
         self.name = name
         self.outputs = [value.name for value in model.graph.output]
         self._specialiser = Specialiser(model)
@@ -116,7 +116,7 @@ class PreparedModel(BackendRep):
         )
         if (engine := self._engines.get(key)) is None:
             model = self._specialiser.with_constants(fitted.constants)
-            engine = self._engines[key] = self.choice.engine(model, fitted.dims, self.name)
+            engine = self._engines[key] = self.target.engine(model, fitted.dims, self.name)
         self._engines.move_to_end(key)
         while len(self._engines) > KEPT_ENGINES:
             self._engines.popitem(last=False)
@@ -124,13 +124,13 @@ class PreparedModel(BackendRep):
 
 
 class PenstockBackend(OnnxBackend):
-    """The backend; a subclass with another `choice` runs the same elsewhere."""
+    """The backend; a subclass with another `target` runs the same elsewhere."""
 
-    choice: ClassVar[Choice] = Choice()
+    target: ClassVar[Target] = Target()
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether there is a device of that name: "CPU", with or without a number behind it."""
+        """Whether there is a device of that name: "CPU", with or without a number after it."""
         return device.partition(":")[0] in DEVICES
 
     @classmethod
@@ -148,7 +148,7 @@ class PenstockBackend(OnnxBackend):
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> PreparedModel:
         """
-        The model, ready to run. `kwargs` are the fields of `Choice`; `rtol` and `atol`, with which ONNX's runner calls
+        The model, ready to run. `kwargs` are the fields of `Target`; `rtol` and `atol`, with which ONNX's runner calls
         every backend, mean nothing here. A model of an operator set before 7 is brought up to date.
 
         Raises UserError for what is wrong with the model, with status 3 for what is not supported, and for a device
@@ -157,10 +157,10 @@ class PenstockBackend(OnnxBackend):
         if not cls.supports_device(device):
             raise UserError(f'there is no device "{device}"', notes=[nearest_or_all(device, DEVICES, "devices")])
         wanted = {name: value for name, value in kwargs.items() if name not in ("rtol", "atol")}
-        choice = Choice(**(vars(cls.choice) | wanted))
+        target = Target(**(vars(cls.target) | wanted))
         name = model.graph.name or "<model>"
         check_model(model, name)
-        return PreparedModel(upgraded(model, name), choice, name)
+        return PreparedModel(upgraded(model, name), target, name)
 
     @classmethod
     def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> Outputs:

@@ -33,7 +33,7 @@ def import_model(
     The module of an ONNX model, with one function `@main`, and its weights.
 
     `model` is a path or a loaded model; `dims` gives sizes to symbolic dimensions; `name` becomes the
-    name of the module, and stands for the file in messages about a loaded model. Inputs and results of
+    name of the module, and is what messages call the file about a loaded model. Inputs and results of
     `@main` carry `graph.name`; ops carry the names of the nodes as locations.
 
     Weights in files beside the model stay there, and are mapped. Weights that hold NaN are refused unless

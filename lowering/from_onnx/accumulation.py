@@ -1,7 +1,7 @@
 """
 Operators that become several ops with sums or products among them: of narrow floats, all in f32 and rounded once.
 
-An op that sums does so in f32 by itself (`element_types.accumulator_of`), but what stands before it, such as a square,
+An op that sums does so in f32 by itself (`element_types.accumulator_of`), but what is before it, such as a square,
 and what goes on from one sum to the next would be rounded on the way. f16 ends at 65504: 256 squared is beyond it.
 """
 
@@ -14,11 +14,11 @@ from xdsl.ir import Attribute, SSAValue
 from penstock.dialects.element_types import accumulator_of, numpy_dtype
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import is_integer
-from penstock.lowering.from_onnx.node import Held, Importer, Node
+from penstock.lowering.from_onnx.node import Held, Importer, OnnxNode
 
 
 def in_accumulator(
-    importer: Importer, when: Callable[[Node], bool] = lambda node: True, *, integers: Attribute | None = None
+    importer: Importer, when: Callable[[OnnxNode], bool] = lambda node: True, *, integers: Attribute | None = None
 ) -> Importer:
     """
     `importer` on operands and results in the type in which the elements of the first operand are summed.
@@ -27,20 +27,20 @@ def in_accumulator(
     computed in a type of floats, where the operator is defined on floats only below the importer.
     """
 
-    def build(node: Node) -> Held | Sequence[Held | None]:
+    def build(node: OnnxNode) -> Held | Sequence[Held | None]:
         element = node.type(0).element_type
         wide = integers if integers is not None and is_integer(element) else accumulator_of(element)
         if wide == element or not when(node):
             return importer(node)
         inputs = [_widened(node, index, element, wide) for index in range(len(node.inputs))]
-        outputs = importer(Node(node.proto, node.opset, inputs, node.used_outputs, node.builder))
+        outputs = importer(OnnxNode(node.proto, node.opset, inputs, node.used_outputs, node.builder))
         held = outputs if isinstance(outputs, Sequence) else [outputs]
         return [_rounded(node, each, element, wide) for each in held]
 
     return build
 
 
-def _widened(node: Node, index: int, element: Attribute, wide: Attribute) -> Held | None:
+def _widened(node: OnnxNode, index: int, element: Attribute, wide: Attribute) -> Held | None:
     held = node.inputs[index]
     if held is None or (index > 0 and is_integer(element)):
         return held  # of integers only the first operand is data: axes may have its type
@@ -50,7 +50,7 @@ def _widened(node: Node, index: int, element: Attribute, wide: Attribute) -> Hel
     return value.cast(wide).value if value.element_type == element else held
 
 
-def _rounded(node: Node, held: Held | None, element: Attribute, wide: Attribute) -> Held | None:
+def _rounded(node: OnnxNode, held: Held | None, element: Attribute, wide: Attribute) -> Held | None:
     if not isinstance(held, SSAValue) or tensor_of(held).element_type != wide:
         return held
     return node.code.term(held).cast(element).value

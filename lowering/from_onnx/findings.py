@@ -33,7 +33,7 @@ class OpenSize:
 
 
 @dataclass
-class Findings:
+class ImportFindings:
     """All of it, for the model in the file `place`."""
 
     place: str
@@ -58,12 +58,12 @@ class Findings:
             raise UserError(
                 f"the model uses {len(operators)} {plural} not supported: {', '.join(operators)}",
                 loc=self.place,
-                notes=[*self._gap_notes(), *self._remedies(dims)],
+                notes=[*self._gap_notes(), *self._repairs(dims)],
                 status=UNSUPPORTED,
             )
         if self.open:
             others = some_of([str(each) for each in self.open[1:]])
-            raise UserError(str(self.open[0]), loc=self.place, notes=[*others, *self._remedies(dims)])
+            raise UserError(str(self.open[0]), loc=self.place, notes=[*others, *self._repairs(dims)])
 
     def _gap_notes(self) -> list[str]:
         groups: dict[tuple[str, str], list[str]] = {}
@@ -75,7 +75,7 @@ class Findings:
             for (operator, reason), nodes in groups.items()
         ]
 
-    def _remedies(self, dims: Sequence[str]) -> list[str]:
+    def _repairs(self, dims: Sequence[str]) -> list[str]:
         """The dimensions to bind: those that something here needs to know, then those that only stay open."""
         needed = {name for each in self.open for name in each.error.names}
         # A size that cannot be traced to a name may depend on any of them.

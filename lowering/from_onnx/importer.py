@@ -24,9 +24,18 @@ from penstock.dialects.graph.dims import DIMS, names_attr, symbols_of
 from penstock.dialects.graph.sizes import UnknownSize, is_known
 from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_foldable
-from penstock.lowering.from_onnx.findings import Findings, Gap, OpenSize
+from penstock.lowering.from_onnx.findings import Gap, ImportFindings, OpenSize
 from penstock.lowering.from_onnx.model import Declarations, declarations_of, misfit, mismatch
-from penstock.lowering.from_onnx.node import DOMAINS, Held, Node, Unsupported, called, node_name, operator_of, to_array
+from penstock.lowering.from_onnx.node import (
+    DOMAINS,
+    Held,
+    OnnxNode,
+    Unsupported,
+    called,
+    node_name,
+    operator_of,
+    to_array,
+)
 from penstock.lowering.from_onnx.schema import STUMBLES, check_node, function_of, has_function, refuse_faulty
 from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown
 from penstock.lowering.from_onnx.structure import check_structure, names_read, nodes_of
@@ -44,7 +53,7 @@ class _Unknown:
 _UNKNOWN = _Unknown()
 
 Names = MutableMapping[str, "Held | TensorProto | _Unknown"]
-"""What each name of a graph stands for; tensors are read when they are first used."""
+"""What each name of a graph means; tensors are read when they are first used."""
 
 
 @dataclass
@@ -66,7 +75,7 @@ class GraphImporter:
     constants: dict[tuple[str, int], SSAValue] = field(default_factory=dict[tuple[str, int], SSAValue])
 
     def __post_init__(self) -> None:
-        self._found = Findings(self.place)
+        self._found = ImportFindings(self.place)
 
     # What nodes build.
 
@@ -195,7 +204,7 @@ class GraphImporter:
                 raise Unsupported("")
             return None
         arrays = [each for each in held if not isinstance(each, SSAValue)]
-        node = Node(proto, opset, held, [name in used and name != "" for name in proto.output], self)
+        node = OnnxNode(proto, opset, held, [name in used and name != "" for name in proto.output], self)
         if (unknown := [each for each in arrays if each is not None and has_unknown(each)]) and (
             importer is None or len(arrays) == len(held)
         ):

@@ -26,9 +26,9 @@ DOMAINS = ("", "ai.onnx")
 """The two names of the domain of ONNX's own operators."""
 
 Held: TypeAlias = SSAValue | Array
-"""What a name of the ONNX graph stands for: a value of the IR, or an array known at import."""
+"""What a name of the ONNX graph means: a value of the IR, or an array known at import."""
 
-Importer: TypeAlias = "Callable[[Node], Held | Sequence[Held | None]]"
+Importer: TypeAlias = "Callable[[OnnxNode], Held | Sequence[Held | None]]"
 """Turns a node into ops and returns its outputs; those left out at the end, or None, must not be used."""
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Builder(Protocol):
         ...
 
 
-class Node:
+class OnnxNode:
     """
     A node, its attributes as Python values, its inputs as IR values or, if known at import, as arrays.
 
@@ -234,17 +234,11 @@ class Node:
         """A constant scalar with the element type of a value."""
         return self.code.number(number, tensor_of(like).element_type).value
 
-    def refuse_outputs_after(self, count: int) -> None:
-        """Raise Unsupported if an output after the first `count` is used."""
-        for index, used in enumerate(self.used_outputs[count:], start=count):
-            if used:
-                raise Unsupported(f'its output {index}, "{self.proto.output[index]}"')
-
 
 class NodeCode(TermBuilder):
     """The ops of a node, written as formulas; `path` is what they are called, by default the name of the node."""
 
-    def __init__(self, node: Node):
+    def __init__(self, node: OnnxNode):
         super().__init__()
         self.node = node
         self.path = node.name

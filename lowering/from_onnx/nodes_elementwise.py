@@ -14,23 +14,23 @@ from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph.base import is_float, is_unsigned, require
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Held, Node, Unsupported, imports
+from penstock.lowering.from_onnx.node import Held, OnnxNode, Unsupported, imports
 from penstock.passes.graph.terms import Term
 
 FLOAT32_LIMIT = 3.4028234663852886e38
 """The bounds of Clip that meant "none" while they were attributes."""
 
 
-def total(node: Node) -> Term:
+def total(node: OnnxNode) -> Term:
     """The sum of any number of operands, from the left."""
     return functools.reduce(operator.add, map(node.code.term, node.values()))
 
 
-def mean(node: Node) -> SSAValue:
+def mean(node: OnnxNode) -> SSAValue:
     return (total(node) / len(node.inputs)).value
 
 
-def _has_several(node: Node) -> bool:
+def _has_several(node: OnnxNode) -> bool:
     """Whether more than one operation rounds."""
     return len(node.inputs) > 2
 
@@ -40,13 +40,13 @@ imports("Sum")(in_accumulator(lambda node: total(node).value, when=_has_several)
 
 
 @imports("IsNaN")
-def is_nan(node: Node) -> SSAValue:
+def is_nan(node: OnnxNode) -> SSAValue:
     x = node.code.input(0)
     return x.equal(x).apply("not").value
 
 
 @imports("IsInf")
-def is_inf(node: Node) -> SSAValue:
+def is_inf(node: OnnxNode) -> SSAValue:
     x = node.code.input(0)
     positive, negative = node.flag("detect_positive", True), node.flag("detect_negative", True)
     if not positive and not negative:
@@ -57,7 +57,7 @@ def is_inf(node: Node) -> SSAValue:
 
 
 @imports("Mod")
-def modulo(node: Node) -> SSAValue:
+def modulo(node: OnnxNode) -> SSAValue:
     """The remainder: with the sign of the divisor, or, if `fmod`, of the dividend."""
     a, b = node.code.input(0), node.code.input(1)
     rest = a.apply("mod", b) if is_float(a.element_type) else a - a / b * b
@@ -70,20 +70,20 @@ def modulo(node: Node) -> SSAValue:
 
 
 @imports("Xor")
-def not_equal(node: Node) -> SSAValue:
+def not_equal(node: OnnxNode) -> SSAValue:
     """The exclusive or of truth values."""
     return node.code.input(0).equal(node.code.input(1)).apply("not").value
 
 
 @imports("Celu")
-def celu(node: Node) -> SSAValue:
+def celu(node: OnnxNode) -> SSAValue:
     """x, or below 0 alpha * (exp(x / alpha) - 1)."""
     x, alpha = node.code.input(0), node.float("alpha", 1.0)
     return (x < 0).where((x / alpha).apply("elu") * alpha, x).value
 
 
 @imports("Clip")
-def clip(node: Node) -> SSAValue:
+def clip(node: OnnxNode) -> SSAValue:
     if node.opset < 11:
         low, high = node.float("min", -FLOAT32_LIMIT), node.float("max", FLOAT32_LIMIT)
         low, high = low if low > -FLOAT32_LIMIT else None, high if high < FLOAT32_LIMIT else None
@@ -100,7 +100,7 @@ def clip(node: Node) -> SSAValue:
     return x.value
 
 
-def _bound(node: Node, index: int) -> float | Held | None:
+def _bound(node: OnnxNode, index: int) -> float | Held | None:
     """A bound of Clip as a float where it is known and exact as one."""
     if not node.has(index):
         return None
@@ -112,7 +112,7 @@ def _bound(node: Node, index: int) -> float | Held | None:
 
 
 @imports("Pow")
-def power(node: Node) -> SSAValue:
+def power(node: OnnxNode) -> SSAValue:
     """The exponent may have another type than the base: the result has that of the base."""
     base, exponent = node.code.input(0), node.code.input(1)
     element = base.element_type
@@ -122,7 +122,7 @@ def power(node: Node) -> SSAValue:
 
 
 @imports("Dropout")
-def dropout(node: Node) -> list[Held]:
+def dropout(node: OnnxNode) -> list[Held]:
     """Nothing, since this is inference; the mask is all true."""
     if node.has(2) and bool(node.array(2, "training mode").ravel()[0]):
         raise Unsupported("in training mode")
@@ -133,7 +133,7 @@ def dropout(node: Node) -> list[Held]:
 
 
 @imports("BitwiseNot")
-def bitwise_not(node: Node) -> SSAValue:
+def bitwise_not(node: OnnxNode) -> SSAValue:
     """All bits against those of -1, which are all set."""
     x = node.code.input(0)
     ones = node.code.constant(np.invert(np.zeros((), numpy_dtype(x.element_type))), "ones")
@@ -141,7 +141,7 @@ def bitwise_not(node: Node) -> SSAValue:
 
 
 @imports("BitShift")
-def bit_shift(node: Node) -> SSAValue:
+def bit_shift(node: OnnxNode) -> SSAValue:
     direction = node.string("direction", "")
     require(direction in ("LEFT", "RIGHT"), f'direction is LEFT or RIGHT, not "{direction}"')
     op = graph.ShiftLeftOp if direction == "LEFT" else graph.ShiftRightOp

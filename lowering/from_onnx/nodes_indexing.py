@@ -10,7 +10,7 @@ from penstock.dialects.graph import ReductionOp
 from penstock.dialects.graph.base import is_float, normalized_axis, require
 from penstock.dialects.graph.sizes import may_reach
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Importer, Node, Unsupported, imports
+from penstock.lowering.from_onnx.node import Importer, OnnxNode, Unsupported, imports
 from penstock.lowering.from_onnx.nodes_shape import MAX_SLICES, joined_runs, runs_of
 from penstock.passes.graph.terms import Term
 
@@ -29,7 +29,7 @@ def index_of_extremum(op: type[ReductionOp]) -> Importer:
     A NaN is the extremum of all, as in NumPy.
     """
 
-    def build(node: Node) -> SSAValue:
+    def build(node: OnnxNode) -> SSAValue:
         code, x = node.code, node.code.input(0)
         axis = normalized_axis(node.int("axis", 0), len(x.shape))
         size = x.shape[axis]
@@ -44,7 +44,7 @@ def index_of_extremum(op: type[ReductionOp]) -> Importer:
 
 
 @imports("OneHot")
-def one_hot(node: Node) -> SSAValue:
+def one_hot(node: OnnxNode) -> SSAValue:
     """The second value where the index along the new axis is the one given, which may count from the end."""
     given, rank = node.code.input(0, i64), len(node.shape(0)) + 1
     depth = node.int_of(1, "depth")
@@ -56,7 +56,7 @@ def one_hot(node: Node) -> SSAValue:
 
 
 @imports("Hardmax")
-def hardmax(node: Node) -> SSAValue:
+def hardmax(node: OnnxNode) -> SSAValue:
     """1 at the first of the largest elements along an axis, which before operator set 13 is all that follow."""
     code, x = node.code, node.code.input(0)
     axis = normalized_axis(node.int("axis", -1 if node.opset >= 13 else 1), len(x.shape))
@@ -74,7 +74,7 @@ def running(function: str, start: float) -> Importer:
     Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986.
     """
 
-    def build(node: Node) -> SSAValue:
+    def build(node: OnnxNode) -> SSAValue:
         x, rank = node.code.input(0), len(node.shape(0))
         axis = normalized_axis(node.int_of(1, "axis"), rank)
         size, backwards = x.shape[axis], node.flag("reverse", False)
@@ -102,7 +102,7 @@ imports("CumSum")(in_accumulator(running("add", 0)))
 
 
 @imports("Gather")
-def gather(node: Node) -> SSAValue:
+def gather(node: OnnxNode) -> SSAValue:
     """By few runs of constant indices, a slice for each; else a gather."""
     x, held = node.code.input(0), node.held(1)
     axis = normalized_axis(node.int("axis", 0), len(x.shape))
@@ -120,14 +120,14 @@ def gather(node: Node) -> SSAValue:
 
 
 @imports("Scatter")
-def scatter_elements(node: Node) -> SSAValue:
+def scatter_elements(node: OnnxNode) -> SSAValue:
     return node.emit(
         graph.ScatterElementsOp(*node.values(), axis=node.int("axis", 0), reduction=node.string("reduction", "none"))
     )
 
 
 @imports("TopK")
-def top_k(node: Node) -> list[SSAValue]:
+def top_k(node: OnnxNode) -> list[SSAValue]:
     """The indices by `graph.top_k`, and the elements there; k is an attribute before operator set 10."""
     x, rank = node.value(0), len(node.shape(0))
     k = node.int("k", 1) if node.opset < 10 else node.int_of(1, "number of elements")
@@ -137,7 +137,7 @@ def top_k(node: Node) -> list[SSAValue]:
 
 
 @imports("ReverseSequence")
-def reverse_sequence(node: Node) -> SSAValue:
+def reverse_sequence(node: OnnxNode) -> SSAValue:
     """The first elements of each sequence backwards: an element at t comes from length - 1 - t, or from t."""
     x, rank = node.code.input(0), len(node.shape(0))
     time, batch = node.int("time_axis", 0), node.int("batch_axis", 1)
@@ -150,7 +150,7 @@ def reverse_sequence(node: Node) -> SSAValue:
 
 
 @imports("TensorScatter")
-def tensor_scatter(node: Node) -> SSAValue:
+def tensor_scatter(node: OnnxNode) -> SSAValue:
     """A cache with an update written to it, of every batch from an index of its own on, perhaps round its end."""
     cache, update = node.code.input(0), node.code.input(1)
     rank, mode = len(update.shape), node.string("mode", "linear")

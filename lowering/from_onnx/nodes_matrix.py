@@ -18,7 +18,7 @@ from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_float, normalized_axis, require
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Node, Unsupported, imports
+from penstock.lowering.from_onnx.node import OnnxNode, Unsupported, imports
 from penstock.lowering.from_onnx.nodes_indexing import first_index
 from penstock.lowering.from_onnx.nodes_sampling import is_odd
 from penstock.passes.graph.terms import Term
@@ -26,7 +26,7 @@ from penstock.passes.graph.terms import Term
 
 @imports("Det")
 @in_accumulator
-def det(node: Node) -> SSAValue:
+def det(node: OnnxNode) -> SSAValue:
     """
     The determinant of each matrix, the product of the pivots of Gaussian elimination.
 
@@ -62,7 +62,7 @@ def det(node: Node) -> SSAValue:
 
 
 @imports("Einsum")
-def einsum(node: Node) -> SSAValue:
+def einsum(node: OnnxNode) -> SSAValue:
     """Each operand brought to all letters, multiplied, and summed over the letters that the result lacks."""
     equation = node.string("equation", "").replace(" ", "")
     given, arrow, result_term = equation.partition("->")
@@ -91,7 +91,7 @@ def _letters(term: str, batch: int) -> list[str]:
     return [*before, *(str(number) for number in reversed(range(batch if dots else 0))), *after]
 
 
-def _lettered(node: Node, index: int, term: str) -> tuple[Term, list[str]]:
+def _lettered(node: OnnxNode, index: int, term: str) -> tuple[Term, list[str]]:
     """An operand and the names of its dimensions, all different: of two equal ones, the diagonal is taken."""
     value, rank = node.code.input(index), len(node.shape(index))
     letters = _letters(term, rank - len(term.replace("...", "")))
@@ -150,7 +150,7 @@ def transform(size: int, parts: int, length: int, *, inverse: bool, onesided: bo
     return np.stack(columns, axis=1).reshape(size * parts, -1)
 
 
-def _transformed(node: Node, rows: Term, length: int, *, inverse: bool, onesided: bool) -> Term:
+def _transformed(node: OnnxNode, rows: Term, length: int, *, inverse: bool, onesided: bool) -> Term:
     """The transforms of the last two dimensions (numbers, parts), in the type of the rows."""
     *others, size, parts = rows.shape
     require(is_float(rows.element_type), f"numbers of type {rows.element_type}")
@@ -164,7 +164,7 @@ def _transformed(node: Node, rows: Term, length: int, *, inverse: bool, onesided
 
 
 @imports("DFT")
-def dft(node: Node) -> SSAValue:
+def dft(node: OnnxNode) -> SSAValue:
     """The axis is an attribute before operator set 20, then an input."""
     x, rank = node.code.input(0), len(node.shape(0))
     if node.opset < 20:
@@ -183,7 +183,7 @@ def dft(node: Node) -> SSAValue:
 
 
 @imports("STFT")
-def stft(node: Node) -> SSAValue:
+def stft(node: OnnxNode) -> SSAValue:
     """The transforms of frames of a signal, which may overlap, each multiplied by a window."""
     code, x = node.code, node.code.input(0)
     batches, size, parts = (*x.shape, 1)[:3]

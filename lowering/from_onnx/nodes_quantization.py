@@ -12,7 +12,7 @@ from penstock.dialects import graph
 from penstock.dialects.element_types import element_type, numpy_dtype
 from penstock.dialects.graph.base import integer_bounds, is_float, normalized_axis, require
 from penstock.dialects.graph.quantization import DEQUANTIZED, QUANTIZED
-from penstock.lowering.from_onnx.node import Node, Unsupported, array_dtype, imports
+from penstock.lowering.from_onnx.node import OnnxNode, Unsupported, array_dtype, imports
 from penstock.lowering.from_onnx.nodes_shape import repeated
 from penstock.lowering.from_onnx.nodes_window import convolution
 from penstock.passes.graph.terms import Term
@@ -33,7 +33,7 @@ def limit_of(element: Attribute) -> float | None:
     return LIMITS.get(numpy_dtype(element).name)
 
 
-def converted(node: Node, x: Term, element: Attribute, *, saturate: bool) -> Term:
+def converted(node: OnnxNode, x: Term, element: Attribute, *, saturate: bool) -> Term:
     """`x` in another element type; `saturate` is what an attribute of that name says, for the types that mind."""
     if is_float(x.element_type):
         if isinstance(element, Float8E8M0FNUType):
@@ -66,28 +66,28 @@ def _exponent(x: Term, mode: str, saturate: bool) -> Term:
 
 
 @imports("Cast")
-def cast(node: Node) -> SSAValue:
+def cast(node: OnnxNode) -> SSAValue:
     element = element_type(array_dtype(node.int("to", 1)))
     return converted(node, node.code.input(0), element, saturate=node.flag("saturate", True)).value
 
 
 @imports("CastLike")
-def cast_like(node: Node) -> SSAValue:
+def cast_like(node: OnnxNode) -> SSAValue:
     return converted(node, node.code.input(0), node.type(1).element_type, saturate=node.flag("saturate", True)).value
 
 
 @imports("BitCast")
-def bit_cast(node: Node) -> SSAValue:
+def bit_cast(node: OnnxNode) -> SSAValue:
     return node.emit(graph.BitcastOp(node.value(0), element_type(array_dtype(node.int("to", 1)))))
 
 
-def _parameter(node: Node, index: int) -> Term:
+def _parameter(node: OnnxNode, index: int) -> Term:
     """A scale or a zero point: a scalar where it is one number, however ONNX writes it, else a vector."""
     found = node.code.input(index)
     return found.reshape([]) if math.prod(found.shape) == 1 else found
 
 
-def _element(node: Node, name: str, default: Attribute) -> Attribute:
+def _element(node: OnnxNode, name: str, default: Attribute) -> Attribute:
     """An element type that is an attribute, 0 for the default."""
     given = node.int(name, 0)
     return element_type(array_dtype(given)) if given else default
@@ -97,7 +97,7 @@ def _is_short_float(element: Attribute) -> bool:
     return is_float(element) and numpy_dtype(element).itemsize == 1
 
 
-def _spread(node: Node, index: int, element: Attribute) -> Term:
+def _spread(node: OnnxNode, index: int, element: Attribute) -> Term:
     """A scale or a zero point, in an element type, in a shape that broadcasts to the first input."""
     value, x_shape = _parameter(node, index).cast(element), node.shape(0)
     if not value.shape:
@@ -113,7 +113,7 @@ def _spread(node: Node, index: int, element: Attribute) -> Term:
 
 
 @imports("QuantizeLinear")
-def quantize_linear(node: Node) -> SSAValue:
+def quantize_linear(node: OnnxNode) -> SSAValue:
     element = node.type(2).element_type if node.has(2) else _element(node, "output_dtype", UI8)
     if not QUANTIZED.contains(element) and not _is_short_float(element):
         raise Unsupported(f"to elements of type {element}")
@@ -136,7 +136,7 @@ def quantize_linear(node: Node) -> SSAValue:
 
 
 @imports("DequantizeLinear")
-def dequantize_linear(node: Node) -> SSAValue:
+def dequantize_linear(node: OnnxNode) -> SSAValue:
     x, scale = node.type(0).element_type, node.type(1).element_type
     element = _element(node, "output_dtype", scale)
     zero = not _is_zero(node, 2)
@@ -153,7 +153,7 @@ def dequantize_linear(node: Node) -> SSAValue:
     return (number.cast(f32) * _spread(node, 1, f32)).cast(element).value
 
 
-def _is_zero(node: Node, index: int) -> bool:
+def _is_zero(node: OnnxNode, index: int) -> bool:
     """Whether a zero point is left out, or known to be 0."""
     if not node.has(index):
         return True
@@ -166,7 +166,7 @@ def _with_ones(x: Term, trailing: int) -> Term:
     return x.reshape([*x.shape, *[1] * trailing]) if len(x.shape) == 1 else x
 
 
-def _centred(node: Node, index: int, zero: int, trailing: int) -> SSAValue:
+def _centred(node: OnnxNode, index: int, zero: int, trailing: int) -> SSAValue:
     """
     An integer operand minus its zero point: as it is stored where that is 0, else in i32. A zero point that is a
     vector lies along the dimension that `trailing` others follow.
@@ -179,20 +179,20 @@ def _centred(node: Node, index: int, zero: int, trailing: int) -> SSAValue:
 
 
 @imports("MatMulInteger")
-def matmul_integer(node: Node) -> SSAValue:
+def matmul_integer(node: OnnxNode) -> SSAValue:
     """The product of the numbers that the operands encode, in i32; one zero point a row of a and a column of b."""
     a = _centred(node, 0, 2, trailing=1)
     return node.emit(graph.MatmulOp(a, _centred(node, 1, 3, trailing=0), accumulator=i32))
 
 
 @imports("ConvInteger")
-def conv_integer(node: Node) -> SSAValue:
+def conv_integer(node: OnnxNode) -> SSAValue:
     """The convolution of the numbers that the operands encode, in i32; the padding encodes 0."""
     w = _centred(node, 1, 3, trailing=len(node.shape(1)) - 1)
     return convolution(node, _centred(node, 0, 2, trailing=0), w, None, i32)
 
 
-def _requantized(node: Node, total: SSAValue, trailing: int) -> SSAValue:
+def _requantized(node: OnnxNode, total: SSAValue, trailing: int) -> SSAValue:
     """
     A sum of products in i32 as the integers that encode it: round(total * (a * b / y)) + zero point, with the scales
     of the operands and of the result, inputs 1, 4 and 6.
@@ -205,7 +205,7 @@ def _requantized(node: Node, total: SSAValue, trailing: int) -> SSAValue:
 
 
 @imports("QLinearMatMul")
-def qlinear_matmul(node: Node) -> SSAValue:
+def qlinear_matmul(node: OnnxNode) -> SSAValue:
     """The integer product, encoded; one scale for each operand, or for each column of the second."""
     if any(math.prod(node.shape(index)) != 1 for index in (1, 2, 6, 7)):
         raise Unsupported("with a scale for each row")
@@ -216,7 +216,7 @@ def qlinear_matmul(node: Node) -> SSAValue:
 
 
 @imports("QLinearConv")
-def qlinear_conv(node: Node) -> SSAValue:
+def qlinear_conv(node: OnnxNode) -> SSAValue:
     """The integer convolution plus its bias, encoded; one scale for each output channel at most."""
     rank = len(node.shape(3))
     w = _centred(node, 3, 5, trailing=rank - 1)

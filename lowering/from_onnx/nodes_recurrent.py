@@ -28,7 +28,7 @@ from penstock.dialects import graph
 from penstock.dialects.graph.base import require
 from penstock.dialects.graph.sizes import Dim, UnknownSize, may_equal
 from penstock.dialects.weights import Array
-from penstock.lowering.from_onnx.node import Held, Importer, Node, Unsupported, imports
+from penstock.lowering.from_onnx.node import Held, Importer, OnnxNode, Unsupported, imports
 from penstock.passes.graph.terms import Term
 
 X, W, R, B, LENGTHS, INITIAL_H, INITIAL_C, PEEPHOLES = range(8)
@@ -89,7 +89,7 @@ _FORMULAS: dict[str, Callable[[Term, float, float], Term]] = {
 """Those that have no defaults any more: runtimes differ, so alpha and beta must be given."""
 
 
-def activations_of(node: Node, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
+def activations_of(node: OnnxNode, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
     """
     The activations of each direction: those of the attributes, or `defaults`.
 
@@ -104,7 +104,7 @@ def activations_of(node: Node, defaults: Sequence[str], directions: int) -> list
     return [found[start : start + len(defaults)] for start in range(0, count, len(defaults))]
 
 
-def _activation(node: Node, word: str, given: dict[str, Iterator[float]]) -> Activation:
+def _activation(node: OnnxNode, word: str, given: dict[str, Iterator[float]]) -> Activation:
     if (formula := _FORMULAS.get(word.lower())) is not None:
         alpha, beta = (next(numbers, math.nan) for numbers in given.values())
         if math.isnan(alpha) or math.isnan(beta):
@@ -135,7 +135,7 @@ class Cell(ABC):
     activations: ClassVar[Sequence[str]]
     """The names of those without any given."""
 
-    def __init__(self, node: Node, hidden: int, index: int, word: str, functions: Sequence[Activation]):
+    def __init__(self, node: OnnxNode, hidden: int, index: int, word: str, functions: Sequence[Activation]):
         self.node, self.code, self.hidden = node, node.code, hidden
         self.index, self.word = index, word
         self.functions = functions
@@ -329,7 +329,7 @@ class GruCell(Cell):
 class Layer:
     """One node, of which every direction is unrolled."""
 
-    def __init__(self, node: Node, cell: type[Cell]):
+    def __init__(self, node: OnnxNode, cell: type[Cell]):
         self.node, self.code = node, node.code
         self.x = node.code.input(X)
         require(len(self.x.shape) == 3, f"X has {len(self.x.shape)} dimensions, not 3")
@@ -499,7 +499,7 @@ RULES = ("linear", "gated", "delta", "gated_delta")
 
 
 @imports("LinearAttention")
-def linear_attention(node: Node) -> list[SSAValue]:
+def linear_attention(node: OnnxNode) -> list[SSAValue]:
     """
     Attention whose state is a matrix and not a history: the state S, one of `key size` by `value size` for each head,
     decays, forgets what the key k retrieves (`delta`), takes up k v', and is read by the query; all in f32.
@@ -552,7 +552,7 @@ def linear_attention(node: Node) -> list[SSAValue]:
     return [output.cast(element).value, state.cast(node.type(3).element_type if node.has(3) else element).value]
 
 
-def _of_heads(node: Node, index: int, heads: int) -> Term:
+def _of_heads(node: OnnxNode, index: int, heads: int) -> Term:
     """(batches, steps, heads * size) as (batches, heads, steps, size), in f32."""
     x = node.code.input(index, f32)
     batches, steps, width = x.shape

@@ -22,7 +22,7 @@ from penstock.dialects.graph.base import is_float, normalized_axis, require
 from penstock.dialects.graph.sizes import is_known
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Node, Unsupported, along, imports
+from penstock.lowering.from_onnx.node import OnnxNode, Unsupported, along, imports
 from penstock.lowering.from_onnx.nodes_shape import joined_runs, repeated, runs_of
 from penstock.passes.graph.terms import Term
 
@@ -62,7 +62,7 @@ def positions(dim: Dimension, coordinates: str) -> Floats:
     y = np.arange(dim.result, dtype=np.float64)
     width, last = dim.scale * dim.size, dim.size - 1
     if math.isclose(width, dim.result, rel_tol=1e-6):
-        width = dim.result  # what the scale, which had 32 bits, stands for
+        width = dim.result  # what the scale, which had 32 bits, means
     match coordinates:
         case "align_corners":
             return np.zeros_like(y) if width == 1 else y * last / (width - 1)
@@ -144,7 +144,7 @@ MAX_TAPS = 4
 """Up to so many taps are added up one after the other, more are a product with a matrix."""
 
 
-def resize(node: Node) -> SSAValue:
+def resize(node: OnnxNode) -> SSAValue:
     """Before operator set 11, coordinates are asymmetric and there are no sizes."""
     shape = node.shape(0)
     axes = [normalized_axis(axis, len(shape)) for axis in node.ints("axes") or range(len(shape))]
@@ -173,7 +173,7 @@ def resize(node: Node) -> SSAValue:
     return _resized(node, axes, dims, sampling)
 
 
-def upsample(node: Node) -> SSAValue:
+def upsample(node: OnnxNode) -> SSAValue:
     """The scales are an attribute before operator set 9."""
     shape = node.shape(0)
     scales = node.floats("scales") if node.opset < 9 else [float(each) for each in node.array(1, "scales").ravel()]
@@ -182,7 +182,7 @@ def upsample(node: Node) -> SSAValue:
     return _resized(node, list(range(len(shape))), dims, Sampling(mode_of(node), "asymmetric", nearest="floor"))
 
 
-def mode_of(node: Node, default: str = "nearest") -> str:
+def mode_of(node: OnnxNode, default: str = "nearest") -> str:
     """How to read between elements, by the name of today."""
     mode = node.string("mode", default)
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
@@ -198,7 +198,7 @@ def _scaled(size: int, scale: float) -> Dimension:
     return Dimension(size, result, scale)
 
 
-def _dimensions(node: Node, extents: Sequence[int]) -> list[Dimension]:
+def _dimensions(node: OnnxNode, extents: Sequence[int]) -> list[Dimension]:
     """By scales, or by sizes, of which only the smallest or largest ratio may count."""
     if node.has(2) and math.prod(node.shape(2)) > 0:
         scales = [float(each) for each in node.array(2, "scales").ravel()]
@@ -217,7 +217,7 @@ def _dimensions(node: Node, extents: Sequence[int]) -> list[Dimension]:
     return [Dimension(*each) for each in zip(extents, sizes, ratios, strict=True)]
 
 
-def _resized(node: Node, axes: Sequence[int], dims: Sequence[Dimension], sampling: Sampling) -> SSAValue:
+def _resized(node: OnnxNode, axes: Sequence[int], dims: Sequence[Dimension], sampling: Sampling) -> SSAValue:
     x = node.code.input(0)
     is_crop = sampling.coordinates == "tf_crop_and_resize"
     if sampling.mode != "nearest" and not is_float(x.element_type):
@@ -237,7 +237,7 @@ def _resized(node: Node, axes: Sequence[int], dims: Sequence[Dimension], samplin
     return x.value
 
 
-def _nearest(node: Node, x: Term, axis: int, dim: Dimension, sampling: Sampling) -> Term:
+def _nearest(node: OnnxNode, x: Term, axis: int, dim: Dimension, sampling: Sampling) -> Term:
     times = int(dim.scale)
     if not is_known(dim.size) and sampling.coordinates in ("asymmetric", "half_pixel") and dim.scale == times:
         # By a whole scale, every element of these coordinates is repeated equally often, whatever the size.
@@ -247,7 +247,7 @@ def _nearest(node: Node, x: Term, axis: int, dim: Dimension, sampling: Sampling)
     return _selected(node, x, axis, nearest_indices(dim, sampling).tolist())
 
 
-def _selected(node: Node, x: Term, axis: int, indices: list[int]) -> Term:
+def _selected(node: OnnxNode, x: Term, axis: int, indices: list[int]) -> Term:
     """The elements at `indices` along an axis."""
     size = x.shape[axis]
     times = len(indices) // size if size else 0
@@ -260,7 +260,7 @@ def _selected(node: Node, x: Term, axis: int, indices: list[int]) -> Term:
     return node.code.emit(graph.GatherOp(x.value, chosen.value, axis=axis))
 
 
-def _interpolated(node: Node, x: Term, axis: int, dim: Dimension, sampling: Sampling) -> Term:
+def _interpolated(node: OnnxNode, x: Term, axis: int, dim: Dimension, sampling: Sampling) -> Term:
     indices, weights = taps(dim, sampling)
     if indices.shape[1] > MAX_TAPS:
         return _product(node, x, axis, indices, weights)
@@ -277,7 +277,7 @@ def _interpolated(node: Node, x: Term, axis: int, dim: Dimension, sampling: Samp
     return total
 
 
-def _product(node: Node, x: Term, axis: int, indices: Array, weights: Array) -> Term:
+def _product(node: OnnxNode, x: Term, axis: int, indices: Array, weights: Array) -> Term:
     """The axis brought to the end and multiplied by the matrix of all weights."""
     weights = weights.astype(numpy_dtype(x.element_type))
     matrix = np.zeros((x.shape[axis], len(indices)), weights.dtype)
@@ -288,7 +288,7 @@ def _product(node: Node, x: Term, axis: int, indices: Array, weights: Array) -> 
     return y.transpose([perm.index(dim) for dim in range(rank)])
 
 
-def _interpolates(node: Node) -> bool:
+def _interpolates(node: OnnxNode) -> bool:
     return mode_of(node) != "nearest"
 
 

@@ -15,9 +15,9 @@ from xdsl.ir import Attribute, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph.base import is_float, require
-from penstock.lowering.from_onnx.node import Node, Unsupported, imports
+from penstock.lowering.from_onnx.node import OnnxNode, Unsupported, imports
 from penstock.lowering.from_onnx.nodes_resize import mode_of
-from penstock.lowering.from_onnx.nodes_window import Windows
+from penstock.lowering.from_onnx.nodes_window import SpatialWindows
 from penstock.passes.graph.terms import Term
 
 CUBIC_A = -0.75
@@ -160,7 +160,7 @@ def _cubic_far(x: Term) -> Term:
 
 
 @imports("AffineGrid")
-def affine_grid(node: Node) -> SSAValue:
+def affine_grid(node: OnnxNode) -> SSAValue:
     """The points of a regular grid, known at import, moved by a matrix."""
     theta = node.code.input(0)
     size = node.ints_of(1, "size")
@@ -187,7 +187,7 @@ def _regular(extent: int, align_corners: bool) -> np.ndarray[tuple[int], np.dtyp
 
 
 @imports("GridSample")
-def grid_sample(node: Node) -> SSAValue:
+def grid_sample(node: OnnxNode) -> SSAValue:
     """The image at every point of the grid, whose coordinates are between -1 and 1, the innermost dimension first."""
     x, grid = node.code.input(0), node.code.input(1)
     batches, channels, *sizes = x.shape
@@ -214,7 +214,7 @@ def grid_sample(node: Node) -> SSAValue:
 
 
 @imports("RoiAlign")
-def roi_align(node: Node) -> SSAValue:
+def roi_align(node: OnnxNode) -> SSAValue:
     """
     Regions of images brought to one size: each bin is the mean, or maximum, of samples that lie in it on a grid.
 
@@ -265,7 +265,7 @@ def roi_align(node: Node) -> SSAValue:
 
 
 @imports("DeformConv")
-def deform_conv(node: Node) -> SSAValue:
+def deform_conv(node: OnnxNode) -> SSAValue:
     """
     A convolution whose taps are moved, each by an offset of its own: the image is sampled at all of them, and the
     samples are multiplied by the filters.
@@ -278,7 +278,7 @@ def deform_conv(node: Node) -> SSAValue:
     if len(sizes) != 2:
         raise Unsupported(f"on {len(sizes)} spatial dimensions")
     group, offset_group = node.int("group", 1), node.int("offset_group", 1)
-    windows = Windows.of(node, sizes, kernel)
+    windows = SpatialWindows.of(node, sizes, kernel)
     result, window, count = windows.counts, math.prod(kernel), math.prod(windows.counts)
     require(
         channels == inputs * group and outputs % group == 0 and channels % offset_group == 0,

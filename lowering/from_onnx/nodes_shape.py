@@ -13,7 +13,7 @@ from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph.base import normalized_axis, require
 from penstock.dialects.graph.sizes import decided_equal, is_known, may_equal
 from penstock.dialects.weights import Array
-from penstock.lowering.from_onnx.node import Held, Node, Unsupported, array_dtype, imports
+from penstock.lowering.from_onnx.node import Held, OnnxNode, Unsupported, array_dtype, imports
 from penstock.lowering.from_onnx.size_arithmetic import sizes_array
 from penstock.passes.graph.terms import Term
 
@@ -25,7 +25,7 @@ MAX_SLICES = 64
 
 
 @imports("Reshape")
-def reshape(node: Node) -> SSAValue:
+def reshape(node: OnnxNode) -> SSAValue:
     """A size of 0 copies that of the input, unless `allowzero`; one of -1 is computed."""
     given, target = node.shape(0), node.sizes_of(1, "shape")
     if not node.flag("allowzero", False):
@@ -37,14 +37,14 @@ def reshape(node: Node) -> SSAValue:
 
 
 @imports("Flatten")
-def flatten(node: Node) -> SSAValue:
+def flatten(node: OnnxNode) -> SSAValue:
     shape, axis = node.shape(0), node.int("axis", 1)
     axis = axis + len(shape) if axis < 0 else axis
     return node.emit(graph.ReshapeOp(node.value(0), [math.prod(shape[:axis]), math.prod(shape[axis:])]))
 
 
 @imports("Squeeze")
-def squeeze(node: Node) -> SSAValue:
+def squeeze(node: OnnxNode) -> SSAValue:
     shape, axes = node.shape(0), node.listed("axes", 1, 13)
     if axes is None:
         axes = [axis for axis, size in enumerate(shape) if decided_equal(size, 1)]
@@ -56,7 +56,7 @@ def squeeze(node: Node) -> SSAValue:
 
 
 @imports("Unsqueeze")
-def unsqueeze(node: Node) -> SSAValue:
+def unsqueeze(node: OnnxNode) -> SSAValue:
     given = node.listed("axes", 1, 13) or []
     rank = len(node.shape(0)) + len(given)
     axes, sizes = [normalized_axis(axis, rank) for axis in given], iter(node.shape(0))
@@ -64,7 +64,7 @@ def unsqueeze(node: Node) -> SSAValue:
 
 
 @imports("Transpose")
-def transpose(node: Node) -> SSAValue:
+def transpose(node: OnnxNode) -> SSAValue:
     rank = len(node.shape(0))
     perm = node.ints("perm")
     perm = list(range(rank))[::-1] if perm is None else perm
@@ -72,17 +72,17 @@ def transpose(node: Node) -> SSAValue:
 
 
 @imports("Concat")
-def concat(node: Node) -> SSAValue:
+def concat(node: OnnxNode) -> SSAValue:
     return node.emit(graph.ConcatOp(node.values(), axis=node.int("axis", 1)))
 
 
 @imports("Expand")
-def expand(node: Node) -> SSAValue:
+def expand(node: OnnxNode) -> SSAValue:
     return node.emit(graph.ExpandOp(node.value(0), node.sizes_of(1, "shape")))
 
 
 @imports("Tile")
-def tile(node: Node) -> SSAValue:
+def tile(node: OnnxNode) -> SSAValue:
     """Repeats as a broadcast along new dimensions of size 1, folded into those they precede."""
     shape, repeats = node.shape(0), node.sizes_of(1, "repeats")
     require(len(repeats) == len(shape), f"{len(repeats)} repeats for {len(shape)} dimensions")
@@ -100,7 +100,7 @@ def repeated(x: Term, axis: int, times: int) -> Term:
 
 
 @imports("Split")
-def split(node: Node) -> list[Held]:
+def split(node: OnnxNode) -> list[Held]:
     """Without sizes, parts are equal."""
     x, shape = node.code.input(0), node.shape(0)
     axis = normalized_axis(node.int("axis", 0), len(shape))
@@ -114,7 +114,7 @@ def split(node: Node) -> list[Held]:
 
 
 @imports("Slice")
-def slice_(node: Node) -> SSAValue:
+def slice_(node: OnnxNode) -> SSAValue:
     """Starts, ends, axes and steps are attributes before operator set 10, then inputs."""
     shape = node.shape(0)
     if node.opset < 10:
@@ -170,7 +170,7 @@ def runs_of(indices: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 @imports("Pad")
-def pad(node: Node) -> SSAValue:
+def pad(node: OnnxNode) -> SSAValue:
     """Negative pads crop."""
     x, shape = node.code.input(0), node.shape(0)
     rank = len(shape)
@@ -231,19 +231,19 @@ def _extended(x: Term, axis: int, before: int, after: int, mode: str) -> Term:
 
 
 @imports("Shape")
-def shape_of(node: Node) -> Array:
+def shape_of(node: OnnxNode) -> Array:
     """The shape, or its dimensions from `start` to `end`, as an array known at import."""
     shape = node.shape(0)
     return sizes_array(shape[node.int("start", 0) : node.int("end", len(shape))])
 
 
 @imports("Size")
-def size_of(node: Node) -> Array:
+def size_of(node: OnnxNode) -> Array:
     return sizes_array([math.prod(node.shape(0))], [])
 
 
 @imports("EyeLike")
-def eye_like(node: Node) -> Array:
+def eye_like(node: OnnxNode) -> Array:
     """Ones on a diagonal, known from the shape."""
     require(len(node.shape(0)) == 2, f"the input has {len(node.shape(0))} dimensions, not 2")
     rows, columns = node.shape(0)
@@ -253,7 +253,7 @@ def eye_like(node: Node) -> Array:
 
 
 @imports("Trilu")
-def trilu(node: Node) -> SSAValue:
+def trilu(node: OnnxNode) -> SSAValue:
     """A triangle of each matrix: the rest is 0, chosen by a mask known from the shape."""
     x, shape = node.value(0), node.shape(0)
     require(len(shape) >= 2, f"the input has {len(shape)} dimensions, a matrix has 2")
@@ -265,7 +265,7 @@ def trilu(node: Node) -> SSAValue:
 
 
 @imports("DepthToSpace", "SpaceToDepth")
-def move_blocks(node: Node) -> SSAValue:
+def move_blocks(node: OnnxNode) -> SSAValue:
     """Blocks of pixels out of the channels, or into them."""
     require(len(node.shape(0)) == 4, f"the input has {len(node.shape(0))} dimensions, not 4")
     batch, channels, height, width = node.shape(0)
@@ -283,7 +283,7 @@ def move_blocks(node: Node) -> SSAValue:
 
 
 @imports("ConstantOfShape")
-def constant_of_shape(node: Node) -> SSAValue:
+def constant_of_shape(node: OnnxNode) -> SSAValue:
     """One number, repeated: where the shape has sizes that are not known yet, else it is evaluated before."""
     given = node.tensor("value")
     number = np.zeros(1, np.float32) if given is None else given

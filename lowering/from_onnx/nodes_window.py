@@ -19,7 +19,7 @@ from penstock.dialects.graph.sizes import decided_equal
 from penstock.dialects.graph.window import window_counts
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Node, Unsupported, along, imports
+from penstock.lowering.from_onnx.node import OnnxNode, Unsupported, along, imports
 from penstock.passes.graph.gradients.rules_contraction import ConvGeometry, adjoint_filters, adjoint_of_image
 from penstock.passes.graph.terms import Term
 
@@ -30,7 +30,7 @@ AUTO_PADS = ("", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
 @dataclass(frozen=True)
-class Windows:
+class SpatialWindows:
     """The windows of an operator over its spatial dimensions: one entry for each, of `pads` two."""
 
     spatial: Sequence[int]
@@ -41,7 +41,7 @@ class Windows:
     ceil_mode: bool = False
 
     @classmethod
-    def of(cls, node: Node, spatial: Sequence[int], kernel: Sequence[int] | None = None) -> Windows:
+    def of(cls, node: OnnxNode, spatial: Sequence[int], kernel: Sequence[int] | None = None) -> SpatialWindows:
         """
         What the attributes of a node say, or leave to their defaults; `kernel` is what its operands say.
 
@@ -87,7 +87,7 @@ class Windows:
         return window_counts(self.spatial, self.kernel, self.strides, self.pads, self.dilations, self.ceil_mode)
 
     @property
-    def whole(self) -> Windows:
+    def whole(self) -> SpatialWindows:
         """The same with the padding after that the last windows reach, which with `ceil_mode` may be more."""
         if not self.ceil_mode:
             return self
@@ -116,27 +116,27 @@ class Windows:
 
 
 def convolution(
-    node: Node, x: SSAValue, w: SSAValue, b: SSAValue | None, accumulator: Attribute | None = None
+    node: OnnxNode, x: SSAValue, w: SSAValue, b: SSAValue | None, accumulator: Attribute | None = None
 ) -> SSAValue:
     """The convolution of two values as the attributes of a node say."""
     spatial, kernel = (tensor_of(each).get_shape()[2:] for each in (x, w))
-    windows, group = Windows.of(node, spatial, kernel), node.int("group", 1)
+    windows, group = SpatialWindows.of(node, spatial, kernel), node.int("group", 1)
     return node.emit(graph.ConvOp(x, w, b, **windows.properties, group=group, accumulator=accumulator))
 
 
 @imports("Conv")
-def conv(node: Node) -> SSAValue:
+def conv(node: OnnxNode) -> SSAValue:
     return convolution(node, node.value(0), node.value(1), node.optional(2))
 
 
 @imports("MaxPool")
-def max_pool(node: Node) -> list[SSAValue]:
-    windows = Windows.of(node, node.shape(0)[2:])
+def max_pool(node: OnnxNode) -> list[SSAValue]:
+    windows = SpatialWindows.of(node, node.shape(0)[2:])
     values = node.emit(graph.MaxPoolOp(node.value(0), **windows.of_pool))
     return [values, _where_largest(node, windows.whole)] if any(node.used_outputs[1:]) else [values]
 
 
-def _where_largest(node: Node, windows: Windows) -> SSAValue:
+def _where_largest(node: OnnxNode, windows: SpatialWindows) -> SSAValue:
     """The index, into all elements of the input, of the first of the largest of each window: tap after tap."""
     code, x, rank = node.code, node.code.input(0), len(windows.kernel)
     if not is_float(x.element_type) or math.prod(windows.kernel) > MAX_TAPS:
@@ -165,7 +165,7 @@ def _where_largest(node: Node, windows: Windows) -> SSAValue:
     return (best[1] + code.constant(planes, "planes")).value
 
 
-def _norm(node: Node, total_of: Callable[[Term], Term]) -> SSAValue:
+def _norm(node: OnnxNode, total_of: Callable[[Term], Term]) -> SSAValue:
     """(sum of |x|^p)^(1/p)."""
     x, p = node.code.input(0), node.int("p", 2)
     total = total_of(abs(x) if p == 1 else abs(x).apply("pow", p))
@@ -174,9 +174,9 @@ def _norm(node: Node, total_of: Callable[[Term], Term]) -> SSAValue:
 
 @imports("LpPool")
 @in_accumulator
-def lp_pool(node: Node) -> SSAValue:
+def lp_pool(node: OnnxNode) -> SSAValue:
     """The norm of each window: the sum is a convolution of each channel with ones."""
-    windows, channels = Windows.of(node, node.shape(0)[2:]).whole, node.shape(0)[1]
+    windows, channels = SpatialWindows.of(node, node.shape(0)[2:]).whole, node.shape(0)[1]
 
     def total(powers: Term) -> Term:
         ones = node.code.constant(np.ones([channels, 1, *windows.kernel]), "ones", powers.element_type)
@@ -186,8 +186,8 @@ def lp_pool(node: Node) -> SSAValue:
 
 
 @imports("AveragePool")
-def average_pool(node: Node) -> SSAValue:
-    windows = Windows.of(node, node.shape(0)[2:])
+def average_pool(node: OnnxNode) -> SSAValue:
+    windows = SpatialWindows.of(node, node.shape(0)[2:])
     return node.emit(
         graph.AveragePoolOp(node.value(0), **windows.of_pool, count_include_pad=node.flag("count_include_pad", False))
     )
@@ -195,13 +195,13 @@ def average_pool(node: Node) -> SSAValue:
 
 @imports("GlobalLpPool")
 @in_accumulator
-def global_lp_pool(node: Node) -> SSAValue:
+def global_lp_pool(node: OnnxNode) -> SSAValue:
     """The norm of all elements of each channel."""
     return _norm(node, lambda powers: powers.sum(range(2, len(powers.shape))))
 
 
 @imports("MaxUnpool")
-def max_unpool(node: Node) -> SSAValue:
+def max_unpool(node: OnnxNode) -> SSAValue:
     """Zeros, with each element at the index that a MaxPool has given."""
     x, rank = node.code.input(0), len(node.shape(0)) - 2
     kernel, strides = node.ints("kernel_shape") or [], node.ints("strides") or [1] * rank
@@ -226,7 +226,7 @@ def max_unpool(node: Node) -> SSAValue:
 
 
 @imports("Col2Im")
-def col2im(node: Node) -> SSAValue:
+def col2im(node: OnnxNode) -> SSAValue:
     """
     Patches put back where they come from, and added up where they overlap: the gradient of taking them.
 
@@ -234,7 +234,7 @@ def col2im(node: Node) -> SSAValue:
     """
     code, x = node.code, node.code.input(0)
     image, block = node.ints_of(1, "image shape"), node.ints_of(2, "block shape")
-    windows = Windows.of(node, image, block)
+    windows = SpatialWindows.of(node, image, block)
     batches, rows, columns = x.shape
     window = math.prod(block)
     require(rows % window == 0, f"patches of shape {block} for {rows} rows")
@@ -255,7 +255,7 @@ def col2im(node: Node) -> SSAValue:
 
 
 @imports("ConvTranspose")
-def conv_transpose(node: Node) -> SSAValue:
+def conv_transpose(node: OnnxNode) -> SSAValue:
     """
     The gradient of a convolution by its input.
 
@@ -272,11 +272,11 @@ def conv_transpose(node: Node) -> SSAValue:
     return adjoint_of_image(x, adjoint_filters(w, geometry.group), geometry, bias=b).value
 
 
-def _transposed_geometry(node: Node) -> ConvGeometry:
+def _transposed_geometry(node: OnnxNode) -> ConvGeometry:
     """The convolution whose gradient a ConvTranspose is."""
     spatial, kernel, channels = node.shape(0)[2:], node.shape(1)[2:], node.shape(0)[1]
     rank, group = len(spatial), node.int("group", 1)
-    windows = Windows.of(node, spatial, kernel)
+    windows = SpatialWindows.of(node, spatial, kernel)
     extra = node.ints("output_padding") or [0] * rank
     for name, values, count in (("output_padding", extra, rank), ("pads", windows.pads, 2 * rank)):
         require(len(values) == count, f"{name} has {len(values)} entries for {rank} spatial dimensions")

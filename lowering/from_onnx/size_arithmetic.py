@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.dialects.graph.sizes import Dim, Size, UnknownSize, decided_equal
 from penstock.dialects.weights import Array
-from penstock.lowering.from_onnx.node import Node, array_dtype
+from penstock.lowering.from_onnx.node import OnnxNode, array_dtype
 
 
 def has_unknown(array: Array) -> bool:
@@ -45,7 +45,7 @@ def refuse_unknown(array: Array, why: str) -> None:
         raise UnknownSize(first_unknown(array), why)
 
 
-def evaluate_sizes(node: Node) -> list[Array] | None:
+def evaluate_sizes(node: OnnxNode) -> list[Array] | None:
     """
     The outputs of a node whose inputs are arrays of sizes, None if it is none of the operators known here.
 
@@ -67,7 +67,7 @@ def _tidy(array: Array) -> Array:
     return sizes_array(cast(list[Size], array.ravel().tolist()), array.shape)
 
 
-def _objects(node: Node, index: int) -> Array:
+def _objects(node: OnnxNode, index: int) -> Array:
     """An input with Python's numbers in it, which compute with Dims."""
     array = cast(Array, node.held(index))
     if array.dtype.kind == "f":
@@ -75,15 +75,15 @@ def _objects(node: Node, index: int) -> Array:
     return array.astype(object)
 
 
-def _any_unknown(node: Node) -> Dim:
+def _any_unknown(node: OnnxNode) -> Dim:
     arrays = [cast(Array, each) for each in node.inputs if each is not None]
     return next(first_unknown(array) for array in arrays if has_unknown(array))
 
 
-def _mapped(combine: Callable[..., Any]) -> Callable[[Node], Array]:
+def _mapped(combine: Callable[..., Any]) -> Callable[[OnnxNode], Array]:
     """An operator on each element of its operands, which broadcast."""
 
-    def evaluate(node: Node) -> Array:
+    def evaluate(node: OnnxNode) -> Array:
         arrays = np.broadcast_arrays(*(_objects(node, index) for index in range(len(node.inputs))))
         flat = [combine(*each) for each in zip(*(array.ravel().tolist() for array in arrays), strict=True)]
         result: Array = np.empty(len(flat), object)
@@ -115,41 +115,41 @@ def _chosen(condition: bool, left: Size, right: Size) -> Size:
     return left if condition else right
 
 
-def _same(node: Node) -> Array:
+def _same(node: OnnxNode) -> Array:
     return cast(Array, node.held(0))
 
 
-def _cast(node: Node) -> Array:
+def _cast(node: OnnxNode) -> Array:
     array = _same(node)
     if array_dtype(node.int("to", 1)).kind not in "iu":
         refuse_unknown(array, "cannot be computed with as anything but an integer")
     return array
 
 
-def _gather(node: Node) -> Array:
+def _gather(node: OnnxNode) -> Array:
     return np.take(_same(node), node.array(1, "indices"), node.int("axis", 0))
 
 
-def _concat(node: Node) -> Array:
+def _concat(node: OnnxNode) -> Array:
     return np.concatenate([_objects(node, index) for index in range(len(node.inputs))], node.int("axis", 0))
 
 
-def _unsqueeze(node: Node) -> Array:
+def _unsqueeze(node: OnnxNode) -> Array:
     return np.expand_dims(_same(node), tuple(node.listed("axes", 1, 13) or ()))
 
 
-def _squeeze(node: Node) -> Array:
+def _squeeze(node: OnnxNode) -> Array:
     axes = node.listed("axes", 1, 13)
     return np.squeeze(_same(node), tuple(axes) if axes else None)
 
 
-def _reshape(node: Node) -> Array:
+def _reshape(node: OnnxNode) -> Array:
     array, target = _same(node), node.ints_of(1, "shape")
     copied = [array.shape[axis] if size == 0 else size for axis, size in enumerate(target)]
     return array.reshape(tuple(copied))
 
 
-def _slice(node: Node) -> Array:
+def _slice(node: OnnxNode) -> Array:
     array = _same(node)
     starts, ends, axes, steps = (
         node.listed(name, number, 10) for number, name in enumerate(("starts", "ends", "axes", "steps"), 1)
@@ -162,7 +162,7 @@ def _slice(node: Node) -> Array:
     return array[tuple(cut)]
 
 
-def _split(node: Node) -> list[Array]:
+def _split(node: OnnxNode) -> list[Array]:
     array, axis = _same(node), node.int("axis", 0)
     sizes = node.listed("split", 1, 13)
     if sizes is None:
@@ -170,10 +170,10 @@ def _split(node: Node) -> list[Array]:
     return list(np.split(array, np.cumsum(sizes)[:-1], axis))
 
 
-def _reduced(combine: Callable[[Any, Any], Any], empty: int, input_since: int) -> Callable[[Node], Array]:
+def _reduced(combine: Callable[[Any, Any], Any], empty: int, input_since: int) -> Callable[[OnnxNode], Array]:
     """A reduction of a list of sizes to one."""
 
-    def evaluate(node: Node) -> Array:
+    def evaluate(node: OnnxNode) -> Array:
         array = _objects(node, 0)
         axes = node.listed("axes", 1, input_since)
         if array.ndim != 1 or (axes and axes not in ([0], [-1])):
@@ -184,7 +184,7 @@ def _reduced(combine: Callable[[Any, Any], Any], empty: int, input_since: int) -
     return evaluate
 
 
-_OPERATORS: Mapping[str, Callable[[Node], Array | list[Array]]] = {
+_OPERATORS: Mapping[str, Callable[[OnnxNode], Array | list[Array]]] = {
     "Add": _mapped(operator.add),
     "Cast": _cast,
     "Concat": _concat,

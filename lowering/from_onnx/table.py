@@ -16,7 +16,7 @@ from penstock.dialects import graph
 from penstock.dialects.graph.base import require
 from penstock.dialects.plugins import load_plugins
 from penstock.lowering.from_onnx.constants import FROM_CONSTANTS
-from penstock.lowering.from_onnx.node import DOMAINS, IMPORTERS, Importer, Node, Unsupported, imports, op_called
+from penstock.lowering.from_onnx.node import DOMAINS, IMPORTERS, Importer, OnnxNode, Unsupported, imports, op_called
 from penstock.lowering.from_onnx.schema import schema_of
 
 __all__ = ["IMPORTERS", "as_declared", "importer_of", "imports"]
@@ -56,7 +56,7 @@ def as_declared(op_class: type[graph.GraphOp]) -> Importer:
     declared_operands = op_class.get_irdl_definition().operands
     most, least = len(declared_operands), sum(not isinstance(each, OptionalDef) for _, each in declared_operands)
 
-    def build(node: Node) -> SSAValue:
+    def build(node: OnnxNode) -> SSAValue:
         is_onnx, count = node.proto.domain in DOMAINS, len(node.inputs)
         if is_onnx and issubclass(op_class, graph.BinaryOp) and count != 2:
             return reduce(lambda a, b: node.emit(op_class(a, b)), node.values())

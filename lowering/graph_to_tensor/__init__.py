@@ -18,7 +18,6 @@ from penstock.lowering.graph_to_tensor import (
     indexing,
     nn,
     pooling,
-    quantization,
     reduction,
 )
 from penstock.lowering.graph_to_tensor.accumulation import Reduction, accumulate
@@ -43,6 +42,5 @@ __all__ = [
     "nn",
     "pointwise",
     "pooling",
-    "quantization",
     "reduction",
 ]

@@ -7,7 +7,7 @@ with the running sum divided out at the end, and Milakov and Gimelshein, "Online
 
 The tile of scores is transposed, [keys, queries], and so are the tiles of queries and of the result: what belongs to
 one query is a lane, so that the largest score, the sums and the rescaling are elementwise from row to row, and both
-products read rows of k and v as they lie. Queries and results are turned over at the edges of a tile, unless they
+products read rows of k and v as they lie. Queries and results are transposed at the edges of a tile, unless they
 are stored with the queries innermost.
 
 Running maxima start from the lowest number that is finite, and not from minus infinity: an all but masked row then has
@@ -38,7 +38,7 @@ from penstock.passes.tensor.tile_nest import DimRange, insert_slice, slice_of
 _ZERO = AffineExpr.constant(0)
 
 
-class _Running(NamedTuple):
+class _Carried(NamedTuple):
     """What the loop over keys carries for a block of queries: the largest score, the sum of powers, and sums."""
 
     largest: SSAValue
@@ -122,7 +122,7 @@ class _Attention:
         """`result` with the rows from `row` on."""
         rows = DimRange(row, self._rows)
         queries, scaled = self._queries_tile(batch, rows)
-        running = _Running(
+        running = _Carried(
             self._fill([self._rows], self._lowest, "largest"),
             self._fill([self._rows], 0, "total"),
             self._fill([self._values, self._rows], 0, "sums"),
@@ -130,11 +130,11 @@ class _Attention:
         step = self._columns
         whole = self._keys - self._keys % step if step else 0
 
-        def block(start: Index, size: int, before: Sequence[SSAValue]) -> _Running:
-            return self._step(batch, rows, DimRange(start, size), (queries, scaled), _Running(*before))
+        def block(start: Index, size: int, before: Sequence[SSAValue]) -> _Carried:
+            return self._step(batch, rows, DimRange(start, size), (queries, scaled), _Carried(*before))
 
         if whole:
-            running = _Running(
+            running = _Carried(
                 *self._kernel.loop(whole, step, running, lambda start, before: block(start, step, before))
             )
         if self._keys > whole:
@@ -165,8 +165,8 @@ class _Attention:
         return _Stored(slice_of(self._kernel.builder(), of.tensor, of.spans(batch, row, column)), of.places)
 
     def _step(
-        self, batch: Sequence[Index], rows: DimRange, columns: DimRange, q: tuple[_Stored, bool], before: _Running
-    ) -> _Running:
+        self, batch: Sequence[Index], rows: DimRange, columns: DimRange, q: tuple[_Stored, bool], before: _Carried
+    ) -> _Carried:
         """What a block of keys makes of what was computed before."""
         kernel, (queries, scaled) = self._kernel, q
         keys = self._slice(self._k, batch, columns, DimRange(0, self._width))
@@ -200,7 +200,7 @@ class _Attention:
             1,
             multiply_add((False, False)),
         )
-        return _Running(largest, total, sums)
+        return _Carried(largest, total, sums)
 
     @property
     def _lowest(self) -> float:
@@ -257,7 +257,7 @@ class _Attention:
         self._kernel.names[value] = name
         return value
 
-    def _finish(self, batch: Sequence[Index], rows: DimRange, running: _Running, result: SSAValue) -> SSAValue:
+    def _finish(self, batch: Sequence[Index], rows: DimRange, running: _Carried, result: SSAValue) -> SSAValue:
         """The sums divided by the sum of powers, where the result wants them."""
         spans = _Stored(result, self._result_places).spans(batch, rows, DimRange(0, self._values))
         at = loops(len(spans))

@@ -27,8 +27,8 @@ def _widens(op: graph.CastOp) -> bool:
     if not isinstance(op.parent_op(), graph.FusedOp):
         return False  # outside groups every op is a kernel of its own
     source, target = element_of(op.x), element_of(op.result)
-    alike = (is_float(source) and is_float(target)) or (is_integer(source) and is_integer(target))
-    return alike and holds(target, source)
+    same_kind = (is_float(source) and is_float(target)) or (is_integer(source) and is_integer(target))
+    return same_kind and holds(target, source)
 
 
 def multiply_add(unsigned: tuple[bool, bool]) -> Compute:

@@ -24,7 +24,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.functions import WEIGHT
-from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, Parameter, lowering_of
+from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, KernelParameter, lowering_of
 from penstock.lowering.graph_to_tensor.shape import emit_concat, emit_slice
 from penstock.lowering.graph_to_tensor.shapes import element_of, shape_of, signless, tensor_type
 from penstock.passes.graph.values import is_view
@@ -87,7 +87,7 @@ class FunctionLowering:
         self._location: LocationAttr = UnknownLoc()
         self._values: dict[SSAValue, SSAValue] = {}
         self._weights: dict[str, SSAValue] = {}
-        self._views: dict[Parameter, SSAValue] = {}
+        self._views: dict[KernelParameter, SSAValue] = {}
 
     def run(self) -> None:
         """Replace the body and the type of the function."""
@@ -172,7 +172,7 @@ class FunctionLowering:
                     self._value(operand)
         self._block.add_op(op.clone(self._values))
 
-    def _view(self, parameter: Parameter) -> SSAValue:
+    def _view(self, parameter: KernelParameter) -> SSAValue:
         value, split = self._value(parameter.source), parameter.split
         if split is None:
             return value

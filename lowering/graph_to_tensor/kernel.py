@@ -73,7 +73,7 @@ def _lower_formula(kernel: KernelBuilder, op: PointwiseOp) -> SSAValue:
     return kernel.pointwise(op.operands, op.result, compute)
 
 
-class Parameter(NamedTuple):
+class KernelParameter(NamedTuple):
     """What the caller passes: a value of the graph level, as it is or split."""
 
     source: SSAValue
@@ -81,7 +81,7 @@ class Parameter(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """A tensor in the kernel that stands for a value of the graph level, as it is or split."""
+    """A tensor in the kernel that is a value of the graph level, as it is or split."""
 
     tensor: SSAValue
     split: Split | None
@@ -104,7 +104,7 @@ class KernelBuilder:
 
     def __init__(self, outside: Mapping[SSAValue, SSAValue]):
         self.block = Block()
-        self.parameters: list[Parameter] = []
+        self.parameters: list[KernelParameter] = []
         self.names: dict[SSAValue, str] = {}
         """What the text shall call values: parameters by their role in an op, others by the op they come from."""
         self.location: LocationAttr = UnknownLoc()
@@ -112,7 +112,7 @@ class KernelBuilder:
         self._outside = outside
         self._rank = {value: index for index, value in enumerate(outside.values())}
         self._order: list[int] = []
-        self._arguments: dict[Parameter, SSAValue] = {}
+        self._arguments: dict[KernelParameter, SSAValue] = {}
         self._computed: dict[SSAValue, Computed] = {}
         self._casts: dict[SSAValue, graph.CastOp] = {}
         """Casts of what comes from outside: lowered when they are asked for, split as they are asked for."""
@@ -156,7 +156,7 @@ class KernelBuilder:
             return emit_reshape(self.emit, found.tensor, shape)
         if (number := self._number(of)) is not None:
             return self.fill(shape, number.element, number.value)
-        return self._parameter(Parameter(self._outside.get(of, of), split))
+        return self._parameter(KernelParameter(self._outside.get(of, of), split))
 
     def result(self, of: SSAValue) -> Computed:
         """What the kernel returns for `of`: a tensor that it computes, and no parameter of it."""
@@ -356,7 +356,7 @@ class KernelBuilder:
         assert isinstance(value, int | float)
         return _Number(value, signless(element_of(of)))
 
-    def _parameter(self, parameter: Parameter) -> SSAValue:
+    def _parameter(self, parameter: KernelParameter) -> SSAValue:
         if (found := self._arguments.get(parameter)) is not None:
             return found
         rank = self._rank.get(parameter.source, len(self._rank))
@@ -372,7 +372,7 @@ class KernelBuilder:
         return argument
 
     def _role(self, source: SSAValue) -> str:
-        """The name of the operand of the member being lowered that stands for `source`."""
+        """The name of the operand of the member being lowered that is `source`."""
         member = self._member
         if isinstance(member, IRDLOperation):
             for name, _ in member.get_irdl_definition().operands:

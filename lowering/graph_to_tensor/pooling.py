@@ -41,7 +41,7 @@ class WindowDim:
 
     @property
     def reach(self) -> int:
-        """The padding after that the last window needs; beyond `high` where it hangs over (`ceil_mode`)."""
+        """The padding after that the last window needs: above `high` if it is partly out of bounds (`ceil_mode`)."""
         last = (self.places - 1) * self.stride + (self.taps - 1) * self.dilation + 1
         return max(self.high, last - self.extent - self.low)
 

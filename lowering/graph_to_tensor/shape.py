@@ -122,7 +122,7 @@ def emit_concat(emit: Callable[[Operation], SSAValue], op: graph.ConcatOp, parts
 @lowers(graph.LayoutTransformOp)
 def layout_transform(kernel: KernelBuilder, op: graph.LayoutTransformOp) -> SSAValue:
     """
-    Zeros after what blocks hang over; every dim in the runs that both layouts keep together; a copy whose map permutes
+    Zeros that fill the last blocks; every dim in the runs that both layouts keep together; a copy whose map permutes
     them; the runs joined; what is beyond the result's sizes left out, in the copy where the source has no blocks.
     """
     x, result = kernel.value(op.x), shape_of(op.result)

@@ -101,7 +101,7 @@ def test_the_tables_of_the_documentation_are_those_of_the_record() -> None:
 def test_the_runner_of_onnx_drives_the_backend(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if backend == "native":
         _require_compiler()
-    monkeypatch.setattr(onnx_backend.PenstockBackend, "choice", onnx_backend.Choice(backend))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(onnx_backend.PenstockBackend, "target", onnx_backend.Target(backend))  # pyright: ignore[reportArgumentType]
     runner = BackendTest(onnx_backend, __name__)  # pyright: ignore[reportArgumentType]
     for pattern in (
         "test_(relu|matmul_2d|reshape_negative_dim|slice|softmax_axis_1)_c",

@@ -27,7 +27,7 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.graph import accumulator
+from penstock.dialects.graph import base
 from penstock.lowering.graph_to_tensor import accumulation, indexing, kernel
 from penstock.passes.analysis.kernels import partition, rounds_each_step, share_on_machine
 from penstock.passes.toolchain import find_compiler
@@ -367,7 +367,7 @@ def never(generic: GenericOp) -> bool:
 def test_the_bound_catches_an_accumulator_of_the_elements_type(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(1, "f16", SUMMING)
     assert faults(lowered(model)[1], model, "f16", SUMMING) == {}
-    for place in (accumulation, indexing, accumulator):
+    for place in (accumulation, indexing, base):
         monkeypatch.setattr(place, "accumulator_of", itself)
     with pytest.raises(PassFault) as caught:
         lowered(model)

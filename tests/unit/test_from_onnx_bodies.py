@@ -10,6 +10,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 from xdsl.dialects.builtin import NameLoc
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
 
 import penstock
 from penstock.dialects.diagnostics import UserError
@@ -51,8 +52,9 @@ def test_the_result_of_a_function_has_the_names_of_the_node(operator: str) -> No
     assert last is not None
     (result,) = last.operands
     assert result.name_hint == "y"
-    assert isinstance(location := result.owner.location, NameLoc)  # pyright: ignore[reportAttributeAccessIssue]
-    assert location.desc.data == "one"
+    assert isinstance(result.owner, Operation)
+    assert isinstance(result.owner.location, NameLoc)
+    assert result.owner.location.desc.data == "one"
 
 
 def test_what_a_function_refuses_is_refused_of_its_node() -> None:

@@ -12,7 +12,7 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.upgrade import upgraded
 from penstock.runtime import onnx_backend
-from penstock.runtime.onnx_backend import Choice, PenstockBackend
+from penstock.runtime.onnx_backend import PenstockBackend, Target
 
 INTERPRETER: dict[str, Any] = {"backend": "interpreter", "level": "graph"}
 X = (np.arange(6, dtype=np.float32) - 2).reshape(2, 3)
@@ -61,13 +61,13 @@ def test_one_array_alone_is_the_one_input() -> None:
 def count_engines(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
     """A list that grows by the sizes of dimensions whenever a model is made ready."""
     made: list[dict[str, int]] = []
-    original = Choice.engine
+    original = Target.engine
 
-    def engine(self: Choice, model: ModelProto, dims: dict[str, int], name: str) -> Any:
+    def engine(self: Target, model: ModelProto, dims: dict[str, int], name: str) -> Any:
         made.append(dims)
         return original(self, model, dims, name)
 
-    monkeypatch.setattr(Choice, "engine", engine)
+    monkeypatch.setattr(Target, "engine", engine)
     return made
 
 
@@ -151,10 +151,10 @@ def test_arguments_without_a_meaning_are_refused() -> None:
 
 def test_a_subclass_chooses_for_all_its_models() -> None:
     class Interpreted(PenstockBackend):
-        choice = Choice("interpreter", level="graph")
+        target = Target("interpreter", level="graph")
 
-    assert Interpreted.prepare(doubled()).choice.level == "graph"
-    assert PenstockBackend.prepare(doubled(), **INTERPRETER).choice == Interpreted.choice
+    assert Interpreted.prepare(doubled()).target.level == "graph"
+    assert PenstockBackend.prepare(doubled(), **INTERPRETER).target == Interpreted.target
 
 
 def test_an_input_that_is_no_array_is_refused() -> None:
