@@ -1,5 +1,5 @@
 """
-What installed packages register with xDSL: dialects and passes, by the entry points `xdsl.universe`.
+What installed packages offer by entry points; in particular the dialects and passes of the group `xdsl.universe`.
 
 A factory imports what it makes when it is called. The other registries of Penstock (importers of ONNX operators,
 interpreters, lowerings, emitters) are filled by imports as well. So the first use of anything of another package
@@ -8,7 +8,9 @@ calls all of its factories, and of those of the others: what one of them registe
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar
 
@@ -25,9 +27,25 @@ Factories = dict[str, Callable[[], T]]
 _loaded: set[tuple[str, str]] = set()
 
 
+def installed(group: str) -> tuple[EntryPoint, ...]:
+    """The entry points of a group, by name."""
+    return _installed_on(group, tuple(sys.path))
+
+
+@lru_cache(maxsize=16)
+def _installed_on(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Those of packages along `path`, looked up once: the files of all of them are read for that."""
+    return tuple(sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value)))
+
+
+@lru_cache(maxsize=4)
+def _universe_on(path: tuple[str, ...]) -> Universe:
+    return Universe.get_multiverse()
+
+
 def factories(kind: Literal["all_dialects", "all_passes"]) -> Factories[Any]:
     """What makes each dialect, or the class of each pass, of every installed package, by its name."""
-    found: Factories[Any] = dict(getattr(Universe.get_multiverse(), kind))
+    found: Factories[Any] = dict(getattr(_universe_on(tuple(sys.path)), kind))
     for entry in _plugins():
         foreign: Mapping[str, Callable[[], Any]] = getattr(entry.load(), kind)
         found.update({name: _with_all_plugins(factory) for name, factory in foreign.items()})
@@ -57,8 +75,7 @@ def load_plugins() -> None:
 
 
 def _plugins() -> list[EntryPoint]:
-    entries = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
-    return [entry for entry in entries if entry.module.partition(".")[0] not in OWN]
+    return [entry for entry in installed(GROUP) if entry.module.partition(".")[0] not in OWN]
 
 
 def _with_all_plugins(factory: Callable[[], T]) -> Callable[[], T]:

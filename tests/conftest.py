@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.metadata
 import io
 import os
 import shutil
@@ -13,7 +12,6 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Protocol
 from zlib import crc32
@@ -25,21 +23,6 @@ import pytest
 from sampling import register_profiles
 
 register_profiles()
-
-_read_entry_points = importlib.metadata.entry_points
-
-
-@cache
-def _entry_points(path: tuple[str, ...], group: str) -> importlib.metadata.EntryPoints:
-    return _read_entry_points(group=group)
-
-
-def _entry_points_of(*, group: str) -> importlib.metadata.EntryPoints:
-    """Every context looks for them, in the files of all packages: once for as long as `sys.path` is the same."""
-    return _entry_points(tuple(sys.path), group)
-
-
-setattr(importlib.metadata, "entry_points", _entry_points_of)
 
 REPOSITORY = Path(__file__).parent.parent
 

@@ -13,14 +13,13 @@ my-planner = "my_package.planners:plan"
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.plugins import installed
 from penstock.passes.planning.bounds import obstacle
 from penstock.passes.planning.problem import Limits, Outcome, Plan, PlanError, Problem, validate
 
@@ -34,13 +33,7 @@ DEFAULT_PLANNER = "portfolio"
 
 def entries(group: str) -> Mapping[str, EntryPoint]:
     """What installed packages offer in a group of entry points, by name, in alphabetical order."""
-    return _entries_on(group, tuple(sys.path))
-
-
-@lru_cache(maxsize=16)
-def _entries_on(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    """What is installed along `path`, looked up once: it takes longer than most problems do."""
-    return {entry.name: entry for entry in sorted(entry_points(group=group), key=lambda entry: entry.name)}
+    return {entry.name: entry for entry in installed(group)}
 
 
 def load_entry(group: str, name: str, kind: str) -> Any:

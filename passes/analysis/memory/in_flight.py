@@ -214,9 +214,9 @@ class InFlight:
         ended: FlightState = {op.token: left}
         if op in self._units:
             unit, _, executes = self._units[op]
-            ended[unit, ALL] = state[unit, ALL] & left
+            ended[unit, ALL] = _incomplete(state, [(unit, ALL)]) & left
             if executes:
-                ended[unit, EXECUTED] = state[unit, EXECUTED] & left
+                ended[unit, EXECUTED] = _incomplete(state, [(unit, EXECUTED)]) & left
         state.update({event: times.aged(found, number) | now for event, found in state.items()})
         state.update({event: times.aged(found, number) for event, found in ended.items()})
         if op in self._units:

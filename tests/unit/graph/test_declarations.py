@@ -45,7 +45,7 @@ from penstock.lowering.from_onnx import import_model
 from penstock.lowering.from_onnx.table import IMPORTERS, as_declared, imports
 from penstock.lowering.graph_to_tensor import GraphToTensorPass
 from penstock.lowering.graph_to_tensor.kernel import lowering_of
-from penstock.lowering.scalar_body import _SCALAR_OPS, Body  # pyright: ignore[reportPrivateUsage]
+from penstock.lowering.scalar_body import _RELATIONS, _SCALAR_OPS, Body  # pyright: ignore[reportPrivateUsage]
 from penstock.passes.graph import gradient as _rules  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from penstock.passes.graph.gradients.code import RULES as GRADIENTS
 from penstock.passes.graph.layouts.rules import RULES as LAYOUTS
@@ -165,7 +165,9 @@ def test_the_functions_of_formulas_are_documented_and_known_at_all_levels() -> N
     rows = [f"| `{name}` | {meaning} |" for name, meaning in sorted(formula.FUNCTIONS.items())]
     assert "\n".join(rows) in (DOC.parent / "extending.md").read_text()
     assert set(FUNCTIONS) == set(formula.FUNCTIONS)
-    missing = {name for name in formula.FUNCTIONS if name not in _SCALAR_OPS and not hasattr(Body, name)}
+    missing = {
+        name for name in formula.FUNCTIONS if name not in {**_SCALAR_OPS, **_RELATIONS} and not hasattr(Body, name)
+    }
     assert missing == {"identity"}, "which is no op at tensor level"
 
 
