@@ -59,7 +59,7 @@ class _CopyPiece:
             self.box,
             self.strides,
             max_counts=self.engine.max_counts,
-            hanging={dim: pad for dim, pad in self.out_of_bounds.items() if self.box[dim] > 1},
+            out_of_bounds={dim: pad for dim, pad in self.out_of_bounds.items() if self.box[dim] > 1},
             entry=self.entry,
             pad_max=self.pad_max,
         )

@@ -1,4 +1,4 @@
-"""Windows that are padded so that their number is given, or hang over the end, agree with onnxruntime."""
+"""Windows that are padded so that their number is given, or end out of bounds, agree with onnxruntime."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ func.func @main(%x: tensor<1x6x{size}x{size}xf32>, %w: tensor<8x6x{window}x{wind
 def test_a_padded_convolution_in_tiles_is_counted_to_the_byte(
     size: int, window: int, stride: int, pad: int, tile: str
 ) -> None:
-    """Tiles that do not divide overlap or hang over; windows of the input hang over at the borders."""
+    """Tiles that do not divide overlap or are cut; windows of the input are padded at the borders."""
     out = (size + 2 * pad - window) // stride + 1
     text = CONV.format(size=size, window=window, stride=stride, pad=pad, result=f"tensor<1x8x{out}x{out}xf32>")
     program = lowered(text, tile=f"tile{{sizes={tile}}}" if tile else "tile")

@@ -44,9 +44,11 @@ def next_cut(
     The dim in which a box is cut for a descriptor of `engine` to hold it, and the size of a piece; None if one holds
     it all. The strides are those of each side, in elements; for the others see `descriptor_dims`.
     """
-    hanging = {dim: pad for dim, pad in (pads or {}).items() if box[dim] > 1}
+    out_of_bounds = {dim: pad for dim, pad in (pads or {}).items() if box[dim] > 1}
     limits = engine.max_counts
-    spelled = descriptor_dims(box, strides, max_counts=limits, hanging=hanging, entry=entry, pad_max=pad_max)
+    spelled = descriptor_dims(
+        box, strides, max_counts=limits, out_of_bounds=out_of_bounds, entry=entry, pad_max=pad_max
+    )
     if len(spelled) > engine.dim_count:
         # A descriptor's dims end in the innermost: the outermost that it would have to spell is iterated.
         return spelled[-1][-1], 1
@@ -67,9 +69,14 @@ def descriptors(
     """How many descriptors of `engine` move a box, and how many rows they have together; see `next_cut`."""
     cut = next_cut(engine, box, strides, entry, pads, engine.pad_limit)
     if cut is None:
-        hanging = {dim: pad for dim, pad in (pads or {}).items() if box[dim] > 1}
+        out_of_bounds = {dim: pad for dim, pad in (pads or {}).items() if box[dim] > 1}
         spelled = descriptor_dims(
-            box, strides, max_counts=engine.max_counts, hanging=hanging, entry=entry, pad_max=engine.pad_limit
+            box,
+            strides,
+            max_counts=engine.max_counts,
+            out_of_bounds=out_of_bounds,
+            entry=entry,
+            pad_max=engine.pad_limit,
         )
         return 1, prod(box) // prod(box[dim] for dim in (spelled[0] if spelled else ()))
     dim, size = cut

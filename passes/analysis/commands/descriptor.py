@@ -26,7 +26,7 @@ def descriptor_dims(
     strides: Sequence[Sequence[int]],
     *,
     max_counts: Sequence[int] = (),
-    hanging: Mapping[int, int] | None = None,
+    out_of_bounds: Mapping[int, int] | None = None,
     entry: int = 1,
     pad_max: int | None = None,
 ) -> list[list[int]]:
@@ -34,28 +34,28 @@ def descriptor_dims(
     The dims of `box` that each dim of a descriptor spells, innermost first, and in each the innermost first.
 
     `strides` are those of the box in elements, for each side; `max_counts` what an engine says, outermost first;
-    `hanging` the dims of the box that may hang over an edge, and so be padded or clipped, with the most elements that
-    are padded on a side; `entry` the elements of an entry; `pad_max` how much padding a dim of a descriptor takes.
-    Neighbours that are contiguous on all sides share one dim, as far as it counts; what hangs has nothing outside it
-    in its dim, and inside whole entries, and no more padding than there can be. A dim of size 1 that does not hang
-    needs none. Where the elements of the innermost dim are not adjacent, the first list is empty: a row is a single
-    element.
+    `out_of_bounds` the dims of the box in which it may be out of bounds, so that it is padded or clipped, with the most
+    elements that are padded on a side; `entry` the elements of an entry; `pad_max` how much padding a dim of a
+    descriptor takes. Neighbours that are contiguous on all sides share one dim, as far as it counts; a dim of
+    `out_of_bounds` has nothing outside it in its dim, and inside whole entries, and no more padding than there can be.
+    A dim of size 1 needs none if it is always in bounds. Where the elements of the innermost dim are not adjacent, the
+    first list is empty: a row is a single element.
     """
-    hanging = hanging or {}
+    out_of_bounds = out_of_bounds or {}
     limits = max_counts[::-1]
     spelled: list[list[int]] = []
     for dim in reversed(range(len(box))):
-        if box[dim] <= 1 and dim not in hanging:
+        if box[dim] <= 1 and dim not in out_of_bounds:
             continue
         if not spelled and any(side[dim] != 1 for side in strides):
             spelled.append([])
         shared = spelled[-1] if spelled else []
-        if shared and shared[-1] not in hanging:
+        if shared and shared[-1] not in out_of_bounds:
             inside = prod(box[each] for each in shared)
             follows = all(side[dim] == box[shared[-1]] * side[shared[-1]] for side in strides)
             unit = entry if len(spelled) == 1 else 1
-            padded = hanging.get(dim, 0) * inside // unit
-            whole = dim not in hanging or (inside % entry == 0 and (pad_max is None or padded <= pad_max))
+            padded = out_of_bounds.get(dim, 0) * inside // unit
+            whole = dim not in out_of_bounds or (inside % entry == 0 and (pad_max is None or padded <= pad_max))
             count = -(-inside * box[dim] // unit)
             if follows and whole and all(count <= limit for limit in limits[len(spelled) - 1 : len(spelled)]):
                 shared.append(dim)
@@ -130,10 +130,12 @@ def describe(
     moved = sides[-1].shape
     around = tuple(padding) or ((0, 0),) * len(moved)
     box = [size + before + after for size, (before, after) in zip(moved, around, strict=True)]
-    hanging = {dim: max(pads) for dim, pads in enumerate(around) if any(pads)}
+    out_of_bounds = {dim: max(pads) for dim, pads in enumerate(around) if any(pads)}
     strides = [_free(moved, box, side, fixed=side is sides[-1]) for side in sides]
     pad_max = None if at_any_padding else engine.pad_limit
-    groups = descriptor_dims(box, strides, max_counts=engine.max_counts, hanging=hanging, entry=entry, pad_max=pad_max)
+    groups = descriptor_dims(
+        box, strides, max_counts=engine.max_counts, out_of_bounds=out_of_bounds, entry=entry, pad_max=pad_max
+    )
     if not groups:
         groups.append([])
     counts: list[int] = []

@@ -59,15 +59,15 @@ def test_rows_are_counted_in_entries() -> None:
 
 def test_a_dim_that_hangs_shares_one_with_whole_entries_inside_it_and_nothing_outside() -> None:
     strides = [packed((6, 6, 2, 16))] * 2
-    assert descriptor_dims([6, 6, 2, 16], strides, hanging={0: 1, 1: 1}, entry=16) == [[3, 2, 1], [0]]
-    assert descriptor_dims([6, 6, 2, 16], strides, hanging={0: 1}, entry=16) == [[3, 2, 1, 0]]
-    assert descriptor_dims([6, 6, 2, 16], strides, hanging={0: 1, 1: 1}, entry=64) == [[3, 2], [1], [0]]
+    assert descriptor_dims([6, 6, 2, 16], strides, out_of_bounds={0: 1, 1: 1}, entry=16) == [[3, 2, 1], [0]]
+    assert descriptor_dims([6, 6, 2, 16], strides, out_of_bounds={0: 1}, entry=16) == [[3, 2, 1, 0]]
+    assert descriptor_dims([6, 6, 2, 16], strides, out_of_bounds={0: 1, 1: 1}, entry=64) == [[3, 2], [1], [0]]
 
 
 def test_a_dim_shares_no_more_padding_than_one_takes() -> None:
     strides = [packed((6, 6, 2, 16))] * 2
-    assert descriptor_dims([6, 6, 2, 16], strides, hanging={1: 1}, entry=16, pad_max=2) == [[3, 2, 1], [0]]
-    assert descriptor_dims([6, 6, 2, 16], strides, hanging={1: 1}, entry=16, pad_max=1) == [[3, 2], [1], [0]]
+    assert descriptor_dims([6, 6, 2, 16], strides, out_of_bounds={1: 1}, entry=16, pad_max=2) == [[3, 2, 1], [0]]
+    assert descriptor_dims([6, 6, 2, 16], strides, out_of_bounds={1: 1}, entry=16, pad_max=1) == [[3, 2], [1], [0]]
 
 
 def test_an_element_that_has_no_neighbour_is_a_row() -> None:

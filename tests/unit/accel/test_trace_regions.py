@@ -63,7 +63,7 @@ NAMES = ("add", "mvin_add", "mvin_zero", "mvout_abs", "sum", "zero")
 
 
 class Kernel:
-    """A random kernel: windows that hang over edges, views, rings, and execs whose dims move operands anyhow."""
+    """A random kernel: windows partly out of bounds, views, rings, and execs whose dims move operands anyhow."""
 
     def __init__(self, seed: int):
         self.random = Random(seed)
