@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).parent.parent
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """What was imported stays, so nobody looks through it for garbage again; IR is mostly garbage in cycles."""
+    """What was imported stays: collection does not look through it again. IR is mostly garbage in cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)

@@ -111,8 +111,11 @@ def _lettered(node: OnnxNode, index: int, term: str) -> tuple[Term, list[str]]:
 def _aligned(value: Term, letters: list[str], order: list[str]) -> Term:
     """A value with its dimensions in the given order, and sizes of 1 for those that it lacks."""
     perm = sorted(range(len(letters)), key=lambda dim: order.index(letters[dim]))
+    ordered = value.transpose(perm)
+    if len(order) == len(letters):
+        return ordered
     sizes = dict(zip(letters, value.shape, strict=True))
-    return value.transpose(perm).reshape([sizes.get(name, 1) for name in order])
+    return ordered.reshape([sizes.get(name, 1) for name in order])
 
 
 def _as_matmul(values: list[tuple[Term, list[str]]], result: list[str]) -> Term | None:

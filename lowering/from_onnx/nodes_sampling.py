@@ -208,7 +208,7 @@ def grid_sample(node: OnnxNode) -> SSAValue:
     coordinates: list[Term] = []
     for dim, size in enumerate(sizes):
         each = grid.cut(2, len(sizes) - 1 - dim, 1).reshape([batches, count]) + 1.0
-        coordinates.append(each * 0.5 * (size - 1.0) if sampler.align_corners else (each * float(size) - 1.0) * 0.5)
+        coordinates.append(each * 0.5 * float(size - 1) if sampler.align_corners else (each * float(size) - 1.0) * 0.5)
     total = functools.reduce(operator.add, sampler.samples(Image.of(x), coordinates)).cast(x.element_type)
     return total.transpose([0, 2, 1]).reshape([batches, channels, *result]).value
 

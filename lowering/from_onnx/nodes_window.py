@@ -41,12 +41,14 @@ class SpatialWindows:
     ceil_mode: bool = False
 
     @classmethod
-    def of(cls, node: OnnxNode, spatial: Sequence[int], kernel: Sequence[int] | None = None) -> SpatialWindows:
+    def of(
+        cls, node: OnnxNode, spatial: Sequence[int], kernel: Sequence[int] | None = None, *, same: bool = True
+    ) -> SpatialWindows:
         """
         What the attributes of a node say, or leave to their defaults; `kernel` is what its operands say.
 
         SAME_UPPER and SAME_LOWER give ceil(size / stride) windows; an odd padding puts the larger part after, or
-        before.
+        before. Without `same` their padding is left to the caller.
         """
         rank = len(spatial)
         stated = node.ints("kernel_shape")
@@ -63,7 +65,7 @@ class SpatialWindows:
         pads = [0] * (2 * rank)
         if mode in ("NOTSET", ""):
             pads = node.ints("pads") or pads
-        elif mode != "VALID":
+        elif mode != "VALID" and same:
             for dim, (size, window) in enumerate(zip(spatial, kernel, strict=True)):
                 extent = dilations[dim] * (window - 1) + 1
                 total = max((-(-size // strides[dim]) - 1) * strides[dim] + extent - size, 0)
@@ -276,7 +278,7 @@ def _transposed_geometry(node: OnnxNode) -> ConvGeometry:
     """The convolution whose gradient a ConvTranspose is."""
     spatial, kernel, channels = node.shape(0)[2:], node.shape(1)[2:], node.shape(0)[1]
     rank, group = len(spatial), node.int("group", 1)
-    windows = SpatialWindows.of(node, spatial, kernel)
+    windows = SpatialWindows.of(node, spatial, kernel, same=False)
     extra = node.ints("output_padding") or [0] * rank
     for name, values, count in (("output_padding", extra, rank), ("pads", windows.pads, 2 * rank)):
         require(len(values) == count, f"{name} has {len(values)} entries for {rank} spatial dimensions")

@@ -61,7 +61,8 @@ def as_declared(op_class: type[graph.GraphOp]) -> Importer:
         if is_onnx and issubclass(op_class, graph.BinaryOp) and count != 2:
             return reduce(lambda a, b: node.emit(op_class(a, b)), node.values())
         # What ONNX says of its own operators has been checked.
-        require(is_onnx or least <= count <= most, f"it takes {least} operands, and has {count}")
+        takes = f"{least}" if least == most else f"{least} to {most}"
+        require(is_onnx or least <= count <= most, f"it takes {takes} operands, and has {count}")
         declared = schema_of(node.proto, node.opset).attributes if is_onnx else {}
         given = {name: each.default_value for name, each in declared.items() if each.default_value.type}
         given |= {each.name: each for each in node.proto.attribute}

@@ -214,8 +214,9 @@ def _steps(index_map: AffineMap, type: MemRefType[Attribute]) -> tuple[int, ...]
 
 def access_of(generic: GenericOp, *, placed: bool = True) -> Access | None:
     """
-    What matching sees of a generic; None if it has several outputs, a dynamic domain or index ops. Scopes and
-    strides count only if the operands are `placed`: on memrefs, once promotion has decided where they live.
+    What matching sees of a generic; None if it has several outputs, index ops, or a loop whose extent is dynamic or
+    that of no dim of an operand. Scopes and strides count only if the operands are `placed`: on memrefs, once promotion
+    has decided where they live.
     """
     body = generic.body.block
     if len(generic.outputs) != 1 or any(op.name == "linalg.index" for op in body.ops):
@@ -237,7 +238,7 @@ def access_of(generic: GenericOp, *, placed: bool = True) -> Access | None:
             memref = memref_of(value)
             scope, steps = scope_of(memref) or DRAM, _steps(map_attr.data, memref)
         operands.append(Operand(value, scope, element, steps, map_attr.data, shape))
-    if any(extent < 0 for extent in extents.values()):
+    if len(extents) < len(generic.iterator_types) or any(extent < 0 for extent in extents.values()):
         return None
     return Access(
         tuple(extents[dim] for dim in range(len(generic.iterator_types))),

@@ -296,7 +296,8 @@ def _unsigned(value: Any, width: int) -> Any:
         return value.unsigned()
     if isinstance(value, int):
         return value % (1 << width)
-    return value if np.all(value >= 0) else np.asarray(value, np.object_) % (1 << width)
+    # An object array of no dimensions becomes an integer by arithmetic, and is made one again.
+    return value if np.all(value >= 0) else np.asarray(np.asarray(value, np.object_) % (1 << width), np.object_)
 
 
 def _signed(value: Any, width: int) -> Any:
@@ -306,7 +307,7 @@ def _signed(value: Any, width: int) -> Any:
         return (value + half) % (2 * half) - half
     if isinstance(value, AffineIndex) or value.dtype != np.object_:
         return value
-    return ((value + half) % (2 * half) - half).astype(np.int64)
+    return np.asarray((value + half) % (2 * half) - half, np.object_).astype(np.int64)
 
 
 def _truncated_quotient(left: Any, right: Any) -> Any:
@@ -365,7 +366,11 @@ def apply(op: Operation, operands: Sequence[Any]) -> Any:
                 return operation(*operands)
             result = op.results[0].type
             width = result.width.data if isa(result, IntegerType) else _INDEX_BITS
-            return _signed(operation(*(_unsigned(each, width) for each in operands)), width)
+            seen: list[Any] = [_unsigned(each, width) for each in operands]
+            if any(getattr(each, "dtype", None) == np.object_ for each in seen):
+                # NumPy does not compute with integers of 64 bits and larger ones together.
+                seen = [np.asarray(each, np.object_) for each in seen]
+            return _signed(operation(*seen), width)
 
 
 class IndexReader:

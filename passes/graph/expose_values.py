@@ -42,6 +42,7 @@ def name_of(op: Operation) -> str:
 
 def _exposed(func: FuncOp, what: str) -> Iterator[tuple[SSAValue, dict[str, Attribute]]]:
     """The values to return, and the attributes of the results."""
+    taken: set[str] = set()
     for index, op in enumerate(func.body.block.ops):
         if not isinstance(op, graph.FusedOp) and (what == "groups" or not isinstance(op, GraphOp)):
             continue
@@ -49,6 +50,9 @@ def _exposed(func: FuncOp, what: str) -> Iterator[tuple[SSAValue, dict[str, Attr
             continue
         for value in op.results:
             name = name_of(op) or f"{op.name}#{index}"
+            if name in taken:
+                name = f"{name}#{index}"
+            taken.add(name)
             attributes: dict[str, Attribute] = {NAME: StringAttr(name)}
             layout = layout_of(value)
             if layout is not None and layout.data != NCHW:
@@ -81,10 +85,10 @@ class ExposeValuesPass(ModulePass):
     """
     Append the results of groups, or of all ops, to those of @main, for a comparison node by node.
 
-    Each new result has the attribute `graph.name`, the name in the location of the op (or what op it is, and
-    its place, where it has no name), and `graph.layout = "NHWC"` where the op says that its result is an image with
-    the channels innermost. Constants are not exposed. Running the pass twice adds nothing. Requires the
-    graph level; raises UserError if @main is no graph.
+    Each new result has the attribute `graph.name`, the name in the location of the op (what op it is where it has none,
+    and its number among the ops where that is not unique), and `graph.layout = "NHWC"` where the op says that its
+    result is an image with the channels innermost. Constants are not exposed. Running the pass twice adds nothing.
+    Requires the graph level; raises UserError if @main is no graph.
 
     Before:
     ```mlir

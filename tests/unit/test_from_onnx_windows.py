@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from one_node import LEVELS, agree
+from one_node import LEVELS, agree, model_of, run
+from onnx import TensorProto, helper, numpy_helper
 
+from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import Array
+from penstock.lowering.from_onnx import import_model
 
 
 def floats(*shape: int, seed: int = 0) -> Array:
@@ -56,3 +59,44 @@ def test_there_is_a_window_for_each_step_whatever_is_left_over(
     """Of 7 rows and 8 columns: an even and an odd padding, and steps that pass over the end."""
     x, filters = floats(1, 2, 7, 8), floats(3, 2, *window, seed=1)
     agree("Conv", [x, filters], known=[1], at=("graph",), auto_pad=mode, strides=strides)
+
+
+def imported(operator: str, inputs: list[list[int | str]], weights: list[Array], **attributes: Any) -> str:
+    """The graph of one node whose sizes are symbolic."""
+    names = [f"x{number}" for number in range(len(inputs))]
+    constants = [numpy_helper.from_array(each, f"w{number}") for number, each in enumerate(weights)]
+    node = helper.make_node(operator, [*names, *(each.name for each in constants)], ["y"], **attributes)
+    given = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in zip(names, inputs, strict=True)
+    ]
+    result = helper.make_empty_tensor_value_info("y")
+    model = helper.make_model(
+        helper.make_graph([node], "g", given, [result], constants), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    module, _ = import_model(model)
+    return str(module)
+
+
+@pytest.mark.parametrize("window", [2, 4])
+def test_a_transposed_convolution_of_unknown_size_has_a_result_of_its_strides(window: int) -> None:
+    text = imported("ConvTranspose", [["B", 4, "L"]], [floats(4, 3, window)], strides=[2], auto_pad="SAME_UPPER")
+    assert "graph.conv" in text
+
+
+def test_a_product_of_batches_that_are_not_known_to_be_equal_moves_nothing() -> None:
+    text = imported("Einsum", [["B", "H", "I", 4], ["C", "G", "J", 4]], [], equation="bhid,bhjd->bhij")
+    assert "graph.reshape" not in text
+
+
+def test_a_point_of_a_transposed_convolution_in_f16_is_rounded_once() -> None:
+    x, filters, bias = (each.astype(np.float16) for each in (floats(1, 8, 4, 4), floats(8, 3, 1, 1), floats(3)))
+    (found,) = run(model_of("ConvTranspose", [x, filters, bias], known=[1, 2], strides=[2, 2]), [x], "graph")
+    exact = np.zeros((1, 3, 7, 7))
+    exact[..., ::2, ::2] = np.einsum("bchw,co->bohw", x.astype(np.float64), filters.astype(np.float64)[..., 0, 0])
+    exact += bias.astype(np.float64)[:, None, None]
+    np.testing.assert_array_equal(found, exact.astype(np.float32).astype(np.float16))
+
+
+def test_a_grid_over_an_image_of_unknown_size_is_refused_by_its_size() -> None:
+    with pytest.raises(UserError, match="the size H"):
+        imported("GridSample", [["B", 2, "H", 4], ["B", 3, 3, 2]], [], align_corners=1)

@@ -213,6 +213,8 @@ def test_unsigned_operations_see_the_bits_of_negative_numbers(name: str) -> None
         expected = bits - 2**64 if bits >= 2**63 else bits
         assert apply(op, [left, right]) == expected
         assert apply(op, [np.array([left, 5]), np.array([right, 5])])[0] == expected
+        assert apply(op, [np.asarray(left), np.array([right, 5])])[0] == expected
+        assert apply(op, [np.array([left, 5]), np.asarray(right)])[0] == expected
 
 
 def test_nothing_is_known_of_an_unsigned_maximum_with_what_may_be_negative() -> None:

@@ -119,7 +119,8 @@ class CommandAccess:
         """From the first byte to the end of the last."""
         return sum((count - 1) * stride for count, stride in self.dims) + self.length
 
-    @cached_property
+    # Not kept: buffers are moved while accesses are held.
+    @property
     def range(self) -> tuple[int, int] | None:
         """The bytes of its scope, or of the arena, that the storage occupies; None for an argument."""
         op = self.storage.owner

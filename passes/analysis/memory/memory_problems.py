@@ -158,9 +158,9 @@ def function_problems(function: func.FuncOp, target: TargetOp) -> list[MemoryPro
 
 
 def bytes_taken(function: func.FuncOp, target: TargetOp, scope: str, planner: str, limits: Limits) -> int | None:
-    """The bytes of a scope that the plan of one kernel by itself takes; None where there is none, or no buffer."""
+    """The bytes of a scope that the plan of one kernel by itself takes, 0 without buffers; None without a plan."""
     problems = list(_of_function(function, Liveness(function), {scope: target.scope(scope)}))
-    return problems[0].height_by(planner, limits) if problems else None
+    return problems[0].height_by(planner, limits) if problems else 0
 
 
 def _allocations(function: func.FuncOp) -> Iterator[Allocation]:

@@ -123,18 +123,15 @@ def adjoint_of_image(
     """
     The adjoint of the image of a convolution: the seed, spread apart by the strides, convolved with the filters,
     which have been exchanged (see `adjoint_filters`), plus a bias of each channel (layout "NCHW"). With a window of one
-    element the convolution comes first.
+    element, and no bias, the convolution comes first.
 
     See Dumoulin and Visin, "A guide to convolution arithmetic for deep learning", arXiv:1603.07285, chapter 4.
     """
     rank = len(geometry.size)
     first, rest = (2, 0) if layout == NCHW else (1, 1)
     given: dict[str, Any] = {"group": geometry.group, "layout": layout}
-    is_point = set(geometry.kernel) == {1}
-
-    def biased(image: Term) -> Term:
-        return image if bias is None else image + bias.reshape([-1, *[1] * rank])
-
+    # With a bias that would round narrow floats twice: after the products, and after the bias.
+    is_point = set(geometry.kernel) == {1} and bias is None
     if is_point:
         seed = seed.emit(graph.ConvOp(seed.value, filters.value, **given))
     apart = seed.spread([*[1] * first, *geometry.strides, *[1] * rest], tail=True)
@@ -146,14 +143,15 @@ def adjoint_of_image(
         )
     ]
     if is_point:
-        return biased(apart.padded([*[0] * first, *low, *[0] * rest], [*[0] * first, *high, *[0] * rest]))
+        return apart.padded([*[0] * first, *low, *[0] * rest], [*[0] * first, *high, *[0] * rest])
     cut_low, cut_high = ([*[0] * first, *(min(each, 0) for each in side), *[0] * rest] for side in (low, high))
     left = [sum(extents) for extents in zip(apart.shape, cut_low, cut_high, strict=True)]
     if any(is_known(size) and size <= 0 for size in left):
         # Every window is in the padding.
         channels = filters.shape[0] if layout == NCHW else filters.shape[-1]
         sizes = [channels, *geometry.size] if layout == NCHW else [*geometry.size, channels]
-        return biased(seed.number(0.0).expand([seed.shape[0], *sizes]))
+        constant = seed.number(0.0) if bias is None else bias.reshape([-1, *[1] * rank])
+        return constant.expand([seed.shape[0], *sizes])
     image = apart.padded(cut_low, cut_high)
     return seed.emit(
         graph.ConvOp(

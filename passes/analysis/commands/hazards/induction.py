@@ -94,6 +94,9 @@ def decide(
             break
         more = 2 * more + 4
     moving = _Moving(program, before, cuts)
+    if hazards:
+        # A command that stands for those of all iterations names none.
+        _, hazards = run(moving.named())
     if pairs := [*islice(races(program, starts, moving.still), most), *moving.races()]:
         named = moving.named()
         hazards += [race(named, *pair) for pair in pairs]
