@@ -8,11 +8,13 @@ from functools import partial
 from typing import ClassVar
 
 from xdsl.context import Context
+from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.kernels import AUTO, device_of, kernels, machine_of
 from penstock.passes.planning.tiling import TilePlan
 from penstock.passes.schedule.schedule import START, Schedule, require_kernels, run_section
@@ -105,19 +107,23 @@ class TilePass(ModulePass):
         for kernel in kernels(op):
             device = device_of(kernel)
             on_machine = machine is not None and device == machine
-            if not on_machine and (self.sizes is None or device is not None):
-                continue
-            root = root_of(kernel)
-            if root is None:
-                continue
-            ops = TiledOps(root, target if on_machine else None)
-            plan_of = partial(plan_kernel, kernel, ops, self.sizes, self.reserve, depth)
-            run_section(ctx, kernel, ops.target, START, partial(_write, ops, plan_of))
+            is_planned = on_machine or (self.sizes is not None and device is None)
+            plan = partial(plan_kernel, sizes=self.sizes, reserve=self.reserve, depth=depth)
+            own = target if on_machine else None
+            run_section(ctx, kernel, own, START, partial(_decide, kernel, own, plan if is_planned else None))
 
 
-def _write(ops: TiledOps, plan_of: Callable[[], TilePlan], schedule: Schedule) -> None:
-    """Write the plan of a kernel as its schedule."""
-    plan = plan_of()
+def _decide(
+    kernel: func.FuncOp,
+    target: TargetOp | None,
+    plan_of: Callable[[func.FuncOp, TiledOps], TilePlan] | None,
+    schedule: Schedule,
+) -> None:
+    """Write the plan of a kernel as its schedule, if there is to be one."""
+    if plan_of is None or (root := root_of(kernel)) is None:
+        return
+    ops = TiledOps(root, target)
+    plan = plan_of(kernel, ops)
     if not plan.is_cut:
         return
     generics = schedule.match(GenericOp.name)
