@@ -117,13 +117,7 @@ class KernelSchedule(Schedule):
         if self._check:
             rng = np.random.default_rng(0)
             types = self.state.kernel.function_type.inputs.data
-            self._inputs = [
-                _draw(rng, type)
-                for type in types
-                if isa(type, TensorType[Attribute]) or isa(type, MemRefType[Attribute])
-            ]
-            if len(self._inputs) != len(types):
-                raise UserError(f"@{self._name} takes what is no tensor, so its steps cannot be checked")
+            self._inputs = [_draw(rng, type, self._name) for type in types]
             self._expected = self._results()
 
     def _results(self) -> list[Array]:
@@ -144,7 +138,9 @@ class KernelSchedule(Schedule):
         return not op.name.startswith("transform.") or op.name.startswith(("transform.structured.", "transform.loop."))
 
 
-def _draw(rng: np.random.Generator, type: TensorType[Attribute] | MemRefType[Attribute]) -> Array:
+def _draw(rng: np.random.Generator, type: Attribute, kernel: str) -> Array:
+    if not isa(type, TensorType[Attribute]) and not isa(type, MemRefType[Attribute]):
+        raise UserError(f"@{kernel} takes a {type}, so its steps cannot be checked")
     return rng.integers(-4, 5, tuple(type.get_shape())).astype(numpy_dtype(type.element_type))
 
 
