@@ -1,0 +1,1 @@
+"""The primitives of schedules, a file each."""
