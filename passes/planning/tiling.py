@@ -84,24 +84,11 @@ class TilePlan:
 
     def describe(self) -> str:
         """The plan for people: how each dim that is cut is cut, outermost first, the work that is wasted, and why."""
-        parts: list[str] = []
-        for number, dim in enumerate(self.dims):
-            if self.tile[number] > dim.extent:
-                how = "padded" if dim.parallel else "filled with zeros"
-                wasted = self.tile[number] / dim.extent - 1
-                parts.append(f"d{number} of {dim.extent} is {how} to {self.tile[number]}, {wasted:.1%} extra work")
-        for number in self.order:
-            extent, size = self.dims[number].extent, self.tile[number]
-            pieces, kind = -(-extent // size), "parallel" if self.dims[number].parallel else "reduction"
-            text = f"d{number} {kind}, {pieces} tiles of {size} in {extent}"
-            if self.edges[number] == "overlap":
-                text += f", the last overlaps, {pieces * size / extent - 1:.1%} is done twice"
-            if self.edges[number] == "zeros":
-                text += f", the last reads zeros, {pieces * size / extent - 1:.1%} extra work"
-            parts.append(text)
-        return "; ".join(parts + self._reasons())
+        return "; ".join([*cut_text(self.dims, self.tile, self.order, self.edges), *self.reasons])
 
-    def _reasons(self) -> list[str]:
+    @property
+    def reasons(self) -> list[str]:
+        """Why this tile, for people: its slots, what it is modelled to take, and the next best one."""
         if self.time is None:
             return []
         slots = [f'{count} slots in "{scope}"' for scope, count in self.depths.items() if count > 1]
@@ -112,6 +99,27 @@ class TilePlan:
             tile = "x".join(map(str, other.tile))
             reasons.append(f"next best {tile}: {other.time.cycles:,} cycles and {other.bytes_moved:,} bytes")
         return reasons
+
+
+def cut_text(dims: Sequence[TileDim], tile: Sequence[int], order: Sequence[int], edges: Sequence[str]) -> list[str]:
+    """How each dim that is padded or cut is, for people, and the work that is wasted; outermost loop first."""
+    parts: list[str] = []
+    for number, dim in enumerate(dims):
+        if tile[number] > dim.extent:
+            how = "padded" if dim.parallel else "filled with zeros"
+            parts.append(
+                f"d{number} of {dim.extent} is {how} to {tile[number]}, {tile[number] / dim.extent - 1:.1%} extra work"
+            )
+    for number in order:
+        extent, size = dims[number].extent, tile[number]
+        pieces, kind = -(-extent // size), "parallel" if dims[number].parallel else "reduction"
+        text = f"d{number} {kind}, {pieces} tiles of {size} in {extent}"
+        if edges[number] == "overlap":
+            text += f", the last overlaps, {pieces * size / extent - 1:.1%} is done twice"
+        if edges[number] == "zeros":
+            text += f", the last reads zeros, {pieces * size / extent - 1:.1%} extra work"
+        parts.append(text)
+    return parts
 
 
 class DoesNotFit(Exception):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.analysis.kernels import AUTO, DEPTHS, TILING, device_of, kernels, machine_of
-from penstock.passes.tensor.tile_nest import TileNest
+from penstock.passes.analysis.kernels import AUTO, device_of, kernels, machine_of
+from penstock.passes.planning.tiling import TilePlan
+from penstock.passes.schedule.schedule import START, Schedule, require_kernels, run_section
 from penstock.passes.tensor.tile_plan import TiledOps, plan_kernel, root_of
 
 
@@ -96,6 +99,7 @@ class TilePass(ModulePass):
         depth = None if isinstance(self.depth, str) else self.depth
         if not 0 <= self.reserve < 1:
             raise UserError(f"tile: a reserve of {self.reserve} is no share from 0 to below 1")
+        require_kernels(ctx, op, START)
         target = machine_of(op)
         machine = None if target is None else target.sym_name.data
         for kernel in kernels(op):
@@ -107,11 +111,29 @@ class TilePass(ModulePass):
             if root is None:
                 continue
             ops = TiledOps(root, target if on_machine else None)
-            plan = plan_kernel(kernel, ops, self.sizes, self.reserve, depth)
-            if not plan.is_cut:
-                continue
-            members = frozenset[Operation](ops.members)
-            TileNest(root, ops.anchor, members, plan, ops.streamed).rewrite(kernel)
-            kernel.attributes[TILING] = StringAttr(plan.describe())
-            if slots := {scope: IntegerAttr(count, i64) for scope, count in plan.depths.items() if count > 1}:
-                kernel.attributes[DEPTHS] = DictionaryAttr(slots)
+            plan_of = partial(plan_kernel, kernel, ops, self.sizes, self.reserve, depth)
+            run_section(ctx, kernel, ops.target, START, partial(_write, ops, plan_of))
+
+
+def _write(ops: TiledOps, plan_of: Callable[[], TilePlan], schedule: Schedule) -> None:
+    """Write the plan of a kernel as its schedule."""
+    plan = plan_of()
+    if not plan.is_cut:
+        return
+    generics = schedule.match(GenericOp.name)
+    handles = {schedule.op(handle): handle for handle in generics}
+    fused = [member for member in ops.members if member is not ops.anchor]
+    count = len(plan.dims)
+    padded = [number for number, dim in enumerate(plan.dims) if plan.tile[number] > dim.extent]
+    cut = {*plan.order, *padded}
+    edges = ["padded" if number in padded else edge for number, edge in enumerate(plan.edges)]
+    schedule.tile(
+        handles[ops.anchor],
+        [size if number in cut else 0 for number, size in enumerate(plan.tile)],
+        fusing=[handles[member] for member in fused],
+        interchange=[*plan.order, *(number for number in range(count) if number not in plan.order)],
+        edges=edges if {*edges} - {"whole", "divides"} else None,
+        unpadded=[number for number, member in enumerate(fused) if padded and member in ops.streamed],
+        slots={scope: slots for scope, slots in plan.depths.items() if slots > 1},
+        remark="; ".join(plan.reasons),
+    )

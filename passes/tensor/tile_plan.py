@@ -26,8 +26,8 @@ from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import intermediates, scope_path
 from penstock.passes.planning.tile_cost import Channel, NoTile, TileDim, TileOp, TileOperand, TileProblem
 from penstock.passes.planning.tiling import DoesNotFit, TilePlan, plan_tile
-from penstock.passes.tensor.tile_nest import result_dims
-from penstock.passes.tensor.zero_pads import may_run_past_its_end, padding_of
+from penstock.passes.schedule.tile_nest import result_dims
+from penstock.passes.schedule.zero_pads import may_run_past_its_end, padding_of
 
 
 def root_of(kernel: func.FuncOp) -> GenericOp | None:
