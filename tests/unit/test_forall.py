@@ -6,12 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_c import agree, main, memref
 from numpy.typing import NDArray
 from programs import verified
 from xdsl.dialects import gpu
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.upstream.scf import ForallOp
+from penstock.dialects.verification import verify_module
+from penstock.passes.loop.forall_to_for import run_in_order
 from penstock.runtime.interpreter import run_function
 
 ORDERS = ("program", "asap", "alap", 0, 1, 2)
@@ -302,3 +306,149 @@ def test_insertions_that_overlap_are_refused() -> None:
     for order in ORDERS[1:]:
         with pytest.raises(UserError, match=r"data race: tensor.parallel_insert_slice in iteration"):
             run(module, floats(4, 2), order=order)
+
+
+# in order
+
+KEPT = """
+func.func @f(%x: memref<2x4xf32>, %n: index) {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %shared = mem.buffer : memref<2x4xf32, "spad">
+  scf.forall (%b, %i) = (0, 1) to (4, 8) step (2, 2) {
+    %own = mem.buffer : memref<1xf32, "spad">
+    %two = arith.constant 2 : index
+    %three = arith.constant 3 : index
+    %row = arith.divui %b, %two : index
+    %at = arith.divui %i, %two : index
+    %v = memref.load %x[%row, %at] : memref<2x4xf32>
+    memref.store %v, %own[%zero] : memref<1xf32, "spad">
+    memref.store %v, %shared[%row, %at] : memref<2x4xf32, "spad">
+    %d = arith.addf %v, %v : f32
+    gpu.barrier
+    scf.for %k = %zero to %n step %one {
+      %c = memref.subview %own[0] [1] [1] : memref<1xf32, "spad"> to memref<1xf32, strided<[1]>, "spad">
+      %j = arith.subi %three, %at : index
+      %w = memref.load %shared[%row, %j] : memref<2x4xf32, "spad">
+      gpu.barrier
+      %e = memref.load %c[%zero] : memref<1xf32, strided<[1]>, "spad">
+      %s = arith.addf %w, %e : f32
+      %t = arith.addf %s, %d : f32
+      memref.store %t, %shared[%row, %at] : memref<2x4xf32, "spad">
+      memref.store %s, %c[%zero] : memref<1xf32, strided<[1]>, "spad">
+      gpu.barrier
+    }
+    %u = memref.load %shared[%row, %at] : memref<2x4xf32, "spad">
+    memref.store %u, %x[%row, %at] : memref<2x4xf32>
+  }
+  func.return
+}
+"""
+
+
+def in_order(module: ModuleOp) -> ModuleOp:
+    copy = module.clone()
+    run_in_order(copy)
+    copy.verify()
+    verify_module(copy)
+    assert not any(isinstance(op, ForallOp | gpu.BarrierOp) for op in copy.walk())
+    return copy
+
+
+def test_what_is_used_on_both_sides_of_a_barrier_is_kept_for_each_iteration() -> None:
+    module = verified(KEPT)
+    expected, found = floats(2, 4), floats(2, 4)
+    run(module, expected, 3, order=1)
+    run(in_order(module), found, 3)
+    np.testing.assert_array_equal(found, expected)
+    assert not np.array_equal(found, floats(2, 4))
+
+
+@pytest.mark.parametrize("text", [REVERSE, NESTED, SHARED, ROWS])
+def test_iterations_in_order_do_the_same(text: str) -> None:
+    module = verified(text)
+    arguments: list[list[Any]] = []
+    results: list[list[Any]] = []
+    for each in (module, in_order(module)):
+        given = {REVERSE: [floats(4), 3], NESTED: [floats(2, 4), floats(2, 4)], SHARED: [floats(4, 2)],
+                 ROWS: [floats(4, 8), floats(4, 8), 7]}[text]  # fmt: skip
+        results.append(run(each, *given))
+        arguments.append(given)
+    for left, right in zip(*arguments, strict=True):
+        np.testing.assert_array_equal(left, right)
+    for left, right in zip(*results, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_c_runs_the_iterations_in_order() -> None:
+    body = """
+    %p = mem.buffer at 0 : memref<4x4xf32>
+    scf.forall (%i) in (4) {
+      %three = arith.constant 3 : index
+      scf.forall (%j) in (4) {
+        %v = memref.load %x[%i, %j] : memref<4x4xf32>
+        memref.store %v, %p[%i, %j] : memref<4x4xf32>
+      }
+      gpu.barrier
+      scf.forall (%j) in (4) {
+        %k = arith.subi %three, %i : index
+        %v = memref.load %p[%k, %j] : memref<4x4xf32>
+        memref.store %v, %y[%i, %j] : memref<4x4xf32>
+      }
+    } {mapping = [#gpu.thread<x>]}
+    """
+    module = verified(main([("x", memref((4, 4))), ("y", memref((4, 4)))], body))
+    text = str(module)
+    (found,) = agree(module, [floats(4, 4)])
+    np.testing.assert_array_equal(found, floats(4, 4)[::-1])
+    assert str(module) == text
+
+
+REFUSED = {
+    "a branch": ("scf.if %p { gpu.barrier }", "this barrier is in scf.if, which cannot be split there"),
+    "a loop that carries values": (
+        "%r = scf.for %k = %zero to %n step %one iter_args(%a = %zero) -> (index)"
+        " { gpu.barrier  scf.yield %a : index }",
+        "this barrier is in scf.for that carries values",
+    ),
+    "bounds of its own": (
+        "scf.for %k = %zero to %i step %one { gpu.barrier }",
+        "how often it runs may differ from iteration to iteration",
+    ),
+    "bounds from memory": (
+        "%m = memref.load %x[%zero] : memref<4xindex>  scf.for %k = %zero to %m step %one { gpu.barrier }",
+        "how often it runs may differ from iteration to iteration",
+    ),
+    "an index from memory": (
+        "%m = memref.load %x[%i] : memref<4xindex>  gpu.barrier  memref.store %m, %x[%i] : memref<4xindex>",
+        "the result of memref.load is used after a barrier, and cannot be kept for each iteration",
+    ),
+    "a buffer with a place": (
+        "%b = mem.buffer at 0 : memref<4xf32>  memref.store %c, %b[%zero] : memref<4xf32>  gpu.barrier"
+        "  memref.store %c, %b[%zero] : memref<4xf32>",
+        "has one place for all iterations",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_body_that_cannot_be_split_is_refused_in_its_place(name: str) -> None:
+    body, message = REFUSED[name]
+    module = verified(f"""
+    func.func @f(%x: memref<4xindex>, %p: i1, %n: index) {{
+      %zero = arith.constant 0 : index
+      %one = arith.constant 1 : index
+      %c = arith.constant 1.0 : f32
+      scf.forall (%i) in (4) {{
+        {body}
+      }}
+      func.return
+    }}""")
+    with pytest.raises(UserError, match=message) as error:
+        run_in_order(module)
+    assert error.value.loc
+
+
+def test_what_is_kept_needs_a_known_number_of_iterations() -> None:
+    with pytest.raises(UserError, match="how many there are is not known here"):
+        run_in_order(verified(KEPT.replace("= (0, 1) to (4, 8)", "= (0, 1) to (4, %n)")))
