@@ -27,7 +27,8 @@ _FAULTS_OF_PROGRAMS = (IndexError, OverflowError, TypeError, ValueError, ZeroDiv
 
 
 _INLINE_HELPERS = {
-    str(Path(__file__).with_name(name)) for name in ("arithmetic.py", "control.py", "scalar.py", "scopes.py")
+    str(Path(__file__).with_name(name))
+    for name in ("arithmetic.py", "control.py", "forall.py", "scalar.py", "scopes.py")
 }
 """The files of the functions that inline code calls."""
 
@@ -58,7 +59,8 @@ class Execution:
         self.ordered = ordered
         self._listener = listener
         self._functions = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, func.FuncOp)}
-        self._compiled: dict[str, Compiled] = {}
+        self._compiled: dict[tuple[str, bool], Compiled] = {}
+        """By name, and whether what they access is noted."""
         self._running: set[str] = set()
         self._ownership: dict[Operation, Ownership] = {}
         self._kept: dict[Hashable, Any] = {}
@@ -87,10 +89,11 @@ class Execution:
 
     def call(self, name: str, args: Sequence[Any], caller: Operation | None = None) -> tuple[Any, ...]:
         """Call a function from an op."""
-        compiled = self._compiled.get(name)
+        key = name, self.schedule.races.iteration is not None
+        compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = compile_function(self.function(name, caller), self, self._listener)
-            self._compiled[name] = compiled
+            compiled = compile_function(self.function(name, caller), self, self._listener, notes_accesses=key[1])
+            self._compiled[key] = compiled
         if name in self._running:
             raise calls_itself(name, self.function(name) if caller is None else caller)
         self._running.add(name)
