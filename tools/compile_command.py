@@ -1,5 +1,6 @@
 """
 Lower a model or a file of IR. --emit says what -o is: a file of IR at the end of a level, with its weights beside it;
+the schedules of its kernels, a file that --schedule takes;
 a folder with C; a folder with VTA's instructions and the memory they run in; or a plan, a folder that `penstock run`
 runs.
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
+from penstock.runtime.levels import LEVELS
 from penstock.tools.arguments import add_common, add_machine, add_model, add_weights, say
 
 if TYPE_CHECKING:
@@ -44,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with vta: the tensors in memory, of which the expected outputs are; default: small integers",
     )
     add_weights(parser)
+    parser.add_argument(
+        "--schedule", metavar="FILE", help="schedules of kernels, applied instead of what the compiler would decide"
+    )
     parser.add_argument("--report", metavar="FILE", help="write the report as JSON, too")
     parser.add_argument("--print-debuginfo", action="store_true", help="with a level: say where operations come from")
     add_common(parser)
@@ -52,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.compiler import compile_module
     from penstock.runtime.report import FusionCount, report_on
+    from penstock.runtime.schedules import read_schedules
     from penstock.runtime.signature import signature_of
     from penstock.tools.instruments import pass_progress
     from penstock.tools.programs import load_bound
@@ -64,14 +70,16 @@ def execute(args: argparse.Namespace) -> int:
         raise UserError(f"--emit={args.emit} is a folder, which stdout cannot be", status=USAGE)
     if args.input and not emitter.takes_inputs:
         raise UserError("--input is for --emit=vta", status=USAGE)
-    if args.weights is not None and not emitter.is_text:
+    if args.weights is not None and not (emitter.is_text and args.emit in LEVELS):
         raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
     require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
     program = load_bound(args)
+    if args.schedule is not None:
+        program.ctx.schedules.given = read_schedules(args.schedule)
     signature = signature_of(program.module)
     inputs = _inputs(args, signature) if emitter.takes_inputs else []
     reference = program.module.clone() if emitter.takes_inputs else program.module
-    until = args.emit if emitter.is_text else "accel"
+    until = args.emit if args.emit in LEVELS else "accel"
     fusion = FusionCount(explain=args.verbose)
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         seconds = compile_module(
@@ -112,6 +120,15 @@ def _write_text(given: EmitterInput, output: Path) -> str:
     args = given.args
     write_program(given.program, output, weights=args.weights, locations=args.print_debuginfo)
     return f"{args.emit} level"
+
+
+def _write_schedule(given: EmitterInput, output: Path) -> str:
+    from penstock.runtime.schedules import schedules_text
+    from penstock.tools.text import write_output
+
+    ctx = given.program.ctx
+    write_output(str(output), schedules_text(ctx, ctx.schedules.applied))
+    return f"{len(ctx.schedules.applied)} schedules"
 
 
 def _write_c(given: EmitterInput, output: Path) -> str:
@@ -157,7 +174,7 @@ class Emitter:
     write: Callable[[EmitterInput, Path], str]
     """Writes the output, and returns what to say of it."""
     is_text: bool = False
-    """Whether the output is a file of IR, at the end of the level of that name; else it is a folder."""
+    """Whether the output is a file of text, which may be stdout; else it is a folder."""
     has_source: bool = False
     """Whether C is generated."""
     takes_inputs: bool = False
@@ -165,7 +182,8 @@ class Emitter:
 
 
 EMITTERS: dict[str, Emitter] = {
-    **{level: Emitter(f"{level}.mlir", _write_text, is_text=True) for level in ("graph", "tensor", "loop", "accel")},
+    **{level: Emitter(f"{level}.mlir", _write_text, is_text=True) for level in LEVELS},
+    "schedule": Emitter("schedule.mlir", _write_schedule, is_text=True),
     "c": Emitter("c", _write_c, has_source=True),
     "plan": Emitter("plan", _write_plan, has_source=True),
     "vta": Emitter("vta", _write_vta, takes_inputs=True),

@@ -20,7 +20,7 @@ from penstock.passes.analysis.kernels import depths_of
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.analysis.memory.storage import overwrites, reads_and_writes, uses_through
 from penstock.passes.analysis.units import performer
-from penstock.passes.planning.tile_cost import COMPUTED_SLOTS
+from penstock.passes.planning.tile_problem import COMPUTED_SLOTS
 
 
 def _loop_around(op: Operation) -> scf.ForOp | None:

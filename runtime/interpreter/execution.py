@@ -1,4 +1,4 @@
-"""One execution of a module below graph level: its functions, memory, schedule and counters."""
+"""One execution of a module below graph level: its functions, memory, interleaving and counters."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from xdsl.ir import Operation
 from penstock.dialects.diagnostics import UserError, calls_itself, did_you_mean, location_of
 from penstock.dialects.machine import TargetOp, find_target
 from penstock.runtime.interpreter.counters import Counters
+from penstock.runtime.interpreter.interleaving import Interleaving, Order
 from penstock.runtime.interpreter.ownership import Ownership
-from penstock.runtime.interpreter.schedule import Order, Schedule
 from penstock.runtime.interpreter.scopes import ScopeMemory, UndefinedRead
 from penstock.runtime.interpreter.source import Compiled, Listener, compile_function
 
@@ -37,7 +37,7 @@ class Execution:
     """
     What functions of ops run in. Functions are compiled when they are first called.
 
-    `schedule` is the order of the units' commands, `seed` short for that number. With `ordered`, sums of floats are
+    `interleaving` is the order of the units' commands, `seed` short for that number. With `ordered`, sums of floats are
     taken in the order of the loops, at a cost. `listener` is called after each op.
     """
 
@@ -46,7 +46,7 @@ class Execution:
         module: ModuleOp,
         *,
         seed: int | None = None,
-        schedule: Order = "program",
+        interleaving: Order = "program",
         ordered: bool = False,
         counters: Counters | None = None,
         listener: Listener | None = None,
@@ -54,7 +54,7 @@ class Execution:
         self.module = module
         self.target: TargetOp | None = find_target(module)
         self.memory = ScopeMemory(module)
-        self.schedule = Schedule(schedule if seed is None else seed)
+        self.interleaving = Interleaving(interleaving if seed is None else seed)
         self.counters = Counters() if counters is None else counters
         self.ordered = ordered
         self._listener = listener
@@ -82,7 +82,7 @@ class Execution:
         try:
             with np.errstate(all="ignore"):  # inf and NaN are results like others
                 results = self.call(name, args)
-                self.schedule.barrier()
+                self.interleaving.barrier()
                 return results
         except _FAULTS_OF_PROGRAMS as error:
             raise self._located(error) from error
@@ -101,13 +101,13 @@ class Execution:
             results = compiled.function(*args)
         finally:
             self._running.remove(name)
-        if compiled.is_kernel and self.schedule.unwaited:
+        if compiled.is_kernel and self.interleaving.unwaited:
             raise UserError(
                 f"@{name} returns while commands may still run",
                 loc=location_of(self.function(name)),
                 notes=["a kernel is quiescent when it ends: end it in accel.barrier"],
             )
-        if compiled.is_kernel and (fault := self.schedule.leftover()) is not None:
+        if compiled.is_kernel and (fault := self.interleaving.leftover()) is not None:
             raise UserError(f"@{name} returns when {fault}", loc=location_of(self.function(name)))
         return results
 

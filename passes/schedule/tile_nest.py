@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.builder import Builder
-from xdsl.dialects import arith, func, scf, tensor
+from xdsl.dialects import arith, scf, tensor
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IndexType, TensorType, i64
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.utils import split_dynamic_index_list
@@ -25,8 +25,7 @@ from xdsl.utils.hints import isa
 
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.index_builder import Index, add, materialize, scale
-from penstock.passes.planning.tiling import TilePlan
-from penstock.passes.tensor.zero_pads import extend
+from penstock.passes.schedule.zero_pads import extend
 
 
 @dataclass(frozen=True)
@@ -101,22 +100,31 @@ class TileNest:
     root: GenericOp
     anchor: GenericOp
     members: frozenset[Operation]
-    plan: TilePlan
-    """Of the anchor, in its dims. A size may exceed its dim, which is then no loop."""
+    tile: Sequence[int]
+    """The size of the tile in each dim of the anchor. One may exceed its dim, which is then no loop."""
+    order: Sequence[int]
+    """The dims of the anchor that become loops: parallel ones, outermost first, then reductions."""
     streamed: frozenset[Operation] = frozenset()
     """The members that a DMA engine performs on the way off chip: they see no padding."""
     destination: SSAValue | None = None
     """The empty tensor that the root's output starts from: a tile of it is a tile of what the loops carry."""
-    _tiles: dict[Operation, SSAValue] = field(default_factory=dict[Operation, SSAValue])
+    loops: dict[int, scf.ForOp] = field(default_factory=dict[int, scf.ForOp])
+    """The loop of each dim of the anchor that is cut."""
+    tiled: dict[Operation, GenericOp] = field(default_factory=dict[Operation, GenericOp])
+    """What each member became; one that is computed for several boxes, the last."""
+    _tiles: dict[Operation, list[tuple[tuple[DimRange, ...], SSAValue]]] = field(
+        default_factory=dict[Operation, list[tuple[tuple[DimRange, ...], SSAValue]]]
+    )
+    """The boxes of each member that are computed, and the values."""
     _extended: dict[tuple[Operation, int], SSAValue] = field(default_factory=dict[tuple[Operation, int], SSAValue])
     """Operands from outside that are padded, for dims that run past their end."""
 
-    def rewrite(self, kernel: func.FuncOp) -> None:
-        """Build the nest at the end of `kernel`, and erase the ops that it replaces."""
-        terminator = kernel.body.block.last_op
-        assert terminator is not None
-        self.root.results[0].replace_all_uses_with(self._build(Builder(InsertPoint.before(terminator))))
-        for op in reversed(list(kernel.body.block.ops)):
+    def rewrite(self) -> None:
+        """Build the nest before the root, and erase the ops that it replaces."""
+        block = self.root.parent
+        assert block is not None
+        self.root.results[0].replace_all_uses_with(self._build(Builder(InsertPoint.before(self.root))))
+        for op in reversed(list(block.ops)):
             if op in self.members or (isinstance(op, tensor.EmptyOp) and not op.results[0].uses):
                 Rewriter.erase_op(op)
 
@@ -125,22 +133,23 @@ class TileNest:
         anchor_dims, root_dims = result_dims(self.anchor), result_dims(self.root)
         to_root = dict(zip(anchor_dims, root_dims, strict=True))
         extents = self.anchor.get_static_loop_ranges()
-        parallel = [dim for dim in self.plan.order if dim in to_root]
+        parallel = [dim for dim in self.order if dim in to_root]
         self._extend_operands(builder)
         result = self._carrier(builder)
         loops: list[scf.ForOp] = []
         offsets: dict[int, Index] = {}
         inner = builder
         for dim in parallel:
-            size, extent = self.plan.tile[dim], extents[dim]
+            size, extent = self.tile[dim], extents[dim]
             loop, iv, inner = _loop(inner, extent, size, [result])
+            self.loops[dim] = loop
             offsets[to_root[dim]] = _clamp(inner, iv, extent, size)
             result = loop.body.block.args[1]
             loops.append(loop)
         ranges = self.root.get_static_loop_ranges()
         to_anchor = {root: anchor for anchor, root in to_root.items()}
         box = [
-            DimRange(offsets.get(dim, 0), min(self.plan.tile[to_anchor[dim]], size) if dim in to_anchor else size)
+            DimRange(offsets.get(dim, 0), min(self.tile[to_anchor[dim]], size) if dim in to_anchor else size)
             for dim, size in enumerate(ranges)
         ]
         spans = [box[dim] for dim in root_dims]
@@ -157,10 +166,10 @@ class TileNest:
         past: dict[int, int] = {}
         if op not in self.streamed:
             for dim, own in zip(anchor_dims, result_dims(op), strict=True):
-                past[own] = max(0, self.plan.tile[dim] - extents[dim])
+                past[own] = max(0, self.tile[dim] - extents[dim])
         if op is self.anchor:
             reductions = [dim for dim in range(len(extents)) if dim not in anchor_dims]
-            past.update((dim, -extents[dim] % self.plan.tile[dim]) for dim in reductions)
+            past.update((dim, -extents[dim] % self.tile[dim]) for dim in reductions)
         return {dim: count for dim, count in past.items() if count}
 
     def _extend_operands(self, builder: Builder) -> None:
@@ -185,8 +194,10 @@ class TileNest:
 
     def _tile(self, builder: Builder, op: GenericOp, box: Sequence[DimRange], result: SSAValue) -> SSAValue:
         """The part of the result of `op` that `box` computes, and what is beyond the end of padded dims."""
-        if (known := self._tiles.get(op)) is not None:
-            return known
+        at = tuple(box)
+        for known, value in self._tiles.get(op, ()):
+            if known == at and _is_visible(value, builder):
+                return value
         excess = self._excess(op)
         anchor_reductions = set(range(op.get_num_loops())) - set(result_dims(op))
         box = [
@@ -196,11 +207,11 @@ class TileNest:
         initial = self._operand(builder, op, len(op.inputs), box, result)
         loops: list[int] = []
         if op is self.anchor:
-            loops = [dim for dim in self.plan.order if dim in anchor_reductions]
+            loops = [dim for dim in self.order if dim in anchor_reductions]
             whole = [dim for dim in anchor_reductions if dim not in loops]
-            box = [DimRange(0, self.plan.tile[dim]) if dim in whole else span for dim, span in enumerate(box)]
+            box = [DimRange(0, self.tile[dim]) if dim in whole else span for dim, span in enumerate(box)]
         value = self._reduce(builder, op, list(box), loops, initial, result)
-        self._tiles[op] = value
+        self._tiles.setdefault(op, []).append((at, value))
         return value
 
     def _reduce(
@@ -219,10 +230,12 @@ class TileNest:
                 inputs, [initial], op.body.clone(), op.indexing_maps, op.iterator_types, [initial.type], op.doc
             )
             tiled.location = op.location
+            self.tiled[op] = tiled
             return builder.insert(tiled).results[0]
         dim, *rest = loops
-        loop, iv, inner = _loop(builder, op.get_static_loop_ranges()[dim], self.plan.tile[dim], [initial])
-        box = [DimRange(iv, self.plan.tile[dim]) if number == dim else span for number, span in enumerate(box)]
+        loop, iv, inner = _loop(builder, op.get_static_loop_ranges()[dim], self.tile[dim], [initial])
+        self.loops[dim] = loop
+        box = [DimRange(iv, self.tile[dim]) if number == dim else span for number, span in enumerate(box)]
         value = self._reduce(inner, op, box, rest, loop.body.block.args[1], result)
         Builder(InsertPoint.at_end(loop.body.block)).insert(scf.YieldOp(value))
         return loop.results[0]
@@ -251,6 +264,13 @@ class TileNest:
             empty.tensor.name_hint = value.name_hint
             return empty.tensor
         return slice_of(builder, value, spans)
+
+
+def _is_visible(value: SSAValue, builder: Builder) -> bool:
+    """Whether a value that was computed earlier may be used where `builder` inserts."""
+    block = builder.insertion_point.block
+    own = value.owner if isinstance(value.owner, Block) else value.owner.parent
+    return own is block or (own is not None and own.is_ancestor(block))
 
 
 def _trimmed(builder: Builder, tile: SSAValue, spans: Sequence[DimRange]) -> SSAValue:

@@ -155,7 +155,7 @@ class _NextEvent:
     pace: float
 
 
-class Schedule:
+class Interleaving:
     """The order in which commands start and end."""
 
     def __init__(self, order: Order = "program"):
@@ -304,7 +304,7 @@ class Schedule:
 
 
 MAX_DIGITS = 20
-"""Of the number of an interleaving."""
+"""Of the number that an interleaving is drawn with."""
 
 
 def read_order(text: str) -> Order:
@@ -317,7 +317,7 @@ def read_order(text: str) -> Order:
         return int(text)
     near = did_you_mean(text, [str(order) for order in ORDERS])
     raise UserError(
-        f'there is no schedule "{text}"',
-        notes=[near or "schedules: program, asap, alap, or a number that an interleaving is drawn with"],
+        f'there is no interleaving "{text}"',
+        notes=[near or "interleavings: program, asap, alap, or a number that one is drawn with"],
         status=USAGE,
     )
