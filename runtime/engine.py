@@ -112,7 +112,7 @@ class Engine(Runnable):
         """What fusion did; None where the program was not compiled here."""
         self.seconds: Sequence[tuple[str, float]] = ()
         """Name and seconds of every pass that made the program."""
-        self.schedule: Order = "program"
+        self.interleaving: Order = "program"
         """Of the interpreter: the order in which commands of an accelerator happen."""
         self._source: CSource | None = None
         self._need = lambda: interpreter_need(self.module, self.signature)
@@ -140,7 +140,7 @@ class Engine(Runnable):
     def _interpreted(self) -> Runner:
         from penstock.runtime.interpreter import run_module
 
-        return lambda inputs: run_module(self.module, inputs, self.ctx.weights, schedule=self.schedule)
+        return lambda inputs: run_module(self.module, inputs, self.ctx.weights, interleaving=self.interleaving)
 
     def _native(self) -> Callable[[], Runner]:
         from penstock.runtime.native import load_native

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
@@ -38,9 +39,10 @@ def read_schedules(path: str | Path) -> dict[str, NamedSequenceOp]:
     return found
 
 
-def schedules_text(ctx: PenstockContext) -> str:
-    """The schedules that have been applied, as a file that `read_schedules` reads."""
-    sequences = [sequence.clone() for sequence in ctx.schedules.applied.values()]
+def schedules_text(ctx: PenstockContext, schedules: Mapping[str, NamedSequenceOp]) -> str:
+    """Schedules as a file that `read_schedules` reads."""
+    sequences = [sequence.clone() for sequence in schedules.values()]
     for sequence in sequences:
-        sequence.body.block.add_op(YieldOp())
+        if not isinstance(sequence.body.block.last_op, YieldOp):
+            sequence.body.block.add_op(YieldOp())
     return module_text(ctx, ModuleOp(sequences, {WITH_SEQUENCES: UnitAttr()}))

@@ -49,11 +49,11 @@ def add_machine(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[
     )
 
 
-def add_schedule(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+def add_interleaving(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """The order in which the interpreter lets the commands of an accelerator happen."""
     again = "; several separated by commas must give the same" if several else ""
     parser.add_argument(
-        "--schedule",
+        "--interleaving",
         metavar="ORDER",
         help=(
             "when commands of the accelerator happen: program (as issued, the default), asap, alap, or a number that"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.tools.arguments import add_common, add_machine, add_model, add_schedule, natural, read_dims
+from penstock.tools.arguments import add_common, add_interleaving, add_machine, add_model, natural, read_dims
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="inputs")
     parser.add_argument("--real", action="store_true", help="draw floats that are no integers")
     parser.add_argument("--seed", type=natural, default=0, help="what the inputs are drawn with; default 0")
-    add_schedule(parser, several=True)
+    add_interleaving(parser, several=True)
     add_common(parser)
 
 
@@ -36,12 +36,14 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.memory import interpreter_need, require_memory
     from penstock.runtime.pass_manager import read_pipeline, verify
     from penstock.runtime.signature import signature_of
-    from penstock.tools.lockstep import SCHEDULES, Lockstep, default_inputs
+    from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, default_inputs
     from penstock.tools.programs import load_for_inputs
     from penstock.tools.tensors import read_given
 
     given = read_given(args.input)
-    schedules: list[Order] = [read_order(word) for word in args.schedule.split(",")] if args.schedule else [*SCHEDULES]
+    interleavings: list[Order] = [*INTERLEAVINGS]
+    if args.interleaving:
+        interleavings = [read_order(word) for word in args.interleaving.split(",")]
     program = load_for_inputs(args, given)
     verify(program.module, program.parsed)
     if args.machine is not None:
@@ -56,7 +58,7 @@ def execute(args: argparse.Namespace) -> int:
         inputs = signature.bind(given.ordered, given.named)
     else:
         inputs = default_inputs(signature, seed=args.seed, real=args.real)
-    watch = Lockstep(program.ctx, inputs, schedules)
+    watch = Lockstep(program.ctx, inputs, interleavings)
     try:
         if args.against is not None:
             source = load_input(args.against, dims=read_dims(args.dim), allow_nan=args.allow_nan)

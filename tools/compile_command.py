@@ -126,8 +126,9 @@ def _write_schedule(given: EmitterInput, output: Path) -> str:
     from penstock.runtime.schedules import schedules_text
     from penstock.tools.text import write_output
 
-    write_output(str(output), schedules_text(given.program.ctx))
-    return f"{len(given.program.ctx.schedules.applied)} schedules"
+    ctx = given.program.ctx
+    write_output(str(output), schedules_text(ctx, ctx.schedules.applied))
+    return f"{len(ctx.schedules.applied)} schedules"
 
 
 def _write_c(given: EmitterInput, output: Path) -> str:

@@ -125,6 +125,10 @@ class OptRun:
             from penstock.runtime.weights import open_weights
 
             opened = open_weights(ctx, parsed, source.name)
+        if args.schedule is not None:
+            from penstock.runtime.schedules import read_schedules
+
+            ctx.schedules.given = read_schedules(args.schedule)
         self._run(ctx, parsed, passes)
         if ctx.has_weights:
             from penstock.runtime.weights import carry_weights
@@ -339,6 +343,7 @@ def _parser() -> argparse.ArgumentParser:
         help="'pass{option=1 other=2,3},pass2'",
     )
     add("--machine", metavar="NAME", help="put the machine NAME at the start of the module")
+    add("--schedule", metavar="FILE", help="schedules of kernels, which passes apply instead of deciding")
     add("--lockstep", action="store_true", help="run the program around every pass and compare")
     add = parser.add_argument_group("reading").add_argument
     add("--allow-unregistered-dialect", action="store_true", help="accept unknown operations")

@@ -20,10 +20,10 @@ from penstock.runtime.plan import is_plan, load_plan
 from penstock.runtime.signature import signature_of
 from penstock.tools.arguments import (
     add_common,
+    add_interleaving,
     add_machine,
     add_model,
     add_no_verify,
-    add_schedule,
     say,
     warn_unverified,
 )
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     add_machine(parser)
-    add_schedule(parser)
+    add_interleaving(parser)
     add_no_verify(parser)
     add_common(parser)
 
@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     given = read_given(args.input)
     engine = _engine(args, given)
-    if args.schedule is not None:
-        engine.schedule = _schedule(args.schedule, engine)
+    if args.interleaving is not None:
+        engine.interleaving = _interleaving(args.interleaving, engine)
     started = time.perf_counter()
     outputs = engine.run(given.ordered, given.named)
     seconds = time.perf_counter() - started
@@ -78,11 +78,11 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _schedule(text: str, engine: Engine) -> Order:
-    """The order that `--schedule` names; raises UserError where it would not be followed."""
+def _interleaving(text: str, engine: Engine) -> Order:
+    """The order that `--interleaving` names; raises UserError where it would not be followed."""
     order = read_order(text)
     if engine.backend != "interpreter":
-        raise UserError("--schedule is for the interpreter: add --level accel", status=USAGE)
+        raise UserError("--interleaving is for the interpreter: add --level accel", status=USAGE)
     return order
 
 

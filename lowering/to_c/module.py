@@ -17,6 +17,7 @@ from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.element_types import DType
 from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, body_block
 from penstock.dialects.machine import find_target
+from penstock.dialects.upstream.scf import ForallOp
 from penstock.lowering.to_c.aliasing import data_flows, restricted_arguments
 from penstock.lowering.to_c.control import emit_block
 from penstock.lowering.to_c.emitter import CProgram, FunctionEmitter, refuse, view_of_type
@@ -24,6 +25,7 @@ from penstock.lowering.to_c.memory import global_definition, scope_field
 from penstock.lowering.to_c.prelude import HEADER, prelude
 from penstock.lowering.to_c.text import CWriter, Expr, Names, comment_text, identifier
 from penstock.lowering.to_c.types import CType, c_type
+from penstock.passes.loop.forall_to_for import run_in_order
 
 ENTRY = "main"
 """The function that is run."""
@@ -146,11 +148,15 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     The C program of `module`, whose functions are called `<name>_...`.
 
     Requires the loop or the accel level with every buffer placed, and an `@main` whose arguments are its inputs,
-    its weights (`graph.weight`) and its outputs (`graph.output`). The program keeps nothing outside its context
+    its weights (`graph.weight`) and its outputs (`graph.output`). Iterations of `scf.forall` run one after the other
+    there, as `forall-to-for` lets them. The program keeps nothing outside its context
     and allocates nothing, so that several contexts may run at the same time. Raises UserError, located, for what
     C cannot hold.
     """
     name = name if name == ENTRY else identifier(name)
+    if any(isinstance(op, ForallOp) for op in module.walk()):
+        module = module.clone()
+        run_in_order(module)
     functions = _reachable(module)
     entry = functions[ENTRY]
     roles = _roles(entry)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from xdsl.builder import Builder
-from xdsl.dialects import arith, func, scf
+from xdsl.dialects import arith, func, memref, scf
 from xdsl.dialects.builtin import IndexType, MemRefType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Operation, SSAValue, Use
@@ -20,7 +20,7 @@ from penstock.passes.analysis.kernels import depths_of
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.analysis.memory.storage import overwrites, reads_and_writes, uses_through
 from penstock.passes.analysis.units import performer
-from penstock.passes.planning.tile_cost import COMPUTED_SLOTS
+from penstock.passes.planning.tile_problem import COMPUTED_SLOTS
 
 
 def _loop_around(op: Operation) -> scf.ForOp | None:
@@ -135,19 +135,27 @@ def remove_unused(value: SSAValue) -> None:
         remove_unused(operand)
 
 
-def rotate(found: Candidate, turn: SSAValue, target: TargetOp) -> RingOp:
-    """Put a ring in the place of the buffer, before the nest; `turn` is the number of the iteration."""
-    buffer, type = found.buffer, memref_of(found.buffer.memref)
-    span = span_in_bytes(type)
-    assert buffer.scope is not None
-    granule = target.scope(buffer.scope).granule_bytes
-    pitch = -(-span // granule) * granule
+def ring_of(buffer: BufferOp | memref.AllocOp | memref.AllocaOp, depth: int, target: TargetOp | None) -> RingOp:
+    """A ring of `depth` buffers like this one, each of which begins at a whole granule of its scope."""
+    type = memref_of(buffer.memref)
+    span, pitch, scope = span_in_bytes(type), None, scope_of(type)
+    if target is not None and scope is not None:
+        granule = target.scope(scope).granule_bytes
+        pitch = -(-span // granule) * granule
     # A pitch of whole granules may be no whole number of elements, in which case the slots are as they come.
-    ring = RingOp(found.depth, type, pitch=None if pitch == span or pitch % element_bytes(type) else pitch)
-    slot = SlotOp(ring.ring, turn)
-    ring.location = slot.location = buffer.location
+    ring = RingOp(depth, type, pitch=None if pitch == span or (pitch or 0) % element_bytes(type) else pitch)
+    ring.location = buffer.location
     hint = buffer.memref.name_hint
     ring.ring.name_hint = f"{hint}_ring" if hint else None
+    return ring
+
+
+def rotate(found: Candidate, turn: SSAValue, target: TargetOp) -> RingOp:
+    """Put a ring in the place of the buffer, before the nest; `turn` is the number of the iteration."""
+    buffer = found.buffer
+    ring = ring_of(buffer, found.depth, target)
+    slot = SlotOp(ring.ring, turn)
+    slot.location, hint = buffer.location, buffer.memref.name_hint
     Rewriter.insert_op(ring, InsertPoint.before(found.loops[0]))
     Rewriter.replace_op(buffer, slot)
     slot.memref.name_hint = hint

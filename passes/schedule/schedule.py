@@ -40,6 +40,9 @@ START = ""
 SECTIONS = ("tensor-to-loop", "mem-promote", "loop-to-accel")
 """The passes after which another section of a schedule begins, in the order of the pipeline."""
 
+KERNEL_TYPE = "schedule.kernel"
+"""The attribute of a schedule with the type of the kernel that it was written for, where that is known."""
+
 Op = TypeVar("Op", bound=Operation)
 
 
@@ -109,13 +112,6 @@ class Schedule:
             if _mark(op) is not None:
                 values[op.results[0]] = self.kernel
         for op in section_of(given, section):
-            for operand in op.operands:
-                if operand not in values:
-                    raise UserError(
-                        "this handle is of another section, whose operations are not there any more",
-                        loc=location_of(op),
-                        notes=[f'match again after transform.apply_registered_pass "{section}"'],
-                    )
             copy = self.append(op.clone(values))
             for old, new in zip(op.results, copy.results, strict=True):
                 values[old] = new
@@ -264,16 +260,26 @@ def run_section(
     """
     schedules = schedules_of(ctx)
     name = kernel.sym_name.data
-    sequence = schedules.applied.setdefault(name, new_sequence(name))
+    given = schedules.given.get(name)
+    if name not in schedules.applied:
+        schedules.applied[name] = new_sequence(name)
+        schedules.applied[name].attributes[KERNEL_TYPE] = kernel.function_type
+    sequence = schedules.applied[name]
     schedule = Schedule(kernel, target, sequence)
     if leads:
         schedule.enter(section)
     else:
         schedule.resume()
-    given = schedules.given.get(name)
     if given is None or not section_of(given, section):
         decide(schedule)
     elif leads:
+        wanted = given.attributes.get(KERNEL_TYPE)
+        if wanted not in (None, sequence.attributes.get(KERNEL_TYPE)):
+            raise UserError(
+                f"this is the schedule of another kernel @{name}, of type {wanted}",
+                loc=location_of(given),
+                notes=[f"the program has one of type {sequence.attributes[KERNEL_TYPE]}"],
+            )
         schedule.replay(given, section)
 
 

@@ -59,6 +59,10 @@ class TransformState:
                 f"{name} is used after {consumer.name} has replaced what it stood for",
                 notes=[f"that is at {place}"] * bool(place) + ["use the handles that it returns, or match again"],
             )
+        if handle not in self._payloads:
+            raise UserError(
+                "this handle is of an earlier section, whose operations are not there any more", notes=["match again"]
+            )
         return self._payloads[handle]
 
     def one(self, handle: SSAValue, kind: type[Op] = Operation) -> Op:

@@ -19,12 +19,15 @@ from penstock.passes.analysis.kernels import (
     HOST,
     MACS,
     REMARK,
+    TILER,
     device_of,
     has_reduction,
     kernels,
     machine_of,
     multiply_accumulates,
 )
+from penstock.passes.planning.tilers.registry import DEFAULT_TILER
+from penstock.passes.planning.tilers.registry import tiler as find_tiler
 from penstock.passes.planning.tiling import TIE, TilePlan
 from penstock.passes.tensor.outline import outline
 from penstock.passes.tensor.partition import (
@@ -70,15 +73,15 @@ def _dying_operand(generic: GenericOp, choice: Coverage) -> int | None:
     return None
 
 
-def trial(kernel: func.FuncOp, target: TargetOp) -> TilePlan | str:
-    """The plan for `kernel`, which is left as it is, on the machine; or why no tile of it runs there."""
+def trial(kernel: func.FuncOp, target: TargetOp, tiler: str = DEFAULT_TILER) -> TilePlan | str:
+    """The plan of `tiler` for `kernel`, which is left as it is, on the machine; or why no tile of it runs there."""
     copy = kernel.clone()
     accumulate(copy, target)
-    return estimated_plan(copy, target)
+    return estimated_plan(copy, target, tiler)
 
 
 def faster_apart(
-    kernel: func.FuncOp, plan: TilePlan, target: TargetOp
+    kernel: func.FuncOp, plan: TilePlan, target: TargetOp, tiler: str = DEFAULT_TILER
 ) -> tuple[list[GenericOp], list[GenericOp]] | None:
     """
     The contraction of `kernel` with what it reads, and its epilogue, if the machine runs the two sooner as two kernels.
@@ -102,7 +105,7 @@ def faster_apart(
         return None
     apart = 0
     for part in _cut(kernel, (first, rest)):
-        own = trial(part, target)
+        own = trial(part, target, tiler)
         if isinstance(own, str) or own.time is None:
             return None
         apart += own.time.cycles
@@ -174,7 +177,9 @@ class AssignDevicesPass(ModulePass):
     machine has one result, at most one reduction, some tile that fits, and every generic in it matches an intrinsic.
     What is left beside the host in a group that is cut goes to the host, too, where crossing does not pay: see
     `partition.py`. What follows a contraction becomes a kernel of its own where the planner of tiles finds that faster:
-    see `faster_apart`. Pointwise kernels on the machine lose dims of size 1 that would leave lanes unused. The reason
+    see `faster_apart`. Which tiles fit, and what they cost, `tiler` says (`passes/planning/tilers/registry`); if it is
+    not the one that tiles by default, kernels on the machine have its name in their attribute `tiler`, and `tile` asks
+    the same. Pointwise kernels on the machine lose dims of size 1 that would leave lanes unused. The reason
     for the host is in `device_remark`, the multiply-accumulates of each kernel in `macs`, and the bytes that it hands
     to another device in `crossing`.
 
@@ -219,7 +224,11 @@ class AssignDevicesPass(ModulePass):
     weigh_fusion: bool = True
     """Whether an epilogue that is faster as a kernel of its own is cut off; else a group stays whole where it may."""
 
+    tiler: str = DEFAULT_TILER
+    """Who says which tiles fit the machine, and is asked again when they are made."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        find_tiler(self.tiler)
         target = machine_of(op)
         machine = HOST if target is None else target.sym_name.data
         for kernel in kernels(op):
@@ -267,15 +276,17 @@ class AssignDevicesPass(ModulePass):
         for part, segment in zip(parts, segments, strict=True):
             if segment.on_machine:
                 drop_unit_dims(part, module)
-            plan = trial(part, target) if segment.on_machine and target is not None else None
+            plan = trial(part, target, self.tiler) if segment.on_machine and target is not None else None
             if not isinstance(plan, str):
                 apart = None
                 if plan is not None and target is not None and self.weigh_fusion:
-                    apart = faster_apart(part, plan, target)
+                    apart = faster_apart(part, plan, target, self.tiler)
                 if apart is not None:
                     self._place(part, [Segment(True, generics) for generics in apart], target, machine)
                     continue
                 _mark(part, segment, machine)
+                if plan is not None and self.tiler != DEFAULT_TILER:
+                    part.attributes[TILER] = StringAttr(self.tiler)
                 continue
             inside = [op for op in part.body.block.ops if isinstance(op, GenericOp) and not is_fill(op)]
             alone = [op for op in inside if has_reduction(op)]

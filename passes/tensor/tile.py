@@ -8,15 +8,17 @@ from functools import partial
 from typing import ClassVar
 
 from xdsl.context import Context
+from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.kernels import AUTO, device_of, kernels, machine_of
 from penstock.passes.planning.tiling import TilePlan
 from penstock.passes.schedule.schedule import START, Schedule, require_kernels, run_section
-from penstock.passes.tensor.tile_plan import TiledOps, plan_kernel, root_of
+from penstock.passes.tensor.tile_plan import TiledOps, plan_kernel, require_kernel, root_of, warn_of_others
 
 
 @dataclass(frozen=True)
@@ -25,18 +27,20 @@ class TilePass(ModulePass):
     Tile each kernel of the machine and compute its producers and epilogues inside the tile.
 
     Requires the tensor level with devices assigned: a kernel of the machine is a tree of generics with at most one
-    reduction. The sizes and the order of the loops are those that `passes/planning/tiling` estimates to be
-    cheapest among those that fit the machine's scopes; `sizes` gives them instead, one for each dim of the op
-    that reduces (else of the last op), for every kernel on a machine or without a device. Guarantees: static
-    sizes; parallel loops outside, reduction loops inside; a parallel tile that does not divide its dim is shifted
-    inwards at the end. A tile of a reduction that does not divide reads zeros beyond the end, where products of what
-    comes from outside are summed, and is refused elsewhere. For an intrinsic of fixed shape a tile is a multiple of
-    its block, and a parallel dim that is shorter is computed on padded operands, of whose result the valid part is
-    kept. Sizes, order and depth are chosen together: `depths` of the kernel says how many slots each scope has room
-    for, of what a loop refills, and `multi-buffer` makes them; with `depth` it is that many everywhere. The cut is
-    written down for people in `tiling`, with the cycles that it is modelled to take. Tiles may take all of a scope;
-    `reserve` leaves a share of those free that are filled from off chip and emptied there, so that `mem-promote` finds
-    room. Raises UserError for a share that is not from 0 to below 1, and for a depth that is neither "auto" nor from 1.
+    reduction. Sizes, order of the loops, and slots are those that a tiler (`passes/planning/tilers/registry`) chooses
+    among those that fit the machine's scopes: `tiler`, by default the one that `assign-devices` asked. `sizes` gives
+    the sizes instead, one for each dim of the op that reduces (else of the last op), for the `kernel` of that name, or
+    for every kernel on a machine or without a device; order and slots are then those of the tiler `pipelined`.
+    Guarantees: static sizes; parallel loops outside, reduction loops inside; a parallel tile that does not divide its
+    dim is shifted inwards at the end. A tile of a reduction that does not divide reads zeros beyond the end, where
+    products of what comes from outside are summed, and is refused elsewhere. For an intrinsic of fixed shape a tile is
+    a multiple of its block, and a parallel dim that is shorter is computed on padded operands, of whose result the
+    valid part is kept. `depths` of the kernel says how many slots each scope has for what a loop refills, and
+    `multi-buffer` makes them; with `depth` it is that many everywhere. The cut is written down for people in `tiling`,
+    with the cycles that it is modelled to take. Tiles may take all of a scope; `reserve` leaves a share of those free
+    that are filled from off chip and emptied there, so that `mem-promote` finds room. Raises UserError for a share that
+    is not from 0 to below 1, for a depth that is neither "auto" nor from 1, for a tiler or a kernel that there is not,
+    and for a plan that is not valid.
 
     Before:
     ```mlir
@@ -87,11 +91,16 @@ class TilePass(ModulePass):
 
     sizes: tuple[int, ...] | None = None
     """Tile sizes, one for each dim; a size past the end of its dim takes it whole."""
+    kernel: str | None = None
+    """Whose `sizes` they are; the others are tiled as if none were given."""
     reserve: float = 0.0
     """The share of a scope that tiles leave free, if any fits the rest, for what stays there between kernels."""
 
     depth: int | str = AUTO
     """Slots for what a loop refills, in every scope; "auto" chooses them with the sizes."""
+
+    tiler: str | None = None
+    """Who chooses the tiles (`passes/planning/tilers/registry`); by default whom `assign-devices` has asked."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.depth != AUTO and (isinstance(self.depth, str) or self.depth < 1):
@@ -100,24 +109,31 @@ class TilePass(ModulePass):
         if not 0 <= self.reserve < 1:
             raise UserError(f"tile: a reserve of {self.reserve} is no share from 0 to below 1")
         require_kernels(ctx, op, START)
+        require_kernel(op, self.kernel, self.sizes)
         target = machine_of(op)
         machine = None if target is None else target.sym_name.data
+        warn_of_others(self.tiler, [kernel for kernel in kernels(op) if device_of(kernel) == machine])
         for kernel in kernels(op):
             device = device_of(kernel)
             on_machine = machine is not None and device == machine
-            if not on_machine and (self.sizes is None or device is not None):
-                continue
-            root = root_of(kernel)
-            if root is None:
-                continue
-            ops = TiledOps(root, target if on_machine else None)
-            plan_of = partial(plan_kernel, kernel, ops, self.sizes, self.reserve, depth)
-            run_section(ctx, kernel, ops.target, START, partial(_write, ops, plan_of))
+            sizes = self.sizes if self.kernel in (None, kernel.sym_name.data) else None
+            is_planned = on_machine or (sizes is not None and device is None)
+            plan = partial(plan_kernel, sizes=sizes, reserve=self.reserve, depth=depth, tiler=self.tiler)
+            own = target if on_machine else None
+            run_section(ctx, kernel, own, START, partial(_decide, kernel, own, plan if is_planned else None))
 
 
-def _write(ops: TiledOps, plan_of: Callable[[], TilePlan], schedule: Schedule) -> None:
-    """Write the plan of a kernel as its schedule."""
-    plan = plan_of()
+def _decide(
+    kernel: func.FuncOp,
+    target: TargetOp | None,
+    plan_of: Callable[[func.FuncOp, TiledOps], TilePlan] | None,
+    schedule: Schedule,
+) -> None:
+    """Write the plan of a kernel as its schedule, if there is to be one."""
+    if plan_of is None or (root := root_of(kernel)) is None:
+        return
+    ops = TiledOps(root, target)
+    plan = plan_of(kernel, ops)
     if not plan.is_cut:
         return
     generics = schedule.match(GenericOp.name)

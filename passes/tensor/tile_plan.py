@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
 from xdsl.dialects import func, tensor
-from xdsl.dialects.builtin import MemRefType, TensorType
+from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.diagnostics import UserError, did_you_mean, location_of, warn_of
 from penstock.dialects.machine import DRAM, DmaOp, TargetOp
 from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.access import access_of, fill_access, linear_form
 from penstock.passes.analysis.intrinsics import Match, candidates, pattern_of, runs_on_unit
-from penstock.passes.analysis.kernels import has_reduction
+from penstock.passes.analysis.kernels import REMARK, TILER, device_of, has_reduction, kernels, machine_of
 from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import intermediates, scope_path
-from penstock.passes.planning.tile_cost import Channel, NoTile, TileDim, TileOp, TileOperand, TileProblem
-from penstock.passes.planning.tiling import DoesNotFit, TilePlan, plan_tile
+from penstock.passes.planning.tile_problem import Channel, NoTile, TileDim, TileOp, TileOperand, TileProblem
+from penstock.passes.planning.tile_validation import TilePlanError
+from penstock.passes.planning.tilers.largest import largest_within
+from penstock.passes.planning.tilers.pipelined import with_sizes
+from penstock.passes.planning.tilers.registry import DEFAULT_TILER, plan_tile
+from penstock.passes.planning.tilers.registry import tiler as find_tiler
+from penstock.passes.planning.tiling import DoesNotFit, TilePlan
 from penstock.passes.schedule.tile_nest import result_dims
 from penstock.passes.schedule.zero_pads import may_run_past_its_end, padding_of
 
@@ -307,20 +312,22 @@ def _blocks_of(match: Match | None) -> dict[int, tuple[int, int]]:
     return {} if match is None else match.blocks
 
 
-def _plan_on_machine(ops: TiledOps, target: TargetOp, reserve: float = 0.0, depth: int | None = None) -> TilePlan:
+def _plan_on_machine(
+    ops: TiledOps, target: TargetOp, tiler: str, reserve: float = 0.0, depth: int | None = None
+) -> TilePlan:
     """
-    The best plan for a kernel of the machine; raises DoesNotFit or NoTile where there is none.
+    The plan of `tiler` for a kernel of the machine; raises DoesNotFit or NoTile where there is none.
 
     With `depth` every scope has that many slots for what is refilled; else the plan says how many. The share `reserve`
     of each scope that is filled from off chip, and emptied there, stays free, if any tile fits the rest. The tiles of a
     reduction divide it where nothing can fill what is read beyond its end.
     """
-    problem = ops.problem
-    plan = _plan(problem, target, reserve, depth)
+    problem = replace(ops.problem, depth=depth)
+    plan = _plan(problem, target, tiler, reserve)
     if any(dim.runs_past_end for dim in problem.dims) and _unfilled(ops, plan, target) is not None:
         dividing = replace(problem, dims=tuple(replace(dim, runs_past_end=False) for dim in problem.dims))
         with suppress(DoesNotFit, NoTile):
-            plan = _plan(dividing, target, reserve, depth)
+            plan = _plan(dividing, target, tiler, reserve)
     padded = {dim for dim, size in enumerate(plan.tile) if size > plan.dims[dim].extent}
     for generic in [op for op in ops.members if padded and op in ops.streamed]:
         blocks = _blocks_of(ops.best(generic))
@@ -329,14 +336,14 @@ def _plan_on_machine(ops: TiledOps, target: TargetOp, reserve: float = 0.0, dept
     return plan
 
 
-def _plan(problem: TileProblem, target: TargetOp, reserve: float, depth: int | None) -> TilePlan:
-    """The best plan that leaves the reserve free, or the best one if none does."""
+def _plan(problem: TileProblem, target: TargetOp, tiler: str, reserve: float) -> TilePlan:
+    """The plan that leaves the reserve free, or one that does not if there is none."""
     try:
-        return plan_tile(_with_reserve(problem, target, reserve), depth=depth)
+        return plan_tile(_with_reserve(problem, target, reserve), tiler)
     except DoesNotFit:
         if not reserve:
             raise
-        return plan_tile(problem, depth=depth)
+        return plan_tile(problem, tiler)
 
 
 def _with_reserve(problem: TileProblem, target: TargetOp, reserve: float) -> TileProblem:
@@ -351,38 +358,121 @@ def _with_reserve(problem: TileProblem, target: TargetOp, reserve: float) -> Til
 
 
 def plan_kernel(
-    kernel: func.FuncOp, ops: TiledOps, sizes: tuple[int, ...] | None, reserve: float = 0.0, depth: int | None = None
+    kernel: func.FuncOp,
+    ops: TiledOps,
+    sizes: tuple[int, ...] | None,
+    reserve: float = 0.0,
+    depth: int | None = None,
+    tiler: str | None = None,
 ) -> TilePlan:
     """
-    The plan for a kernel; raises UserError where nothing fits, or for wrong `sizes`.
+    The plan for a kernel: that with `sizes`, or of `tiler`, by default of the one that was asked whether it fits.
 
-    Tiles that are chosen here leave the share `reserve` of the scopes free, if any fits the rest.
+    Raises UserError where there is none.
+
+    A tiler's tiles leave the share `reserve` of the scopes free, if any fits the rest.
     """
+    tiler = tiler or tiler_of(kernel)
     try:
         if sizes is None and ops.target is not None:
-            return _plan_on_machine(ops, ops.target, reserve, depth)
-        return plan_tile(ops.problem, given=sizes, depth=depth)
+            return _plan_on_machine(ops, ops.target, tiler, reserve, depth)
+        return with_sizes(replace(ops.problem, depth=depth), sizes or ())
     except DoesNotFit as fault:
         parts = ", ".join(f"%{name} {size:,} bytes" for name, size in fault.parts)
         which, fits, needs = "no tile", "fits", "the smallest one needs"
         remedy = "choose a machine with a larger scope, or run this op on the host"
         if sizes is not None:
             which, fits, needs = f"the tile {'x'.join(map(str, sizes))}", "does not fit", "it needs"
-            remedy = "choose smaller sizes"
+            remedy = _largest_within(replace(ops.problem, depth=depth), sizes)
         raise UserError(
             f'{which} of kernel @{kernel.sym_name.data} {fits} scope "{fault.scope}": {needs} '
             f"{fault.needed:,} bytes of its {fault.capacity:,}",
             loc=location_of(ops.anchor),
-            notes=[f"held there at once: {parts}", remedy],
+            notes=[f"held there at once: {parts}", *_by(tiler if sizes is None else DEFAULT_TILER), remedy],
         ) from None
     except (NoTile, ValueError) as fault:
-        raise UserError(f"kernel @{kernel.sym_name.data}: {fault}", loc=location_of(ops.anchor)) from None
+        raise _fault_of(kernel, ops, fault) from None
 
 
-def estimated_plan(kernel: func.FuncOp, target: TargetOp) -> TilePlan | str:
+def tiler_of(kernel: func.FuncOp) -> str:
+    """The tiler that was asked whether a kernel fits the machine."""
+    asked = kernel.attributes.get(TILER)
+    return asked.data if isinstance(asked, StringAttr) else DEFAULT_TILER
+
+
+def require_kernel(module: ModuleOp, name: str | None, sizes: Sequence[int] | None) -> None:
     """
-    The best plan for `kernel` on the machine, with the cycles and the bytes that it is modelled to take; or why no tile
-    of it runs there. The generics of the kernel are in the form of their intrinsics.
+    Raise UserError where `name` does not name a kernel that `sizes` can be for: one of the module, of which one op
+    computes the result, and which does not run on the host.
+    """
+    if name is None:
+        return
+    if sizes is None:
+        raise UserError("tile: a kernel is named, and no sizes are given for it", notes=[f"write {_EXAMPLE}"])
+    found = {kernel.sym_name.data: kernel for kernel in kernels(module)}
+    if name not in found:
+        near = did_you_mean(name, found)
+        notes = [*([near] if near else []), f"the kernels are {', '.join(found) or 'none'}"]
+        raise UserError(f'tile: no kernel is called "{name}"', notes=notes)
+    kernel, target = found[name], machine_of(module)
+    device = device_of(kernel)
+    if device is not None and (target is None or device != target.sym_name.data):
+        remark = kernel.attributes.get(REMARK)
+        notes = [f"because {remark.data}"] if isinstance(remark, StringAttr) else []
+        raise UserError(
+            f"tile: kernel @{name} runs on @{device}, where nothing is tiled", loc=location_of(kernel), notes=notes
+        )
+    if root_of(kernel) is None:
+        raise UserError(f"tile: kernel @{name} returns no result of a generic", loc=location_of(kernel))
+
+
+_EXAMPLE = 'tile{kernel="fused_3" sizes=16,16,32}'
+
+
+def warn_of_others(tiler: str | None, tiled: Sequence[func.FuncOp]) -> None:
+    """
+    Issue an InputWarning where kernels got their device, and were cut, for what another tiler than this one makes.
+
+    Raises UserError for a tiler that there is not.
+    """
+    if tiler is None:
+        return
+    find_tiler(tiler)
+    others = dict.fromkeys(asked for kernel in tiled if (asked := tiler_of(kernel)) != tiler)
+    if others:
+        warn_of(
+            [
+                f'the tiler "{tiler}" is to tile kernels that were cut for "{", ".join(others)}"',
+                f'assign-devices{{tiler="{tiler}"}} cuts them for it, and tile then asks it, too',
+            ]
+        )
+
+
+def _largest_within(problem: TileProblem, sizes: Sequence[int]) -> str:
+    """What to do where a tile of these sizes does not fit."""
+    try:
+        return (
+            f"choose smaller sizes: the largest that fit are {','.join(map(str, largest_within(problem, sizes).tile))}"
+        )
+    except (DoesNotFit, NoTile):
+        return "no smaller tile fits either: choose a machine with a larger scope, or run this op on the host"
+
+
+def _by(tiler: str) -> list[str]:
+    """A note that says who finds no tile, where it is not the one that tiles by default."""
+    return [] if tiler == DEFAULT_TILER else [f'so says the tiler "{tiler}"']
+
+
+def _fault_of(kernel: func.FuncOp, ops: TiledOps, fault: Exception) -> UserError:
+    return UserError(f"kernel @{kernel.sym_name.data}: {fault}", loc=location_of(ops.anchor))
+
+
+def estimated_plan(kernel: func.FuncOp, target: TargetOp, tiler: str = DEFAULT_TILER) -> TilePlan | str:
+    """
+    The plan of `tiler` for `kernel` on the machine, with the cycles and the bytes that it is modelled to take; or why
+    it finds none that runs there. The generics of the kernel are in the form of their intrinsics.
+
+    Raises UserError for a tiler whose plan is not valid.
     """
     root = root_of(kernel)
     if root is None:
@@ -392,16 +482,19 @@ def estimated_plan(kernel: func.FuncOp, target: TargetOp) -> TilePlan | str:
         return "it has no elements"
     if (reason := _converted(ops, target) or _stranded(ops, target)) is not None:
         return reason
+    who = "" if tiler == DEFAULT_TILER else f', by the tiler "{tiler}"'
     try:
-        plan = _plan_on_machine(ops, target)
+        plan = _plan_on_machine(ops, target, tiler)
     except DoesNotFit as fault:
         parts = ", ".join(f"%{name} {size:,}" for name, size in fault.parts)
         return (
             f'no tile of it fits scope "{fault.scope}": the smallest needs {fault.needed:,} bytes of its '
-            f"{fault.capacity:,} ({parts})"
+            f"{fault.capacity:,} ({parts}){who}"
         )
     except NoTile as fault:
-        return str(fault)
+        return f"{fault}{who}"
+    except TilePlanError as fault:
+        raise _fault_of(kernel, ops, fault) from None
     return _unfilled(ops, plan, target) or plan
 
 

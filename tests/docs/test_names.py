@@ -6,6 +6,7 @@ What docstrings and pages put into backquotes is there: a name in a docstring is
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import onnx.defs
@@ -75,7 +76,8 @@ def paths() -> set[str]:
     texts = [*sources(), *(REPOSITORY / "docs").glob("*.md"), REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
     found = {path for text in texts for path in PATH.findall(text.read_text(encoding="utf-8"))}
     # Entry point groups and files of the package look alike.
-    return {path for path in found if path not in ("penstock.planners", "penstock.on_chip_strategies")}
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found - {*project["entry-points"]}
 
 
 def leads_to_something(path: str) -> bool:

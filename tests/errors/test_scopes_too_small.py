@@ -60,4 +60,7 @@ def test_tiles_given_by_hand_that_do_not_fit_are_refused_by_the_planner(
     done = penstock_opt("conv.mlir", "--machine", "small.toml", "-p", passes)
     assert (done.status, done.out) == (1, "")
     assert re.search(r"conv\.mlir:3:\d+: error: the tile 1x8x8x8x3x3x4 of kernel @fused_0 does not fit", done.err)
-    assert "note: choose smaller sizes" in done.err
+    sizes = re.search(r"note: choose smaller sizes: the largest that fit are (1(?:,\d+){6})\n", done.err)
+    assert sizes is not None
+    fits = passes.replace("1,8,8,8,3,3,4", sizes[1])
+    assert penstock_opt("conv.mlir", "--machine", "small.toml", "-p", fits).status == 0

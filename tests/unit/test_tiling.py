@@ -13,19 +13,20 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from penstock.passes.planning.pipelining import TimedLoop, TimedStep, time_of
-from penstock.passes.planning.tile_cost import (
+from penstock.passes.planning.tile_cost import box_of, moving
+from penstock.passes.planning.tile_problem import (
     Channel,
     TileDim,
     TileOp,
     TileOperand,
     TileProblem,
-    box_of,
     held_bytes,
-    moving,
     thinned,
     tile_sizes,
 )
-from penstock.passes.planning.tiling import TIE, DoesNotFit, plan_tile
+from penstock.passes.planning.tilers.pipelined import with_sizes
+from penstock.passes.planning.tilers.registry import plan_tile
+from penstock.passes.planning.tiling import TIE, DoesNotFit
 
 LOAD = Channel("load", "in", (16, 1), 10, 1, 1, 2)
 STORE = Channel("store", "out", (16, 1), 10, 1, 1, 2)
@@ -129,13 +130,13 @@ def test_too_small_a_scope_is_named_with_what_it_must_hold() -> None:
 
 
 def test_given_sizes_are_taken_and_checked() -> None:
-    plan = plan_tile(matmul(64, 60, 130, 1 << 20, 1 << 20), given=(16, 100, 26))
+    plan = with_sizes(matmul(64, 60, 130, 1 << 20, 1 << 20), (16, 100, 26))
     assert (plan.tile, plan.edges) == ((16, 60, 26), ("divides", "whole", "divides"))
     assert set(plan.order) == {0, 2}
     with pytest.raises(ValueError, match="does not divide"):
-        plan_tile(matmul(64, 60, 130, 1 << 20, 1 << 20), given=(16, 100, 25))
+        with_sizes(matmul(64, 60, 130, 1 << 20, 1 << 20), (16, 100, 25))
     with pytest.raises(ValueError, match="2 tile sizes for 3 dims"):
-        plan_tile(matmul(64, 60, 130, 1 << 20, 1 << 20), given=(16, 100))
+        with_sizes(matmul(64, 60, 130, 1 << 20, 1 << 20), (16, 100))
 
 
 def test_a_halo_is_counted_once_a_tile_and_never_past_the_whole() -> None:
@@ -246,7 +247,7 @@ def test_the_plan_takes_what_an_exhaustive_search_finds(shape: tuple[int, int, i
 
 def test_slots_and_sizes_are_chosen_together() -> None:
     problem = matmul(512, 512, 512, 16 << 10, 8 << 10, 16)
-    free, single = plan_tile(problem), plan_tile(problem, depth=1)
+    free, single = plan_tile(problem), plan_tile(replace(problem, depth=1))
     assert free.time is not None
     assert single.time is not None
     assert max(free.depths.values()) > 1

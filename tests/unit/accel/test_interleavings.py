@@ -46,20 +46,20 @@ def data() -> tuple[NDArray[Any], NDArray[Any]]:
     return np.arange(64, dtype=np.int8).reshape(4, 1, 16), np.zeros((4, 1, 16), np.int8)
 
 
-def run(module: ModuleOp, schedule: Order) -> NDArray[Any]:
+def run(module: ModuleOp, interleaving: Order) -> NDArray[Any]:
     x, y = data()
-    run_function(module, "k", [x, y], schedule=schedule)
+    run_function(module, "k", [x, y], interleaving=interleaving)
     return y
 
 
 def test_every_order_computes_the_same_where_tokens_order_what_they_must() -> None:
     x, _ = data()
-    for schedule in ("program", *CHECKED):
-        y = run(module_of(CHAIN), schedule)
-        assert np.array_equal(y[:2], x[:2]), schedule
+    for interleaving in ("program", *CHECKED):
+        y = run(module_of(CHAIN), interleaving)
+        assert np.array_equal(y[:2], x[:2]), interleaving
 
 
-@pytest.mark.parametrize("schedule", CHECKED)
+@pytest.mark.parametrize("interleaving", CHECKED)
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
@@ -67,23 +67,23 @@ def test_every_order_computes_the_same_where_tokens_order_what_they_must() -> No
         ("AFTER_L1", "accel.dma on load writes %b .*, which accel.dma on store reads through %a"),
     ],
 )
-def test_a_missing_token_is_an_error_that_names_both_ops(schedule: Order, missing: str, message: str) -> None:
+def test_a_missing_token_is_an_error_that_names_both_ops(interleaving: Order, missing: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        run(module_of(CHAIN, **{missing: ""}), schedule)
+        run(module_of(CHAIN, **{missing: ""}), interleaving)
     assert caught.value.loc is not None
     assert caught.value.loc.startswith("k.mlir:")
     assert "k.mlir:5" in caught.value.notes[0] or "k.mlir:6" in caught.value.notes[0]
 
 
-@pytest.mark.parametrize("schedule", CHECKED)
-def test_bytes_and_not_buffers_decide(schedule: Order) -> None:
-    run(module_of(CHAIN, B="16", AFTER_L1=""), schedule)
+@pytest.mark.parametrize("interleaving", CHECKED)
+def test_bytes_and_not_buffers_decide(interleaving: Order) -> None:
+    run(module_of(CHAIN, B="16", AFTER_L1=""), interleaving)
     # One byte of the second buffer lies in the first. The granule is 16, so only a scope without one has this.
     with pytest.raises(UserError, match="no happens-before between the two"):
-        run(module_of(CHAIN, B="15", AFTER_L1=""), schedule)
+        run(module_of(CHAIN, B="15", AFTER_L1=""), interleaving)
 
 
-def order_of_events(module: ModuleOp, schedule: Order, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def order_of_events(module: ModuleOp, interleaving: Order, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     events: list[str] = []
     start, end = IssuedCommand.start, IssuedCommand.end
 
@@ -97,7 +97,7 @@ def order_of_events(module: ModuleOp, schedule: Order, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(IssuedCommand, "start", noted_start)
     monkeypatch.setattr(IssuedCommand, "end", noted_end)
-    run(module, schedule)
+    run(module, interleaving)
     return events
 
 
@@ -163,28 +163,28 @@ def queued(prime: int, drain: int) -> ModuleOp:
     return module_of(text.replace("DRAIN", 'accel.pop "load" from "store"\n' * drain))
 
 
-@pytest.mark.parametrize("schedule", ["program", *CHECKED])
-def test_primed_and_drained_queues_order_a_ring(schedule: Order) -> None:
+@pytest.mark.parametrize("interleaving", ["program", *CHECKED])
+def test_primed_and_drained_queues_order_a_ring(interleaving: Order) -> None:
     x, _ = data()
-    assert np.array_equal(run(queued(2, 2), schedule), x)
+    assert np.array_equal(run(queued(2, 2), interleaving), x)
 
 
-@pytest.mark.parametrize("schedule", CHECKED)
-def test_one_push_too_many_before_the_loop_is_a_race(schedule: Order) -> None:
+@pytest.mark.parametrize("interleaving", CHECKED)
+def test_one_push_too_many_before_the_loop_is_a_race(interleaving: Order) -> None:
     with pytest.raises(UserError, match=r"accel\.dma on load writes %a, which accel\.dma on store reads"):
-        run(queued(3, 3), schedule)
+        run(queued(3, 3), interleaving)
 
 
-@pytest.mark.parametrize("schedule", ["program", *CHECKED])
-def test_popping_more_often_than_pushing_is_an_error(schedule: Order) -> None:
+@pytest.mark.parametrize("interleaving", ["program", *CHECKED])
+def test_popping_more_often_than_pushing_is_an_error(interleaving: Order) -> None:
     with pytest.raises(UserError, match="pops a token from the queue from store to load that was not pushed"):
-        run(queued(0, 0), schedule)
+        run(queued(0, 0), interleaving)
 
 
-@pytest.mark.parametrize("schedule", ["program", *CHECKED])
-def test_what_is_left_in_a_queue_is_a_leak(schedule: Order) -> None:
+@pytest.mark.parametrize("interleaving", ["program", *CHECKED])
+def test_what_is_left_in_a_queue_is_a_leak(interleaving: Order) -> None:
     with pytest.raises(UserError, match="the queue from store to load holds 1 tokens, 0 at the beginning"):
-        run(queued(2, 1), schedule)
+        run(queued(2, 1), interleaving)
 
 
 def test_integers_are_undefined_while_a_command_overwrites_them() -> None:
@@ -203,20 +203,20 @@ func.func @k(%x: memref<4x1x16xi8>, %y: memref<4x1x16xi8>) {
     module, seen = module_of(text), set[int]()
     for seed in range(40):
         x, y = np.full((4, 1, 16), 7, np.int8), np.full((4, 1, 16), 3, np.int8)
-        run_function(module, "k", [x, y], schedule=seed)
+        run_function(module, "k", [x, y], interleaving=seed)
         seen.add(int(x[0, 0, 0]))
     # The host has not waited: it reads what was there, what the store leaves, or rubbish in between.
     assert seen >= {3, -91}
 
 
 def test_a_number_draws_the_same_interleaving_again() -> None:
-    for schedule in (5, 6):
-        assert np.array_equal(run(module_of(CHAIN), schedule), run(module_of(CHAIN), schedule))
+    for interleaving in (5, 6):
+        assert np.array_equal(run(module_of(CHAIN), interleaving), run(module_of(CHAIN), interleaving))
 
 
 def test_orders_are_read_as_they_are_spelled() -> None:
     assert [read_order(word) for word in ("program", "asap", "alap", "17")] == ["program", "asap", "alap", 17]
-    with pytest.raises(UserError, match='there is no schedule "asab"') as caught:
+    with pytest.raises(UserError, match='there is no interleaving "asab"') as caught:
         read_order("asab")
     assert 'did you mean "asap"?' in caught.value.notes
     assert caught.value.status == 2

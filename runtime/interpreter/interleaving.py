@@ -17,6 +17,10 @@ Legal orders are many, and an `Order` says which is taken:
 - a number draws one interleaving: units run ahead or are late, transfers take long or short, and a command's start
   and end lie apart.
 
+Iterations that run at once (`scf.forall`) are taken one after the other up to their next barrier, in program order and
+as soon as possible from the first to the last, as late as possible from the last to the first, or in an order that is
+drawn: where nothing races, iterations that are interleaved more finely do the same.
+
 In all but program order, races (see `races`) are errors, whether they have shown in this order or not; what a command
 is overwriting is undefined from its start to its end.
 """
@@ -27,11 +31,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal
+from typing import Literal, TypeVar
 
 from penstock.dialects.diagnostics import USAGE, UserError, did_you_mean, location_of
 from penstock.runtime.interpreter.commands import DONE, CommandKind, IssuedCommand, Token, TokenQueue
 from penstock.runtime.interpreter.races import Races
+
+T = TypeVar("T")
 
 Order = Literal["program", "asap", "alap"] | int
 """Which of the legal orders of starts and ends is taken; a number is what one is drawn with."""
@@ -149,7 +155,7 @@ class _NextEvent:
     pace: float
 
 
-class Schedule:
+class Interleaving:
     """The order in which commands start and end."""
 
     def __init__(self, order: Order = "program"):
@@ -161,12 +167,26 @@ class Schedule:
         self._issued: list[IssuedCommand] = []
         """With "alap", those that may be incomplete."""
         self._units: dict[str, _UnitQueue] = {}
-        self._races = Races()
+        self.races = Races()
         self._eagerness = self._random.choice(_EAGERNESS) if isinstance(order, int) else 0.0
         self._queues: dict[tuple[str, str], TokenQueue] = {}
         self._started = 0
         self.unwaited = 0
         """Commands issued since the last barrier."""
+
+    @property
+    def finds_races(self) -> bool:
+        """Whether races are errors."""
+        return not self._in_program_order
+
+    def in_order(self, iterations: Iterable[T]) -> list[T]:
+        """Iterations that run at once, as they are taken one after the other."""
+        found = list(iterations)
+        if self._is_late:
+            found.reverse()
+        elif not self._in_program_order and not self._is_early:
+            self._random.shuffle(found)
+        return found
 
     def add_queue(self, source: str, dest: str, queue: TokenQueue) -> None:
         """Declare the queue from one unit to another."""
@@ -189,7 +209,7 @@ class Schedule:
         if self._in_program_order:
             command.at_once()
             return DONE
-        self._races.issued(command)
+        self.races.issued(command)
         unit = self._units.get(command.unit)
         if unit is None:
             unit = self._units[command.unit] = _UnitQueue(self._random.choice(_PACES))
@@ -209,7 +229,7 @@ class Schedule:
             while not token.complete:
                 if not self._step():
                     raise self._deadlock()
-        self._races.waited(tokens)
+        self.races.waited(tokens)
 
     def barrier(self) -> None:
         """Let the units run until all are quiescent."""
@@ -219,7 +239,7 @@ class Schedule:
                 pass
             if any(unit.waiting or unit.running for unit in self._units.values()):
                 raise self._deadlock()
-            self._races.barrier()
+            self.races.barrier()
         self.unwaited = 0
 
     def _foresee(self, tokens: Sequence[Token] | None) -> None:
@@ -284,7 +304,7 @@ class Schedule:
 
 
 MAX_DIGITS = 20
-"""Of the number of an interleaving."""
+"""Of the number that an interleaving is drawn with."""
 
 
 def read_order(text: str) -> Order:
@@ -297,7 +317,7 @@ def read_order(text: str) -> Order:
         return int(text)
     near = did_you_mean(text, [str(order) for order in ORDERS])
     raise UserError(
-        f'there is no schedule "{text}"',
-        notes=[near or "schedules: program, asap, alap, or a number that an interleaving is drawn with"],
+        f'there is no interleaving "{text}"',
+        notes=[near or "interleavings: program, asap, alap, or a number that one is drawn with"],
         status=USAGE,
     )
