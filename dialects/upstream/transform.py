@@ -25,6 +25,8 @@ from xdsl.irdl import (
 )
 from xdsl.utils.hints import isa
 
+from penstock.dialects.upstream import transform_loops
+
 ANY_OP = base.AnyOpType()
 ANY_PARAM = base.AnyParamType()
 
@@ -147,7 +149,15 @@ def sizes_of(attribute: Attribute | None) -> tuple[int, ...]:
     return tuple(size.value.data for size in listed if isa(size, IntegerAttr))
 
 
-OWN = (SplitHandleOp, GetParentOp, GetProducerOfOperandOp, MergeHandlesOp, ParamConstantOp, FuseOp)
+OWN = (
+    SplitHandleOp,
+    GetParentOp,
+    GetProducerOfOperandOp,
+    MergeHandlesOp,
+    ParamConstantOp,
+    FuseOp,
+    *transform_loops.OPS,
+)
 _NAMES = {op.name for op in OWN}
 
 DIALECT = Dialect(

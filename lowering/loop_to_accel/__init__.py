@@ -18,6 +18,7 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
+from penstock.dialects.upstream.scf import ForallOp
 from penstock.lowering.loop_to_accel.execs import lower_generic
 from penstock.lowering.loop_to_accel.transfers import lower_copy
 from penstock.passes.accel.ordering import order
@@ -57,6 +58,7 @@ class _Lowering:
                     raise UserError(
                         f"{op.name} cannot run on @{self.target.sym_name.data}",
                         loc=location_of(op),
+                        notes=["run `forall-to-for` before"] if isinstance(op, ForallOp) else [],
                         status=UNSUPPORTED,
                     )
 
