@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.dialects.byte_sizes import read_byte_size
 from penstock.dialects.diagnostics import TIME_LIMIT, USAGE, USER_FAULT, UserError, did_you_mean
 from penstock.dialects.files import write_whole
 from penstock.passes.planning.map_text import legend, text_map
@@ -37,7 +37,16 @@ from penstock.passes.planning.problem import (
     span_text,
 )
 from penstock.passes.planning.registry import DEFAULT_PLANNER, planner, planner_names, solve
-from penstock.tools.arguments import MAX_DIGITS, add_common, add_machine, read_dims, say, write_texts
+from penstock.tools.arguments import (
+    MAX_DIGITS,
+    add_common,
+    add_machine,
+    add_pipeline,
+    machine_options,
+    read_dims,
+    say,
+    write_texts,
+)
 from penstock.tools.text import STDIN, aligned, require_distinct, write_output
 
 if TYPE_CHECKING:
@@ -48,7 +57,7 @@ PROGRAMS = (".onnx", ".mlir")
 """The ends of names of files that hold programs."""
 
 _OF_PROBLEMS = ("capacity", "bank-size", "fixed", "verify", "fit")
-_OF_PROGRAMS = ("machine", "dim", "function", "scope")
+_OF_PROGRAMS = ("machine", "set", "pipeline", "print-pipeline", "dim", "function", "scope")
 _MAX_FAULTS = 10
 """That --verify lists."""
 EPILOG = """\
@@ -80,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--fit", action="store_true", help="stop at the first plan within the capacity")
     group = parser.add_argument_group("of a model or a file of IR")
     add_machine(group)
+    add_pipeline(group)
     group.add_argument("--dim", metavar="NAME=SIZE", action="append", default=[], help="the size of a symbolic dim")
     group.add_argument("--function", metavar="F", help="only the problems of this function")
     group.add_argument("--scope", metavar="S", help="only the problems of this scope")
@@ -184,7 +194,8 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str], 
 
     program = load_input(path, dims=read_dims(args.dim))
     require_bound(program.module, str(path))
-    _lower(args, program)
+    if not _lower(args, program):
+        return 0
     found = _chosen(args, path, memory_problems(program.module))
     if args.output is not None or args.map is not None:
         if not found:
@@ -216,19 +227,35 @@ def _with_offsets(memory: MemoryProblem) -> Problem:
     return replace(memory.problem, buffers=tuple(buffers))
 
 
-def _lower(args: argparse.Namespace, program: LoadedProgram) -> None:
-    """Lower the program to where its buffers are planned; one that is below that stays as it is."""
-    from penstock.runtime.compiler import default_passes
-    from penstock.runtime.pass_manager import run_passes, verify
+def _lower(args: argparse.Namespace, program: LoadedProgram) -> bool:
+    """
+    Lower the program to where its buffers are planned, or by the passes of `--pipeline`; one that is below that stays
+    as it is. Returns whether it did so: with `--print-pipeline` the passes are only printed.
+    """
+    from penstock.runtime.compiler import passes_for
+    from penstock.runtime.pass_manager import pipeline_text, run_passes, verify
     from penstock.tools.instruments import pass_progress
 
-    passes = default_passes(program.module, "loop" if program.level != "accel" else "accel", args.machine)
-    if program.level == "accel":
+    until = "loop" if program.level != "accel" else "accel"
+    passes = passes_for(program.module, until, args.machine, args.pipeline, machine_options=machine_options(args))
+    if args.pipeline is None:
+        # Problems of the usual passes are those before they are solved; what is at the accel level has been planned.
+        passes = () if program.level == "accel" else tuple(takewhile(lambda each: each.name != _PLANS, passes))
+    if args.print_pipeline:
+        print(pipeline_text(passes))
+        return False
+    if not passes:
         verify(program.module, program.parsed)
-        return
-    passes = tuple(takewhile(lambda each: each.name != _PLANS, passes))
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
-        run_passes(program.ctx, program.module, passes, progress=progress, parsed=program.parsed)
+        run_passes(
+            program.ctx,
+            program.module,
+            passes,
+            progress=progress,
+            remark_levels=args.pipeline is not None,
+            parsed=program.parsed,
+        )
+    return True
 
 
 def _chosen(args: argparse.Namespace, path: Path, found: Sequence[MemoryProblem]) -> list[MemoryProblem]:
@@ -337,8 +364,6 @@ def _scope(memory: MemoryProblem) -> str:
 ALL = "all"
 """In place of a list of planners."""
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_BYTES = re.compile(r"([0-9]+)([kmg]?)(?:i?b)?", re.IGNORECASE)
 _MAX_LISTED = 12
 """Buffers that an error lists."""
 _RETRY_SECONDS = 0.5
@@ -381,9 +406,8 @@ def read_bytes(option: str, word: str | None) -> int | None:
     """A positive number of bytes, as `4096`, `4K` or `4KiB`; raises UserError for what is none."""
     if word is None:
         return None
-    found = _BYTES.fullmatch(word)
-    size = int(found[1]) * _UNITS[found[2].lower()] if found is not None and len(found[1]) <= MAX_DIGITS else 0
-    if size < 1:
+    size = read_byte_size(word)
+    if size is None or size < 1:
         notes = [f"write {option} 1048576, or {option} 1M"]
         raise UserError(f'{option} "{word}" is no positive number of bytes', notes=notes, status=USAGE)
     return size
