@@ -46,22 +46,22 @@ def compute_at(state: TransformState, op: ComputeAtOp) -> Sequence[Payload]:
       %0 = arith.constant 0 : index
       %1 = arith.constant 8 : index
       %2 = arith.constant 4 : index
-      %z = scf.for %3 = %0 to %1 step %2 iter_args(%4 = %e_1) -> (tensor<8xi32>) {
-        %5 = tensor.extract_slice %4[%3] [4] [1] : tensor<8xi32> to tensor<4xi32>
-        %y_1 = tensor.extract_slice %y[%3] [4] [1] : tensor<8xi32> to tensor<4xi32>
+      %z = scf.for %i = %0 to %1 step %2 iter_args(%acc = %e_1) -> (tensor<8xi32>) {
+        %5 = tensor.extract_slice %acc[%i] [4] [1] : tensor<8xi32> to tensor<4xi32>
+        %y_1 = tensor.extract_slice %y[%i] [4] [1] : tensor<8xi32> to tensor<4xi32>
         %6 = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel"]}
             ins(%y_1 : tensor<4xi32>) outs(%5 : tensor<4xi32>) {
         ^bb0(%a: i32, %out: i32):
           %m = arith.muli %a, %a : i32
           linalg.yield %m : i32
         } -> tensor<4xi32>
-        %7 = tensor.insert_slice %6 into %4[%3] [4] [1] : tensor<4xi32> into tensor<8xi32>
+        %7 = tensor.insert_slice %6 into %acc[%i] [4] [1] : tensor<4xi32> into tensor<8xi32>
         scf.yield %7 : tensor<8xi32>
       }
       func.return %z : tensor<8xi32>
     }
     ```
-    After (`schedule.compute_at %generic at %for`):
+    After (`%tile = schedule.compute_at %y at %i`):
     ```mlir
     #id = affine_map<(d0) -> (d0)>
     func.func private @f(%x: tensor<8xi32>) -> tensor<8xi32> {
@@ -69,9 +69,9 @@ def compute_at(state: TransformState, op: ComputeAtOp) -> Sequence[Payload]:
       %0 = arith.constant 0 : index
       %1 = arith.constant 8 : index
       %2 = arith.constant 4 : index
-      %z = scf.for %3 = %0 to %1 step %2 iter_args(%4 = %e) -> (tensor<8xi32>) {
-        %5 = tensor.extract_slice %4[%3] [4] [1] : tensor<8xi32> to tensor<4xi32>
-        %x_1 = tensor.extract_slice %x[%3] [4] [1] : tensor<8xi32> to tensor<4xi32>
+      %z = scf.for %i = %0 to %1 step %2 iter_args(%acc = %e) -> (tensor<8xi32>) {
+        %5 = tensor.extract_slice %acc[%i] [4] [1] : tensor<8xi32> to tensor<4xi32>
+        %x_1 = tensor.extract_slice %x[%i] [4] [1] : tensor<8xi32> to tensor<4xi32>
         %e_1 = tensor.empty() : tensor<4xi32>
         %y = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel"]}
             ins(%x_1 : tensor<4xi32>) outs(%e_1 : tensor<4xi32>) {
@@ -85,7 +85,7 @@ def compute_at(state: TransformState, op: ComputeAtOp) -> Sequence[Payload]:
           %m = arith.muli %a, %a : i32
           linalg.yield %m : i32
         } -> tensor<4xi32>
-        %7 = tensor.insert_slice %6 into %4[%3] [4] [1] : tensor<4xi32> into tensor<8xi32>
+        %7 = tensor.insert_slice %6 into %acc[%i] [4] [1] : tensor<4xi32> into tensor<8xi32>
         scf.yield %7 : tensor<8xi32>
       }
       func.return %z : tensor<8xi32>
