@@ -106,6 +106,12 @@ class TransformState:
             else:
                 self._payloads[value] = result
 
+    def replace(self, old: Operation, new: Operation) -> None:
+        """Let the handles of an operation stand for the one that has taken its place."""
+        for handle, payload in self._payloads.items():
+            if old in payload:
+                self._payloads[handle] = tuple(new if op is old else op for op in payload)
+
     def consume(self, handle: SSAValue, consumer: Operation) -> None:
         """Make a handle invalid."""
         self._payloads.pop(handle, None)
