@@ -26,12 +26,12 @@ from xdsl.traits import IsTerminator
 
 from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.mem import Allocation, BufferOp, CopyOp, RingOp
+from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
 from penstock.passes.analysis.commands.loop_domain import counters_of, evaluate
 from penstock.passes.analysis.effects import Effects
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.loops import constant_of, is_inside, loops_around, trip_count
-from penstock.passes.analysis.memory.aliases import Aliases, RootBox, bits, is_memory
+from penstock.passes.analysis.memory.aliases import Aliases, Allocation, RootBox, bits, is_memory
 from penstock.passes.analysis.memory.effects import MemoryEffects
 from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
 from penstock.passes.analysis.memory.storage import storage_of
@@ -216,7 +216,7 @@ class NestMemory:
 
     def _generic(self, op: GenericOp) -> Iterator[LoopAccess]:
         extents = op.get_static_loop_ranges()
-        combiners = _combiners(op)
+        combined = combiners(op)
         for number, (value, map_attr) in enumerate(zip(op.operands, op.indexing_maps, strict=True)):
             if not is_memory(value.type):
                 continue
@@ -235,11 +235,11 @@ class NestMemory:
                     for step, coefficient in zip(moves, form[1], strict=True):
                         step[dim] += coefficient
                 start, steps = tuple(at), [(extent, tuple(step)) for extent, step in zip(extents, moves, strict=True)]
-            roots, combiner = self._aliases.of(value), combiners.get(number)
+            roots, combiner = self._aliases.of(value), combined.get(number)
             yield LoopAccess(op, value, roots, is_read, writes, combiner, start, tuple(steps))
 
     def _other(self, op: Operation) -> Iterator[LoopAccess]:
-        if isinstance(op, (*CONTROL, Allocation, memref.AllocOp, memref.AllocaOp)) or op.has_trait(IsTerminator):
+        if isinstance(op, CONTROL) or isinstance(op, Allocation) or op.has_trait(IsTerminator):
             return
         parent = op.parent_op()
         if isinstance(parent, GenericOp) or self._pure.is_pure(op):
@@ -348,7 +348,7 @@ def _unit(dim: int, rank: int) -> Vector:
     return tuple(int(each == dim) for each in range(rank))
 
 
-def _combiners(op: GenericOp) -> dict[int, str]:
+def combiners(op: GenericOp) -> dict[int, str]:
     """For each output of a generic that every point combines with what does not depend on it: the op that combines."""
     block = op.body.block
     terminator = block.last_op
@@ -584,3 +584,23 @@ def reaches_zero(constant: int, progressions: Sequence[tuple[int, int, int]], se
         if not len(sums):
             return False
     return bool(np.any((sums >= low) & (sums <= high)))
+
+
+VECTORIZE = "vectorize"
+"""The attribute of a loop whose iterations were found to be independent."""
+
+
+def obstacle_to_vectors(loop: scf.ForOp) -> str | None:
+    """Why iterations of a loop cannot be executed at once, a statement of all of them after the other; None if not."""
+    if loop.iter_args:
+        return "it carries values from one iteration to the next (iter_args)"
+    for op in loop.body.walk():
+        if isinstance(op, CONTROL):
+            return f"it is not innermost: it contains {op.name} ({location_of(op)})"
+        if isinstance(op, Allocation) or isinstance(op, SlotOp):
+            return f"all iterations would use the bytes that {op.name} ({location_of(op)}) makes in each"
+    try:
+        found = NestMemory.around(loop).dependences([loop])
+    except UserError as error:
+        return error.message
+    return str(found[0]) if found else None

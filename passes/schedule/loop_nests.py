@@ -71,25 +71,34 @@ def perfect_nest(outermost: scf.ForOp, innermost: scf.ForOp) -> tuple[scf.ForOp,
     Raises UserError, at what stands in between, where the nest is not perfect.
     """
     nest = [innermost]
-    module = outermost.get_toplevel_object()
-    pure = Effects(module if isinstance(module, ModuleOp) else ModuleOp([]))
     while nest[0] is not outermost:
         parent = nest[0].parent_op()
         if not isinstance(parent, scf.ForOp):
             raise UserError(
                 f"{name_of(innermost)} is not in a nest of loops with {name_of(outermost)}", loc=location_of(innermost)
             )
-        for op in body_of(parent):
-            if op is not nest[0] and not pure.is_pure(op):
-                raise UserError(
-                    f"the nest of {name_of(parent)} and {name_of(nest[0])} is not perfect: {op.name} is between them",
-                    loc=location_of(op),
-                    notes=["schedule.distribute makes loops of their own of the parts of a body"],
-                )
+        if (between := _impure_op(parent, nest[0])) is not None:
+            raise UserError(
+                f"the nest of {name_of(parent)} and {name_of(nest[0])} is not perfect: {between.name} is between them",
+                loc=location_of(between),
+                notes=["schedule.distribute makes loops of their own of the parts of a body"],
+            )
         nest.insert(0, parent)
     for loop in nest:
         carries_nothing(loop)
     return tuple(nest)
+
+
+def is_perfect(outer: scf.ForOp, inner: scf.ForOp) -> bool:
+    """Whether nothing but pure ops is beside the loop `inner` in the body of `outer`, and neither carries values."""
+    return not outer.iter_args and not inner.iter_args and _impure_op(outer, inner) is None
+
+
+def _impure_op(outer: scf.ForOp, inner: scf.ForOp) -> Operation | None:
+    """An op beside `inner` in the body of `outer` that is not pure."""
+    module = outer.get_toplevel_object()
+    pure = Effects(module if isinstance(module, ModuleOp) else ModuleOp([]))
+    return next((op for op in body_of(outer) if op is not inner and not pure.is_pure(op)), None)
 
 
 def sink_pure_ops(nest: Sequence[scf.ForOp]) -> None:
@@ -106,8 +115,10 @@ def sink_pure_ops(nest: Sequence[scf.ForOp]) -> None:
 def new_loop(builder: Builder, iterations: Iterations, like: scf.ForOp, carried: Sequence[SSAValue] = ()) -> scf.ForOp:
     """An empty loop over these iterations, where `builder` inserts; location and name of the counter are those of
     `like`."""
-    bounds = [(iterations.lower, like.lb), (iterations.end, like.ub), (iterations.step, like.step)]
-    values = [_constant(builder, number, known) for number, known in bounds]
+    last, known = iterations.end - iterations.step, constant_of(like.ub)
+    end = known if known is not None and last < known <= iterations.end else iterations.end
+    bounds = [(iterations.lower, like.lb), (end, like.ub), (iterations.step, like.step)]
+    values = [_constant(builder, number, value) for number, value in bounds]
     types = [like.body.block.args[0].type, *(value.type for value in carried)]
     loop = scf.ForOp(values[0], values[1], values[2], carried, Region(Block(arg_types=types)))
     loop.location = like.location

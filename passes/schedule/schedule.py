@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from xdsl.context import Context
-from xdsl.dialects import func, transform
+from xdsl.dialects import func, scf, transform
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, UnitAttr
 from xdsl.ir import Block, Operation, Region, SSAValue
 
@@ -21,8 +21,19 @@ from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp
-from penstock.dialects.schedule import Schedules, SetScopeOp, StageInOp, StageOutOp, TensorizeOp, TileOp
+from penstock.dialects.schedule import Schedules, TileOp
+from penstock.dialects.schedule_loops import (
+    DistributeOp,
+    FuseLoopsOp,
+    ReorderOp,
+    SplitOp,
+    StorageAlignOp,
+    VectorizeOp,
+)
+from penstock.dialects.schedule_memory import SetScopeOp, StageInOp, StageOutOp, TensorizeOp
+from penstock.dialects.schedule_tensor import ComputeAtOp
 from penstock.dialects.upstream.transform import ANY_OP, GetParentOp, SplitHandleOp
+from penstock.dialects.upstream.transform_loops import InterchangeOp, LoopPeelOp, LoopUnrollOp
 from penstock.passes.analysis.kernels import kernels
 from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from penstock.passes.schedule.state import TransformState
@@ -160,6 +171,58 @@ class Schedule:
         for handle in op.loops:
             handle.name_hint = "loop"
         return self.append(op)
+
+    # structured ops on tensors
+
+    def compute_at(self, producer: SSAValue, loop: SSAValue) -> SSAValue:
+        """`schedule.compute_at`: returns the handle of what computes it in the loop."""
+        return self.append(ComputeAtOp(producer, loop)).tiles
+
+    # loops and buffers of the loop level
+
+    def split(self, loop: SSAValue, factor: int) -> SplitOp:
+        """`schedule.split`; see the op."""
+        return self.append(SplitOp(loop, factor))
+
+    def fuse(self, outer: SSAValue, inner: SSAValue) -> SSAValue:
+        """`schedule.fuse`: returns the handle of the one loop."""
+        return self.append(FuseLoopsOp(outer, inner)).fused
+
+    def reorder(self, *loops: SSAValue, reassociate: bool = False) -> None:
+        """`schedule.reorder`: the loops, the outermost first."""
+        self.append(ReorderOp(loops, reassociate=reassociate))
+
+    def unroll(self, loop: SSAValue, factor: int) -> None:
+        """`transform.loop.unroll`; no loop is left where it has no more iterations than `factor`."""
+        self.append(LoopUnrollOp(loop, factor))
+
+    def peel(self, loop: SSAValue, *, front: bool = False) -> LoopPeelOp:
+        """`transform.loop.peel`, on a handle that is cast to what upstream demands of it."""
+        return self.append(LoopPeelOp(self._cast(loop, scf.ForOp.name), peel_front=front))
+
+    def distribute(self, loop: SSAValue, op: SSAValue) -> DistributeOp:
+        """`schedule.distribute`: what is before `op` in a loop, and the rest, in loops of their own."""
+        return self.append(DistributeOp(loop, op))
+
+    def vectorize(self, loop: SSAValue) -> None:
+        """`schedule.vectorize`; see the op."""
+        self.append(VectorizeOp(loop))
+
+    def storage_align(self, buffer: SSAValue, dim: int, factor: int, offset: int = 0) -> None:
+        """`schedule.storage_align`; see the op."""
+        self.append(StorageAlignOp(buffer, dim, factor, offset))
+
+    def interchange(self, target: SSAValue, order: Sequence[int]) -> SSAValue:
+        """`transform.structured.interchange`: dim `order[n]` of a structured op becomes dim n."""
+        return self.append(InterchangeOp(target, order)).transformed
+
+    def _cast(self, handle: SSAValue, name: str) -> SSAValue:
+        type = transform.OperationType(name)
+        if handle.type == type:
+            return handle
+        return self.append(transform.CastOp.create(operands=[handle], result_types=[type])).results[0]
+
+    # what lives in which scope, and which intrinsic computes it
 
     def stage_in(
         self, reader: SSAValue, operand: int, scope: str, *, at: SSAValue | None = None, contiguous: int = 1

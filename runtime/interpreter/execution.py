@@ -89,7 +89,7 @@ class Execution:
 
     def call(self, name: str, args: Sequence[Any], caller: Operation | None = None) -> tuple[Any, ...]:
         """Call a function from an op."""
-        key = name, self.schedule.races.iteration is not None
+        key = name, self.interleaving.races.iteration is not None
         compiled = self._compiled.get(key)
         if compiled is None:
             compiled = compile_function(self.function(name, caller), self, self._listener, notes_accesses=key[1])

@@ -39,7 +39,7 @@ def _emit_forall(writer: SourceWriter, op: ForallOp) -> None:
             writer.non_negative.add(index)
     writer.line(f"def {body}({writer.names(op.region.block.args)}results):")
     outside = writer.notes_accesses
-    writer.notes_accesses = execution.schedule.finds_races
+    writer.notes_accesses = execution.interleaving.finds_races
     with writer.indented():
         writer.defined(op.shared)
         writer.ops(op.region.block.ops)
@@ -84,8 +84,8 @@ def _insert(
     execution: Execution, op: ParallelInsertSliceOp, source: Array, result: Array, dynamic: Sequence[int]
 ) -> None:
     box = execution.kept(op, lambda: SliceSpec.of(op)).box(result.shape, dynamic)
-    if execution.schedule.finds_races:
-        execution.schedule.races.accessed(op, (), (Touch(result, box, op.dest),))
+    if execution.interleaving.finds_races:
+        execution.interleaving.races.accessed(op, (), (Touch(result, box, op.dest),))
     part = result[box]
     part[...] = source.reshape(part.shape)
 
@@ -106,7 +106,7 @@ class _Team:
     """The iterations of one run of a loop."""
 
     def __init__(self, execution: Execution, points: Sequence[Point]):
-        self._schedule = execution.schedule
+        self._schedule = execution.interleaving
         self._outer = self._schedule.races.iteration
         self.points = points
         self._iterations: dict[Point, Iteration] = {}

@@ -216,7 +216,7 @@ _WITHOUT_ACCESS = (
 
 def _note(execution: Any, accesses: Accesses, op: Operation, args: Sequence[Any]) -> None:
     reads, writes = accesses(execution, op, args)
-    execution.schedule.races.accessed(op, reads, writes)
+    execution.interleaving.races.accessed(op, reads, writes)
 
 
 def _all_operands(execution: Any, op: Operation, args: Sequence[Any]) -> tuple[Sequence[Touch], Sequence[Touch]]:

@@ -15,10 +15,13 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
+from penstock.passes.schedule.primitives.distribute import distribute
 from penstock.passes.schedule.primitives.fuse import fuse
+from penstock.passes.schedule.primitives.peel import peel
 from penstock.passes.schedule.primitives.reorder import reorder
 from penstock.passes.schedule.primitives.split import split
 from penstock.passes.schedule.primitives.unroll import unroll
+from penstock.passes.schedule.primitives.vectorize import vectorize
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import verify
 
@@ -51,6 +54,19 @@ def _unroll(loops: Loops, random: Random) -> None:
     unroll(random.choice(loops), random.choice((None, 2, 3)))
 
 
+def _peel(loops: Loops, random: Random) -> None:
+    peel(random.choice(loops), front=random.random() < 0.5)
+
+
+def _distribute(loops: Loops, random: Random) -> None:
+    loop = random.choice(loops)
+    distribute(loop, random.choice(list(loop.body.block.ops)))
+
+
+def _vectorize(loops: Loops, random: Random) -> None:
+    vectorize(random.choice(loops))
+
+
 PRIMITIVES: tuple[Callable[[Loops, Random], None], ...] = (
     _reorder,
     _swap_neighbours,
@@ -58,6 +74,10 @@ PRIMITIVES: tuple[Callable[[Loops, Random], None], ...] = (
     _split,
     _fuse,
     _unroll,
+    _peel,
+    _distribute,
+    _distribute,
+    _vectorize,
 )
 
 

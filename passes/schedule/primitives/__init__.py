@@ -1,5 +1,41 @@
 """The primitives of schedules, a file each: importing this package registers all of them."""
 
-from penstock.passes.schedule.primitives import handles, set_scope, stage_in, stage_out, tensorize, tile
+from penstock.passes.schedule.primitives import (
+    compute_at,
+    distribute,
+    fuse,
+    handles,
+    interchange,
+    peel,
+    reorder,
+    set_scope,
+    split,
+    stage_in,
+    stage_out,
+    storage_align,
+    tensorize,
+    tile,
+    tune,
+    unroll,
+    vectorize,
+)
 
-__all__ = ["handles", "set_scope", "stage_in", "stage_out", "tensorize", "tile"]
+__all__ = [
+    "compute_at",
+    "distribute",
+    "fuse",
+    "handles",
+    "interchange",
+    "peel",
+    "reorder",
+    "set_scope",
+    "split",
+    "stage_in",
+    "stage_out",
+    "storage_align",
+    "tensorize",
+    "tile",
+    "tune",
+    "unroll",
+    "vectorize",
+]

@@ -3,52 +3,113 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from xdsl.builder import Builder
 from xdsl.dialects import scf
-from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.ir import Operation
+from xdsl.rewriter import InsertPoint
 
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.schedule_loops import ReorderOp
 from penstock.passes.analysis.loop_dependences import ROUNDING_COMBINERS, LoopDependence, NestMemory, name_of
-from penstock.passes.schedule.loop_nests import (
-    builder_in,
-    iterations_of,
-    move_body,
-    new_loop,
-    perfect_nest,
-    sink_pure_ops,
-)
+from penstock.passes.analysis.loops import constant_of, is_inside
+from penstock.passes.index_builder import materialize
+from penstock.passes.schedule.loop_nests import body_of, iterations_of, perfect_nest, sink_pure_ops
+from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 
 
-def reorder(loops: Sequence[scf.ForOp], *, reassociate: bool = False) -> tuple[scf.ForOp, ...]:
+def reorder(loops: Sequence[scf.ForOp], *, reassociate: bool = False) -> None:
     """
-    Give the loops of a perfect nest another order: `loops` are those that change places, the outermost first.
+    Nest the loops of a perfect nest in another order: `loops` are those that change places, the outermost first.
 
-    Loops of the nest that are not listed stay where they are. Legal where no dependence is reversed: the direction
-    vectors, permuted, stay lexicographically positive. Of a reduction the order in which each element is added to is
-    kept, unless its ops give the same bits in any order (as those of integers do), or sums of floats may be rounded
-    otherwise (`reassociate`). Returns the loops in the order in which they were listed.
+    Loops of the nest that are not listed stay where they are, and pure ops between loops go inside. Legal where no
+    dependence is reversed: the direction vectors, permuted, stay lexicographically positive. Of a reduction the order
+    in which each element is added to is kept, unless its ops give the same bits in any order (as those of integers do),
+    or sums of floats may be rounded otherwise (`reassociate`).
 
     Raises UserError, which names the dependence, where the order is not legal, where the nest is not perfect, and
     where bounds are not constant.
+
+    Before:
+    ```mlir
+    func.func @k(%x: memref<4x6xf32>, %y: memref<6x4xf32>) {
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %c4 = arith.constant 4 : index
+      %c6 = arith.constant 6 : index
+      scf.for %i = %c0 to %c4 step %c1 {
+        scf.for %j = %c0 to %c6 step %c1 {
+          %v = memref.load %x[%i, %j] : memref<4x6xf32>
+          memref.store %v, %y[%j, %i] : memref<6x4xf32>
+        }
+      }
+      func.return
+    }
+    ```
+    After (`schedule.reorder %j, %i`):
+    ```mlir
+    func.func @k(%x: memref<4x6xf32>, %y: memref<6x4xf32>) {
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %c4 = arith.constant 4 : index
+      %c6 = arith.constant 6 : index
+      scf.for %j = %c0 to %c6 step %c1 {
+        scf.for %i = %c0 to %c4 step %c1 {
+          %v = memref.load %x[%i, %j] : memref<4x6xf32>
+          memref.store %v, %y[%j, %i] : memref<6x4xf32>
+        }
+      }
+      func.return
+    }
+    ```
     """
     nest = _nest_of(loops)
     order = _permuted(nest, loops)
-    iterations = {loop: iterations_of(loop) for loop in nest}
+    for loop in nest:
+        iterations_of(loop)
     _check(nest, order, reassociate)
+    _hoist_bounds(nest)
     sink_pure_ops(nest)
+    _renest(nest, order)
+
+
+@PRIMITIVES.register(ReorderOp)
+def apply_reorder(state: TransformState, op: ReorderOp) -> Sequence[Payload]:
+    """`schedule.reorder`."""
+    reorder([state.one(loop, scf.ForOp) for loop in op.loops], reassociate=op.reassociate is not None)
+    return ()
+
+
+def _hoist_bounds(nest: Sequence[scf.ForOp]) -> None:
+    """Make the constants that are bounds anew before the nest, where they are defined within."""
     builder = Builder(InsertPoint.before(nest[0]))
-    built: dict[scf.ForOp, scf.ForOp] = {}
-    for loop in order:
-        built[loop] = new_loop(builder, iterations[loop], loop)
-        builder = builder_in(built[loop])
-    for loop in nest[:-1]:
-        loop.body.block.args[0].replace_all_uses_with(built[loop].body.block.args[0])
-    move_body(nest[-1], built[order[-1]], built[nest[-1]].body.block.args[0])
-    for loop in order[:-1]:
-        builder_in(built[loop]).insert(scf.YieldOp())
-    Rewriter.erase_op(nest[0])
-    return tuple(built[loop] for loop in loops)
+    for loop in nest[1:]:
+        for number, bound in enumerate((loop.lb, loop.ub, loop.step)):
+            constant = constant_of(bound)
+            if is_inside(bound, nest[0]) and constant is not None:
+                loop.operands[number] = materialize(builder, constant)
+
+
+def _renest(nest: Sequence[scf.ForOp], order: Sequence[scf.ForOp]) -> None:
+    """Nest the loops in another order, around the same body."""
+    block, following = nest[0].parent, nest[0].next_op
+    assert block is not None
+    assert following is not None
+    body = body_of(nest[-1])
+    for op in (*body, *nest):
+        op.detach()
+    block.insert_op_before(order[0], following)
+    for outer, inner in pairwise(order):
+        outer.body.block.insert_ops_before([inner], _end(outer))
+    order[-1].body.block.insert_ops_before(body, _end(order[-1]))
+
+
+def _end(loop: scf.ForOp) -> Operation:
+    """The op that ends the body of a loop."""
+    terminator = loop.body.block.last_op
+    assert terminator is not None
+    return terminator
 
 
 def _nest_of(loops: Sequence[scf.ForOp]) -> tuple[scf.ForOp, ...]:

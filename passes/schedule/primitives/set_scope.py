@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import memref
-from xdsl.dialects.builtin import MemRefType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.rewriter import Rewriter
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp
-from penstock.dialects.schedule import SetScopeOp
-from penstock.passes.analysis.memory.storage import subview_type
+from penstock.dialects.schedule_memory import SetScopeOp
+from penstock.passes.schedule.retype import retype
 from penstock.passes.schedule.staging import place_of, require_path, require_scope, type_in
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 
@@ -37,7 +36,7 @@ def set_scope(state: TransformState, op: SetScopeOp) -> Sequence[Payload]:
         raise UserError(f'the buffer has a place in "{place_of(value)}" already', loc=location_of(allocation))
     _require_retypable(value, target, scope)
     type = type_in(value, target, scope, op.contiguous.value.data if op.contiguous is not None else 1)
-    _retype(value, type)
+    retype(value, type)
     buffer = BufferOp(type)
     buffer.location = allocation.location
     Rewriter.replace_op(allocation, buffer)
@@ -58,11 +57,3 @@ def _require_retypable(value: SSAValue, target: TargetOp, scope: str) -> None:
                 require_path(target, start, end, user)
         elif not isinstance(user, GenericOp):
             raise UserError(f"{user.name} uses it where it is, and hands it on or frees it", loc=location_of(user))
-
-
-def _retype(value: SSAValue, type: MemRefType[Attribute]) -> None:
-    """Give `value` a new layout and scope, and the views of it those that follow."""
-    new = Rewriter.replace_value_with_new_type(value, type)
-    for use in list(new.uses):
-        if isinstance(use.operation, memref.SubviewOp):
-            _retype(use.operation.result, subview_type(use.operation, type))

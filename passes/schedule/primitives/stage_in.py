@@ -13,7 +13,7 @@ from xdsl.rewriter import InsertPoint
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import BufferOp, CopyOp, memref_of
-from penstock.dialects.schedule import StageInOp
+from penstock.dialects.schedule_memory import StageInOp
 from penstock.passes.analysis.memory.storage import in_scope, slice_of
 from penstock.passes.index_builder import erase_unused
 from penstock.passes.schedule.footprint import Footprint

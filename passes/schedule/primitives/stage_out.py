@@ -11,7 +11,7 @@ from xdsl.rewriter import InsertPoint
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import CopyOp
-from penstock.dialects.schedule import StageOutOp
+from penstock.dialects.schedule_memory import StageOutOp
 from penstock.passes.analysis.memory.storage import overwrites, storage_of, uses_through
 from penstock.passes.schedule.staging import (
     after_definition,

@@ -9,7 +9,7 @@ from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.schedule import TensorizeOp
+from penstock.dialects.schedule_memory import TensorizeOp
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
