@@ -20,6 +20,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
 from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import CopyOp
 from penstock.dialects.schedule import Schedules, TileOp
 from penstock.dialects.schedule_loops import (
     DistributeOp,
@@ -29,6 +30,7 @@ from penstock.dialects.schedule_loops import (
     StorageAlignOp,
     VectorizeOp,
 )
+from penstock.dialects.schedule_memory import SetScopeOp, StageInOp, StageOutOp, TensorizeOp
 from penstock.dialects.schedule_tensor import ComputeAtOp
 from penstock.dialects.upstream.transform import ANY_OP, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import InterchangeOp, LoopPeelOp, LoopUnrollOp
@@ -220,10 +222,38 @@ class Schedule:
             return handle
         return self.append(transform.CastOp.create(operands=[handle], result_types=[type])).results[0]
 
+    # what lives in which scope, and which intrinsic computes it
+
+    def stage_in(
+        self, reader: SSAValue, operand: int, scope: str, *, at: SSAValue | None = None, contiguous: int = 1
+    ) -> SSAValue:
+        """`schedule.stage_in`; see the op. Returns the handle of the copy."""
+        op = StageInOp(reader, operand, scope, at=at, contiguous=contiguous)
+        op.transfer.name_hint = f"{reader.name_hint or 'op'}_in"
+        return self.append(op).transfer
+
+    def stage_out(self, writer: SSAValue, operand: int, scope: str, *, contiguous: int = 1) -> SSAValue:
+        """`schedule.stage_out`; see the op. Returns the handle of the copy."""
+        op = StageOutOp(writer, operand, scope, contiguous=contiguous)
+        op.transfer.name_hint = f"{writer.name_hint or 'op'}_out"
+        return self.append(op).transfer
+
+    def set_scope(self, allocation: SSAValue, scope: str, *, contiguous: int = 1) -> None:
+        """`schedule.set_scope`; see the op."""
+        self.append(SetScopeOp(allocation, scope, contiguous=contiguous))
+
+    def tensorize(self, target: SSAValue, intrinsic: str) -> None:
+        """`schedule.tensorize`; see the op."""
+        self.append(TensorizeOp(target, intrinsic))
+
 
 def _name(handle: SSAValue, matched: Operation | None) -> None:
     if matched is not None:
-        named = next((result.name_hint for result in matched.results if result.name_hint), None)
+        # Ops on memrefs are called by what they write.
+        values = matched.results or [*matched.operands[-1:]]
+        if isinstance(matched, CopyOp):
+            values = [matched.dest, matched.source]
+        named = next((value.name_hint for value in values if value.name_hint), None)
         handle.name_hint = named or matched.name.rpartition(".")[2]
 
 

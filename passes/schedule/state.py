@@ -111,6 +111,12 @@ class TransformState:
             else:
                 self._payloads[value] = result
 
+    def replace(self, old: Operation, new: Operation) -> None:
+        """Let the handles of an operation stand for the one that has taken its place."""
+        for handle, payload in self._payloads.items():
+            if old in payload:
+                self._payloads[handle] = tuple(new if op is old else op for op in payload)
+
     def result(self, value: SSAValue) -> Result:
         """What a value of the schedule stands for: a number for a parameter."""
         return self._parameters[value] if value in self._parameters else self.payload(value)
