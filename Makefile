@@ -6,13 +6,14 @@ INSTALLED := $(VENV)/.installed
 # One worker runs all tests of a module: they share networks and lowered programs.
 PYTEST_ARGS ?= -n auto --dist loadscope -q
 
-.PHONY: help demo test exhaustive bench lint format clean
+.PHONY: help demo test exhaustive bench docs lint format clean
 
 help:
 	@echo "make demo    compile and run a small network on a scratchpad machine"
 	@echo "make test    the quick suite"
 	@echo "make exhaustive  the large sweeps that the suite leaves out, and fresh examples of the property tests"
 	@echo "make bench   the benchmarks"
+	@echo "make docs    write docs/reference anew from docstrings"
 	@echo "make lint    ruff and pyright"
 	@echo "make format  rewrite the sources as ruff formats them"
 
@@ -40,6 +41,10 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.spilling
 	$(BIN)/python -m benchmarks.accel
+	$(BIN)/python -m benchmarks.schedules
+
+docs: $(INSTALLED)
+	$(BIN)/python -m docs.generator
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -14,6 +14,7 @@ from penstock.dialects.plugins import factories
 from penstock.dialects.upstream import AMENDED
 
 if TYPE_CHECKING:
+    from penstock.dialects.schedule import Schedules
     from penstock.dialects.weights import WeightStore
 
 WEIGHTS_ATTRIBUTE = "graph.weights"
@@ -25,6 +26,7 @@ class PenstockContext(Context):
     """A `Context` that also holds the weight store of the module it compiles."""
 
     _weights: WeightStore | None = field(default=None, init=False)
+    _schedules: Schedules | None = field(default=None, init=False)
 
     @property
     def weights(self) -> WeightStore:
@@ -39,6 +41,15 @@ class PenstockContext(Context):
     @weights.setter
     def weights(self, store: WeightStore) -> None:
         self._weights = store
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the module's kernels: those that are given, and those that have been applied."""
+        if self._schedules is None:
+            from penstock.dialects.schedule import Schedules
+
+            self._schedules = Schedules()
+        return self._schedules
 
     @property
     def has_weights(self) -> bool:

@@ -137,7 +137,8 @@ class MachinePart(IRDLOperation):
     A part of a `machine.target`.
 
     `origin` says where its numbers come from: `all` for the whole table, else the number's own key. Each value is
-    a key of the target's `sources`, or `"assumed"`; a pair adds the arithmetic by which the number was derived.
+    a key of the target's `sources`, or `"assumed"`; a pair adds the arithmetic by which the number was derived. The
+    string under a property is what the reference says of its key in a machine file.
     """
 
     KIND: ClassVar[str]
@@ -146,6 +147,7 @@ class MachinePart(IRDLOperation):
     """The keys whose numbers may be zero; all others are at least one."""
 
     origin = opt_prop_def(DictionaryAttr)
+    """Where its numbers come from; in a machine file `source` and `assumed` say so."""
 
     @property
     def title(self) -> str:
@@ -175,6 +177,7 @@ class NamedPart(MachinePart):
     """A part that others refer to by its symbol."""
 
     sym_name = prop_def(SymbolNameConstraint())
+    """What others call it."""
     traits = traits_def(SymbolOpInterface())
 
 
@@ -196,20 +199,24 @@ class ScopeOp(NamedPart):
     """
     A memory of the machine that software manages: `size` bytes in entries of `granule` bytes.
 
-    Offsets and sizes in it are multiples of the granule. `rate` is the fraction [bytes, cycles] of its on-chip
-    port, `parent` the scope (or `@dram`) it is filled from. A memref lives in it by naming it:
-    `memref<16x32xf32, "spad">`.
+    A memref lives in it by naming it: `memref<16x32xf32, "spad">`.
     """
 
     name = "machine.scope"
     KIND: ClassVar[str] = "scope"
 
     size = prop_def(IntegerAttr[I64])
+    """Bytes, a multiple of the granule."""
     granule = prop_def(IntegerAttr[I64])
+    """Bytes that offsets, sizes of buffers and the pitch of rows are multiples of."""
     banks = opt_prop_def(IntegerAttr[I64])
+    """How many banks it has; one if it is absent."""
     dtypes = prop_def(ArrayAttr)
+    """The element types that it holds."""
     rate = opt_prop_def(DenseArrayBase.constr(i64))
+    """[bytes, cycles] of its on-chip port."""
     parent_scope = opt_prop_def(FlatSymbolRefAttrConstr, prop_name="parent")
+    """The scope that it lies below and is filled from; `dram`, off chip, if it is absent."""
 
     assembly_format = (
         "$sym_name `size` $size `granule` $granule (`banks` $banks^)? `dtypes` $dtypes"
@@ -244,6 +251,7 @@ class BusOp(NamedPart):
     KIND: ClassVar[str] = "bus"
 
     rate = prop_def(DenseArrayBase.constr(i64))
+    """[bytes, cycles]: so many bytes in so many cycles."""
 
     assembly_format = "$sym_name `rate` $rate (`origin` $origin^)? attr-dict"
 
@@ -272,15 +280,16 @@ class ProcessorOp(NamedPart):
     """
     A CPU beside the machine, on the same off-chip memory, which runs the kernels that no unit does.
 
-    In cycles of the machine: it computes `ops` = [operations, cycles] of scalar operations, loads and stores
-    included, and moves `rate` = [bytes, cycles]. Both serve to weigh a kernel's devices, and measure nothing.
+    Its numbers serve to weigh on which device a kernel runs, and measure nothing.
     """
 
     name = "machine.processor"
     KIND: ClassVar[str] = "processor"
 
     ops = prop_def(DenseArrayBase.constr(i64))
+    """[operations, cycles]: scalar operations, loads and stores included, in so many cycles of the machine."""
     rate = prop_def(DenseArrayBase.constr(i64))
+    """[bytes, cycles]: bytes from or to off chip in so many cycles of the machine."""
 
     assembly_format = "$sym_name `ops` $ops `rate` $rate (`origin` $origin^)? attr-dict"
 
@@ -307,11 +316,7 @@ class DmaOp(NamedPart):
     """
     An engine that moves boxes from any scope of `from` to any scope of `to`; its commands run on `unit`.
 
-    `dims`: dimensions of a descriptor. `max_count`: the largest count of each, outermost first, in rows and then
-    entries. `max_stride`: in entries. `pad_max`: entries, or rows, of padding written on a side. `align`: where a
-    buffer off chip begins is a multiple of so many bytes. `latency`: cycles from start to the request for the bus.
-    `row_overhead`: cycles a row. `outstanding`: transfers in flight. `convert`: the element type and rule applied on
-    the way. A limit that is absent is none; without a `bus` a transfer takes its row overheads only.
+    A limit that is absent is none.
     """
 
     name = "machine.dma"
@@ -319,18 +324,31 @@ class DmaOp(NamedPart):
     AT_LEAST_ZERO: ClassVar[tuple[str, ...]] = ("latency", "row_overhead", "pad_max")
 
     unit = prop_def(FlatSymbolRefAttrConstr)
+    """The unit whose stream its transfers are in."""
     from_scopes = prop_def(ArrayAttr[SymbolRefAttr], prop_name="from")
+    """The scopes that it reads, or `dram`."""
     to_scopes = prop_def(ArrayAttr[SymbolRefAttr], prop_name="to")
+    """The scopes that it writes, or `dram`; none that it reads."""
     bus = opt_prop_def(FlatSymbolRefAttrConstr)
+    """The bus that a transfer occupies; without one it takes its row overheads only."""
     dims = prop_def(IntegerAttr[I64])
+    """Dimensions of a descriptor; boxes of more become loops of transfers."""
     max_count = opt_prop_def(DenseArrayBase.constr(i64))
+    """The largest count of each dimension, outermost first, in rows and then entries."""
     max_stride = opt_prop_def(IntegerAttr[I64])
+    """The largest stride of a descriptor, in entries."""
     pad_max = opt_prop_def(IntegerAttr[I64])
+    """Entries, or rows, of padding that it writes on a side; it writes none if it is absent."""
     align = opt_prop_def(IntegerAttr[I64])
+    """Bytes that the address of a buffer off chip is a multiple of; `mem-plan` sees to it."""
     latency = prop_def(IntegerAttr[I64])
+    """Cycles from the start of a transfer to its request for the bus."""
     row_overhead = prop_def(IntegerAttr[I64])
+    """Cycles for each row of a transfer, besides its bytes."""
     outstanding = prop_def(IntegerAttr[I64])
+    """Transfers that it can have in flight."""
     convert = opt_prop_def(DictionaryAttr)
+    """The conversion of elements on the way: `{ from, to, rule }`, two element types and `truncate` or `saturate`."""
 
     assembly_format = (
         "$sym_name `unit` $unit `from` $from `to` $to (`bus` $bus^)? `dims` $dims"
@@ -416,9 +434,7 @@ def _convert_faults(convert: DictionaryAttr) -> Iterator[PartFault]:
 @irdl_op_definition
 class QueueOp(MachinePart):
     """
-    A queue of dependence tokens from unit `from` to unit `to`, which holds at most `capacity`, and `initial` at time 0.
-
-    A push into a full queue is an error, or blocks the pushing unit, as `on_full` says.
+    A queue of dependence tokens from unit `from` to unit `to`.
     """
 
     name = "machine.queue"
@@ -426,10 +442,15 @@ class QueueOp(MachinePart):
     AT_LEAST_ZERO: ClassVar[tuple[str, ...]] = ("initial",)
 
     from_unit = prop_def(FlatSymbolRefAttrConstr, prop_name="from")
+    """The unit that pushes."""
     to_unit = prop_def(FlatSymbolRefAttrConstr, prop_name="to")
+    """The unit that pops."""
     capacity = prop_def(IntegerAttr[I64])
+    """The most tokens that it holds."""
     on_full = prop_def(StringAttr)
+    """What a push into the full queue is: `error`, or `block` where the pushing unit waits."""
     initial = opt_prop_def(IntegerAttr[I64])
+    """Tokens in it at time 0; none if it is absent."""
 
     assembly_format = (
         "`from` $from `to` $to `capacity` $capacity `on_full` $on_full (`initial` $initial^)?"
@@ -576,10 +597,8 @@ class IntrinsicOp(NamedPart):
     The region takes the operands: a memref with dynamic dims in the scope that the instruction demands (none for
     off chip), or a scalar, which is an immediate of `imm_bits` bits. The generic uses each once, in order, the
     written one last. `operands` names them and says which strides each permits; `shape` says for each loop of the
-    generic which extents one application covers. On a unit, n applications cost n * `ii` + `depth` cycles and one
-    command covers at most `max_iterations` applications, one number a loop of the command; on a DMA engine it
-    costs what the transfer costs. With `micro_ops`, dims that none of those loops iterates are listed as
-    micro-operations, at most so many in a command; the unit then iterates over the domain in an order of its own.
+    generic which extents one application covers. On a unit, n applications cost n * `ii` + `depth` cycles; on a DMA
+    engine it costs what the transfer costs.
     """
 
     name = "machine.intrinsic"
@@ -587,17 +606,30 @@ class IntrinsicOp(NamedPart):
     AT_LEAST_ZERO: ClassVar[tuple[str, ...]] = ("depth",)
 
     unit = opt_prop_def(FlatSymbolRefAttrConstr)
+    """The unit that it runs on; either this or `dma` is there."""
     dma = opt_prop_def(FlatSymbolRefAttrConstr)
+    """The engine that performs it on the way."""
     operand_names = prop_def(ArrayAttr[StringAttr], prop_name="operand_names")
+    """The names of the operands of the region."""
     strides = prop_def(ArrayAttr[StringAttr])
+    """Which strides each operand permits: `dense`, `row` or `granule`."""
     dim_names = prop_def(ArrayAttr[StringAttr], prop_name="dims")
+    """The names of the loops of the behaviour."""
     extents = prop_def(ArrayAttr[DenseArrayBase[I64]], prop_name="shape")
+    """For each loop the extents of one application: one, a range of two, or none for any."""
     ii = opt_prop_def(IntegerAttr[I64])
+    """Cycles from one application to the next; of a unit only, where it is required."""
     depth_attr = opt_prop_def(IntegerAttr[I64], prop_name="depth")
+    """Cycles that a command takes beyond its applications; of a unit only, where it is required."""
     iteration_limits = opt_prop_def(DenseArrayBase.constr(i64), prop_name="max_iterations")
+    """The most applications in a command, one number for each loop of the command, outermost first."""
     listed_limit = opt_prop_def(IntegerAttr[I64], prop_name="micro_ops")
+    """The most micro-operations that a command lists, for the dims that none of its loops iterates. The unit then
+    iterates over the domain in an order of its own."""
     imm_bits = opt_prop_def(IntegerAttr[I64])
+    """Bits of its immediate; required where the behaviour has `imm`, and only there."""
     body = region_def("single_block")
+    """The behaviour."""
     traits = traits_def(SymbolOpInterface(), NoTerminator(), IsolatedFromAbove())
 
     custom_directives = (OperandList, DimList)
@@ -849,20 +881,23 @@ _PartT = TypeVar("_PartT", bound=MachinePart)
 @irdl_op_definition
 class TargetOp(IRDLOperation):
     """
-    A machine. Its symbol is its name with `_` for what a symbol cannot hold; `machine_name` is the name itself,
-    where it differs. `frequency` is in MHz. `sources` says what the keys in the `origin` of its parts stand for.
-
-    Its parts share one symbol table; `@dram` means off chip and is not declared.
+    A machine. Its parts share one symbol table; `@dram` means off chip and is not declared.
     """
 
     name = _TARGET
 
     sym_name = prop_def(SymbolNameConstraint())
+    """The name of the machine, with `_` for what a symbol cannot hold."""
     machine_name_attr = opt_prop_def(StringAttr, prop_name="machine_name")
+    """The name itself, where it differs."""
     frequency = prop_def(IntegerAttr[I64])
+    """In MHz."""
     sources = opt_prop_def(DictionaryAttr)
+    """What the keys in the `origin` of its parts stand for: documents."""
     origin = opt_prop_def(DictionaryAttr)
+    """Where the frequency comes from."""
     body = region_def("single_block")
+    """Its parts."""
     traits = traits_def(SymbolOpInterface(), SymbolTable(), NoTerminator(), IsolatedFromAbove())
 
     assembly_format = (

@@ -4,8 +4,9 @@ Verification of ours, run beside every `verify` of xDSL, which checks none of th
 - SSA dominance: every operand is defined before its use and in a region that the use can see; and every use is in a
   block: an op that a pass made, and then forgot, would keep what it uses alive;
 - the result types, and the bounds as far as they are static, of `memref.subview`, `tensor.extract_slice`,
-  `tensor.insert_slice`;
+  `tensor.insert_slice`, `tensor.parallel_insert_slice`;
 - the shape of `tensor.pad` and the type of the element it yields;
+- that no barrier is among iterations of `scf.forall` which cannot wait for each other;
 - the device that a function names, where the module holds a machine;
 - the attributes of arguments and results of functions: as many as there are of these, and the names of dimensions
   in them, `graph.dims`.
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
 
-from xdsl.dialects import func, memref, tensor
+from xdsl.dialects import func, gpu, memref, tensor
 from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, ModuleOp, SymbolRefAttr, TensorType
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -29,6 +30,9 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UnknownName, UserError, location_of, nearest_or_all
 from penstock.dialects.machine import HOST, find_target
+from penstock.dialects.upstream.gpu import BlockMappingAttr
+from penstock.dialects.upstream.scf import forall_around
+from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 from penstock.dialects.verifier import Verifier
 
 
@@ -168,7 +172,7 @@ def _dominance_message(op: Operation, number: int, operand: SSAValue) -> str:
 
 
 def _check_slice(
-    op: tensor.ExtractSliceOp | tensor.InsertSliceOp | memref.SubviewOp, source: Sequence[int]
+    op: tensor.ExtractSliceOp | tensor.InsertSliceOp | ParallelInsertSliceOp | memref.SubviewOp, source: Sequence[int]
 ) -> tuple[list[int | SSAValue], list[int | SSAValue], list[int | SSAValue]]:
     """Check the static part of the bounds of a slice of a `source` shape; returns its offsets, sizes and strides."""
     offsets = get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX)
@@ -215,14 +219,14 @@ def _check_extract_slice(op: tensor.ExtractSliceOp) -> None:
         raise FaultyOp(op, f"yields {result}, but its sizes are {_spell(sizes)}")
 
 
-def _check_insert_slice(op: tensor.InsertSliceOp) -> None:
+def _check_insert_slice(op: tensor.InsertSliceOp | ParallelInsertSliceOp) -> None:
     source, dest = op.source.type, op.dest.type
     assert isa(source, TensorType)
     assert isa(dest, TensorType)
     _, sizes, _ = _check_slice(op, dest.get_shape())
     if source.element_type != dest.element_type:
         raise FaultyOp(op, f"inserts {source.element_type} into {dest.element_type}")
-    if op.result.type != dest:
+    if isinstance(op, tensor.InsertSliceOp) and op.result.type != dest:
         raise FaultyOp(op, f"yields {op.result.type}, not the type of its destination {dest}")
     if not _kept_dims(_static(sizes), source.get_shape()):
         raise FaultyOp(op, f"inserts {source}, but its sizes are {_spell(sizes)}")
@@ -274,6 +278,19 @@ def _spell(sizes: Sequence[int | SSAValue]) -> str:
     return "x".join(str(size) if isinstance(size, int) else "?" for size in sizes)
 
 
+# barriers
+
+
+def _check_barrier(op: gpu.BarrierOp) -> None:
+    forall = forall_around(op)
+    if forall is not None and forall.mapping is not None and isinstance(forall.mapping.data[0], BlockMappingAttr):
+        raise FaultyOp(
+            op,
+            "is among iterations that are mapped to blocks, which cannot wait for each other",
+            ["map them to threads, as in `mapping = [#gpu.thread<x>]`"],
+        )
+
+
 # functions
 
 
@@ -307,8 +324,10 @@ def _check_function(op: func.FuncOp) -> None:
 
 _CHECKS: dict[type[Operation], Callable[..., None]] = {
     func.FuncOp: _check_function,
+    gpu.BarrierOp: _check_barrier,
     memref.SubviewOp: _check_subview,
     tensor.ExtractSliceOp: _check_extract_slice,
     tensor.InsertSliceOp: _check_insert_slice,
+    ParallelInsertSliceOp: _check_insert_slice,
     tensor.PadOp: _check_pad,
 }

@@ -70,7 +70,12 @@ WHOLE_TABLE = "all"
 """The key of an `origin` for all numbers that do not name their own."""
 
 _TOP_LEVEL = ("machine", "sources", *PART_KINDS)
-_BEHAVIOUR_KEYS = ("behaviour", "operands", "shape")
+BEHAVIOUR_KEYS = {
+    "behaviour": "A tensor expression: one assignment, `=` or `+=`.",
+    "operands": "A table for each operand of the behaviour, the written one last.",
+    "shape": "For a dim the extents of one application, one or a range `[min, max]`; an engine needs none.",
+}
+"""The keys of an `[[intrinsic]]` that its behaviour is made of, with what they say."""
 _BEHAVIOUR_PROPERTIES = ("operand_names", "strides", "dims", "shape")
 _ROLES = {"in": "reads it", "out": "writes it without reading", "inout": "reads and writes it"}
 """The roles of an operand, and what a behaviour does with one."""
@@ -173,6 +178,8 @@ def _read_conversion(value: object) -> Attribute:
 class Key:
     """A key of a table that is a property."""
 
+    form: str
+    """What it holds, in words."""
     read: Callable[[object], Attribute]
     """Makes the property of its value."""
     stand_in: object
@@ -180,38 +187,71 @@ class Key:
     is_number: bool = False
     """Whether it needs a source."""
     required: bool = True
+    """Whether the table must have it."""
+    meaning: str = ""
+    """What it says, where the property of its name does not."""
 
 
 _KEYS: dict[type[Attribute], Key] = {
-    IntegerAttr: Key(lambda value: IntegerAttr(_read_integer(value), i64), 1, is_number=True),
+    IntegerAttr: Key("integer", lambda value: IntegerAttr(_read_integer(value), i64), 1, is_number=True),
     DenseArrayBase: Key(
+        "list of integers",
         lambda value: DenseArrayBase.from_list(i64, [_read_integer(each) for each in _read_list(value)]),
         [],
         is_number=True,
     ),
-    StringAttr: Key(lambda value: StringAttr(_read_string(value)), ""),
-    SymbolRefAttr: Key(lambda value: SymbolRefAttr(_read_name(value)), "_"),
-    ArrayAttr: Key(lambda value: ArrayAttr(SymbolRefAttr(_read_name(each)) for each in _read_list(value)), []),
-    DictionaryAttr: Key(_read_conversion, {}),
+    StringAttr: Key("string", lambda value: StringAttr(_read_string(value)), ""),
+    SymbolRefAttr: Key("name", lambda value: SymbolRefAttr(_read_name(value)), "_"),
+    ArrayAttr: Key(
+        "list of names", lambda value: ArrayAttr(SymbolRefAttr(_read_name(each)) for each in _read_list(value)), []
+    ),
+    DictionaryAttr: Key("table", _read_conversion, {}),
 }
 """The keys by the attributes that the operations declare for them."""
 _NAMED_KEYS: dict[str, Key] = {
-    "name": Key(lambda value: StringAttr(_read_name(value)), "_"),
-    "dtypes": Key(lambda value: ArrayAttr(_read_type(each) for each in _read_list(value)), []),
+    "name": Key("name", lambda value: StringAttr(_read_name(value)), "_", meaning="The symbol of the part."),
+    "dtypes": Key("list of element types", lambda value: ArrayAttr(map(_read_type, _read_list(value))), []),
 }
 """The keys that say more than the declared attribute."""
-MACHINE_KEYS = {"name": _KEYS[StringAttr], "freq_mhz": _KEYS[IntegerAttr]}
-
-_OPERAND_READERS: dict[str, Callable[[object], Any]] = {
-    "name": _read_name,
-    "scope": _read_name,
-    "dtype": _read_type,
-    "role": lambda value: _read_choice(value, _ROLES),
-    "strides": lambda value: _read_choice(value, STRIDES),
+MACHINE_KEYS = {
+    "name": replace(_KEYS[StringAttr], meaning="Of the machine; its symbol has `_` for what a symbol cannot hold."),
+    "freq_mhz": replace(_KEYS[IntegerAttr], meaning="The frequency in MHz of the clock that all cycles count."),
 }
+"""The keys of `[machine]`, besides `extends`."""
 
 
-def _part_keys(kind: type[MachinePart]) -> dict[str, Key]:
+@dataclass(frozen=True)
+class OperandKey:
+    """A key of an operand of a behaviour."""
+
+    form: str
+    """What it holds, in words."""
+    read: Callable[[object], Any]
+    """Makes the field of its value."""
+    meaning: str
+    """What it says."""
+
+
+OPERAND_KEYS: dict[str, OperandKey] = {
+    "name": OperandKey("name", _read_name, "As the behaviour calls it."),
+    "scope": OperandKey("name", _read_name, f'The scope that it lies in, or `"{DRAM}"`, which only an engine reaches.'),
+    "dtype": OperandKey("element type", _read_type, "Of its elements."),
+    "role": OperandKey(
+        f"one of {', '.join(_ROLES)}",
+        lambda value: _read_choice(value, _ROLES),
+        "What the behaviour does with it: " + "; ".join(f"`{role}` {what}" for role, what in _ROLES.items()) + ".",
+    ),
+    "strides": OperandKey(
+        f"one of {', '.join(STRIDES)}",
+        lambda value: _read_choice(value, STRIDES),
+        "Which strides it permits: `dense`, the default, has no gaps; with `row` rows may be any multiple of the"
+        " granule apart, with `granule` every outer dim.",
+    ),
+}
+"""The keys of an operand, all but `strides` required."""
+
+
+def part_keys(kind: type[MachinePart]) -> dict[str, Key]:
     """The keys of a kind of part that are properties of its operation, in the order of their declaration."""
     apart = ("origin", "sym_name", *(_BEHAVIOUR_PROPERTIES if kind is IntrinsicOp else ()))
     properties = kind.get_irdl_definition().properties
@@ -221,6 +261,16 @@ def _part_keys(kind: type[MachinePart]) -> dict[str, Key]:
             found = _NAMED_KEYS.get(key) or _KEYS[next(iter(declared.constr.get_bases() or ()))]
             keys[key] = replace(found, required=not isinstance(declared, OptionalDef))
     return keys
+
+
+def is_number(kind: str, keys: Sequence[str]) -> bool:
+    """Whether what `keys` lead to in a part of a kind, or in `machine`, is a number, which needs a source."""
+    if kind == "machine":
+        return len(keys) == 1 and keys[0] in MACHINE_KEYS and MACHINE_KEYS[keys[0]].is_number
+    if kind == IntrinsicOp.KIND and keys[0] == "shape":
+        return len(keys) <= 2
+    found = part_keys(PART_KINDS[kind]).get(keys[0])
+    return len(keys) == 1 and found is not None and found.is_number
 
 
 # Faults
@@ -472,12 +522,12 @@ class _IntrinsicTable(PartTable):
         if entry is None:
             return None
         for key in entry:
-            if key not in _OPERAND_READERS:
-                self.log.unknown_key((*path, key), "an operand", [*_OPERAND_READERS], listed=False)
+            if key not in OPERAND_KEYS:
+                self.log.unknown_key((*path, key), "an operand", [*OPERAND_KEYS], listed=False)
         found: dict[str, Any] = {"strides": STRIDES[0]}
-        for key, read in _OPERAND_READERS.items():
+        for key, declared in OPERAND_KEYS.items():
             if key in entry:
-                found[key] = self.log.read((*path, key), key, read, entry[key])
+                found[key] = self.log.read((*path, key), key, declared.read, entry[key])
             elif key not in found:
                 self.log.at_key((*path, key), f'missing key "{key}" in an operand')
         if self.log.has_fault_in(path):
@@ -609,7 +659,7 @@ class MachineFile:
         is_intrinsic = kind is IntrinsicOp
         title = f"[[{kind.KIND}]]"
         table = (_IntrinsicTable if is_intrinsic else PartTable)(self.log, path, title, content, self.sources)
-        properties = table.properties(_part_keys(kind), _BEHAVIOUR_KEYS if is_intrinsic else ())
+        properties = table.properties(part_keys(kind), [*BEHAVIOUR_KEYS] if is_intrinsic else ())
         if (name := properties.pop("name", None)) is not None:
             properties = {"sym_name": name, **properties}
         regions: list[Region] = []

@@ -1,5 +1,6 @@
 """
 Lower a model or a file of IR. --emit says what -o is: a file of IR at the end of a level, with its weights beside it;
+the schedules of its kernels, a file that --schedule takes;
 a folder with C; a folder with VTA's instructions and the memory they run in; or a plan, a folder that `penstock run`
 runs.
 """
@@ -13,7 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.tools.arguments import add_common, add_machine, add_model, add_weights, say
+from penstock.runtime.levels import LEVELS
+from penstock.tools.arguments import (
+    add_common,
+    add_machine,
+    add_model,
+    add_pipeline,
+    add_weights,
+    machine_options,
+    print_passes,
+    say,
+)
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -28,6 +39,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_machine(parser)
+    add_pipeline(parser)
     parser.add_argument("--emit", choices=tuple(EMITTERS), default="plan", help="default: plan")
     parser.add_argument(
         "-o",
@@ -44,14 +56,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with vta: the tensors in memory, of which the expected outputs are; default: small integers",
     )
     add_weights(parser)
+    parser.add_argument(
+        "--schedule", metavar="FILE", help="schedules of kernels, applied instead of what the compiler would decide"
+    )
+    parser.add_argument(
+        "--knob",
+        metavar="KERNEL.NAME=VALUE",
+        action="append",
+        default=[],
+        help="with --schedule: the value of a knob, or the number of a region of alternatives",
+    )
     parser.add_argument("--report", metavar="FILE", help="write the report as JSON, too")
     parser.add_argument("--print-debuginfo", action="store_true", help="with a level: say where operations come from")
     add_common(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import compile_module
+    from penstock.runtime.compiler import compile_module, require_level
     from penstock.runtime.report import FusionCount, report_on
+    from penstock.runtime.schedules import read_schedules
     from penstock.runtime.signature import signature_of
     from penstock.tools.instruments import pass_progress
     from penstock.tools.programs import load_bound
@@ -64,19 +87,35 @@ def execute(args: argparse.Namespace) -> int:
         raise UserError(f"--emit={args.emit} is a folder, which stdout cannot be", status=USAGE)
     if args.input and not emitter.takes_inputs:
         raise UserError("--input is for --emit=vta", status=USAGE)
-    if args.weights is not None and not emitter.is_text:
+    if args.weights is not None and not (emitter.is_text and args.emit in LEVELS):
         raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
+    if args.knob and args.schedule is None:
+        raise UserError("--knob is for the schedules that --schedule names", status=USAGE)
     require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
     program = load_bound(args)
+    if args.schedule is not None:
+        program.ctx.schedules.given = read_schedules(args.schedule, args.knob)
+    until = args.emit if args.emit in LEVELS else "accel"
+    if print_passes(args, program, until, args.pipeline):
+        return 0
     signature = signature_of(program.module)
     inputs = _inputs(args, signature) if emitter.takes_inputs else []
     reference = program.module.clone() if emitter.takes_inputs else program.module
-    until = args.emit if emitter.is_text else "accel"
     fusion = FusionCount(explain=args.verbose)
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         seconds = compile_module(
-            program.module, program.ctx, args.machine, until, progress, parsed=program.parsed, observers=[fusion]
+            program.module,
+            program.ctx,
+            args.machine,
+            until,
+            progress,
+            pipeline=args.pipeline,
+            machine_options=machine_options(args),
+            parsed=program.parsed,
+            observers=[fusion],
         )
+    if args.pipeline is not None:
+        require_level(program.module, until, args.model)
     source = None
     if emitter.has_source:
         from penstock.lowering.to_c import emit_c
@@ -112,6 +151,15 @@ def _write_text(given: EmitterInput, output: Path) -> str:
     args = given.args
     write_program(given.program, output, weights=args.weights, locations=args.print_debuginfo)
     return f"{args.emit} level"
+
+
+def _write_schedule(given: EmitterInput, output: Path) -> str:
+    from penstock.runtime.schedules import schedules_text
+    from penstock.tools.text import write_output
+
+    ctx = given.program.ctx
+    write_output(str(output), schedules_text(ctx, ctx.schedules.applied))
+    return f"{len(ctx.schedules.applied)} schedules"
 
 
 def _write_c(given: EmitterInput, output: Path) -> str:
@@ -157,7 +205,7 @@ class Emitter:
     write: Callable[[EmitterInput, Path], str]
     """Writes the output, and returns what to say of it."""
     is_text: bool = False
-    """Whether the output is a file of IR, at the end of the level of that name; else it is a folder."""
+    """Whether the output is a file of text, which may be stdout; else it is a folder."""
     has_source: bool = False
     """Whether C is generated."""
     takes_inputs: bool = False
@@ -165,7 +213,8 @@ class Emitter:
 
 
 EMITTERS: dict[str, Emitter] = {
-    **{level: Emitter(f"{level}.mlir", _write_text, is_text=True) for level in ("graph", "tensor", "loop", "accel")},
+    **{level: Emitter(f"{level}.mlir", _write_text, is_text=True) for level in LEVELS},
+    "schedule": Emitter("schedule.mlir", _write_schedule, is_text=True),
     "c": Emitter("c", _write_c, has_source=True),
     "plan": Emitter("plan", _write_plan, has_source=True),
     "vta": Emitter("vta", _write_vta, takes_inputs=True),

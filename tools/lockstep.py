@@ -63,7 +63,7 @@ NARROW_TYPES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 """What a pass may narrow to."""
 MAX_EXACT = 1 << 24
 """Integers up to here, and their sums, are exact in f32."""
-SCHEDULES: tuple[Order, ...] = ("program", "asap", "alap", 1)
+INTERLEAVINGS: tuple[Order, ...] = ("program", "asap", "alap", 1)
 """The orders in which the commands of an accelerator happen, unless others are asked for."""
 
 
@@ -161,7 +161,7 @@ class Lockstep:
 
     ctx: PenstockContext
     inputs: Sequence[Array]
-    schedules: Sequence[Order] = SCHEDULES
+    interleavings: Sequence[Order] = INTERLEAVINGS
     """The orders in which commands of an accelerator happen; all must give the same outputs."""
     report: Report = field(default_factory=Report)
     _expected: list[Array] | None = None
@@ -266,20 +266,20 @@ class Lockstep:
         """Raise UserError where the commands of a program give other outputs than `outputs` in another order."""
         if level_of(module) != "accel":
             return
-        for order in self.schedules:
+        for order in self.interleavings:
             if order == "program":
                 continue
             others = self._run(module, order)
             if any(stored(a).tobytes() != stored(b).tobytes() for a, b in zip(outputs, others, strict=True)):
                 raise UserError(
-                    f'the schedules "program" and "{order}" give different outputs',
+                    f'the interleavings "program" and "{order}" give different outputs',
                     notes=["a token is missing: the result depends on which unit is faster"],
                 )
 
     def _run(self, module: ModuleOp, order: Order = "program") -> list[Array]:
         # Sums of integers are exact in any order; others are taken in the order that the IR says.
         ordered = not self._is_exact(module, ())
-        return run_module(module, self.inputs, self._weights(module), ordered=ordered, schedule=order)
+        return run_module(module, self.inputs, self._weights(module), ordered=ordered, interleaving=order)
 
     def _listen(self, module: ModuleOp, listener: Listener) -> object:
         return run_module(module, self.inputs, self._weights(module), ordered=True, listener=listener)
@@ -353,17 +353,17 @@ def lockstep(
     *,
     seed: int = 0,
     parsed: ParsedText | None = None,
-    schedules: Sequence[Order] = SCHEDULES,
+    interleavings: Sequence[Order] = INTERLEAVINGS,
 ) -> Report:
     """
     Run `passes` on `module` in place, comparing the program's outputs around each of them.
 
     Without `inputs`, small integers are drawn with `seed`. At accel level each run is repeated in every order of
-    `schedules`, and must give the same. The report ends at the first pass that broke the program. Raises UserError for
-    what a pass refuses, and for a program that is broken before any pass.
+    `interleavings`, and must give the same. The report ends at the first pass that broke the program. Raises UserError
+    for what a pass refuses, and for a program that is broken before any pass.
     """
     chosen = default_inputs(signature_of(module), seed=seed) if inputs is None else list(inputs)
-    watch = Lockstep(ctx, chosen, schedules)
+    watch = Lockstep(ctx, chosen, interleavings)
     try:
         watch.run(module, passes, parsed=parsed)
     except ProgramBroken:

@@ -16,6 +16,7 @@ DIALECTS: dict[str, str] = {
     "graph": "penstock.dialects.graph:Graph",
     "machine": "penstock.dialects.machine:Machine",
     "mem": "penstock.dialects.mem:Mem",
+    "schedule": "penstock.dialects.schedule:Schedule",
 }
 """Name of each dialect -> where it is, as `module:object`."""
 
@@ -30,6 +31,7 @@ PASSES: dict[str, str] = {
     "expose-values": "penstock.passes.graph.expose_values:ExposeValuesPass",
     "fold-batch-norm": "penstock.passes.graph.fold_batch_norm:FoldBatchNormPass",
     "fold-constants": "penstock.passes.graph.fold_constants:FoldConstantsPass",
+    "forall-to-for": "penstock.passes.loop.forall_to_for:ForallToForPass",
     "fuse-elementwise": "penstock.passes.tensor.fuse_elementwise:FuseElementwisePass",
     "fuse-attention": "penstock.passes.graph.fuse_attention:FuseAttentionPass",
     "fold-scale": "penstock.passes.graph.fold_scale:FoldScalePass",

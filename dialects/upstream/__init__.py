@@ -24,6 +24,6 @@ def _amended(name: str) -> Dialect:
 
 
 AMENDED: dict[str, Callable[[], Dialect]] = {
-    name: partial(_amended, name) for name in ("affine", "arith", "func", "linalg")
+    name: partial(_amended, name) for name in ("affine", "arith", "func", "gpu", "linalg", "scf", "tensor", "transform")
 }
 """Factories of the dialects of xDSL that have, or read, here what they lack: the `DIALECT` of the file of that name."""

@@ -33,7 +33,7 @@ from penstock.lowering.graph_to_tensor.shapes import Dims, element_of, loops, sh
 from penstock.lowering.scalar_body import Body, Compute
 from penstock.passes.index_builder import Index
 from penstock.passes.planning.attention_blocks import MAX_BLOCK, even_blocks
-from penstock.passes.tensor.tile_nest import DimRange, insert_slice, slice_of
+from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
 
 _ZERO = AffineExpr.constant(0)
 

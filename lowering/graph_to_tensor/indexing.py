@@ -24,7 +24,7 @@ from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.lowering.graph_to_tensor.shapes import element_of, loops, shape_of, signless
 from penstock.lowering.scalar_body import Body
 from penstock.passes.index_builder import Index, materialize
-from penstock.passes.tensor.tile_nest import DimRange, insert_slice, slice_of
+from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
 
 Indices: TypeAlias = list[Index]
 

@@ -17,6 +17,7 @@ from penstock.lowering.to_c import copies, memory, structured
 from penstock.lowering.to_c.emitter import CView, FunctionEmitter, is_token, refuse
 from penstock.lowering.to_c.scalar import RULES, emit_scalar
 from penstock.lowering.to_c.text import Expr, for_loop
+from penstock.passes.analysis.loop_dependences import VECTORIZE, obstacle_to_vectors
 
 Emitter = Callable[[FunctionEmitter, Any], None]
 
@@ -121,6 +122,8 @@ def emit_for(emitter: FunctionEmitter, op: scf.ForOp) -> None:
     ctype = emitter.ctype(body.args[0].type, op)
     emitter.values[body.args[0]] = Expr(counter, is_atom=True)
     header = for_loop(counter, upper, step=step, start=lower, type=ctype.value)
+    if VECTORIZE in op.attributes and obstacle_to_vectors(op) is None:
+        emitter.writer.line("PENSTOCK_INDEPENDENT")
     with emitter.writer.block(header):
         emit_block(emitter, body)
         _assign(emitter, body.args[1:], terminator.arguments)

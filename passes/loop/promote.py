@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
@@ -25,17 +25,9 @@ from penstock.passes.analysis.memory.storage import (
     is_written,
     overwrites,
     storage_of,
-    subview_type,
 )
 from penstock.passes.analysis.scope_paths import no_path, scope_path
-
-
-def _retype(value: SSAValue, type: MemRefType[Attribute]) -> None:
-    """Give `value` a new layout and scope, and the views of it those that follow."""
-    new = Rewriter.replace_value_with_new_type(value, type)
-    for use in list(new.uses):
-        if isinstance(use.operation, memref.SubviewOp):
-            _retype(use.operation.result, subview_type(use.operation, type))
+from penstock.passes.schedule.retype import retype
 
 
 @dataclass
@@ -109,7 +101,7 @@ class Promotion:
         op = allocation.owner
         assert isinstance(op, memref.AllocOp)
         assert isa(allocation.type, MemRefType)
-        _retype(allocation, in_scope(allocation.type, self.target, scope, adjoining))
+        retype(allocation, in_scope(allocation.type, self.target, scope, adjoining))
         placed = op.results[0]
         assert isa(placed.type, MemRefType)
         buffer = BufferOp(placed.type)

@@ -31,8 +31,8 @@ from penstock.passes.planning.tilers.pipelined import with_sizes
 from penstock.passes.planning.tilers.registry import DEFAULT_TILER, plan_tile
 from penstock.passes.planning.tilers.registry import tiler as find_tiler
 from penstock.passes.planning.tiling import DoesNotFit, TilePlan
-from penstock.passes.tensor.tile_nest import result_dims
-from penstock.passes.tensor.zero_pads import may_run_past_its_end, padding_of
+from penstock.passes.schedule.tile_nest import result_dims
+from penstock.passes.schedule.zero_pads import may_run_past_its_end, padding_of
 
 
 def root_of(kernel: func.FuncOp) -> GenericOp | None:

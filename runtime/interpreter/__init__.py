@@ -10,9 +10,9 @@ from __future__ import annotations
 from penstock.runtime.interpreter.counters import Counters, DmaCount, ExecCount, issues_of
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.generic import Evaluator
+from penstock.runtime.interpreter.interleaving import ORDERS, Order, read_order
 from penstock.runtime.interpreter.module import main_arguments, run_function, run_module
 from penstock.runtime.interpreter.registry import interprets
-from penstock.runtime.interpreter.schedule import ORDERS, Order, read_order
 from penstock.runtime.interpreter.scopes import array_of, readable, written
 from penstock.runtime.interpreter.source import Listener
 

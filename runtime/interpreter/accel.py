@@ -1,4 +1,4 @@
-"""Commands of an accelerator: what they touch and what they do is worked out here, when is up to the `Schedule`."""
+"""Commands of an accelerator: what they touch and what they do is worked out here, when is up to the `Interleaving`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _ready(execution: Execution, op: accel.ReadyOp, args: Sequence[Any]) -> Sequ
 
 @interprets(accel.WaitOp)
 def _wait(execution: Execution, op: accel.WaitOp, args: Sequence[Any]) -> Sequence[Any]:
-    execution.schedule.wait(args)
+    execution.interleaving.wait(args)
     return ()
 
 
 @interprets(accel.BarrierOp)
 def _barrier(execution: Execution, op: accel.BarrierOp, args: Sequence[Any]) -> Sequence[Any]:
-    execution.schedule.barrier()
+    execution.interleaving.barrier()
     return ()
 
 
@@ -75,7 +75,7 @@ def _dma(execution: Execution, op: accel.DmaOp, args: Sequence[Any]) -> Sequence
         perform=lambda: move(elements, target, overlap, padding),
         overwrites=True,
     )
-    return (execution.schedule.issue(command),)
+    return (execution.interleaving.issue(command),)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _exec(execution: Execution, op: accel.ExecOp, args: Sequence[Any]) -> Sequen
         perform=lambda: evaluator.run(arrays, prepared.extents, ordered=execution.ordered),
         overwrites=not evaluator.reads[-1] and buffers[-1] not in buffers[:-1],
     )
-    return (execution.schedule.issue(command),)
+    return (execution.interleaving.issue(command),)
 
 
 def _queue(execution: Execution, op: accel.PushOp | accel.PopOp, source: str, dest: str) -> TokenQueue:
@@ -160,10 +160,10 @@ def _queue(execution: Execution, op: accel.PushOp | accel.PopOp, source: str, de
         for queue in _target(execution, op).queues():
             title = f"the queue from {queue.source} to {queue.destination}"
             tokens = TokenQueue(title, queue.capacity_tokens, queue.blocks, queue.initial_tokens)
-            execution.schedule.add_queue(queue.source, queue.destination, tokens)
+            execution.interleaving.add_queue(queue.source, queue.destination, tokens)
 
     execution.kept("queues", declare)
-    return execution.schedule.queue(source, dest)
+    return execution.interleaving.queue(source, dest)
 
 
 @interprets(accel.PushOp)
@@ -171,12 +171,12 @@ def _push(execution: Execution, op: accel.PushOp, args: Sequence[Any]) -> Sequen
     queue = _queue(execution, op, op.unit.data, op.peer.data)
     command = IssuedCommand(op, op.unit.data, CommandKind.PUSH, queue=queue)
     queue.issued.append(command.token)
-    execution.schedule.issue(command)
+    execution.interleaving.issue(command)
     return ()
 
 
 @interprets(accel.PopOp)
 def _pop(execution: Execution, op: accel.PopOp, args: Sequence[Any]) -> Sequence[Any]:
     queue = _queue(execution, op, op.peer.data, op.unit.data)
-    execution.schedule.issue(IssuedCommand(op, op.unit.data, CommandKind.POP, [queue.next_push(op)], queue=queue))
+    execution.interleaving.issue(IssuedCommand(op, op.unit.data, CommandKind.POP, [queue.next_push(op)], queue=queue))
     return ()

@@ -1,4 +1,4 @@
-"""One execution of a module below graph level: its functions, memory, schedule and counters."""
+"""One execution of a module below graph level: its functions, memory, interleaving and counters."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from xdsl.ir import Operation
 from penstock.dialects.diagnostics import UserError, calls_itself, did_you_mean, location_of
 from penstock.dialects.machine import TargetOp, find_target
 from penstock.runtime.interpreter.counters import Counters
+from penstock.runtime.interpreter.interleaving import Interleaving, Order
 from penstock.runtime.interpreter.ownership import Ownership
-from penstock.runtime.interpreter.schedule import Order, Schedule
 from penstock.runtime.interpreter.scopes import ScopeMemory, UndefinedRead
 from penstock.runtime.interpreter.source import Compiled, Listener, compile_function
 
@@ -27,7 +27,8 @@ _FAULTS_OF_PROGRAMS = (IndexError, OverflowError, TypeError, ValueError, ZeroDiv
 
 
 _INLINE_HELPERS = {
-    str(Path(__file__).with_name(name)) for name in ("arithmetic.py", "control.py", "scalar.py", "scopes.py")
+    str(Path(__file__).with_name(name))
+    for name in ("arithmetic.py", "control.py", "forall.py", "scalar.py", "scopes.py")
 }
 """The files of the functions that inline code calls."""
 
@@ -36,7 +37,7 @@ class Execution:
     """
     What functions of ops run in. Functions are compiled when they are first called.
 
-    `schedule` is the order of the units' commands, `seed` short for that number. With `ordered`, sums of floats are
+    `interleaving` is the order of the units' commands, `seed` short for that number. With `ordered`, sums of floats are
     taken in the order of the loops, at a cost. `listener` is called after each op.
     """
 
@@ -45,7 +46,7 @@ class Execution:
         module: ModuleOp,
         *,
         seed: int | None = None,
-        schedule: Order = "program",
+        interleaving: Order = "program",
         ordered: bool = False,
         counters: Counters | None = None,
         listener: Listener | None = None,
@@ -53,12 +54,13 @@ class Execution:
         self.module = module
         self.target: TargetOp | None = find_target(module)
         self.memory = ScopeMemory(module)
-        self.schedule = Schedule(schedule if seed is None else seed)
+        self.interleaving = Interleaving(interleaving if seed is None else seed)
         self.counters = Counters() if counters is None else counters
         self.ordered = ordered
         self._listener = listener
         self._functions = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, func.FuncOp)}
-        self._compiled: dict[str, Compiled] = {}
+        self._compiled: dict[tuple[str, bool], Compiled] = {}
+        """By name, and whether what they access is noted."""
         self._running: set[str] = set()
         self._ownership: dict[Operation, Ownership] = {}
         self._kept: dict[Hashable, Any] = {}
@@ -80,17 +82,18 @@ class Execution:
         try:
             with np.errstate(all="ignore"):  # inf and NaN are results like others
                 results = self.call(name, args)
-                self.schedule.barrier()
+                self.interleaving.barrier()
                 return results
         except _FAULTS_OF_PROGRAMS as error:
             raise self._located(error) from error
 
     def call(self, name: str, args: Sequence[Any], caller: Operation | None = None) -> tuple[Any, ...]:
         """Call a function from an op."""
-        compiled = self._compiled.get(name)
+        key = name, self.interleaving.races.iteration is not None
+        compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = compile_function(self.function(name, caller), self, self._listener)
-            self._compiled[name] = compiled
+            compiled = compile_function(self.function(name, caller), self, self._listener, notes_accesses=key[1])
+            self._compiled[key] = compiled
         if name in self._running:
             raise calls_itself(name, self.function(name) if caller is None else caller)
         self._running.add(name)
@@ -98,13 +101,13 @@ class Execution:
             results = compiled.function(*args)
         finally:
             self._running.remove(name)
-        if compiled.is_kernel and self.schedule.unwaited:
+        if compiled.is_kernel and self.interleaving.unwaited:
             raise UserError(
                 f"@{name} returns while commands may still run",
                 loc=location_of(self.function(name)),
                 notes=["a kernel is quiescent when it ends: end it in accel.barrier"],
             )
-        if compiled.is_kernel and (fault := self.schedule.leftover()) is not None:
+        if compiled.is_kernel and (fault := self.interleaving.leftover()) is not None:
             raise UserError(f"@{name} returns when {fault}", loc=location_of(self.function(name)))
         return results
 

@@ -11,17 +11,18 @@ from xdsl.dialects import memref
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseIntOrFPElementsAttr, MemRefType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.utils import get_dynamic_index_list
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects import machine, mem
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.mem import memref_of
 from penstock.dialects.weights import Array
+from penstock.runtime.interpreter.commands import Touch
 from penstock.runtime.interpreter.counters import moved_bytes, touched_bytes
 from penstock.runtime.interpreter.domain import OperandAccess, view_over
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.generic import Evaluator, as_operand, evaluator_of, extents_of
-from penstock.runtime.interpreter.registry import interprets
+from penstock.runtime.interpreter.registry import accesses, interprets
 from penstock.runtime.interpreter.scopes import (
     MemRef,
     Region,
@@ -281,3 +282,58 @@ def _engine_on_the_way(execution: Execution, op: GenericOp) -> str | None:
         return None
     intrinsic = execution.target.intrinsics().get(op.library_call.data)
     return None if intrinsic is None else intrinsic.dma_name
+
+
+# what ops access, for races between iterations
+
+
+_Accessed = tuple[Sequence[Touch], Sequence[Touch]]
+
+
+@accesses(memref.LoadOp)
+def _loads(execution: Execution, op: memref.LoadOp, args: Sequence[Any]) -> _Accessed:
+    return (_element(args[0], args[1:], op.memref),), ()
+
+
+@accesses(memref.StoreOp)
+def _stores(execution: Execution, op: memref.StoreOp, args: Sequence[Any]) -> _Accessed:
+    return (), (_element(args[1], args[2:], op.memref),)
+
+
+def _element(memref: MemRef, indices: Sequence[int], value: SSAValue) -> Touch:
+    # What is out of bounds is refused by the access itself.
+    return Touch(memref, tuple(slice(max(index, 0), max(index, 0) + 1) for index in indices), value)
+
+
+@accesses(memref.CopyOp)
+def _copies(execution: Execution, op: memref.CopyOp, args: Sequence[Any]) -> _Accessed:
+    return (Touch(args[0], None, op.source),), (Touch(args[1], None, op.destination),)
+
+
+@accesses(mem.CopyOp)
+def _moves(execution: Execution, op: mem.CopyOp, args: Sequence[Any]) -> _Accessed:
+    transfer = execution.kept(op, lambda: WindowMove.of(op))
+    overlap = transfer.overlap(args)
+    everything = transfer.padding is not None
+    return (Touch(args[transfer.source], overlap.source, op.source),), (
+        Touch(args[transfer.dest], None if everything else overlap.dest, op.dest),
+    )
+
+
+@accesses(GenericOp)
+def _touches(execution: Execution, op: GenericOp, args: Sequence[Any]) -> _Accessed:
+    if op.results:
+        return (), ()
+    evaluator = execution.kept(op, lambda: evaluator_of(op))
+    arrays = [as_operand(array_of(value), operand, op) for value, operand in zip(args, op.operands, strict=True)]
+    shapes = tuple(array.shape for array in arrays)
+    extents = execution.kept((op, shapes), lambda: extents_of(op, arrays))
+    evaluator.check(arrays, extents)
+    regions = execution.kept((op, shapes, "regions"), lambda: regions_of(evaluator, extents, shapes))
+    touches = [
+        (Touch(value, region, operand), read)
+        for value, region, operand, read in zip(args, regions, op.operands, evaluator.reads, strict=True)
+        if isinstance(operand.type, MemRefType)
+    ]
+    outputs = [touch for touch, _ in touches if touch.value in op.outputs]
+    return [touch for touch, read in touches if read], outputs

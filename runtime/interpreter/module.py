@@ -26,16 +26,16 @@ from penstock.dialects.verification import find_invalid
 from penstock.dialects.weights import Array, WeightStore
 
 # Imported for their registrations.
-from penstock.runtime.interpreter import accel, control, loop, scalar, tensor
+from penstock.runtime.interpreter import accel, control, forall, loop, scalar, tensor
 from penstock.runtime.interpreter.counters import Counters
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.graph import implementation_of, run_graph
-from penstock.runtime.interpreter.schedule import Order
+from penstock.runtime.interpreter.interleaving import Order
 from penstock.runtime.interpreter.scopes import undefined_memref
 from penstock.runtime.interpreter.source import Listener
 from penstock.runtime.interpreter.values import dtype_of
 
-__all__ = ["accel", "control", "loop", "main_arguments", "run_function", "run_module", "scalar", "tensor"]
+__all__ = ["accel", "control", "forall", "loop", "main_arguments", "run_function", "run_module", "scalar", "tensor"]
 
 
 def run_module(
@@ -44,7 +44,7 @@ def run_module(
     weights: WeightStore,
     *,
     seed: int | None = None,
-    schedule: Order = "program",
+    interleaving: Order = "program",
     listener: Listener | None = None,
     counters: Counters | None = None,
     ordered: bool = False,
@@ -55,12 +55,12 @@ def run_module(
     Below graph level, arguments with `graph.weight` are taken from `weights`, and those with `graph.output` are
     made, given to `@main` and returned; integers are signless there, so unsigned arrays are seen as signed.
 
-    `schedule` is the order in which the commands of the units happen (see `schedule.Order`): "program", "asap" (as
-    soon as possible), "alap" (as late as possible), or the number that an interleaving is drawn with, for which
-    `seed` is short. In all but program order, two commands that touch the same bytes, one of them writing, and that
-    nothing orders, are an error. `ordered` takes sums of floats in the order of the loops, bit for bit, instead of on
-    BLAS. `listener` is called after each op with the values
-    of its results and operands (at graph level of its results alone), `counters` is filled.
+    `interleaving` is the order in which the commands of the units happen (see `interleaving.Order`): "program",
+    "asap" (as soon as possible), "alap" (as late as possible), or the number that one is drawn with, for which `seed`
+    is short. In all but program order, two commands that touch the same bytes, one of them writing, and that nothing
+    orders, are an error. `ordered` takes sums of floats in the order of the loops, bit for bit, instead of on BLAS.
+    `listener` is called after each op with the values of its results and operands (at graph level of its results
+    alone), `counters` is filled.
 
     Raises UserError for an input or a weight of another type, an op that is not interpreted (status 3, located),
     and every fault of the program that shows when it runs, such as reading undefined bytes of a scope.
@@ -75,7 +75,7 @@ def run_module(
         if _is_graph(main):
             return run_graph(module, inputs, weights, listener=None if listener is None else heard)
         execution = Execution(
-            module, seed=seed, schedule=schedule, ordered=ordered, counters=counters, listener=listener
+            module, seed=seed, interleaving=interleaving, ordered=ordered, counters=counters, listener=listener
         )
         arguments, outputs = main_arguments(main, inputs, weights)
         results = execution.run("main", arguments)
@@ -90,7 +90,7 @@ def run_function(
     args: Sequence[Any],
     *,
     seed: int | None = None,
-    schedule: Order = "program",
+    interleaving: Order = "program",
     listener: Listener | None = None,
     counters: Counters | None = None,
     ordered: bool = False,
@@ -106,7 +106,7 @@ def run_function(
         raise UserError(f"@{name} takes {len(arguments)} arguments, {len(args)} are given", loc=location_of(function))
     with _invalid_is_a_user_error(module):
         execution = Execution(
-            module, seed=seed, schedule=schedule, ordered=ordered, counters=counters, listener=listener
+            module, seed=seed, interleaving=interleaving, ordered=ordered, counters=counters, listener=listener
         )
         return list(execution.run(name, list(args)))
 

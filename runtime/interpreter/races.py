@@ -1,7 +1,8 @@
 """
 Data races, found as a kernel runs: a second opinion, kept independent of the compiler's happens-before on purpose.
 
-A race is two commands that access the same bytes, one of them writing, without happens-before between them.
+A race is two commands, or iterations of a loop that run at once, that access the same bytes, one of them writing,
+without happens-before between them.
 
 What is certain about the order of commands since the last barrier is kept in vector clocks: a command happens after
 the commands of the tokens it comes after and after all that these happened after; after everything that was
@@ -23,10 +24,12 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+from xdsl.ir import Operation
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.commands import (
+    NOTHING,
     Clock,
     CommandKind,
     IssuedCommand,
@@ -34,6 +37,7 @@ from penstock.runtime.interpreter.commands import (
     Touch,
     holds,
     join,
+    joined_clocks,
     with_command,
 )
 from penstock.runtime.interpreter.scopes import TaggedBuffer, array_of, describe
@@ -51,14 +55,33 @@ class _UnitClocks:
     """Its execs, and what they happened after."""
 
 
-@dataclass
-class _CommandAccess:
-    """What a command does with an operand."""
+@dataclass(eq=False)
+class Iteration:
+    """One of the iterations that run at once."""
 
-    command: IssuedCommand
+    title: str
+    unit: int
+    before: Clock
+    """What was complete when it began, or when it last left a barrier."""
+    phase: int = 0
+    """How many barriers it has left."""
+
+
+@dataclass
+class _Access:
+    """What a command, or an op in an iteration, does with an operand."""
+
+    op: Operation
+    by: IssuedCommand | Iteration
     touch: Touch
     unit: int
     number: int
+
+    @property
+    def title(self) -> str:
+        """What does it, and where."""
+        by = self.by
+        return f"{self.op.name} {f'in {by.title}' if isinstance(by, Iteration) else f'on {by.unit}'}"
 
 
 class Races:
@@ -68,14 +91,19 @@ class Races:
         self._epoch = 0
         self._host: Clock = ()
         self._units: dict[str, _UnitClocks] = {}
-        self._accesses: list[_CommandAccess] = []
+        self._numbers = 0
+        """Units and iterations that have a number."""
+        self._accesses: list[_Access] = []
         self._shadow = Shadow()
+        self.iteration: Iteration | None = None
+        """The innermost one that is being run."""
 
     def barrier(self) -> None:
         """All commands are complete."""
         self._epoch += 1
         self._host = ()
         self._units.clear()
+        self._numbers = 0
         self._accesses.clear()
         self._shadow.forget()
 
@@ -88,15 +116,15 @@ class Races:
         """Raises UserError if a command races with one that was issued before."""
         unit = self._units.get(command.unit)
         if unit is None:
-            unit = self._units[command.unit] = _UnitClocks(len(self._units))
+            unit = self._units[command.unit] = _UnitClocks(self._number(1))
         before = join(self._host, unit.started)
         before = join(before, unit.all if command.is_alone or command.kind is CommandKind.PUSH else unit.execs)
         for token in command.after:
             before = join(before, token.clock(self._epoch))
         for touch in command.reads:
-            self._reads(_CommandAccess(command, touch, unit.number, unit.count), before)
+            self._reads(_Access(command.op, command, touch, unit.number, unit.count), before)
         for touch in command.writes:
-            self._writes(_CommandAccess(command, touch, unit.number, unit.count), before)
+            self._writes(_Access(command.op, command, touch, unit.number, unit.count), before)
         done = with_command(before, unit.number, unit.count)
         command.token.note_clock(self._epoch, done)
         unit.all = join(unit.all, done)
@@ -106,16 +134,58 @@ class Races:
             unit.execs = join(unit.execs, done)
         unit.count += 1
 
-    def _note(self, access: _CommandAccess) -> int:
+    def _number(self, count: int) -> int:
+        """The first of so many new numbers."""
+        self._numbers += count
+        return self._numbers - count
+
+    # iterations
+
+    def fork(self, titles: Sequence[str]) -> list[Iteration]:
+        """Iterations that begin here, and run at once."""
+        outer = self.iteration
+        before = self._host if outer is None else with_command(outer.before, outer.unit, outer.phase)
+        first = self._number(len(titles))
+        return [Iteration(title, first + number, before) for number, title in enumerate(titles)]
+
+    def meet(self, iterations: Sequence[Iteration]) -> None:
+        """All iterations of a loop have come to the same barrier, and leave it."""
+        done = _completed(iterations)
+        for each in iterations:
+            each.before = done
+            each.phase += 1
+
+    def join(self, iterations: Sequence[Iteration], outer: Iteration | None) -> None:
+        """All iterations of a loop have ended; `outer` is the one around it."""
+        self.iteration = outer
+        if outer is not None:
+            outer.before = join(outer.before, _completed(iterations))
+        elif self._units:
+            self._host = join(self._host, _completed(iterations))
+        else:
+            self.barrier()  # Nothing else runs.
+
+    def accessed(self, op: Operation, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
+        """An op of the iteration that is being run accesses memory. Raises UserError for a race."""
+        by = self.iteration
+        assert by is not None
+        for touch in reads:
+            self._reads(_Access(op, by, touch, by.unit, by.phase), by.before)
+        for touch in writes:
+            self._writes(_Access(op, by, touch, by.unit, by.phase), by.before)
+
+    # accesses
+
+    def _note(self, access: _Access) -> int:
         self._accesses.append(access)
         return len(self._accesses) - 1
 
-    def _is_before(self, number: int, access: _CommandAccess, before: Clock) -> bool:
-        """Whether an earlier access is over when another one begins, or belongs to the same command."""
+    def _is_before(self, number: int, access: _Access, before: Clock) -> bool:
+        """Whether an earlier access is over when another one begins, or belongs to the same command or iteration."""
         other = self._accesses[number]
-        return other.command is access.command or holds(before, other.unit, other.number)
+        return other.by is access.by or holds(before, other.unit, other.number)
 
-    def _reads(self, access: _CommandAccess, before: Clock) -> None:
+    def _reads(self, access: _Access, before: Clock) -> None:
         note = self._note(access)
 
         def follow(state: State) -> State:
@@ -126,7 +196,7 @@ class Races:
 
         self._shadow.visit(access.touch, follow, one_state=False)
 
-    def _writes(self, access: _CommandAccess, before: Clock) -> None:
+    def _writes(self, access: _Access, before: Clock) -> None:
         after: State = (self._note(access), frozenset())
 
         def follow(state: State) -> State:
@@ -140,16 +210,29 @@ class Races:
 
         self._shadow.visit(access.touch, follow, one_state=True)
 
-    def _race(self, access: _CommandAccess, number: int, *, writes: bool, wrote: bool) -> UserError:
-        command, other = access.command, self._accesses[number]
+    def _race(self, access: _Access, number: int, *, writes: bool, wrote: bool) -> UserError:
+        other = self._accesses[number]
+        where = f"the {other.op.name} at {location_of(other.op)}"
+        if isinstance(access.by, Iteration) or isinstance(other.by, Iteration):
+            note = f"iterations of scf.forall run at once: let a barrier be between this and {where}"
+        else:
+            note = f"let it come after the token of {where}"
         return UserError(
-            f"data race: {command.op.name} on {command.unit} {'writes' if writes else 'reads'} "
-            f"{describe(access.touch.value)}, which {other.command.op.name} on {other.command.unit} "
-            f"{'writes' if wrote else 'reads'} through {describe(other.touch.value)}, "
+            f"data race: {access.title} {'writes' if writes else 'reads'} {describe(access.touch.value)}, which "
+            f"{other.title} {'writes' if wrote else 'reads'} through {describe(other.touch.value)}, "
             "with no happens-before between the two",
-            loc=location_of(command.op),
-            notes=[f"let it come after the token of the {other.command.op.name} at {location_of(other.command.op)}"],
+            loc=location_of(access.op),
+            notes=[note],
         )
+
+
+def _completed(iterations: Sequence[Iteration]) -> Clock:
+    """The clock by which all that iterations have done is complete."""
+    clock = list(joined_clocks(each.before for each in iterations))
+    clock += [NOTHING] * (max((each.unit + 1 for each in iterations), default=0) - len(clock))
+    for each in iterations:
+        clock[each.unit] = (each.phase + 1, 0)
+    return tuple(clock)
 
 
 NO_WRITER = -1

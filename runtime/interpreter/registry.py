@@ -36,3 +36,15 @@ Python numbers:
 """
 emits = EMITTERS.register
 """Register the decorated function as what writes the Python source of classes of ops."""
+
+Accesses = Callable[[Any, Any, Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
+"""From the execution, the op and the values of its operands to what it reads and what it writes, as `Touch`es."""
+
+ACCESSES: Registry[Accesses] = Registry()
+"""Class of ops that are given memrefs -> the function that says which elements it accesses, before it does."""
+
+accesses = ACCESSES.register
+"""
+Register the decorated function as what says which elements classes of ops access: races between iterations that run at
+once are found by it. An op that is given memrefs and says nothing may read and write all of them.
+"""

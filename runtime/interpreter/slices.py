@@ -14,11 +14,12 @@ from xdsl.ir import Operation
 
 from penstock.dialects import accel
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 from penstock.dialects.weights import Array
 from penstock.dialects.window import WindowedTransfer
 from penstock.runtime.interpreter.domain import Box
 
-SlicingOp = tensor.ExtractSliceOp | tensor.InsertSliceOp | memref.SubviewOp
+SlicingOp = tensor.ExtractSliceOp | tensor.InsertSliceOp | ParallelInsertSliceOp | memref.SubviewOp
 
 
 def filled(static: Sequence[int], dynamic: Sequence[int]) -> list[int]:

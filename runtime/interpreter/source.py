@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from xdsl.dialects import func, memref
+from xdsl.dialects import arith, func, memref, scf
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation, SSAValue
 
@@ -21,8 +21,9 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
 from penstock.dialects.verification import require_dominance
 from penstock.runtime.interpreter.body import captured_values
+from penstock.runtime.interpreter.commands import Touch
 from penstock.runtime.interpreter.ownership import Ownership
-from penstock.runtime.interpreter.registry import EMITTERS, INTERPRETERS
+from penstock.runtime.interpreter.registry import ACCESSES, EMITTERS, INTERPRETERS, Accesses
 from penstock.runtime.interpreter.scopes import scalar_view
 
 Listener = Callable[[Operation, Sequence[Any], Sequence[Any]], None]
@@ -44,11 +45,17 @@ class Compiled:
 
 
 class SourceWriter:
-    """Writes one function. `execution` is what calls are given; with a `listener` it is called after each op."""
+    """
+    Writes one function. `execution` is what calls are given; with a `listener` it is called after each op. While
+    `notes_accesses`, what ops read and write is noted.
+    """
 
-    def __init__(self, execution: Any, ownership: Ownership, listener: Listener | None):
+    def __init__(
+        self, execution: Any, ownership: Ownership, listener: Listener | None, *, notes_accesses: bool = False
+    ):
         self.execution = execution
         self.ownership = ownership
+        self.notes_accesses = notes_accesses
         self.non_negative: set[SSAValue] = set()
         """Index values known to be at least 0, so that indexing with them needs no check."""
         self.constants: dict[SSAValue, int | float | bool] = {}
@@ -131,6 +138,8 @@ class SourceWriter:
     def _write(self, op: Operation) -> None:
         if op.name.startswith("accel."):
             self._kernel = True
+        if self.notes_accesses:
+            self._note_accesses(op)
         emitter = EMITTERS.get(type(op))
         if emitter is not None:
             emitter(self, op)
@@ -152,10 +161,22 @@ class SourceWriter:
         self.line(f"{target}{called}({execution}, {self.bind(op, 'op')}, ({self.names(operands)}))")
         self.defined(op.results)
 
+    def _note_accesses(self, op: Operation) -> None:
+        """Let it be known, before an op of an iteration, what it accesses."""
+        if op.name.startswith("accel."):
+            raise UserError(
+                f"{op.name} in an iteration of scf.forall is not interpreted", loc=location_of(op), status=UNSUPPORTED
+            )
+        if isinstance(op, _WITHOUT_ACCESS) or not any(isinstance(value.type, MemRefType) for value in op.operands):
+            return
+        note, accesses = self.bind(_note, "note"), self.bind(ACCESSES.find(type(op)) or _all_operands, "accesses")
+        execution, known = self.bind(self.execution, "execution"), self.bind(op, "op")
+        self.line(f"{note}({execution}, {accesses}, {known}, ({self.names(op.operands)}))")
+
     def finish(self, function: func.FuncOp) -> Compiled:
         """The function whose body has been written."""
         block = function.body.block
-        filename = f"<@{function.sym_name.data}>"
+        filename = f"<@{function.sym_name.data}{', accesses noted' if self.notes_accesses else ''}>"
         header = f"def function({', '.join(self.name(arg) for arg in block.args)}):"
         source = "\n".join([header, *self._lines, ""])
         try:
@@ -170,16 +191,56 @@ class SourceWriter:
         return Compiled(self._bindings["function"], filename, [None, None, *self._ops], source, self._kernel)
 
 
+_WITHOUT_ACCESS = (
+    memref.AllocOp,
+    memref.AllocaOp,
+    memref.CastOp,
+    memref.CollapseShapeOp,
+    memref.DeallocOp,
+    memref.DimOp,
+    memref.ExpandShapeOp,
+    memref.MemorySpaceCastOp,
+    memref.RankOp,
+    memref.ReinterpretCastOp,
+    memref.SubviewOp,
+    arith.SelectOp,
+    func.CallOp,
+    func.ReturnOp,
+    scf.ConditionOp,
+    scf.ForOp,
+    scf.WhileOp,
+    scf.YieldOp,
+)
+"""Ops that are given memrefs and access no element, or of which it is noted op by op what they access."""
+
+
+def _note(execution: Any, accesses: Accesses, op: Operation, args: Sequence[Any]) -> None:
+    reads, writes = accesses(execution, op, args)
+    execution.interleaving.races.accessed(op, reads, writes)
+
+
+def _all_operands(execution: Any, op: Operation, args: Sequence[Any]) -> tuple[Sequence[Touch], Sequence[Touch]]:
+    """What an op may access that does not say it."""
+    pairs = zip(args, op.operands, strict=True)
+    touches = [Touch(value, None, operand) for value, operand in pairs if isinstance(operand.type, MemRefType)]
+    return touches, touches
+
+
 def _is_accessed(value: SSAValue) -> bool:
     return any(isinstance(use.operation, memref.LoadOp | memref.StoreOp) for use in value.uses)
 
 
-def compile_function(function: func.FuncOp, execution: Any, listener: Listener | None = None) -> Compiled:
-    """Compile a function of one block; raises UserError for any other, and at an op that nothing interprets."""
+def compile_function(
+    function: func.FuncOp, execution: Any, listener: Listener | None = None, *, notes_accesses: bool = False
+) -> Compiled:
+    """
+    Compile a function of one block; raises UserError for any other, and at an op that nothing interprets. One that is
+    called in an iteration notes what it accesses.
+    """
     block = body_block(function, "interpreted")
     # A Python variable outlives the loop or the branch that sets it; a value does not.
     require_dominance(function)
-    writer = SourceWriter(execution, Ownership(function), listener)
+    writer = SourceWriter(execution, Ownership(function), listener, notes_accesses=notes_accesses)
     writer.defined(block.args)
     writer.ops(block.ops)
     return writer.finish(function)

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.runtime.dynamic_engine import DynamicEngine, compile
     from penstock.runtime.engine import Engine
+    from penstock.runtime.kernel_schedule import KernelSchedule, schedule
     from penstock.runtime.quantization import QuantizedModel, quantize
 
 __version__ = "0.1.0"
-__all__ = ["DynamicEngine", "Engine", "QuantizedModel", "__version__", "compile", "quantize"]
+__all__ = [
+    "DynamicEngine",
+    "Engine",
+    "KernelSchedule",
+    "QuantizedModel",
+    "__version__",
+    "compile",
+    "quantize",
+    "schedule",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,4 +33,8 @@ def __getattr__(name: str) -> Any:
         from penstock.runtime import quantization
 
         return getattr(quantization, name)
+    if name in ("KernelSchedule", "schedule"):
+        from penstock.runtime import kernel_schedule
+
+        return getattr(kernel_schedule, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

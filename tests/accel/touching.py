@@ -15,7 +15,7 @@ from penstock.passes.analysis.commands.program import Program
 from penstock.passes.analysis.commands.region import Region
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.interpreter.commands import DONE, IssuedCommand, Token, Touch
-from penstock.runtime.interpreter.schedule import Schedule
+from penstock.runtime.interpreter.interleaving import Interleaving
 from penstock.runtime.interpreter.scopes import TaggedBuffer, array_of
 from penstock.runtime.interpreter.values import dtype_of
 
@@ -48,7 +48,7 @@ def interpreted(module: ModuleOp, name: str) -> list[tuple[Bytes, Bytes]]:
         arguments.append(np.ones(type.get_shape(), dtype_of(type.element_type, function)))
     found: list[tuple[Bytes, Bytes]] = []
 
-    def watched(schedule: Schedule, command: IssuedCommand) -> Token:
+    def watched(interleaving: Interleaving, command: IssuedCommand) -> Token:
         touched = [
             frozenset(byte for touch in touches for byte in _touched(touch, arguments))
             for touches in (command.reads, command.writes)
@@ -57,7 +57,7 @@ def interpreted(module: ModuleOp, name: str) -> list[tuple[Bytes, Bytes]]:
         return DONE
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Schedule, "issue", watched)
+        patch.setattr(Interleaving, "issue", watched)
         run_function(module, name, arguments)
     return found
 

@@ -44,7 +44,7 @@ OPTIONS = [
         f"plan p.csv {option}"
         for option in ("--capacity", "--planner", "--compare", "--time-limit", "--steps", "--seed")
     ),
-    *(f"check m.mlir {option}" for option in ("--dim", "--seed", "--schedule", "--until", "-p")),
+    *(f"check m.mlir {option}" for option in ("--dim", "--seed", "--interleaving", "--until", "-p")),
     *(f"opt m.mlir {option}" for option in ("-p", "--print-ir-after", "--help-pass")),
     "run m.mlir --level",
     "simulate m.mlir --window",

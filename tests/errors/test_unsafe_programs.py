@@ -84,7 +84,7 @@ def test_the_safe_program_is_executed_by_every_command(penstock: Command) -> Non
         finished = penstock(*COMMANDS[name])
         assert finished.status == 0, f"{name}: {finished.err}"
         assert "warning" not in finished.err
-    for options in (["-p", "cse"], ["-p", "cse", "--schedule", "program"]):
+    for options in (["-p", "cse"], ["-p", "cse", "--interleaving", "program"]):
         assert penstock("check", "in.mlir", *options).out == "cse: equal, bit for bit\n"
 
 

@@ -90,6 +90,35 @@ func.func @f(%a: memref<16xf32>, %n: index) -> f32 {
   return %0 : f32
 }
 // -----
+// forall
+func.func @f(%m: memref<4x8xf32, "spad">, %n: index, %t: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %c = arith.constant 1.0 : f32
+  scf.forall (%i, %j) in (4, 8) {
+    memref.store %c, %m[%i, %j] : memref<4x8xf32, "spad">
+  } {mapping = [#gpu.thread<x>, #gpu.thread<y>]}
+  scf.forall (%i, %j) = (0, 1) to (%n, 8) step (2, 3) {
+    memref.store %c, %m[%i, %j] : memref<4x8xf32, "spad">
+    gpu.barrier
+    scf.forall.in_parallel {}
+  } {foo = 3}
+  scf.forall (%i) in (%n) {
+  } {mapping = [#gpu.warp<linear_dim_0>]}
+  scf.forall (%i) in (2) {
+    gpu.barrier
+  } {mapping = [#gpu.warpgroup<linear_dim_9>]}
+  scf.forall (%i) in (2) {
+  } {mapping = [#gpu.memory_space<workgroup>]}
+  scf.forall () in () {
+  }
+  %r = scf.forall (%i) in (4) shared_outs(%o = %t) -> (tensor<4x8xf32>) {
+    %s = tensor.extract_slice %o[%i, 0] [1, 8] [1, 1] : tensor<4x8xf32> to tensor<1x8xf32>
+    scf.forall.in_parallel {
+      tensor.parallel_insert_slice %s into %o[%i, 0] [1, 8] [1, 1] : tensor<1x8xf32> into tensor<4x8xf32>
+    }
+  } {mapping = [#gpu.block<x>]}
+  return %r : tensor<4x8xf32>
+}
+// -----
 // tensor
 func.func @f(%t: tensor<4x8xf32>, %i: index, %v: f32, %d: tensor<?x8xf32>, %u: tensor<2x4xf32>) -> tensor<4x8xf32> {
   %0 = tensor.empty() : tensor<4x8xf32>

@@ -11,7 +11,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.kernels import is_contraction
-from penstock.passes.tensor.zero_pads import may_run_past_its_end
+from penstock.passes.schedule.zero_pads import may_run_past_its_end
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 

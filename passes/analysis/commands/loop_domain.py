@@ -116,8 +116,8 @@ def _groups(
                 group[loop] = min(numbers)
 
     for loop in loops:
-        unite({loop, *(found for bound in (loop.lb, loop.ub, loop.step) for found in _counters(bound, loops))})
-    used = [_counters(span.offset, loops) for span in spans]
+        unite({loop, *(found for bound in (loop.lb, loop.ub, loop.step) for found in counters_of(bound, loops))})
+    used = [counters_of(span.offset, loops) for span in spans]
     for members in used:
         unite(members)
     for number in dict.fromkeys(group.values()):
@@ -127,14 +127,14 @@ def _groups(
         yield [], fixed
 
 
-def _counters(index: Index, loops: Sequence[scf.ForOp]) -> set[scf.ForOp]:
+def counters_of(index: Index, loops: Sequence[scf.ForOp]) -> set[scf.ForOp]:
     """The loops whose counters an index is computed from."""
     if isinstance(index, int):
         return set()
     owner = index.owner
     if isinstance(owner, Block):
         return {loop for loop in loops if index is loop.body.block.args[0]}
-    return set[scf.ForOp]().union(*(_counters(operand, loops) for operand in owner.operands))
+    return set[scf.ForOp]().union(*(counters_of(operand, loops) for operand in owner.operands))
 
 
 def _walk(

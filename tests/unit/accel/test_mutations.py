@@ -55,16 +55,16 @@ def inputs_of(module: ModuleOp) -> list[NDArray[Any]]:
     return arrays
 
 
-def run(module: ModuleOp, context: PenstockContext, schedule: Order) -> list[NDArray[Any]]:
-    return run_module(module, inputs_of(module), context.weights, schedule=schedule)
+def run(module: ModuleOp, context: PenstockContext, interleaving: Order) -> list[NDArray[Any]]:
+    return run_module(module, inputs_of(module), context.weights, interleaving=interleaving)
 
 
 def contradict(module: ModuleOp, context: PenstockContext, seeds: Sequence[int]) -> bool:
-    """Whether some schedule computes something else, or meets a race."""
+    """Whether some interleaving computes something else, or meets a race."""
     expected = run(module, context, "program")
-    for schedule in ("asap", "alap", *seeds):
+    for interleaving in ("asap", "alap", *seeds):
         try:
-            found = run(module, context, schedule)
+            found = run(module, context, interleaving)
         except UserError:
             return True
         if any(not np.array_equal(one, two) for one, two in zip(expected, found, strict=True)):

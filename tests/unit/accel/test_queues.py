@@ -258,10 +258,10 @@ def traced(module: ModuleOp) -> Program:
 
 def run(module: ModuleOp) -> None:
     x = np.random.default_rng(0).integers(-9, 9, (9, 1, 16)).astype(np.int8)
-    for schedule in ("program", "asap", "alap", 0, 1, 2):
+    for interleaving in ("program", "asap", "alap", 0, 1, 2):
         y = np.zeros_like(x)
-        run_function(module, "k", [x, y], schedule=schedule)
-        assert np.array_equal(x, y), schedule
+        run_function(module, "k", [x, y], interleaving=interleaving)
+        assert np.array_equal(x, y), interleaving
 
 
 def test_a_loop_over_a_ring_is_primed_with_a_push_for_each_slot_and_drained() -> None:

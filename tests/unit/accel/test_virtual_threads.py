@@ -67,10 +67,10 @@ def runs_as_before(module: ModuleOp, rounds: range) -> None:
     x = np.random.default_rng(0).integers(1, 9, (9, 1, 16)).astype(np.int8)
     expected = np.zeros_like(x)
     expected[list(rounds)] = x[list(rounds)]
-    for schedule in ("program", "asap", "alap", 0, 1):
+    for interleaving in ("program", "asap", "alap", 0, 1):
         y = np.zeros_like(x)
-        run_function(module, "k", [x, y], schedule=schedule)
-        assert np.array_equal(y, expected), schedule
+        run_function(module, "k", [x, y], interleaving=interleaving)
+        assert np.array_equal(y, expected), interleaving
 
 
 @pytest.mark.parametrize(("end", "threads"), list(product((1, 2, 3, 5, 9), (1, 2, 3, 4))))
@@ -166,10 +166,10 @@ def test_a_loop_that_sums_up_is_no_choice_and_is_gone_through_by_all_threads_tog
     assert sum(isinstance(op, BufferOp) and op.scope == "acc" for op in module.walk()) == 2
     assert str(loops[1]).count("@gemm ") == 2
     assert simulate(traced(module)).cycles < 0.6 * alone
-    for schedule in ("program", "asap", "alap", 3):
+    for interleaving in ("program", "asap", "alap", 3):
         y = np.zeros((4, 4, 4), np.float32)
-        run_function(module, "k", [x, w, y], schedule=schedule)
-        assert np.array_equal(y, np.einsum("ikmp,kpn->imn", x, w)), schedule
+        run_function(module, "k", [x, w, y], interleaving=interleaving)
+        assert np.array_equal(y, np.einsum("ikmp,kpn->imn", x, w)), interleaving
 
 
 def test_a_marked_loop_has_the_threads_of_its_mark() -> None:

@@ -1,0 +1,179 @@
+"""
+The `schedule` dialect: what MLIR's `transform` dialect lacks to say how a kernel uses a machine, on the same handles.
+
+A schedule is a `transform.named_sequence` with the name of its kernel. Its ops transform the operations that their
+handles stand for, one after the other; `passes/schedule` applies them. An op that replaces what a handle stands for
+consumes the handle. All results are `!transform.any_op`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, DictionaryAttr, IntegerAttr, StringAttr, i64
+from xdsl.dialects.transform import NamedSequenceOp, TransformOpHandleType
+from xdsl.ir import Attribute, Dialect, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from penstock.dialects import schedule_loops, schedule_tensor
+from penstock.dialects.diagnostics import UnknownName
+from penstock.dialects.upstream.transform import ANY_OP
+
+EDGES = ("divides", "whole", "overlap", "zeros", "padded")
+"""What happens at the end of a dim that a tile does not divide: see `TileOp`."""
+
+
+@dataclass
+class Schedules:
+    """The schedules of a program's kernels, by the names of the kernels."""
+
+    given: dict[str, NamedSequenceOp] = field(default_factory=dict[str, NamedSequenceOp])
+    """Those that a person gives: passes apply them instead of deciding."""
+    applied: dict[str, NamedSequenceOp] = field(default_factory=dict[str, NamedSequenceOp])
+    """Those that have been applied, given or decided."""
+
+
+@irdl_op_definition
+class TileOp(IRDLOperation):
+    """
+    Compute an op a tile at a time, and others of its kernel in the same tile: tile and fuse.
+
+    `sizes` has one size for each dim of the target, 0 for one that is not cut. Loops go over parallel dims first, then
+    over reductions; `interchange` lists all dims, the outermost loop first. `fusing` names the ops that are computed
+    in the tile, too: producers, and consumers that lead from the target to the one op whose result is used outside.
+
+    `edges` says, for each dim, what happens where the size does not divide it: `"overlap"` shifts the last tile of a
+    parallel dim inwards, so that some elements are computed twice; `"zeros"` lets the last tile of a reduction read
+    zeros past the end; `"padded"` makes one tile longer than the dim, on padded operands, and keeps the valid part.
+    Without it sizes have to divide. `unpadded` lists the fused ops that see no padding, from 0, by their position.
+    `slots` says how many slots each scope has for what the loops refill; `remark` is for people.
+
+    Consumes the handles. Returns those of the tiled target, of the tile of each fused op, and of the loops, outermost
+    first.
+    """
+
+    name = "schedule.tile"
+    target = operand_def(ANY_OP)
+    fused = var_operand_def(ANY_OP)
+    sizes = prop_def(DenseArrayBase.constr(i64))
+    interchange = opt_prop_def(DenseArrayBase.constr(i64))
+    edges = opt_prop_def(ArrayAttr[StringAttr])
+    unpadded = opt_prop_def(DenseArrayBase.constr(i64))
+    slots = opt_prop_def(DictionaryAttr)
+    remark = opt_prop_def(StringAttr)
+    handles = var_result_def(TransformOpHandleType)
+
+    def __init__(
+        self,
+        target: SSAValue,
+        fused: Sequence[SSAValue],
+        sizes: Sequence[int],
+        *,
+        interchange: Sequence[int] | None = None,
+        edges: Sequence[str] | None = None,
+        unpadded: Sequence[int] = (),
+        slots: Mapping[str, int] | None = None,
+        remark: str = "",
+    ):
+        loops = [number for number, size in enumerate(sizes) if size and (edges is None or edges[number] != "padded")]
+        properties: dict[str, Attribute | None] = {
+            "sizes": DenseArrayBase.from_list(i64, sizes),
+            "interchange": DenseArrayBase.from_list(i64, interchange) if interchange is not None else None,
+            "edges": ArrayAttr([StringAttr(edge) for edge in edges]) if edges is not None else None,
+            "unpadded": DenseArrayBase.from_list(i64, unpadded) if unpadded else None,
+            "slots": DictionaryAttr({s: IntegerAttr(n, i64) for s, n in slots.items()}) if slots else None,
+            "remark": StringAttr(remark) if remark else None,
+        }
+        super().__init__(
+            operands=[target, fused],
+            properties=properties,
+            result_types=[[ANY_OP] * (1 + len(fused) + len(loops))],
+        )
+
+    @property
+    def tiled(self) -> SSAValue:
+        """The handle of the tiled target."""
+        return self.handles[0]
+
+    @property
+    def loops(self) -> Sequence[SSAValue]:
+        """The handles of the loops, outermost first."""
+        return self.handles[1 + len(self.fused) :]
+
+    def verify_(self) -> None:
+        count = len(self.sizes)
+        for edge in self.edges or ():
+            if edge.data not in EDGES:
+                raise UnknownName(f'there is no edge "{edge.data}"', edge.data, EDGES, "edges")
+        if self.edges is not None and len(self.edges) != count:
+            raise VerifyException(f"{len(self.edges)} edges for {count} sizes")
+        if self.interchange is not None and sorted(self.interchange.get_values()) != list(range(count)):
+            raise VerifyException(f"the interchange is no permutation of the {count} dims")
+        if any(size < 0 for size in self.sizes.get_values()):
+            raise VerifyException("a size is negative; 0 leaves a dim whole")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> TileOp:
+        target = _handle(parser)
+        fused: list[SSAValue] = []
+        if parser.parse_optional_keyword("fusing") is not None:
+            fused = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _handle(parser))
+        parser.parse_keyword("sizes")
+        sizes = _integers(parser)
+        interchange = _integers(parser) if parser.parse_optional_keyword("interchange") is not None else None
+        edges = None
+        if parser.parse_optional_keyword("edges") is not None:
+            edges = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_str_literal)
+        unpadded = _integers(parser) if parser.parse_optional_keyword("unpadded") is not None else ()
+        at = parser.pos
+        rest = parser.parse_optional_attr_dict()
+        if edges is not None and len(edges) != len(sizes):
+            parser.raise_error(f"{len(edges)} edges for {len(sizes)} sizes", at, at)
+        op = cls(target, fused, sizes, interchange=interchange, edges=edges, unpadded=unpadded)
+        for name in ("slots", "remark"):
+            if name in rest:
+                op.properties[name] = rest.pop(name)
+        op.attributes |= rest
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_operand(self.target)
+        if self.fused:
+            printer.print_string(" fusing(")
+            printer.print_list(self.fused, printer.print_operand)
+            printer.print_string(")")
+        printer.print_string(f" sizes {list(self.sizes.get_values())}")
+        if self.interchange is not None:
+            printer.print_string(f" interchange {list(self.interchange.get_values())}")
+        if self.edges is not None:
+            printer.print_string(" edges ")
+            printer.print_attribute(self.edges)
+        if self.unpadded is not None:
+            printer.print_string(f" unpadded {list(self.unpadded.get_values())}")
+        printer.print_op_attributes(
+            {name: self.properties[name] for name in ("slots", "remark") if name in self.properties} | self.attributes
+        )
+
+
+def _handle(parser: Parser) -> SSAValue:
+    return parser.resolve_operand(parser.parse_unresolved_operand(), ANY_OP)
+
+
+def _integers(parser: Parser) -> list[int]:
+    return parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+
+
+Schedule = Dialect("schedule", [TileOp, *schedule_tensor.OPS, *schedule_loops.OPS])

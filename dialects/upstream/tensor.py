@@ -1,0 +1,60 @@
+"""
+What xDSL 0.74 lacks of the tensor dialect: `tensor.parallel_insert_slice`.
+
+See https://mlir.llvm.org/docs/Dialects/TensorOps/#tensorparallel_insert_slice-tensorparallelinsertsliceop
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IndexType, TensorType, i64
+from xdsl.dialects.tensor import Tensor
+from xdsl.dialects.utils import DynamicIndexList, verify_dynamic_index_list
+from xdsl.ir import Dialect
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    var_operand_def,
+)
+
+
+@irdl_op_definition
+class ParallelInsertSliceOp(IRDLOperation):
+    """One iteration's part of a tensor that the iterations of `scf.forall` share; it has no result."""
+
+    name = "tensor.parallel_insert_slice"
+
+    source = operand_def(TensorType)
+    dest = operand_def(TensorType)
+    offsets = var_operand_def(IndexType)
+    sizes = var_operand_def(IndexType)
+    strides = var_operand_def(IndexType)
+    static_offsets = prop_def(DenseArrayBase.constr(i64))
+    static_sizes = prop_def(DenseArrayBase.constr(i64))
+    static_strides = prop_def(DenseArrayBase.constr(i64))
+
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+
+    assembly_format = (
+        "$source `into` $dest ``"
+        "custom<DynamicIndexList>($offsets, $static_offsets)"
+        "custom<DynamicIndexList>($sizes, $static_sizes)"
+        "custom<DynamicIndexList>($strides, $static_strides)"
+        "attr-dict `:` type($source) `into` type($dest)"
+    )
+
+    custom_directives = (DynamicIndexList,)
+
+    def verify_(self) -> None:
+        for values, static, title in (
+            (self.offsets, self.static_offsets, "offset"),
+            (self.sizes, self.static_sizes, "size"),
+            (self.strides, self.static_strides, "stride"),
+        ):
+            verify_dynamic_index_list(static.get_values(), values, DYNAMIC_INDEX, f" in the {title} arguments")
+
+
+DIALECT = Dialect("tensor", [*Tensor.operations, ParallelInsertSliceOp], list(Tensor.attributes))
+"""xDSL's tensor dialect with this operation."""

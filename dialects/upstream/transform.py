@@ -1,0 +1,272 @@
+"""
+MLIR's `transform` dialect as mlir-opt 19 reads and prints it: what xDSL 0.74 lacks, and the text of what it has.
+
+xDSL's ops without an assembly format print in generic form only; those that schedules use stand here in MLIR's own.
+See https://mlir.llvm.org/docs/Dialects/Transform/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects import transform as base
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    FunctionType,
+    IntegerAttr,
+    IntegerType,
+    StringAttr,
+    SymbolRefAttr,
+    UnitAttr,
+    i1,
+    i32,
+    i64,
+)
+from xdsl.ir import Attribute, Dialect, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.hints import isa
+
+from penstock.dialects.upstream import transform_loops, transform_tune
+
+ANY_OP = base.AnyOpType()
+ANY_PARAM = base.AnyParamType()
+
+
+@irdl_op_definition
+class SplitHandleOp(IRDLOperation):
+    """A handle for each of the operations of one. https://mlir.llvm.org/docs/Dialects/Transform/#transformsplit_handle"""
+
+    name = "transform.split_handle"
+    handle = operand_def(base.TransformHandleType)
+    results_ = var_result_def(base.TransformHandleType)
+    pass_through_empty_handle = opt_prop_def(IntegerAttr.constr(i1))
+    fail_on_payload_too_small = opt_prop_def(IntegerAttr.constr(i1))
+    overflow_result = opt_prop_def(IntegerAttr.constr(i64))
+    irdl_options = (ParsePropInAttrDict(),)
+    assembly_format = "$handle attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, handle: SSAValue, count: int):
+        super().__init__(operands=[handle], result_types=[[ANY_OP] * count])
+
+
+@irdl_op_definition
+class GetParentOp(IRDLOperation):
+    """The operation around one. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_parent_op"""
+
+    name = "transform.get_parent_op"
+    target = operand_def(base.TransformOpHandleType)
+    parent_result = result_def(base.TransformOpHandleType)
+    isolated_from_above = opt_prop_def(UnitAttr)
+    allow_empty_results = opt_prop_def(UnitAttr)
+    op_name = opt_prop_def(StringAttr)
+    deduplicate = opt_prop_def(UnitAttr)
+    nth_parent = opt_prop_def(IntegerAttr.constr(i64))
+    irdl_options = (ParsePropInAttrDict(),)
+    assembly_format = "$target attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, target: SSAValue, op_name: str | None = None, nth_parent: int = 1):
+        properties: dict[str, Attribute | None] = {
+            "op_name": StringAttr(op_name) if op_name is not None else None,
+            "nth_parent": IntegerAttr(nth_parent, i64) if nth_parent != 1 else None,
+        }
+        super().__init__(operands=[target], properties=properties, result_types=[ANY_OP])
+
+
+@irdl_op_definition
+class GetProducerOfOperandOp(IRDLOperation):
+    """What computes an operand. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_producer_of_operand"""
+
+    name = "transform.get_producer_of_operand"
+    target = operand_def(base.TransformOpHandleType)
+    operand_number = prop_def(IntegerAttr.constr(i64))
+    producer = result_def(base.TransformOpHandleType)
+    assembly_format = "$target `[` $operand_number `]` attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, target: SSAValue, operand_number: int):
+        properties = {"operand_number": IntegerAttr(operand_number, i64)}
+        super().__init__(operands=[target], properties=properties, result_types=[ANY_OP])
+
+
+@irdl_op_definition
+class GetConsumersOfResultOp(IRDLOperation):
+    """What reads a result. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_consumers_of_result"""
+
+    name = "transform.get_consumers_of_result"
+    target = operand_def(base.TransformOpHandleType)
+    result_number = prop_def(IntegerAttr.constr(i64))
+    consumers = result_def(base.TransformOpHandleType)
+    assembly_format = "$target `[` $result_number `]` attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, target: SSAValue, result_number: int = 0):
+        properties = {"result_number": IntegerAttr(result_number, i64)}
+        super().__init__(operands=[target], properties=properties, result_types=[ANY_OP])
+
+
+@irdl_op_definition
+class MergeHandlesOp(IRDLOperation):
+    """One handle for the operations of several. https://mlir.llvm.org/docs/Dialects/Transform/#transformmerge_handles"""
+
+    name = "transform.merge_handles"
+    deduplicate = opt_prop_def(UnitAttr)
+    handles = var_operand_def(ANY_OP)
+    result = result_def(ANY_OP)
+    assembly_format = "(`deduplicate` $deduplicate^)? $handles attr-dict `:` type($result)"
+
+    def __init__(self, handles: Sequence[SSAValue]):
+        super().__init__(operands=[handles], result_types=[ANY_OP])
+
+
+@irdl_op_definition
+class ParamConstantOp(IRDLOperation):
+    """A parameter that is known. https://mlir.llvm.org/docs/Dialects/Transform/#transformparamconstant"""
+
+    name = "transform.param.constant"
+    value = prop_def(Attribute)
+    param = result_def(base.TransformParamHandleType)
+    assembly_format = "$value attr-dict `->` type($param)"
+
+    def __init__(self, value: int):
+        super().__init__(properties={"value": IntegerAttr(value, i64)}, result_types=[ANY_PARAM])
+
+
+@irdl_op_definition
+class FuseOp(IRDLOperation):
+    """Tile an op, and compute its producers in the tile.
+    https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse
+    """
+
+    name = "transform.structured.fuse"
+    target = operand_def(base.TransformOpHandleType)
+    tile_sizes = opt_prop_def(ArrayAttr[IntegerAttr])
+    tile_interchange = opt_prop_def(ArrayAttr[IntegerAttr])
+    transformed = result_def(base.TransformOpHandleType)
+    loops = var_result_def(base.TransformOpHandleType)
+    irdl_options = (ParsePropInAttrDict(),)
+    assembly_format = (
+        "$target ($tile_sizes^)? (`interchange` $tile_interchange^)? attr-dict `:` functional-type(operands, results)"
+    )
+
+    def __init__(self, target: SSAValue, sizes: Sequence[int], interchange: Sequence[int] | None = None):
+        super().__init__(
+            operands=[target],
+            properties={
+                "tile_sizes": ArrayAttr([IntegerAttr(size, i64) for size in sizes]),
+                "tile_interchange": ArrayAttr([IntegerAttr(n, i64) for n in interchange]) if interchange else None,
+            },
+            result_types=[ANY_OP, [ANY_OP for size in sizes if size]],
+        )
+
+
+@irdl_op_definition
+class FuseIntoContainingOp(IRDLOperation):
+    """Compute the part of a producer that a loop reads in the loop.
+    https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse_into_containing_op
+    """
+
+    name = "transform.structured.fuse_into_containing_op"
+    producer_op = operand_def(base.TransformOpHandleType)
+    containing_op = operand_def(base.TransformOpHandleType)
+    fused_op = result_def(base.TransformOpHandleType)
+    new_containing_op = result_def(base.TransformOpHandleType)
+    assembly_format = "$producer_op `into` $containing_op attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, producer: SSAValue, loop: SSAValue):
+        super().__init__(operands=[producer, loop], result_types=[ANY_OP, ANY_OP])
+
+
+@irdl_op_definition
+class GeneralizeOp(IRDLOperation):
+    """A structured op as `linalg.generic`. https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredgeneralize"""
+
+    name = "transform.structured.generalize"
+    target = operand_def(base.TransformOpHandleType)
+    transformed = result_def(base.TransformOpHandleType)
+    assembly_format = "$target attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, target: SSAValue):
+        super().__init__(operands=[target], result_types=[ANY_OP])
+
+
+@irdl_op_definition
+class IncludeOp(IRDLOperation):
+    """The ops of another named sequence. https://mlir.llvm.org/docs/Dialects/Transform/#transforminclude"""
+
+    name = "transform.include"
+    target = prop_def(SymbolRefAttr)
+    failure_propagation_mode = prop_def(IntegerAttr.constr(i32))
+    arguments = var_operand_def(base.TransformHandleType)
+    results_ = var_result_def(base.TransformHandleType)
+
+    MODES: ClassVar = {"propagate": 1, "suppress": 2}
+
+    def verify_(self) -> None:
+        if self.failure_propagation_mode.value.data not in self.MODES.values():
+            raise VerifyException("failures are propagated (1) or suppressed (2)")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> IncludeOp:
+        target = SymbolRefAttr(parser.parse_symbol_name())
+        parser.parse_keyword("failures")
+        with parser.in_parens():
+            mode = "propagate" if parser.parse_optional_keyword("propagate") is not None else "suppress"
+            if mode == "suppress":
+                parser.parse_keyword("suppress")
+        at = parser.pos
+        operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        type = parser.parse_attribute()
+        if not isinstance(type, FunctionType):
+            parser.raise_error("the type of a function is expected", at, parser.pos)
+        return cls.create(
+            operands=parser.resolve_operands(operands, type.inputs.data, at),
+            result_types=type.outputs.data,
+            properties={"target": target, "failure_propagation_mode": IntegerAttr(cls.MODES[mode], i32)},
+            attributes=attributes,
+        )
+
+    def print(self, printer: Printer) -> None:
+        modes = {number: mode for mode, number in self.MODES.items()}
+        mode = modes[self.failure_propagation_mode.value.data]
+        printer.print_string(f" @{self.target.string_value()} failures({mode}) (")
+        printer.print_list(self.arguments, printer.print_operand)
+        printer.print_string(")")
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_operation_type(self)
+
+
+def sizes_of(attribute: Attribute | None) -> tuple[int, ...]:
+    """The integers of a list of sizes; none without one."""
+    if isa(attribute, DenseArrayBase[IntegerType]):
+        return attribute.get_values()
+    listed = attribute.data if isa(attribute, ArrayAttr[Attribute]) else ()
+    return tuple(size.value.data for size in listed if isa(size, IntegerAttr))
+
+
+OWN = (
+    *(SplitHandleOp, GetParentOp, GetProducerOfOperandOp, GetConsumersOfResultOp, MergeHandlesOp, ParamConstantOp),
+    *(FuseOp, FuseIntoContainingOp, GeneralizeOp, IncludeOp, *transform_loops.OPS, *transform_tune.OPS),
+)
+_NAMES = {op.name for op in OWN}
+
+DIALECT = Dialect(
+    "transform",
+    [*(op for op in base.Transform.operations if op.name not in _NAMES), *OWN],
+    list(base.Transform.attributes),
+)

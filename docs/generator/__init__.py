@@ -1,0 +1,1 @@
+"""Writes docs/reference from the docstrings of the code: `make docs`, or `python -m docs.generator`."""

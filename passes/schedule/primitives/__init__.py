@@ -1,0 +1,33 @@
+"""The primitives of schedules, a file each: importing this package registers all of them."""
+
+from penstock.passes.schedule.primitives import (
+    compute_at,
+    distribute,
+    fuse,
+    handles,
+    interchange,
+    peel,
+    reorder,
+    split,
+    storage_align,
+    tile,
+    tune,
+    unroll,
+    vectorize,
+)
+
+__all__ = [
+    "compute_at",
+    "distribute",
+    "fuse",
+    "handles",
+    "interchange",
+    "peel",
+    "reorder",
+    "split",
+    "storage_align",
+    "tile",
+    "tune",
+    "unroll",
+    "vectorize",
+]

@@ -1,0 +1,132 @@
+"""What handles stand for: ops of the `transform` dialect that find operations and change none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xdsl.dialects import transform
+from xdsl.dialects.builtin import IntegerAttr
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.dialects.scf import ForOp
+from xdsl.ir import Attribute, Operation
+from xdsl.utils.hints import isa
+
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.upstream.transform import (
+    GetConsumersOfResultOp,
+    GetParentOp,
+    GetProducerOfOperandOp,
+    MergeHandlesOp,
+    ParamConstantOp,
+    SplitHandleOp,
+)
+from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
+
+_INTERFACES: dict[str, tuple[type[Operation], ...]] = {
+    "LinalgOp": (GenericOp,),
+    "TilingInterface": (GenericOp,),
+    "LoopLikeInterface": (ForOp,),
+}
+
+
+@PRIMITIVES.register(transform.MatchOp)
+def match(state: TransformState, op: transform.MatchOp) -> Sequence[Payload]:
+    """The operations in another one of given names, interface and attributes, in program order."""
+    if op.filter_result_type is not None or op.filter_operand_types is not None:
+        raise UserError("transform.structured.match does not filter by types here", notes=["match names or attributes"])
+    root = state.one(op.target)
+    names = None if op.ops is None else {name.data for name in op.ops}
+    kinds = None
+    if op.interface is not None:
+        kinds = _INTERFACES[transform.MATCH_INTERFACES[op.interface.value.data].value]
+    wanted: Mapping[str, Attribute] = {} if op.op_attrs is None else op.op_attrs.data
+    found = [
+        each
+        for each in root.walk(region_first=True)
+        if (names is None or each.name in names)
+        and (kinds is None or isinstance(each, kinds))
+        and all((each.properties | each.attributes).get(name) == attr for name, attr in wanted.items())
+        and each is not root
+    ]
+    if not found and (names is not None or kinds is not None):
+        what = " or ".join(sorted(names)) if names is not None else "operation of this interface"
+        raise UserError(f"the match finds nothing: there is no {what} here" + " with these attributes" * bool(wanted))
+    return (tuple(found),)
+
+
+@PRIMITIVES.register(SplitHandleOp)
+def split_handle(state: TransformState, op: SplitHandleOp) -> Sequence[Payload]:
+    """A handle for each operation."""
+    payload = state.payload(op.handle)
+    if len(payload) != len(op.results):
+        raise UserError(
+            f"{len(op.results)} operations are meant, and the handle stands for {len(payload)}",
+            notes=["is the schedule of another kernel, or of another version of it?"],
+        )
+    return [(each,) for each in payload]
+
+
+@PRIMITIVES.register(GetParentOp)
+def get_parent_op(state: TransformState, op: GetParentOp) -> Sequence[Payload]:
+    """The operation around one: the nth of that name."""
+    found: list[Operation] = []
+    for each in state.payload(op.target):
+        current: Operation | None = each
+        for _ in range(op.nth_parent.value.data if op.nth_parent is not None else 1):
+            current = current.parent_op() if current is not None else None
+            while current is not None and op.op_name is not None and current.name != op.op_name.data:
+                current = current.parent_op()
+        if current is None:
+            raise UserError(f"there is no such {op.op_name.data if op.op_name else 'operation'} around {each.name}")
+        if op.deduplicate is None or current not in found:
+            found.append(current)
+    return (tuple(found),)
+
+
+@PRIMITIVES.register(GetProducerOfOperandOp)
+def get_producer_of_operand(state: TransformState, op: GetProducerOfOperandOp) -> Sequence[Payload]:
+    """The operation that computes an operand."""
+    target, number = state.one(op.target), op.operand_number.value.data
+    if number >= len(target.operands):
+        raise UserError(f"{target.name} has {len(target.operands)} operands: there is no operand {number}")
+    owner = target.operands[number].owner
+    if not isinstance(owner, Operation):
+        raise UserError(f"operand {number} of {target.name} is an argument: no operation computes it")
+    return ((owner,),)
+
+
+@PRIMITIVES.register(GetConsumersOfResultOp)
+def get_consumers_of_result(state: TransformState, op: GetConsumersOfResultOp) -> Sequence[Payload]:
+    """The operations that read a result, in program order."""
+    target, number = state.one(op.target), op.result_number.value.data
+    if number >= len(target.results):
+        raise UserError(f"{target.name} has {len(target.results)} results: there is no result {number}")
+    users = {use.operation for use in target.results[number].uses}
+    return (tuple(each for each in state.kernel.walk() if each in users),)
+
+
+@PRIMITIVES.register(MergeHandlesOp)
+def merge_handles(state: TransformState, op: MergeHandlesOp) -> Sequence[Payload]:
+    """One handle for the operations of several."""
+    found = [each for handle in op.handles for each in state.payload(handle)]
+    return (tuple(dict.fromkeys(found) if op.deduplicate is not None else found),)
+
+
+@PRIMITIVES.register(transform.SelectOp)
+def select(state: TransformState, op: transform.SelectOp) -> Sequence[Payload]:
+    """The operations of one name, of those that a handle stands for."""
+    return (tuple(each for each in state.payload(op.target) if each.name == op.op_name.data),)
+
+
+@PRIMITIVES.register(transform.CastOp)
+def cast(state: TransformState, op: transform.CastOp) -> Sequence[Payload]:
+    """The same operations."""
+    return (state.payload(op.input),)
+
+
+@PRIMITIVES.register(ParamConstantOp)
+def param_constant(state: TransformState, op: ParamConstantOp) -> Sequence[int]:
+    """A number."""
+    if not isa(op.value, IntegerAttr):
+        raise UserError(f"a parameter of a schedule is an integer, not {op.value}")
+    return (op.value.value.data,)

@@ -1,0 +1,223 @@
+"""Tiling an op, and computing producers and consumers in its tile."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DictionaryAttr, StringAttr, TensorType
+from xdsl.dialects.linalg.attrs import IteratorType
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.dialects.transform import TileOp as TileUsingForOp
+from xdsl.ir import Operation
+from xdsl.ir.affine import AffineDimExpr
+from xdsl.utils.hints import isa
+
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.schedule import TileOp
+from penstock.dialects.upstream.transform import FuseOp, sizes_of
+from penstock.passes.analysis.kernels import DEPTHS, TILING
+from penstock.passes.planning.tile_cost import TileDim
+from penstock.passes.planning.tiling import cut_text
+from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
+from penstock.passes.schedule.tile_nest import TileNest
+from penstock.passes.schedule.zero_pads import may_run_past_its_end
+
+
+@PRIMITIVES.register(TileOp)
+def tile(state: TransformState, op: TileOp) -> Sequence[Payload]:
+    """Tile and fuse; raises UserError for sizes, edges and ops of which no tile can be computed."""
+    target = state.one(op.target, GenericOp)
+    fused = [state.one(handle, GenericOp) for handle in op.fused]
+    members = [target, *fused]
+    root = _root_of(members)
+    dims = dims_of(target)
+    edges = [edge.data for edge in op.edges] if op.edges is not None else [""] * len(dims)
+    given = sizes_of(op.sizes)
+    sizes, edges = _checked(target, dims, given, edges)
+    order = _order_of(dims, given, edges, sizes_of(op.interchange))
+    unpadded = [members[1 + number] for number in sizes_of(op.unpadded)]
+    if {"zeros", "padded"} & {*edges}:
+        _require_paddable(members, unpadded)
+    nest = TileNest(root, target, frozenset(members), sizes, order, frozenset(unpadded))
+    nest.rewrite()
+    _remark(state, dims, sizes, order, edges, op)
+    return [(nest.tiled[member],) for member in members] + [(nest.loops[dim],) for dim in order]
+
+
+@PRIMITIVES.register(TileUsingForOp)
+def tile_using_for(state: TransformState, op: TileUsingForOp) -> Sequence[Payload]:
+    """
+    Tile an op alone, as upstream does; sizes have to divide, and loops over reductions go inside.
+
+    See https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredtile_using_for
+    """
+    target = state.one(op.target, GenericOp)
+    dynamic = iter(op.dynamic_sizes)
+    given = [state.parameter(next(dynamic)) if size == DYNAMIC_INDEX else size for size in sizes_of(op.static_sizes)]
+    if op.scalable_sizes is not None and any(op.scalable_sizes.get_values()):
+        raise UserError("the machine has no scalable vectors: a size is a number")
+    nest, order = _divided(target, [target], given, sizes_of(op.interchange))
+    return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
+
+
+@PRIMITIVES.register(FuseOp)
+def fuse(state: TransformState, op: FuseOp) -> Sequence[Payload]:
+    """
+    Tile an op, and compute all that it is computed from in the tile, as upstream does; sizes have to divide.
+
+    See https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse
+    """
+    target = state.one(op.target, GenericOp)
+    members = _with_producers(target)
+    nest, order = _divided(target, members, list(sizes_of(op.tile_sizes)), sizes_of(op.tile_interchange))
+    return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
+
+
+def _divided(
+    target: GenericOp, members: Sequence[GenericOp], given: list[int], interchange: Sequence[int]
+) -> tuple[TileNest, list[int]]:
+    """The nest of an op in which all sizes divide, and the dims of its loops."""
+    dims = dims_of(target)
+    if len(given) > len(dims):
+        raise UserError(f"{len(given)} sizes for an op of {len(dims)} dims")
+    given += [0] * (len(dims) - len(given))
+    sizes, edges = _checked(target, dims, given, [""] * len(dims))
+    order = _order_of(dims, given, edges, interchange)
+    nest = TileNest(target, target, frozenset(members), sizes, order)
+    nest.rewrite()
+    return nest, order
+
+
+def dims_of(target: GenericOp) -> list[TileDim]:
+    """The dims of an op; raises UserError unless it is one that is tiled: on tensors, static, with one result."""
+    if len(target.results) != 1 or any(not isa(value.type, TensorType) for value in target.outputs):
+        raise UserError(
+            "an op is tiled where it has one result, a tensor: at the tensor level", loc=location_of(target)
+        )
+    ranges = target.get_static_loop_ranges()
+    output = list(target.indexing_maps)[len(target.inputs)].data
+    if DYNAMIC_INDEX in ranges or not all(isinstance(expr, AffineDimExpr) for expr in output.results):
+        raise UserError("an op is tiled where its sizes are static and its result is indexed by dims")
+    kinds = [kind.data == IteratorType.PARALLEL for kind in target.iterator_types]
+    return [TileDim(extent, parallel) for extent, parallel in zip(ranges, kinds, strict=True)]
+
+
+def _checked(
+    target: GenericOp, dims: Sequence[TileDim], given: Sequence[int], edges: Sequence[str]
+) -> tuple[list[int], list[str]]:
+    """The size of the tile in every dim, and its edge; raises UserError for a size that is no tile."""
+    if len(given) != len(dims):
+        raise UserError(f"{len(given)} sizes for an op of {len(dims)} dims")
+    sizes: list[int] = []
+    found: list[str] = []
+    for number, (dim, size, edge) in enumerate(zip(dims, given, edges, strict=True)):
+        name = f"dim {number} of {dim.extent}"
+        size = size or dim.extent
+        fills = not dim.parallel and may_run_past_its_end(target, number)
+        if edge in ("zeros", "padded") and not dim.parallel and not fills:
+            raise UserError(
+                f"{name} cannot read zeros past its end",
+                notes=["only a reduction can that sums products of what comes from outside the kernel"],
+            )
+        if (edge == "overlap" and not dim.parallel) or (edge == "zeros" and dim.parallel):
+            kind = "parallel" if dim.parallel else "a reduction"
+            raise UserError(f'{name} is {kind}, and "{edge}" is for the other kind of dim')
+        if (size > dim.extent) != (edge == "padded"):
+            relation = "is larger than" if size > dim.extent else "is not larger than"
+            raise UserError(
+                f'size {size} {relation} {name}, and its edge is {"not " * (edge != "padded")}"padded"',
+                notes=["0 leaves a dim whole"],
+            )
+        if dim.extent % size and edge not in ("overlap", "zeros", "padded"):
+            choice = '"zeros"' if fills else '"overlap"' if dim.parallel else ""
+            near = max(divisor for divisor in range(1, size + 1) if dim.extent % divisor == 0)
+            raise UserError(
+                f"size {size} does not divide {name}",
+                notes=[f"{near} does"] + [f"schedule.tile can say what happens at the end: {choice}"] * bool(choice),
+            )
+        sizes.append(size)
+        found.append(edge if dim.extent % size else "divides" if size < dim.extent else "whole")
+    return sizes, found
+
+
+def _order_of(
+    dims: Sequence[TileDim], given: Sequence[int], edges: Sequence[str], interchange: Sequence[int]
+) -> list[int]:
+    """The dims that become loops, outermost first; raises UserError for a parallel loop inside one of a reduction."""
+    if interchange and sorted(interchange) != list(range(len(interchange))):
+        raise UserError(f"the interchange {list(interchange)} is no permutation")
+    listed = [*interchange, *range(len(interchange), len(dims))]
+    order = [number for number in listed if given[number] and edges[number] != "padded"]
+    kinds = [dims[number].parallel for number in order]
+    if kinds != sorted(kinds, reverse=True):
+        last = sorted(listed, key=lambda number: not dims[number].parallel)
+        raise UserError(
+            "the loop of a reduction is around that of a parallel dim, which would carry partial results of all",
+            notes=[f"reductions last: interchange {last}"],
+        )
+    return order
+
+
+def _root_of(members: Sequence[GenericOp]) -> GenericOp:
+    """The member whose result is used outside; raises UserError where several are, or some lead to none."""
+    inside = set[Operation](members)
+    used = [m for m in members if any(use.operation not in inside for use in m.results[0].uses)]
+    if len({member.parent for member in members}) > 1:
+        raise UserError("ops of several blocks cannot share a tile")
+    if len(used) != 1:
+        raise UserError(
+            f"the results of {len(used) or 'none'} of the ops of the tile are used outside, and one has to be",
+            notes=[f"{location_of(op)} is one" for op in used],
+        )
+    (root,) = used
+    reached = set(_with_producers(root, inside))
+    if stray := [member for member in members if member not in reached]:
+        raise UserError("an op of the tile does not lead to its result", loc=location_of(stray[0]))
+    return root
+
+
+def _with_producers(root: GenericOp, among: Collection[Operation] | None = None) -> list[GenericOp]:
+    """An op, and the generics of its block that it is computed from, the op last."""
+    found: dict[GenericOp, None] = {}
+
+    def visit(op: GenericOp) -> None:
+        for operand in op.operands:
+            owner = operand.owner
+            if isinstance(owner, GenericOp) and owner not in found and owner.parent is root.parent:
+                if among is None or owner in among:
+                    visit(owner)
+        found[op] = None
+
+    visit(root)
+    return list(found)
+
+
+def _require_paddable(members: Sequence[GenericOp], unpadded: Sequence[GenericOp]) -> None:
+    """Raise UserError where what is read past an end comes from an op outside of the tile."""
+    for member in members:
+        for number, value in enumerate(member.operands):
+            owner = value.owner
+            if member not in unpadded and isinstance(owner, GenericOp) and owner not in members:
+                raise UserError(
+                    f"operand {number} is computed outside of the tile, and there is nothing past its end",
+                    loc=location_of(member),
+                    notes=["fuse what computes it, or choose a size that divides"],
+                )
+
+
+def _remark(
+    state: TransformState,
+    dims: Sequence[TileDim],
+    sizes: Sequence[int],
+    order: Sequence[int],
+    edges: Sequence[str],
+    op: TileOp,
+) -> None:
+    """Say in the kernel's attributes how it is cut, and how many slots there are."""
+    attributes = state.kernel.attributes
+    before = attributes.get(TILING)
+    said = [before.data] if isinstance(before, StringAttr) else []
+    text = [*said, *cut_text(dims, sizes, order, edges), *([op.remark.data] if op.remark is not None else [])]
+    attributes[TILING] = StringAttr("; ".join(text))
+    if op.slots is not None:
+        attributes[DEPTHS] = DictionaryAttr(op.slots.data)

@@ -1,0 +1,220 @@
+"""
+Skewing: where one unit loads for an iteration and stores its results, loads of the next iteration go before the store.
+
+A unit takes its commands in order, so a store at the end of an iteration holds up the loads after it until what it
+stores is computed. Such a loop becomes a prologue (the first part of the first iteration), a steady state (of each
+iteration the first part of the next one and the last part of its own), and an epilogue (the last part of the last
+iteration). Where the first part holds a loop, only as many of its iterations as rings have slots go before the last
+part: more could not start.
+Other units need no such thing: they run ahead of each other by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.builder import Builder
+from xdsl.dialects import arith, func, scf
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.traits import NoMemoryEffect
+
+from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import BufferOp, RingOp
+from penstock.passes.analysis.commands.program import CommandOp
+from penstock.passes.analysis.loops import constant_of, trip_count
+from penstock.passes.index_builder import materialize
+from penstock.passes.schedule.ordering.accesses import CommandInfo, commands_of
+from penstock.passes.schedule.ordering.conflicts import may_conflict
+
+
+@dataclass(frozen=True)
+class _Split:
+    """How the commands and inner loops of an iteration are divided."""
+
+    loop: scf.ForOp
+    early: tuple[Operation, ...]
+    """They go before the last part of the iteration before."""
+    cut: scf.ForOp | None
+    """A loop of which the first iterations are early, too, and the others are not."""
+    iterations: int
+    rest: tuple[Operation, ...]
+    late: tuple[Operation, ...]
+    """The last part."""
+
+
+def skew(function: func.FuncOp, target: TargetOp) -> tuple[int, list[CommandInfo]]:
+    """Skew the loops of a kernel without tokens, inner ones first; returns how many, and the commands then."""
+    done = 0
+    commands = commands_of(function, target)
+    for loop in [op for op in function.walk(reverse=True) if isinstance(op, scf.ForOp)]:
+        if not loop.results and (split := _split(loop, commands)) is not None:
+            _rewrite(split)
+            # What the inner loops became is looked at anew.
+            commands = commands_of(function, target)
+            done += 1
+    return done, commands
+
+
+def _split(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> _Split | None:
+    trips = trip_count(loop)
+    if trips is None or trips < 2 or constant_of(loop.lb) is None or constant_of(loop.step) is None:
+        return None
+    body = loop.body.block
+    inside = [info for info in commands if body in info.loops]
+    items: list[Operation] = [op for op in body.ops if isinstance(op, CommandOp | scf.ForOp)]
+    held = {item: [info for info in inside if item.is_ancestor(info.op)] for item in items}
+    if len(items) < 2 or any(isinstance(op, RingOp) for op in body.ops):
+        return None
+    for position in _late(items, held):
+        split = _deal(loop, items[:position], items[position:], held)
+        if _may_pass(split, held) and not _share_buffers(split):
+            return split
+    return None
+
+
+def _late(items: Sequence[Operation], held: Mapping[Operation, Sequence[CommandInfo]]) -> Iterator[int]:
+    """The items with a command that waits for another unit, which has waited for the command's own before."""
+    behind: dict[CommandInfo, set[str]] = {}
+    for position, item in enumerate(items):
+        is_late = False
+        for info in held[item]:
+            units: set[str] = set()
+            for earlier, known in behind.items():
+                if earlier.unit != info.unit and may_conflict(earlier, info):
+                    units |= {earlier.unit, *known}
+            # The iterations of an inner loop are ordered by themselves.
+            is_late |= info.unit in units and any(info.unit == e.unit for p in items[:position] for e in held[p])
+            behind[info] = units
+        if is_late and position:
+            yield position
+
+
+def _deal(
+    loop: scf.ForOp,
+    first: Sequence[Operation],
+    last: Sequence[Operation],
+    held: Mapping[Operation, Sequence[CommandInfo]],
+) -> _Split:
+    units = {info.unit for item in last for info in held[item]}
+    for position, item in enumerate(first):
+        if isinstance(item, scf.ForOp) and any(info.unit in units for info in held[item]):
+            slots = [
+                access.storage.owner.slot_count
+                for info in held[item]
+                for access in info.accesses
+                if isinstance(access.storage.owner, RingOp)
+            ]
+            iterations, trips = max(slots, default=1), trip_count(item)
+            if trips is not None and iterations < trips and constant_of(item.lb) is not None and not item.results:
+                return _Split(
+                    loop, tuple(first[:position]), item, iterations, tuple(first[position + 1 :]), tuple(last)
+                )
+    return _Split(loop, tuple(first), None, 0, (), tuple(last))
+
+
+def _may_pass(split: _Split, held: Mapping[Operation, Sequence[CommandInfo]]) -> bool:
+    """Whether the early part of an iteration has nothing to do with the last part of the iteration before."""
+    body = split.loop.body.block
+    for item in (*split.early, *([split.cut] if split.cut is not None else [])):
+        fewer = {split.cut.body.block: split.iterations} if item is split.cut and split.cut is not None else {}
+        for early in held[item]:
+            for late in (info for op in split.late for info in held[op]):
+                if may_conflict(late, early, body, fewer):
+                    return False
+    return True
+
+
+def _share_buffers(split: _Split) -> bool:
+    """Whether a buffer that an iteration makes is used by its last part and before."""
+    for op in split.loop.body.block.ops:
+        if isinstance(op, BufferOp):
+            users = list(_users(op.memref))
+            late = [any(part.is_ancestor(user) for part in split.late) for user in users]
+            if any(late) and not all(late):
+                return True
+            in_cut = [split.cut is not None and split.cut.is_ancestor(user) for user in users]
+            early = [any(part.is_ancestor(user) for part in split.early) for user in users]
+            if split.cut is not None and not all(late) and (any(in_cut) or (any(early) and not all(early))):
+                return True
+    return False
+
+
+def _users(value: SSAValue) -> Iterator[Operation]:
+    for use in value.uses:
+        if isinstance(use.operation, CommandOp):
+            yield use.operation
+        else:
+            for result in use.operation.results:
+                yield from _users(result)
+
+
+def _rewrite(split: _Split) -> None:
+    loop = split.loop
+    lower, step, trips = constant_of(loop.lb), constant_of(loop.step), trip_count(loop)
+    assert lower is not None
+    assert step is not None
+    assert trips is not None
+    before = Builder(InsertPoint.before(loop))
+    whole = dict[Operation, range | None].fromkeys((*split.early, *split.rest))
+    head, tail = dict[Operation, range | None].fromkeys(split.early), dict[Operation, range | None].fromkeys(split.rest)
+    if split.cut is not None:
+        whole[split.cut] = None
+        head[split.cut] = range(split.iterations)
+        tail[split.cut] = range(split.iterations, trip_count(split.cut) or 0)
+    late = dict[Operation, range | None].fromkeys(split.late)
+    first, last = materialize(before, lower), materialize(before, lower + (trips - 1) * step)
+    _copy(before, loop, first, [whole])
+    block = Block(arg_types=[IndexType()])
+    block.args[0].name_hint = loop.body.block.args[0].name_hint
+    inner = Builder(InsertPoint.at_end(block))
+    following = inner.insert(arith.AddiOp(block.args[0], loop.step)).result
+    _copy(inner, loop, following, [head])
+    _copy(inner, loop, block.args[0], [late])
+    if tail:
+        _copy(inner, loop, following, [tail])
+    inner.insert(scf.YieldOp())
+    steady = scf.ForOp(first, last, loop.step, [], Region(block))
+    steady.location = loop.location
+    before.insert(steady)
+    _copy(before, loop, last, [late])
+    Rewriter.erase_op(loop)
+
+
+def _copy(
+    builder: Builder, loop: scf.ForOp, counter: SSAValue, parts: Sequence[Mapping[Operation, range | None]]
+) -> None:
+    """Copy what `parts` say of an iteration: commands, loops or some of their iterations, and what they depend on."""
+    values: dict[SSAValue, SSAValue] = {loop.body.block.args[0]: counter}
+    chosen = {op: iterations for part in parts for op, iterations in part.items()}
+    for op in loop.body.block.ops:
+        if op in chosen:
+            copy = op.clone(values)
+            builder.insert(copy)
+            if (iterations := chosen[op]) is not None:
+                assert isinstance(copy, scf.ForOp)
+                _bound(copy, iterations)
+        elif isinstance(op, BufferOp):
+            if any(part is user or part.is_ancestor(user) for user in _users(op.memref) for part in chosen):
+                builder.insert(op.clone(values))
+        elif not op.regions and op.has_trait(NoMemoryEffect) and not isinstance(op, scf.YieldOp):
+            builder.insert(op.clone(values))
+
+
+def _bound(loop: scf.ForOp, iterations: range) -> None:
+    lower, step = constant_of(loop.lb), constant_of(loop.step)
+    assert lower is not None
+    assert step is not None
+    builder = Builder(InsertPoint.before(loop))
+    loop.operands[0] = materialize(builder, lower + iterations.start * step)
+    loop.operands[1] = materialize(builder, lower + iterations.stop * step)
+
+
+def remove_unused(function: func.FuncOp) -> None:
+    """Erase index arithmetic and views that nothing uses, and buffers likewise."""
+    for op in list(function.walk(reverse=True)):
+        unused = bool(op.results) and not any(result.uses for result in op.results)
+        if unused and not op.regions and (op.has_trait(NoMemoryEffect) or isinstance(op, BufferOp | RingOp)):
+            Rewriter.erase_op(op)

@@ -1,0 +1,132 @@
+"""
+What a schedule knows while it is applied: the operations of the kernel that each handle stands for.
+
+A handle is consumed by the op that replaces what it stands for. As in MLIR, a handle is invalid, too, once an
+operation that it stands for has been erased, alone or with one around it. Using an invalid handle is an error.
+See https://mlir.llvm.org/docs/Dialects/Transform/#handle-invalidation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from xdsl.dialects import func
+from xdsl.ir import Operation, SSAValue
+
+from penstock.dialects.diagnostics import UserError, render_location
+from penstock.dialects.machine import TargetOp
+from penstock.dialects.registry import Registry
+
+Payload = tuple[Operation, ...]
+"""The operations that a handle stands for."""
+Result = Payload | int
+"""What a primitive returns for a handle; for a parameter its number."""
+Primitive = Callable[["TransformState", Any], Sequence[Result]]
+"""From the state and the op to what each result of the op stands for."""
+
+PRIMITIVES: Registry[Primitive] = Registry()
+"""
+How each op of a schedule is applied: a function of the state and the op that returns what its results stand for.
+
+It checks whether it is legal before it changes anything, and raises UserError where it is not.
+"""
+
+Op = TypeVar("Op", bound=Operation)
+
+
+def of_kind(op: Operation, kind: type[Op]) -> Op:
+    """An operation that a handle stands for; raises UserError if it is of another kind than is meant."""
+    if not isinstance(op, kind):
+        raise UserError(f"the handle stands for {op.name}, where {kind.name} is meant")
+    return op
+
+
+class TransformState:
+    """The handles of a schedule that is being applied to `kernel`."""
+
+    def __init__(self, kernel: func.FuncOp, target: TargetOp | None):
+        self.kernel = kernel
+        self.target = target
+        """The machine that the kernel runs on; None for the host."""
+        self._payloads: dict[SSAValue, Payload] = {}
+        self._parameters: dict[SSAValue, int] = {}
+        self._invalid: dict[SSAValue, Operation] = {}
+        """Handles that must not be used any more, and the op of the schedule that made them so."""
+
+    def bind(self, handle: SSAValue, payload: Payload) -> None:
+        """Let a handle stand for operations."""
+        self._payloads[handle] = payload
+
+    def payload(self, handle: SSAValue) -> Payload:
+        """The operations that a handle stands for; raises UserError for an invalid handle."""
+        if (consumer := self._invalid.get(handle)) is not None:
+            name = f"%{handle.name_hint}" if handle.name_hint else "this handle"
+            place = render_location(consumer.location)
+            raise UserError(
+                f"{name} is used after {consumer.name} has replaced what it stood for",
+                notes=[f"that is at {place}"] * bool(place) + ["use the handles that it returns, or match again"],
+            )
+        if handle not in self._payloads:
+            raise UserError(
+                "this handle is of an earlier section, whose operations are not there any more", notes=["match again"]
+            )
+        return self._payloads[handle]
+
+    def one(self, handle: SSAValue, kind: type[Op] = Operation) -> Op:
+        """The one operation that a handle stands for; raises UserError for several, none, or one of another kind."""
+        payload = self.payload(handle)
+        if len(payload) != 1:
+            raise UserError(
+                f"one operation is meant, and the handle stands for {len(payload) or 'none'}",
+                notes=["transform.split_handle makes a handle for each"] if payload else [],
+            )
+        return of_kind(payload[0], kind)
+
+    def parameter(self, value: SSAValue) -> int:
+        """The number of a parameter."""
+        return self._parameters[value]
+
+    def apply(self, op: Operation) -> None:
+        """
+        Apply one op of the schedule.
+
+        Raises UserError, at the op, where that is not legal; the kernel is then as it was.
+        """
+        primitive = PRIMITIVES.find(type(op))
+        try:
+            if primitive is None:
+                raise UserError(f"{op.name} is no op that a schedule of a kernel may use")
+            results = primitive(self, op)
+        except UserError as error:
+            place = render_location(op.location)
+            if not place:
+                raise
+            notes = [f"it is about what is at {error.loc}"] if error.loc else []
+            raise UserError(error.message, loc=place, notes=[*notes, *error.notes], status=error.status) from None
+        self._invalidate(op)
+        for value, result in zip(op.results, results, strict=True):
+            if isinstance(result, int):
+                self._parameters[value] = result
+            else:
+                self._payloads[value] = result
+
+    def result(self, value: SSAValue) -> Result:
+        """What a value of the schedule stands for: a number for a parameter."""
+        return self._parameters[value] if value in self._parameters else self.payload(value)
+
+    def consume(self, handle: SSAValue, consumer: Operation) -> None:
+        """Make a handle invalid."""
+        self._payloads.pop(handle, None)
+        self._invalid[handle] = consumer
+
+    def _invalidate(self, by: Operation) -> None:
+        for handle, payload in list(self._payloads.items()):
+            if not all(self._is_in_kernel(op) for op in payload):
+                self.consume(handle, by)
+
+    def _is_in_kernel(self, op: Operation) -> bool:
+        current: Operation | None = op
+        while current is not None and current is not self.kernel:
+            current = current.parent_op()
+        return current is not None

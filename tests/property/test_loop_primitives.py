@@ -1,0 +1,136 @@
+"""Random loop nests under random sequences of primitives: what is legal keeps every bit, the rest changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+import numpy as np
+import pytest
+from in_c import Array, agree
+from loop_programs import SIZE, loop_program
+from programs import checked
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import ModuleOp
+
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.weights import WeightStore
+from penstock.passes.schedule.primitives.distribute import distribute
+from penstock.passes.schedule.primitives.fuse import fuse
+from penstock.passes.schedule.primitives.peel import peel
+from penstock.passes.schedule.primitives.reorder import reorder
+from penstock.passes.schedule.primitives.split import split
+from penstock.passes.schedule.primitives.unroll import unroll
+from penstock.passes.schedule.primitives.vectorize import vectorize
+from penstock.runtime.interpreter import run_module
+from penstock.runtime.pass_manager import verify
+
+Loops = Sequence[scf.ForOp]
+
+
+def _reorder(loops: Loops, random: Random) -> None:
+    reorder(random.sample(loops, random.randint(2, min(3, len(loops)))))
+
+
+def _swap_neighbours(loops: Loops, random: Random) -> None:
+    inner = random.choice(loops)
+    outer = inner.parent_op()
+    if isinstance(outer, scf.ForOp):
+        reorder([inner, outer])
+
+
+def _split(loops: Loops, random: Random) -> None:
+    split(random.choice(loops), random.randint(1, 3))
+
+
+def _fuse(loops: Loops, random: Random) -> None:
+    inner = random.choice(loops)
+    outer = inner.parent_op()
+    if isinstance(outer, scf.ForOp):
+        fuse(outer, inner)
+
+
+def _unroll(loops: Loops, random: Random) -> None:
+    unroll(random.choice(loops), random.choice((None, 2, 3)))
+
+
+def _peel(loops: Loops, random: Random) -> None:
+    peel(random.choice(loops), front=random.random() < 0.5)
+
+
+def _distribute(loops: Loops, random: Random) -> None:
+    loop = random.choice(loops)
+    distribute(loop, random.choice(list(loop.body.block.ops)))
+
+
+def _vectorize(loops: Loops, random: Random) -> None:
+    vectorize(random.choice(loops))
+
+
+PRIMITIVES: tuple[Callable[[Loops, Random], None], ...] = (
+    _reorder,
+    _swap_neighbours,
+    _swap_neighbours,
+    _split,
+    _fuse,
+    _unroll,
+    _peel,
+    _distribute,
+    _distribute,
+    _vectorize,
+)
+
+
+def inputs(element: str) -> list[Array]:
+    generators = map(np.random.default_rng, range(3))
+    if element == "i32":
+        return [generator.integers(-4, 5, (SIZE, SIZE)).astype(np.int32) for generator in generators]
+    return [generator.standard_normal((SIZE, SIZE)).astype(np.float32) for generator in generators]
+
+
+def scheduled(seed: int, element: str = "i32") -> tuple[ModuleOp, ModuleOp, int, int]:
+    """A random program, and what random primitives make of it; how many were applied, and how many refused."""
+    module = checked(loop_program(seed, element))
+    original = known = module.clone()
+    random = Random(seed)
+    applied = refused = 0
+    for _ in range(random.randint(2, 6)):
+        loops = [op for op in module.walk() if isinstance(op, scf.ForOp)]
+        if len(loops) < 2 or len(list(module.walk())) > 400:
+            break
+        try:
+            random.choice(PRIMITIVES)(loops, random)
+        except UserError:
+            refused += 1
+            assert module.is_structurally_equivalent(known), f"{seed}: refused, and changed"
+        else:
+            if not module.is_structurally_equivalent(known):
+                applied, known = applied + 1, module.clone()
+    verify(module)
+    return original, module, applied, refused
+
+
+def compare(seed: int, *, in_c: bool, element: str = "i32") -> tuple[int, int]:
+    """Raise AssertionError where a random schedule changes a bit."""
+    original, module, applied, refused = scheduled(seed, element)
+    given = inputs(element)
+    expected = run_module(original, given, WeightStore(), ordered=True)
+    found = agree(module, given) if in_c else run_module(module, given, WeightStore(), ordered=True)
+    for left, right in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(left.view(np.int32), right.view(np.int32), err_msg=f"seed {seed}")
+    return applied, refused
+
+
+def test_legal_sequences_keep_every_bit_and_illegal_ones_change_nothing() -> None:
+    counts = np.zeros(2, np.int64)
+    for seed in range(100):
+        counts += compare(seed, in_c=seed % 25 == 0)
+    applied, refused = counts
+    assert applied > 100, f"{applied} applied, {refused} refused: the programs are not what they should be"
+    assert refused > 40
+
+
+@pytest.mark.slow
+def test_thousands_of_sequences_keep_every_bit() -> None:
+    for seed in range(1000, 5000):
+        compare(seed, in_c=seed % 50 == 0, element="f32" if seed % 4 == 0 else "i32")
