@@ -27,7 +27,7 @@ from penstock.dialects.upstream.scf import ForallOp, forall_around
 from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 from penstock.passes.analysis.loops import constant_of, iteration_count
 from penstock.passes.index_builder import Index, add, materialize, scale
-from penstock.passes.loop.rings import ring_of
+from penstock.passes.schedule.rings import ring_of
 from penstock.runtime.interpreter.body import captured_values
 
 _Buffer = BufferOp | memref.AllocOp | memref.AllocaOp

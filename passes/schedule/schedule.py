@@ -21,6 +21,7 @@ from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.schedule import Schedules, TileOp
+from penstock.dialects.schedule_accel import MultiBufferOp
 from penstock.dialects.schedule_loops import (
     DistributeOp,
     FuseLoopsOp,
@@ -34,11 +35,14 @@ from penstock.dialects.upstream.transform import ANY_OP, GetParentOp, SplitHandl
 from penstock.dialects.upstream.transform_loops import InterchangeOp, LoopPeelOp, LoopUnrollOp
 from penstock.passes.analysis.kernels import kernels
 from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from penstock.passes.schedule.scope_offsets import Kept
 from penstock.passes.schedule.state import TransformState
 
 START = ""
 """The section of the tensor level, with which a schedule begins."""
-SECTIONS = ("tensor-to-loop", "mem-promote", "loop-to-accel")
+ON_CHIP, COMMANDS = "mem-promote", "loop-to-accel"
+"""The sections after what stays on chip between kernels has been decided, and after copies and ops became commands."""
+SECTIONS = ("tensor-to-loop", ON_CHIP, COMMANDS)
 """The passes after which another section of a schedule begins, in the order of the pipeline."""
 
 KERNEL_TYPE = "schedule.kernel"
@@ -220,6 +224,14 @@ class Schedule:
             return handle
         return self.append(transform.CastOp.create(operands=[handle], result_types=[type])).results[0]
 
+    # buffers in scopes, and commands
+
+    def multi_buffer(self, buffer: SSAValue, slots: int) -> SSAValue:
+        """`schedule.multi_buffer`; see the op."""
+        op = MultiBufferOp(buffer, slots)
+        op.ring.name_hint = f"{buffer.name_hint or 'buffer'}_ring"
+        return self.append(op).ring
+
 
 def _name(handle: SSAValue, matched: Operation | None) -> None:
     if matched is not None:
@@ -258,12 +270,13 @@ def run_section(
     decide: Callable[[Schedule], None],
     *,
     leads: bool = True,
+    kept: Kept | None = None,
 ) -> None:
     """
     Apply what is given as a section of a kernel's schedule; where nothing is, let `decide` write and apply it.
 
     The first pass of a section `leads`: it begins it, and applies all that is given. The other passes of the section
-    only decide.
+    only decide. `kept` is what callers of the kernel hold in scopes, if that is known already.
     """
     schedules = schedules_of(ctx)
     name = kernel.sym_name.data
@@ -273,6 +286,8 @@ def run_section(
         schedules.applied[name].attributes[KERNEL_TYPE] = kernel.function_type
     sequence = schedules.applied[name]
     schedule = Schedule(kernel, target, sequence)
+    if kept is not None:
+        schedule.state.kept = kept
     if leads:
         schedule.enter(section)
     else:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from xdsl.dialects import func
+from xdsl.dialects import func, scf
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, render_location
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.registry import Registry
+from penstock.passes.schedule.scope_offsets import Kept, kept_beside
 
 Payload = tuple[Operation, ...]
 """The operations that a handle stands for."""
@@ -49,10 +51,26 @@ class TransformState:
         self.kernel = kernel
         self.target = target
         """The machine that the kernel runs on; None for the host."""
+        self._kept: Kept | None = None
         self._payloads: dict[SSAValue, Payload] = {}
         self._parameters: dict[SSAValue, int] = {}
         self._invalid: dict[SSAValue, Operation] = {}
         """Handles that must not be used any more, and the op of the schedule that made them so."""
+        self.turns: dict[tuple[scf.ForOp, ...], SSAValue] = {}
+        """The numbers of the iterations of nests, by which the slots of their rings take turns."""
+
+    @property
+    def kept(self) -> Kept:
+        """The bytes of scopes that callers of the kernel hold while it runs."""
+        if self._kept is None:
+            module = self.kernel.parent_op()
+            found = kept_beside(module) if isinstance(module, ModuleOp) else {}
+            self._kept = found.get(self.kernel.sym_name.data, {})
+        return self._kept
+
+    @kept.setter
+    def kept(self, kept: Kept) -> None:
+        self._kept = kept
 
     def bind(self, handle: SSAValue, payload: Payload) -> None:
         """Let a handle stand for operations."""

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.dialects import func, scf
+from xdsl.dialects import func
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import SSAValue
-from xdsl.rewriter import Rewriter
 
-from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp, RingOp, SlotOp
+from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.accel.pipelining.candidates import candidates, filling
 from penstock.passes.accel.pipelining.model import Model
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.planning.pipelining import NestTime
 from penstock.passes.schedule.ordering.accesses import CommandInfo, commands_of
-from penstock.passes.schedule.rings import Candidate, iteration_number, rotate
+from penstock.passes.schedule.rings import Candidate, restore, rotate
 from penstock.passes.schedule.scope_offsets import ScopeOffsets
 
 MAX_SLOTS = 8
@@ -91,12 +89,14 @@ def make_rings(offsets: ScopeOffsets, depth: int | None, *, skewed: bool = False
     before = unskewed.time({})
     slots = [_slots(op, op.slot_count, op.slot_count) for op in function.walk() if isinstance(op, RingOp)]
     names = {each.buffer.memref: _slots(each.buffer, 1, wanted[each.buffer.memref]) for each in found}
-    made = _rotate([each for each in found if wanted[each.buffer.memref] > 1], wanted, target)
+    storages = {each.buffer: each.buffer.memref for each in found}
+    chosen = [replace(each, depth=wanted[storages[each.buffer]]) for each in found]
+    made = rotate([each for each in chosen if each.depth > 1], target)
     offsets.changed()
     while made and (full := offsets.replan()) is not None:
         _shrink(made, full)
         offsets.changed()
-    counts: dict[SSAValue, int] = {each.storage: ring.slot_count for ring, each in made.items()}
+    counts: dict[SSAValue, int] = {storages[buffer]: ring.slot_count for ring, buffer in made.items()}
     slots += [replace(each, count=counts.get(storage, 1)) for storage, each in names.items() if each.wanted > 1]
     return PipelinedKernel(tuple(slots), before, unskewed.time(counts), model.time(counts))
 
@@ -135,27 +135,7 @@ def _auto(model: Model, most: Mapping[SSAValue, int], least: int) -> dict[SSAVal
     return slots
 
 
-@dataclass(frozen=True)
-class _Replaced:
-    """The buffer that a ring has taken the place of."""
-
-    storage: SSAValue
-    offset: IntegerAttr | None
-
-
-def _rotate(found: Sequence[Candidate], wanted: Mapping[SSAValue, int], target: TargetOp) -> dict[RingOp, _Replaced]:
-    turns: dict[tuple[scf.ForOp, ...], SSAValue] = {}
-    rings: dict[RingOp, _Replaced] = {}
-    for each in found:
-        if each.loops not in turns:
-            turns[each.loops] = iteration_number(each.loops)
-        replaced = _Replaced(each.buffer.memref, each.buffer.offset)
-        chosen = Candidate(each.buffer, each.loops, wanted[each.buffer.memref])
-        rings[rotate(chosen, turns[each.loops], target)] = replaced
-    return rings
-
-
-def _shrink(rings: dict[RingOp, _Replaced], scope: str) -> None:
+def _shrink(rings: dict[RingOp, BufferOp], scope: str) -> None:
     """
     Take a slot from the ring of a scope whose slots are largest, of those that have most; one of one slot is a buffer
     again.
@@ -163,14 +143,5 @@ def _shrink(rings: dict[RingOp, _Replaced], scope: str) -> None:
     ring = max((each for each in rings if each.scope == scope), key=lambda each: (each.slot_count, each.pitch_in_bytes))
     if ring.slot_count > 2:
         ring.depth = IntegerAttr(ring.slot_count - 1, i64)
-        return
-    replaced = rings.pop(ring)
-    for use in list(ring.ring.uses):
-        slot = use.operation
-        assert isinstance(slot, SlotOp)
-        buffer = BufferOp(ring.slot_type)
-        buffer.offset = replaced.offset
-        buffer.location = ring.location
-        buffer.memref.name_hint = slot.memref.name_hint
-        Rewriter.replace_op(slot, buffer)
-    Rewriter.erase_op(ring)
+    else:
+        restore(ring, rings.pop(ring))
