@@ -104,5 +104,6 @@ class MultiBufferPass(ModulePass):
             except NoRoom as error:
                 if not self.fit and self.depth != AUTO:
                     raise
-                if error.fitting > 1:
-                    schedule.multi_buffer(handles[each.buffer], error.fitting)
+                (slots,) = error.fitting
+                if slots > 1:
+                    schedule.multi_buffer(handles[each.buffer], slots)

@@ -70,12 +70,22 @@ def _calls_and_keeps(function: Operation) -> bool:
 
 
 class NoRoom(UserError):
-    """A scope has no room for the slots of a ring."""
+    """A scope is too small."""
 
-    def __init__(self, message: str, fitting: int, *, loc: str | None = None, notes: Sequence[str] = ()):
+    def __init__(
+        self,
+        message: str,
+        *,
+        fitting: tuple[int, ...] = (),
+        skewed: bool = False,
+        loc: str | None = None,
+        notes: Sequence[str] = (),
+    ):
         super().__init__(message, loc=loc, notes=notes)
         self.fitting = fitting
-        """The slots that it has room for; 1 where that is the buffer alone."""
+        """The slots that there is room for of each buffer that was to be a ring, 1 where it has to stay as it is."""
+        self.skewed = skewed
+        """Whether there is room without skewed loops."""
 
 
 class ScopeOffsets:
@@ -106,17 +116,17 @@ class ScopeOffsets:
         inside = (op for op in self.function.walk() if isinstance(op, BufferOp | RingOp) and op.scope == scope)
         return sum(-(-op.size_in_bytes // granule) * granule for op in inside)
 
-    def replan(self) -> str | None:
+    def replan(self, *, move: bool = True) -> str | None:
         """
-        Find offsets for the buffers in scopes that have none, moving the others of the kernel where that is needed; if
-        one of the scopes is too small nothing is changed, and it is returned.
+        Find offsets for the buffers in scopes that have none, moving the others of the kernel where that is needed, if
+        they may `move`; if one of the scopes is too small nothing is changed, and it is returned.
 
         Whatever is alive at once keeps apart, as in the order of the text: the order of what shares bytes is made
         after.
         """
         before = self._offsets()
-        if self._place() is None:
-            return None
+        if (full := self._place()) is None or not move:
+            return full
         scopes = {op.scope for op, offset in before if offset is None}
         for op, _ in before:
             if op.scope in scopes:

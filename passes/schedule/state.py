@@ -8,7 +8,8 @@ See https://mlir.llvm.org/docs/Dialects/Transform/#handle-invalidation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from xdsl.dialects import func, scf
@@ -18,6 +19,7 @@ from xdsl.ir import Operation, SSAValue
 from penstock.dialects.diagnostics import UserError, render_location
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.registry import Registry
+from penstock.passes.schedule.ordering.accesses import CommandInfo
 from penstock.passes.schedule.scope_offsets import Kept, kept_beside
 
 Payload = tuple[Operation, ...]
@@ -51,6 +53,8 @@ class TransformState:
         self.kernel = kernel
         self.target = target
         """The machine that the kernel runs on; None for the host."""
+        self.commands: Sequence[CommandInfo] | None = None
+        """The commands of the kernel, if whoever decides has looked at them already; until something is applied."""
         self._kept: Kept | None = None
         self._payloads: dict[SSAValue, Payload] = {}
         self._parameters: dict[SSAValue, int] = {}
@@ -122,6 +126,8 @@ class TransformState:
                 raise
             notes = [f"it is about what is at {error.loc}"] if error.loc else []
             raise UserError(error.message, loc=place, notes=[*notes, *error.notes], status=error.status) from None
+        finally:
+            self.commands = None
         self._invalidate(op)
         for value, result in zip(op.results, results, strict=True):
             if isinstance(result, int):
@@ -132,6 +138,21 @@ class TransformState:
     def result(self, value: SSAValue) -> Result:
         """What a value of the schedule stands for: a number for a parameter."""
         return self._parameters[value] if value in self._parameters else self.payload(value)
+
+    @contextmanager
+    def undone_on_error(self) -> Generator[None]:
+        """Put the kernel back as it was, and let handles stand for the same operations, if there is a UserError."""
+        before, ops = self.kernel.body.clone(), list(self.kernel.walk())
+        try:
+            yield
+        except UserError:
+            self.kernel.detach_region(0)
+            self.kernel.add_region(before)
+            copies = dict(zip(ops, self.kernel.walk(), strict=True))
+            for handle, payload in self._payloads.items():
+                self._payloads[handle] = tuple(copies[each] for each in payload)
+            self.turns.clear()
+            raise
 
     def consume(self, handle: SSAValue, consumer: Operation) -> None:
         """Make a handle invalid."""

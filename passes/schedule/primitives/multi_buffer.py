@@ -9,8 +9,10 @@ from xdsl.dialects.builtin import IntegerAttr, i64
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import BufferOp
 from penstock.dialects.schedule_accel import MultiBufferOp
+from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import iterations
 from penstock.passes.analysis.memory.storage import uses_through
+from penstock.passes.schedule.pipelining import pipeline_commands
 from penstock.passes.schedule.rings import Candidate, loops_of_ring, restore, rotate, why_no_ring
 from penstock.passes.schedule.scope_offsets import NoRoom, ScopeOffsets
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
@@ -57,8 +59,12 @@ def multi_buffer(state: TransformState, op: MultiBufferOp) -> Sequence[Payload]:
     target, name = state.target, f"%{buffer.memref.name_hint or 'buffer'}"
     if target is None:
         raise UserError(f"{name} is in a kernel of the host, where no units run beside each other")
+    uses = list(uses_through(buffer.memref))
+    if any(isinstance(use.operation, CommandOp) for use in uses):
+        rings, _ = pipeline_commands(state, [(buffer, slots)])
+        return (tuple(rings),)
     loops = loops_of_ring(buffer)
-    reason = why_no_ring(buffer, loops, list(uses_through(buffer.memref)))
+    reason = why_no_ring(buffer, loops, uses)
     if reason is not None:
         raise UserError(f"{name} cannot be a ring: {reason}", loc=location_of(buffer))
     count = iterations(loops)
@@ -75,7 +81,7 @@ def multi_buffer(state: TransformState, op: MultiBufferOp) -> Sequence[Payload]:
         restore(ring, buffer)
         raise NoRoom(
             f'the scope "{scope}" has no room for {slots} slots of {name}, {buffer.size_in_bytes:,} bytes each',
-            fitting,
+            fitting=(fitting,),
             loc=location_of(buffer),
             notes=[f"it has room for {fitting}" if fitting > 1 else "it has room for the buffer alone"],
         )
