@@ -1,10 +1,14 @@
 """The primitives of schedules, a file each: importing this package registers all of them."""
 
 from penstock.passes.schedule.primitives import (
+    bind,
+    cooperate,
     distribute,
     fuse,
     handles,
+    insert_barriers,
     interchange,
+    parallel,
     peel,
     reorder,
     split,
@@ -15,10 +19,14 @@ from penstock.passes.schedule.primitives import (
 )
 
 __all__ = [
+    "bind",
+    "cooperate",
     "distribute",
     "fuse",
     "handles",
+    "insert_barriers",
     "interchange",
+    "parallel",
     "peel",
     "reorder",
     "split",
