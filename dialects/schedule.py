@@ -27,7 +27,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects import schedule_accel, schedule_loops, schedule_memory, schedule_tensor
+from penstock.dialects import schedule_accel, schedule_loops, schedule_memory, schedule_parallel, schedule_tensor
 from penstock.dialects.diagnostics import UnknownName
 from penstock.dialects.upstream.transform import ANY_OP
 
@@ -178,5 +178,12 @@ def _integers(parser: Parser) -> list[int]:
 
 Schedule = Dialect(
     "schedule",
-    [TileOp, *schedule_tensor.OPS, *schedule_loops.OPS, *schedule_memory.OPS, *schedule_accel.OPS],
+    [
+        TileOp,
+        *schedule_tensor.OPS,
+        *schedule_loops.OPS,
+        *schedule_parallel.OPS,
+        *schedule_memory.OPS,
+        *schedule_accel.OPS,
+    ],
 )

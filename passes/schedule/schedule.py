@@ -32,7 +32,9 @@ from penstock.dialects.schedule_loops import (
     VectorizeOp,
 )
 from penstock.dialects.schedule_memory import SetScopeOp, StageInOp, StageOutOp, TensorizeOp
+from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarriersOp, ParallelizeOp
 from penstock.dialects.schedule_tensor import ComputeAtOp
+from penstock.dialects.upstream.gpu import DeviceMappingAttr
 from penstock.dialects.upstream.transform import ANY_OP, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import InterchangeOp, LoopPeelOp, LoopUnrollOp
 from penstock.passes.analysis.kernels import kernels
@@ -220,6 +222,24 @@ class Schedule:
     def interchange(self, target: SSAValue, order: Sequence[int]) -> SSAValue:
         """`transform.structured.interchange`: dim `order[n]` of a structured op becomes dim n."""
         return self.append(InterchangeOp(target, order)).transformed
+
+    # iterations that run at once
+
+    def parallel(self, *loops: SSAValue) -> SSAValue:
+        """`schedule.parallel`: returns the handle of the `scf.forall`."""
+        return self.append(ParallelizeOp(loops)).forall
+
+    def bind(self, *loops: SSAValue, to: Sequence[DeviceMappingAttr]) -> SSAValue:
+        """`schedule.bind`: returns the handle of the `scf.forall`."""
+        return self.append(BindOp(loops, to)).forall
+
+    def cooperate(self, copy: SSAValue) -> SSAValue:
+        """`schedule.cooperate`: returns the handle of the copy of a part."""
+        return self.append(CooperateOp(copy)).part
+
+    def insert_barriers(self, forall: SSAValue) -> None:
+        """`schedule.insert_barriers`; see the op."""
+        self.append(InsertBarriersOp(forall))
 
     def _cast(self, handle: SSAValue, name: str) -> SSAValue:
         type = transform.OperationType(name)
