@@ -460,7 +460,8 @@ class _Meeting:
         shared = loop in self._first.loops and loop in self._second.loops
         if is_counter and shared and first == second:
             bounds = _range(loop, self._apart.get(loop, SAME))
-            assert bounds is not None
+            if bounds is None:
+                return False
             self._progressions.append((tuple(step * each for each in first), *bounds))
             return True
         if is_counter and not shared:
@@ -480,7 +481,7 @@ class _Meeting:
         trips = [[trip_count(loop) or 0 for loop in side] for side in sides]
         if prod(trips[0]) * prod(trips[1]) > MAX_SUMS:
             return None
-        points = [np.indices(counts).reshape(len(counts), -1) for counts in trips]
+        points = [np.indices(counts).reshape(len(counts), prod(counts)) for counts in trips]
         values: list[Numbers] = []
         for number, (side, at) in enumerate(zip(sides, points, strict=True)):
             counters: dict[SSAValue, Numbers] = {
@@ -501,7 +502,8 @@ class _Meeting:
         for loop in loops:
             if loop in sides[0] and loop in sides[1]:
                 bounds = _range(loop, self._apart.get(loop, SAME))
-                assert bounds is not None
+                if bounds is None:
+                    return False
                 later = points[1][sides[1].index(loop)][None, :] - points[0][sides[0].index(loop)][:, None]
                 permitted &= (later >= bounds[0]) & (later <= bounds[1])
         first, second = np.nonzero(permitted)

@@ -29,7 +29,7 @@ from penstock.dialects.schedule_loops import (
     StorageAlignOp,
     VectorizeOp,
 )
-from penstock.dialects.upstream.transform import ANY_OP, GetParentOp, SplitHandleOp
+from penstock.dialects.upstream.transform import ANY_OP, CastHandleOp, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import InterchangeOp, LoopPeelOp, LoopUnrollOp
 from penstock.passes.analysis.kernels import kernels
 from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -211,7 +211,7 @@ class Schedule:
         type = transform.OperationType(name)
         if handle.type == type:
             return handle
-        return self.append(transform.CastOp.create(operands=[handle], result_types=[type])).results[0]
+        return self.append(CastHandleOp(handle, type)).output
 
 
 def _name(handle: SSAValue, matched: Operation | None) -> None:

@@ -123,7 +123,7 @@ class _Writer:
         body = f"%s = arith.{self.op('add')} %a, %b"
         # The window has 3 elements; its extent is that of an operand which is not read.
         window = self.fresh()
-        self.lines.append(f"{window} = mem.buffer at 4096 : memref<3x{self.element}>")
+        self.lines.append(f"{window} = mem.buffer at 8192 : memref<3x{self.element}>")
         e = self.element
         self.lines += [
             f"linalg.generic {{indexing_maps = [{maps[0]}, affine_map<(d0, d1) -> (d1)>, {maps[1]}], "
@@ -178,7 +178,7 @@ class _Writer:
             sides = [f"{source}[{', '.join(at)}]", f"{dest}[{', '.join(moved)}]"]
         padding = "" if clipped else " else %zero"
         self.lines += [
-            f"{tile} = mem.buffer at 4160 : {type}",
+            f"{tile} = mem.buffer at 8256 : {type}",
             f"mem.copy {sides[0]} to {tile}{padding} : {self.whole} to {type}",
             f"mem.copy {tile} to {sides[1]} : {type} to {self.whole}",
         ]
@@ -226,7 +226,7 @@ def loop_program(seed: int, element: str = "i32") -> str:
         f"func.func @main({', '.join(arguments)}) {{",
         f"%zero = arith.constant {zero} : {element}",
         *(f"{writer.constant(number)} = arith.constant {number} : index" for number in sorted(writer.constants | {0})),
-        *(f"{name} = mem.buffer at {n * 1024} : {whole}" for n, name in enumerate(names)),
+        *(f"{name} = mem.buffer at {n * 2048} : {whole}" for n, name in enumerate(names)),
         *(f"mem.copy %in{n} to {name} : {whole} to {whole}" for n, name in enumerate(names)),
         *writer.lines,
         *(f"mem.copy {name} to %out{n} : {whole} to {whole}" for n, name in enumerate(names)),
