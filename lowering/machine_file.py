@@ -269,7 +269,7 @@ def is_number(kind: str, keys: Sequence[str]) -> bool:
         return len(keys) == 1 and keys[0] in MACHINE_KEYS and MACHINE_KEYS[keys[0]].is_number
     if kind == IntrinsicOp.KIND and keys[0] == "shape":
         return len(keys) <= 2
-    found = _part_keys(PART_KINDS[kind]).get(keys[0])
+    found = part_keys(PART_KINDS[kind]).get(keys[0])
     return len(keys) == 1 and found is not None and found.is_number
 
 

@@ -59,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schedule", metavar="FILE", help="schedules of kernels, applied instead of what the compiler would decide"
     )
+    parser.add_argument(
+        "--knob",
+        metavar="KERNEL.NAME=VALUE",
+        action="append",
+        default=[],
+        help="with --schedule: the value of a knob, or the number of a region of alternatives",
+    )
     parser.add_argument("--report", metavar="FILE", help="write the report as JSON, too")
     parser.add_argument("--print-debuginfo", action="store_true", help="with a level: say where operations come from")
     add_common(parser)
@@ -82,10 +89,12 @@ def execute(args: argparse.Namespace) -> int:
         raise UserError("--input is for --emit=vta", status=USAGE)
     if args.weights is not None and not (emitter.is_text and args.emit in LEVELS):
         raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
+    if args.knob and args.schedule is None:
+        raise UserError("--knob is for the schedules that --schedule names", status=USAGE)
     require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
     program = load_bound(args)
     if args.schedule is not None:
-        program.ctx.schedules.given = read_schedules(args.schedule)
+        program.ctx.schedules.given = read_schedules(args.schedule, args.knob)
     until = args.emit if args.emit in LEVELS else "accel"
     if print_passes(args, program, until, args.pipeline):
         return 0

@@ -42,6 +42,7 @@ class TileBox:
     """What one transfer of an operand moves: means over the tiles, where windows are out of bounds."""
 
     elements: Ints
+    """Elements inside the tensor."""
     extents: list[Ints]
     """Inside the tensor, of each of its dims."""
     whole: list[Ints]
@@ -113,7 +114,9 @@ class Moving:
     """What one transfer costs: cycles on its bus, and the commands that it takes."""
 
     cycles: Ints
+    """On the bus."""
     commands: Ints
+    """More than one where a descriptor has too few dims."""
 
 
 def moving(operand: TileOperand, box: TileBox, channel: Channel) -> Moving:
@@ -148,8 +151,11 @@ class Tiles:
     """Many tiles of a problem, one array for each dim, and what is true of them whatever the order of the loops."""
 
     problem: TileProblem
+    """Of which they are tiles."""
     tile: list[Ints]
+    """The size in every dim."""
     ones: Ints
+    """A one for each tile."""
 
     @cached_property
     def trips(self) -> list[Ints]:
@@ -361,8 +367,11 @@ class Estimates:
     """What all tiles of a grid are estimated to take under one order of the loops."""
 
     tiles: Tiles
+    """The tiles."""
     loops: tuple[int, ...]
+    """The dims that are cut, outermost first."""
     counts: list[Ints] = field(init=False)
+    """How often each operand is fetched."""
     moved: Ints = field(init=False)
     """Bytes over the edge of the chip."""
 

@@ -29,6 +29,7 @@ from penstock.dialects.schedule_loops import (
     StorageAlignOp,
     VectorizeOp,
 )
+from penstock.dialects.schedule_tensor import ComputeAtOp
 from penstock.dialects.upstream.transform import ANY_OP, CastHandleOp, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import InterchangeOp, LoopPeelOp, LoopUnrollOp
 from penstock.passes.analysis.kernels import kernels
@@ -168,6 +169,12 @@ class Schedule:
         for handle in op.loops:
             handle.name_hint = "loop"
         return self.append(op)
+
+    # structured ops on tensors
+
+    def compute_at(self, producer: SSAValue, loop: SSAValue) -> SSAValue:
+        """`schedule.compute_at`: returns the handle of what computes it in the loop."""
+        return self.append(ComputeAtOp(producer, loop)).tiles
 
     # loops and buffers of the loop level
 

@@ -23,6 +23,7 @@ Payload = tuple[Operation, ...]
 Result = Payload | int
 """What a primitive returns for a handle; for a parameter its number."""
 Primitive = Callable[["TransformState", Any], Sequence[Result]]
+"""From the state and the op to what each result of the op stands for."""
 
 PRIMITIVES: Registry[Primitive] = Registry()
 """
@@ -32,6 +33,13 @@ It checks whether it is legal before it changes anything, and raises UserError w
 """
 
 Op = TypeVar("Op", bound=Operation)
+
+
+def of_kind(op: Operation, kind: type[Op]) -> Op:
+    """An operation that a handle stands for; raises UserError if it is of another kind than is meant."""
+    if not isinstance(op, kind):
+        raise UserError(f"the handle stands for {op.name}, where {kind.name} is meant")
+    return op
 
 
 class TransformState:
@@ -73,10 +81,7 @@ class TransformState:
                 f"one operation is meant, and the handle stands for {len(payload) or 'none'}",
                 notes=["transform.split_handle makes a handle for each"] if payload else [],
             )
-        (op,) = payload
-        if not isinstance(op, kind):
-            raise UserError(f"the handle stands for {op.name}, where {kind.name} is meant")
-        return op
+        return of_kind(payload[0], kind)
 
     def parameter(self, value: SSAValue) -> int:
         """The number of a parameter."""
@@ -105,6 +110,10 @@ class TransformState:
                 self._parameters[value] = result
             else:
                 self._payloads[value] = result
+
+    def result(self, value: SSAValue) -> Result:
+        """What a value of the schedule stands for: a number for a parameter."""
+        return self._parameters[value] if value in self._parameters else self.payload(value)
 
     def consume(self, handle: SSAValue, consumer: Operation) -> None:
         """Make a handle invalid."""

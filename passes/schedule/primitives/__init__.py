@@ -1,6 +1,7 @@
 """The primitives of schedules, a file each: importing this package registers all of them."""
 
 from penstock.passes.schedule.primitives import (
+    compute_at,
     distribute,
     fuse,
     handles,
@@ -10,11 +11,13 @@ from penstock.passes.schedule.primitives import (
     split,
     storage_align,
     tile,
+    tune,
     unroll,
     vectorize,
 )
 
 __all__ = [
+    "compute_at",
     "distribute",
     "fuse",
     "handles",
@@ -24,6 +27,7 @@ __all__ = [
     "split",
     "storage_align",
     "tile",
+    "tune",
     "unroll",
     "vectorize",
 ]
