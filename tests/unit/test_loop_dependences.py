@@ -17,7 +17,8 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.passes.analysis.commands.loop_domain import evaluate
-from penstock.passes.analysis.loop_dependences import NestMemory, reaches_zero
+from penstock.passes.analysis.loop_accesses import reaches_zero
+from penstock.passes.analysis.loop_dependences import NestMemory
 from penstock.passes.analysis.loops import constant_of, trip_count
 
 Element = tuple[SSAValue, int, int]
