@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.passes.schedule.rings import ring_of
 from xdsl.builder import Builder
 from xdsl.context import Context
 from xdsl.dialects import arith, gpu, memref, scf, tensor
@@ -28,6 +27,7 @@ from penstock.dialects.upstream.scf import ForallOp, forall_around
 from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 from penstock.passes.analysis.loops import constant_of, iteration_count
 from penstock.passes.index_builder import Index, add, materialize, scale
+from penstock.passes.schedule.rings import ring_of
 from penstock.runtime.interpreter.body import captured_values
 
 _Buffer = BufferOp | memref.AllocOp | memref.AllocaOp
