@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import gcd, prod
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects import scf
+from xdsl.dialects import arith, scf
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError
@@ -38,6 +39,10 @@ ANY = (None, None)
 
 Vector = tuple[int, ...]
 Numbers = NDArray[np.int64]
+Progression = tuple[Vector, int, int]
+"""(vector, lo, hi): the multiples of the vector from lo to hi."""
+Digit = tuple[Vector, int]
+"""What one step moves in each dim, and the number of values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +78,25 @@ def distances_within(loop: scf.ForOp, bounds: tuple[int | None, int | None]) -> 
     return (lo, hi) if lo <= hi else None
 
 
+def _digit_distances(high: Digit, low: Digit, bounds: tuple[int | None, int | None]) -> Sequence[Sequence[Progression]]:
+    """The ways in which two numbers of two digits may be so far apart: digits may be any, or the high ones the same."""
+    (outer, rows), (inner, columns) = high, low
+    any_column = (inner, 1 - columns, columns - 1)
+    match bounds:
+        case (int(distance), int(other)) if distance == other:
+            row, column = divmod(distance, columns)
+            return [
+                [(outer, row, row), (inner, column, column)],
+                [(outer, row + 1, row + 1), (inner, column - columns, column - columns)],
+            ]
+        case (1, None):
+            return [[(outer, 1, rows - 1), any_column], [(inner, 1, columns - 1)]]
+        case (None, -1):
+            return [[(outer, 1 - rows, -1), any_column], [(inner, 1 - columns, -1)]]
+        case _:
+            return [[(outer, 1 - rows, rows - 1), any_column]]
+
+
 class IndexDifference:
     """The difference of the indices of two accesses to one root, as a sum of what loops and boxes contribute."""
 
@@ -84,10 +108,11 @@ class IndexDifference:
         assert second.start is not None
         self._starts = first.start, second.start
         self._constant = tuple(b.base - a.base for a, b in zip(*self._starts, strict=True))
-        self._progressions: list[tuple[Vector, int, int]] = []
-        """(vector, lo, hi): the multiples of the vector from lo to hi."""
+        self._progressions: list[Progression] = []
         self._sets: list[Numbers] = []
         """One of the rows of each."""
+        self._choices: list[Sequence[Sequence[Progression]]] = []
+        """Of each the progressions of one."""
 
     def is_possible(self) -> bool:
         """Whether it may be zero in all dims."""
@@ -107,7 +132,9 @@ class IndexDifference:
                 return True
             if not contributed:
                 return False
-        return self._is_zero_possible()
+        return any(
+            self._is_zero_possible([each for chosen in choice for each in chosen]) for choice in product(*self._choices)
+        )
 
     def _groups(self) -> list[tuple[list[SSAValue], list[scf.ForOp]]] | None:
         """Symbols of the indices with the loops that they depend on, those together that share one; None: unknown."""
@@ -154,7 +181,41 @@ class IndexDifference:
             self._constant = tuple(c + lower * each for c, each in zip(self._constant, vector, strict=True))
             self._progressions.append((tuple(step * each for each in vector), 0, trips - 1))
             return trips > 0
-        return self._pairs(symbols, loops)
+        digits = self._digits(symbols, loop) if len(loops) == 1 and shared else None
+        if digits is None:
+            return self._pairs(symbols, loops)
+        self._choices.append(_digit_distances(*digits, self._apart.get(loop, SAME)))
+        return True
+
+    def _digits(self, symbols: Sequence[SSAValue], loop: scf.ForOp) -> tuple[Digit, Digit] | None:
+        """
+        The quotient and the remainder of a counter by a divisor of its range, as those of a fused loop are, with what
+        each is multiplied by in the indices; None if symbols are other functions of it, or the accesses differ.
+        """
+        counter, trips = loop.body.block.args[0], trip_count(loop)
+        if constant_of(loop.lb) != 0 or constant_of(loop.step) != 1 or not trips:
+            return None
+        divisors: set[int | None] = set()
+        rank = len(self._constant)
+        quotient, remainder, whole = [0] * rank, [0] * rank, [0] * rank
+        for symbol in symbols:
+            first, second = self._coefficients(symbol)
+            if first != second:
+                return None
+            total = whole
+            if symbol is not counter:
+                owner = symbol.owner
+                if not isinstance(owner, arith.DivUIOp | arith.RemUIOp) or owner.lhs is not counter:
+                    return None
+                divisors.add(constant_of(owner.rhs))
+                total = quotient if isinstance(owner, arith.DivUIOp) else remainder
+            total[:] = [known + each for known, each in zip(total, first, strict=True)]
+        divisor = divisors.pop() if len(divisors) == 1 else None
+        if not divisor or trips % divisor:
+            return None
+        high = tuple(divisor * each + more for each, more in zip(whole, quotient, strict=True))
+        low = tuple(each + more for each, more in zip(whole, remainder, strict=True))
+        return (high, trips // divisor), (low, divisor)
 
     def _pairs(self, symbols: Sequence[SSAValue], loops: Sequence[scf.ForOp]) -> bool | None:
         """The contributions of all pairs of iterations of some loops, evaluated one by one."""
@@ -192,14 +253,15 @@ class IndexDifference:
         self._sets.append(differences)
         return len(differences) > 0
 
-    def _is_zero_possible(self) -> bool:
+    def _is_zero_possible(self, chosen: Sequence[Progression]) -> bool:
         """Whether the constant and one of each contribution may add up to zero in all dims."""
+        multiples = [*self._progressions, *chosen]
         rank = len(self._constant)
         if rank == 0:
             return True
         # The largest sum in each dim makes the dims digits of one number.
         most = [abs(each) for each in self._constant]
-        for vector, lo, hi in self._progressions:
+        for vector, lo, hi in multiples:
             most = [m + abs(each) * max(abs(lo), abs(hi)) for m, each in zip(most, vector, strict=True)]
         for rows in self._sets:
             most = [m + int(each) for m, each in zip(most, np.abs(rows).max(axis=0), strict=True)]
@@ -212,7 +274,7 @@ class IndexDifference:
         def number(vector: Sequence[int]) -> int:
             return sum(each * weight for each, weight in zip(vector, weights, strict=True))
 
-        progressions = [(number(vector), lo, hi) for vector, lo, hi in self._progressions]
+        progressions = [(number(vector), lo, hi) for vector, lo, hi in multiples]
         sets = [np.unique(rows @ np.asarray(weights, np.int64)) for rows in self._sets]
         return reaches_zero(number(self._constant), progressions, sets)
 

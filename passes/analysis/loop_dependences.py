@@ -21,6 +21,7 @@ from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
 from penstock.passes.analysis.effects import Effects
+from penstock.passes.analysis.index import is_index_arithmetic
 from penstock.passes.analysis.loop_accesses import (
     ANY,
     EARLIER,
@@ -207,7 +208,7 @@ class NestMemory:
         if isinstance(op, CONTROL) or isinstance(op, Allocation) or op.has_trait(IsTerminator):
             return
         parent = op.parent_op()
-        if isinstance(parent, GenericOp) or self._pure.is_pure(op):
+        if isinstance(parent, GenericOp) or self.only_computes(op):
             return
         touched = self._aliases.of_all(op.operands)
         effect = self._effects.of(op)
@@ -220,6 +221,10 @@ class NestMemory:
             reads, writes = bool(roots & effect.reads), bool(roots & effect.writes)
             if reads or writes:
                 yield LoopAccess(op, value, roots, reads, writes)
+
+    def only_computes(self, op: Operation) -> bool:
+        """Whether an op reads and writes nothing. What is divided may trap, so it is not pure; an index does not."""
+        return self._pure.is_pure(op) or is_index_arithmetic(op)
 
     # which roots share bytes
 
