@@ -37,7 +37,7 @@ from penstock.passes.analysis.loops import trip_count
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, RootBox, bits, is_memory
 from penstock.passes.analysis.memory.effects import MemoryEffects
 from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
-from penstock.passes.analysis.memory.storage import storage_of
+from penstock.passes.analysis.memory.storage import overwrites, storage_of, uses_through
 
 EXACT_COMBINERS = frozenset(
     f"arith.{name}" for name in "addi muli maxsi maxui minsi minui andi ori xori maximumf minimumf".split()
@@ -281,20 +281,50 @@ class NestMemory:
             within[loop] = SAME
         return within
 
-    def dependences(self, nest: Sequence[scf.ForOp]) -> list[LoopDependence]:
+    def dependences(self, nest: Sequence[scf.ForOp], *, of_values: bool = False) -> list[LoopDependence]:
         """
         The dependences between the iterations of a nest, outermost loop first, all of whose work is in the innermost.
 
-        Those within one iteration of all loops are not listed. Raises UserError for an op of unknown effects.
+        Those within one iteration of all loops are not listed. Where each iteration is executed as a whole, only those
+        `of_values` count: not those through a buffer that every iteration overwrites before it reads it. Raises
+        UserError for an op of unknown effects.
         """
         accesses = self.accesses_in(nest[-1])
+        private = self._private(nest) if of_values else 0
         found: list[LoopDependence] = []
         for source in accesses:
             for sink in accesses:
-                if source.writes or sink.writes:
+                if (source.roots | sink.roots) & ~private and (source.writes or sink.writes):
                     for directions in self._directions(tuple(nest), source, sink):
                         found.append(LoopDependence(tuple(nest), source, sink, directions, self))
         return found
+
+    def _private(self, nest: Sequence[scf.ForOp]) -> int:
+        """The roots that every iteration of a nest overwrites before it reads them, and that nothing else reads."""
+        found = 0
+        for number, root in enumerate(self._aliases.roots):
+            made = root.owner
+            if isinstance(made, Operation) and (
+                nest[0].is_ancestor(made) or self._is_overwritten_first(root, nest[-1])
+            ):
+                found |= 1 << number
+        return found
+
+    def _is_overwritten_first(self, root: SSAValue, loop: scf.ForOp) -> bool:
+        """Whether all that accesses an allocation, or the one slot of a ring that does, is in a loop, a fill first."""
+        uses = list(root.uses)
+        value = root
+        if isinstance(root.owner, RingOp):
+            slot = uses[0].operation if len(uses) == 1 else None
+            if not isinstance(slot, SlotOp):
+                return False
+            value = slot.memref
+        users = [use.operation for use in uses_through(value)]
+        hands_on = any(user.has_trait(IsTerminator) or any(is_memory(r.type) for r in user.results) for user in users)
+        if not users or hands_on or not all(loop.is_ancestor(user) for user in users):
+            return False
+        first = next(op for op in loop.body.block.ops if any(op.is_ancestor(user) for user in users))
+        return users.count(first) == 1 and overwrites(first, value)
 
     def _directions(self, nest: tuple[scf.ForOp, ...], first: LoopAccess, second: LoopAccess) -> Iterator[Vector]:
         """The direction vectors, lexicographically positive, with which `second` may meet `first`."""

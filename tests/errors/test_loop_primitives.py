@@ -86,7 +86,24 @@ BUFFER = kernel("""%buf = mem.buffer : memref<4x6xf32>
 PLACED = kernel("%buf = mem.buffer at 64 : memref<4x6xf32>")
 FREE = kernel("%buf = mem.buffer : memref<4x6xf32>")
 
+RING = kernel(
+    """%ring = mem.ring 2 : !mem.ring<memref<1x1xf32>>
+    """
+    + nest(
+        "%number = arith.addi %i, %j : index",
+        "%slot = mem.slot %ring[%number] : !mem.ring<memref<1x1xf32>>",
+        "BODY",
+    )
+)
+FILL = "mem.copy %a[%i, %j] to %slot : memref<9x9xf32> to memref<1x1xf32>"
+EMPTY = "mem.copy %slot to %b[%i, %j] : memref<1x1xf32> to memref<9x9xf32>"
+
 REFUSED = {
+    "iterations that find in a ring what others have left": (
+        RING.replace("BODY", f"{EMPTY}\n{FILL}"),
+        "schedule.reorder %j, %i",
+        r"the order %j, %i reverses a dependence\n(.*\n)*note: mem.copy .* reads %ring, which mem.copy",
+    ),
     "an order that reverses a dependence": (
         WAVE,
         "schedule.reorder %j, %i",
@@ -195,6 +212,10 @@ def test_what_is_not_legal_is_refused_at_its_line(what: str) -> None:
 
 
 LEGAL = {
+    "a ring that every iteration fills before it reads it": (
+        RING.replace("BODY", f"{FILL}\n{EMPTY}"),
+        "schedule.reorder %j, %i",
+    ),
     "another order of sums of integers": (row_sums("i32", "addi"), "schedule.reorder %j, %i"),
     "another order of sums of floats that may be": (row_sums("f32", "addf"), "schedule.reorder reassociate %j, %i"),
     "largest elements of floats": (row_sums("f32", "maximumf"), "schedule.reorder %j, %i"),
@@ -202,7 +223,7 @@ LEGAL = {
 
 
 @pytest.mark.parametrize("what", LEGAL)
-def test_sums_whose_order_does_not_matter_are_reordered(what: str) -> None:
+def test_what_does_not_depend_on_the_order_is_reordered(what: str) -> None:
     text, schedule = LEGAL[what]
     ctx, module = parsed_in_context(text)
     before = str(module)

@@ -26,6 +26,8 @@ class _Writer:
     def __init__(self, random: Random, element: str):
         self.random = random
         self.element = element
+        self.before: list[str] = []
+        """What is before the nest."""
         self.lines: list[str] = []
         self.count = 0
         self.constants: set[int] = set()
@@ -177,8 +179,14 @@ class _Writer:
         if clipped := self.random.random() < 0.5:
             sides = [f"{source}[{', '.join(at)}]", f"{dest}[{', '.join(moved)}]"]
         padding = "" if clipped else " else %zero"
+        kept = self.random.choice(("inside", "before", "ring"))
+        if kept == "ring":
+            ring, number = self.fresh(), self.index(loops, 9)
+            self.before.append(f"{ring} = mem.ring 2 at 8320 : !mem.ring<{type}>")
+            self.lines.append(f"{tile} = mem.slot {ring}[{number}] : !mem.ring<{type}>")
+        else:
+            (self.lines if kept == "inside" else self.before).append(f"{tile} = mem.buffer at 8256 : {type}")
         self.lines += [
-            f"{tile} = mem.buffer at 8256 : {type}",
             f"mem.copy {sides[0]} to {tile}{padding} : {self.whole} to {type}",
             f"mem.copy {tile} to {sides[1]} : {type} to {self.whole}",
         ]
@@ -228,6 +236,7 @@ def loop_program(seed: int, element: str = "i32") -> str:
         *(f"{writer.constant(number)} = arith.constant {number} : index" for number in sorted(writer.constants | {0})),
         *(f"{name} = mem.buffer at {n * 2048} : {whole}" for n, name in enumerate(names)),
         *(f"mem.copy %in{n} to {name} : {whole} to {whole}" for n, name in enumerate(names)),
+        *writer.before,
         *writer.lines,
         *(f"mem.copy {name} to %out{n} : {whole} to {whole}" for n, name in enumerate(names)),
         "func.return",
