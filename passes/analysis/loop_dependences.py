@@ -20,8 +20,7 @@ from xdsl.traits import IsTerminator
 from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
-from penstock.passes.analysis.effects import Effects
-from penstock.passes.analysis.index import is_index_arithmetic
+from penstock.passes.analysis.effects import Effects, is_computed
 from penstock.passes.analysis.loop_accesses import (
     ANY,
     EARLIER,
@@ -156,6 +155,10 @@ class NestMemory:
         """
         return [access for inner in op.walk() if inner is not op for access in self._of(inner)]
 
+    def accesses_of(self, op: Operation) -> list[LoopAccess]:
+        """What an op accesses, with the ops inside it; raises UserError as `accesses_in` does."""
+        return [*self._of(op), *self.accesses_in(op)]
+
     def _of(self, op: Operation) -> Iterator[LoopAccess]:
         match op:
             case GenericOp():
@@ -224,7 +227,7 @@ class NestMemory:
 
     def only_computes(self, op: Operation) -> bool:
         """Whether an op reads and writes nothing. What is divided may trap, so it is not pure; an index does not."""
-        return self._pure.is_pure(op) or is_index_arithmetic(op)
+        return self._pure.is_pure(op) or is_computed(op)
 
     # which roots share bytes
 

@@ -2,7 +2,8 @@
 Every pair of IR in a docstring runs: the text under `Before:`, after the pipeline that `After (...)` names, is the
 text under it. ``After (`pass` on `machine`):`` runs it with that machine in front of the module. Where `After` says
 ops of a schedule, such as ``After (`schedule.split %i by 4`):``, they are applied to the one kernel: `%kernel` is its
-handle, and other names that are not results are those of loops, by their counters, and of ops, by their first results.
+handle, and other names that are not results are those of loops, by their counters, and of ops, by their first results,
+or, without any, by the op's name.
 """
 
 from __future__ import annotations
