@@ -36,7 +36,7 @@ from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarri
 from penstock.dialects.schedule_tensor import ComputeAtOp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
 from penstock.dialects.upstream.transform import ANY_OP, CastHandleOp, GetParentOp, SplitHandleOp
-from penstock.dialects.upstream.transform_loops import InterchangeOp, LoopPeelOp, LoopUnrollOp
+from penstock.dialects.upstream.transform_loops import ConvertToLoopsOp, InterchangeOp, LoopPeelOp, LoopUnrollOp
 from penstock.passes.analysis.kernels import kernels
 from penstock.passes.isomorphic_kernels import structure_of
 from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -240,6 +240,12 @@ class Schedule:
     def insert_barriers(self, forall: SSAValue) -> None:
         """`schedule.insert_barriers`; see the op."""
         self.append(InsertBarriersOp(forall))
+
+    def convert_to_loops(self, target: SSAValue) -> Sequence[SSAValue]:
+        """`transform.structured.convert_to_loops`: returns a handle for each of the loops, outermost first."""
+        loops = self.append(ConvertToLoopsOp(target)).result
+        count = len(self.state.payload(loops))
+        return self.append(SplitHandleOp(loops, count)).results if count else ()
 
     def _cast(self, handle: SSAValue, name: str) -> SSAValue:
         type = transform.OperationType(name)

@@ -17,6 +17,7 @@ from xdsl.dialects.linalg.ops import GenericOp
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import BufferOp
 from penstock.dialects.weights import WeightStore
+from penstock.passes.schedule.primitives.convert_to_loops import convert_to_loops
 from penstock.passes.schedule.primitives.distribute import distribute
 from penstock.passes.schedule.primitives.fuse import fuse
 from penstock.passes.schedule.primitives.interchange import interchange
@@ -74,6 +75,12 @@ def _interchange(loops: Loops, random: Random) -> None:
         interchange(generic, random.sample(range(len(generic.iterator_types)), len(generic.iterator_types)))
 
 
+def _convert_to_loops(loops: Loops, random: Random) -> None:
+    generics = [op for op in loops[0].walk() if isinstance(op, GenericOp)]
+    if generics:
+        convert_to_loops(random.choice(generics))
+
+
 def _align(loops: Loops, random: Random) -> None:
     function = loops[0].get_toplevel_object()
     assert isinstance(function, ModuleOp)
@@ -103,6 +110,7 @@ PRIMITIVES: tuple[Callable[[Loops, Random], None], ...] = (
     _distribute,
     _vectorize,
     _interchange,
+    _convert_to_loops,
     _align,
 )
 

@@ -39,6 +39,7 @@ UPSTREAM = """module attributes {transform.with_named_sequence} {
     %0 = transform.cast %peeled_loop : !transform.any_op to !transform.op<"scf.for">
     %1 = transform.loop.coalesce %0 : (!transform.op<"scf.for">) -> !transform.any_op
     %2 = transform.structured.interchange %arg2 iterator_interchange = [1, 0] : (!transform.any_op) -> !transform.any_op
+    %3 = transform.structured.convert_to_loops %2 : (!transform.any_op) -> !transform.any_op
     transform.yield
   }
 }
