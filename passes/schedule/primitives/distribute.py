@@ -21,7 +21,9 @@ class DistributedLoops(NamedTuple):
     """What a loop has become."""
 
     first: scf.ForOp
+    """With what was before the op that was named."""
     second: scf.ForOp
+    """With that op, and the rest."""
 
 
 def distribute(loop: scf.ForOp, op: Operation) -> DistributedLoops:
