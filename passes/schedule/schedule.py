@@ -187,7 +187,7 @@ class Schedule:
 
     # loops and buffers of the loop level
 
-    def split(self, loop: SSAValue, factor: int) -> SplitOp:
+    def split(self, loop: SSAValue, factor: int | SSAValue) -> SplitOp:
         """`schedule.split`; see the op."""
         return self.append(SplitOp(loop, factor))
 

@@ -25,6 +25,8 @@ SEQUENCE = """builtin.module attributes {transform.with_named_sequence} {
     %first, %second = schedule.distribute %i before %j
     %both = schedule.fuse %first, %second
     %outer, %inner, %tail = schedule.split %both by 4
+    %four = transform.param.constant 4 : i64 -> !transform.any_param
+    %rows, %row, %rest = schedule.split %outer by_param %four
     schedule.vectorize %inner
     schedule.storage_align %j dim 0 to 8
     schedule.storage_align %j dim 0 to 8 plus 1
@@ -105,6 +107,15 @@ def test_a_mark_that_is_not_true_any_more_is_not_said_in_c() -> None:
     mark = next(op.attributes for op in marked.walk() if op.attributes)
     loops[1].attributes.update(mark)
     assert c_of(module) == before
+
+
+def test_a_factor_may_be_a_parameter() -> None:
+    ctx, module = parsed_in_context(COPY)
+    other_ctx, other = parsed_in_context(COPY)
+    apply_schedule(ctx, module, "%o, %n, %t = schedule.split %j by 4")
+    parameter = "%f = transform.param.constant 4 : i64 -> !transform.any_param"
+    apply_schedule(other_ctx, other, f"{parameter}\n%o, %n, %t = schedule.split %j by_param %f")
+    assert str(module) == str(other)
 
 
 def test_python_and_text_say_the_same() -> None:
