@@ -21,9 +21,9 @@ class DistributedLoops(NamedTuple):
     """What a loop has become."""
 
     first: scf.ForOp
-    """With what was before the op that was named."""
+    """The loop over what stands before the cut."""
     second: scf.ForOp
-    """With that op, and the rest."""
+    """The loop over the rest."""
 
 
 def distribute(loop: scf.ForOp, op: Operation) -> DistributedLoops:
