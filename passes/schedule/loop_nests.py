@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.upstream.scf import ForallOp
-from penstock.passes.analysis.effects import Effects
-from penstock.passes.analysis.loop_dependences import name_of
+from penstock.passes.analysis.loop_dependences import NestMemory, name_of
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.index_builder import Index, add, materialize, scale
 
@@ -97,9 +95,8 @@ def is_perfect(outer: scf.ForOp, inner: scf.ForOp) -> bool:
 
 def _impure_op(outer: scf.ForOp, inner: scf.ForOp) -> Operation | None:
     """An op beside `inner` in the body of `outer` that is not pure."""
-    module = outer.get_toplevel_object()
-    pure = Effects(module if isinstance(module, ModuleOp) else ModuleOp([]))
-    return next((op for op in body_of(outer) if op is not inner and not pure.is_pure(op)), None)
+    memory = NestMemory.around(outer)
+    return next((op for op in body_of(outer) if op is not inner and not memory.only_computes(op)), None)
 
 
 def sink_pure_ops(nest: Sequence[scf.ForOp]) -> None:

@@ -35,8 +35,8 @@ from penstock.dialects.schedule_memory import SetScopeOp, StageInOp, StageOutOp,
 from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarriersOp, ParallelizeOp
 from penstock.dialects.schedule_tensor import ComputeAtOp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
-from penstock.dialects.upstream.transform import ANY_OP, GetParentOp, SplitHandleOp
-from penstock.dialects.upstream.transform_loops import InterchangeOp, LoopPeelOp, LoopUnrollOp
+from penstock.dialects.upstream.transform import ANY_OP, CastHandleOp, GetParentOp, SplitHandleOp
+from penstock.dialects.upstream.transform_loops import ConvertToLoopsOp, InterchangeOp, LoopPeelOp, LoopUnrollOp
 from penstock.passes.analysis.kernels import kernels
 from penstock.passes.isomorphic_kernels import structure_of
 from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -187,7 +187,7 @@ class Schedule:
 
     # loops and buffers of the loop level
 
-    def split(self, loop: SSAValue, factor: int) -> SplitOp:
+    def split(self, loop: SSAValue, factor: int | SSAValue) -> SplitOp:
         """`schedule.split`; see the op."""
         return self.append(SplitOp(loop, factor))
 
@@ -241,11 +241,17 @@ class Schedule:
         """`schedule.insert_barriers`; see the op."""
         self.append(InsertBarriersOp(forall))
 
+    def convert_to_loops(self, target: SSAValue) -> Sequence[SSAValue]:
+        """`transform.structured.convert_to_loops`: returns a handle for each of the loops, outermost first."""
+        loops = self.append(ConvertToLoopsOp(target)).result
+        count = len(self.state.payload(loops))
+        return self.append(SplitHandleOp(loops, count)).results if count else ()
+
     def _cast(self, handle: SSAValue, name: str) -> SSAValue:
         type = transform.OperationType(name)
         if handle.type == type:
             return handle
-        return self.append(transform.CastOp.create(operands=[handle], result_types=[type])).results[0]
+        return self.append(CastHandleOp(handle, type)).output
 
     # what lives in which scope, and which intrinsic computes it
 

@@ -25,7 +25,7 @@ def apply_schedule(ctx: PenstockContext, module: ModuleOp, ops: str) -> None:
     Apply ops of a schedule, written as the body of a sequence, to the only kernel of a module.
 
     `%kernel` is its handle; other names that are not results are those of loops, by their counters, and of ops, by
-    their first results.
+    their first results or, without any, by the op's name.
     """
     (kernel,) = (op for op in module.ops if isinstance(op, FuncOp))
     results = {name for listed in RESULTS.findall(ops) for name in NAME.findall(listed)}
@@ -38,8 +38,7 @@ def apply_schedule(ctx: PenstockContext, module: ModuleOp, ops: str) -> None:
     payloads: dict[str | None, Operation] = {"kernel": kernel}
     for op in kernel.walk():
         named = op.body.block.args[0] if isinstance(op, ForOp) else op.results[0] if op.results else None
-        if named is not None:
-            payloads.setdefault(named.name_hint, op)
+        payloads.setdefault(op.name.rpartition(".")[2] if named is None else named.name_hint, op)
     for argument in sequence.body.block.args:
         state.bind(argument, (payloads[argument.name_hint],))
     for op in sequence.body.block.ops:
