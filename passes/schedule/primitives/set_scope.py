@@ -14,7 +14,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.dialects.schedule_memory import SetScopeOp
 from penstock.passes.schedule.retype import retype
-from penstock.passes.schedule.staging import place_of, require_path, require_scope, type_in
+from penstock.passes.schedule.staging import place_of, require_machine, require_path, require_room
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 
 
@@ -30,12 +30,11 @@ def set_scope(state: TransformState, op: SetScopeOp) -> Sequence[Payload]:
     if not isinstance(allocation, memref.AllocOp | BufferOp):
         raise UserError(f"an allocation is a memref.alloc or a mem.buffer, not {allocation.name}")
     scope = op.scope.data
-    target = require_scope(state, scope)
-    value = allocation.memref
+    target, value = require_machine(state), allocation.memref
     if isinstance(allocation, BufferOp) and allocation.byte_offset is not None:
         raise UserError(f'the buffer has a place in "{place_of(value)}" already', loc=location_of(allocation))
+    type = require_room(value, target, op)
     _require_retypable(value, target, scope)
-    type = type_in(value, target, scope, op.contiguous.value.data if op.contiguous is not None else 1)
     retype(value, type)
     buffer = BufferOp(type)
     buffer.location = allocation.location

@@ -12,9 +12,9 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import BufferOp, CopyOp, memref_of
+from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.dialects.schedule_memory import StageInOp
-from penstock.passes.analysis.memory.storage import in_scope, slice_of
+from penstock.passes.analysis.memory.storage import slice_of
 from penstock.passes.index_builder import erase_unused
 from penstock.passes.schedule.footprint import Footprint
 from penstock.passes.schedule.staging import (
@@ -24,10 +24,10 @@ from penstock.passes.schedule.staging import (
     insert_copy,
     place_of,
     read_by,
+    require_machine,
     require_operand,
     require_path,
     require_room,
-    require_scope,
     split_copy,
     writers_of,
 )
@@ -46,24 +46,22 @@ def stage_in(state: TransformState, op: StageInOp) -> Sequence[Payload]:
     if not isinstance(reader, GenericOp | CopyOp):
         raise UserError(f"what reads memrefs is a linalg.generic or a mem.copy, not {reader.name}")
     number, scope = op.operand_number.value.data, op.scope.data
-    target = require_scope(state, scope)
+    target = require_machine(state)
     operand = require_operand(reader, number)
     loop = state.one(op.loop, scf.ForOp) if op.loop is not None else None
     _require_read(reader, number)
     start = place_of(operand)
     if scope in (start, place_of(reader.dest) if isinstance(reader, CopyOp) else start):
         raise UserError(f'operand {number} is in "{scope}" already, or goes there', loc=location_of(reader))
-    require_path(target, start, scope, reader)
-    if isinstance(reader, CopyOp):
-        require_path(target, scope, place_of(reader.dest), reader)
     if loop is not None and not loop.is_ancestor(reader):
         raise UserError("the loop is not around the reader", loc=location_of(reader))
     held = read_by(reader, number, loop)
     if isinstance(held, str):
         raise UserError(f"operand {number} cannot be copied before the loop: {held}", loc=location_of(reader))
-    shape = MemRefType(memref_of(operand).element_type, held.extents)
-    contiguous = op.contiguous.value.data if op.contiguous is not None else 1
-    type = require_room(in_scope(shape, target, scope, contiguous), target, scope)
+    type = require_room(operand, target, op, held.extents)
+    require_path(target, start, scope, reader)
+    if isinstance(reader, CopyOp):
+        require_path(target, scope, place_of(reader.dest), reader)
     if isinstance(reader, CopyOp):
         fill, rest = split_copy(reader, type, held, loop)
         state.replace(reader, rest)

@@ -19,10 +19,10 @@ from penstock.passes.schedule.staging import (
     insert_buffer,
     insert_copy,
     place_of,
+    require_machine,
     require_operand,
     require_path,
-    require_scope,
-    type_in,
+    require_room,
     writers_of,
 )
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
@@ -38,7 +38,7 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
     """
     writer = state.one(op.writer, GenericOp)
     number, scope = op.operand_number.value.data, op.scope.data
-    target = require_scope(state, scope)
+    target = require_machine(state)
     operand = require_operand(writer, number)
     start = place_of(operand)
     if scope == start:
@@ -52,11 +52,10 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
     users, block = _users(writer, operand)
     spots = sorted({_ancestor_in(user, block) for user in users}, key=block.get_operation_index)
     is_overwritten = overwrites(spots[0], operand)
+    type = require_room(operand, target, op)
     require_path(target, scope, start, writer)
     if not is_overwritten:
         require_path(target, start, scope, writer)
-    contiguous = op.contiguous.value.data if op.contiguous is not None else 1
-    type = type_in(operand, target, scope, contiguous)
     before = Builder(InsertPoint.before(spots[0]))
     buffer = insert_buffer(before, type, operand, writer)
     if not is_overwritten:
