@@ -25,6 +25,23 @@ def set_scope(state: TransformState, op: SetScopeOp) -> Sequence[Payload]:
 
     Raises UserError for a scope that the machine lacks, that is too small, or that no engines copy to and from as the
     kernel does, for what is no allocation, and where one is handed on.
+
+    Before:
+    ```mlir
+    func.func private @k(%x: memref<8x3xf32>) attributes {device = @gemmini_fp32} {
+      %t = memref.alloc() : memref<8x3xf32>
+      mem.copy %x to %t : memref<8x3xf32> to memref<8x3xf32>
+      func.return
+    }
+    ```
+    After (`schedule.set_scope %t "spad"` on `gemmini-fp32`):
+    ```mlir
+    func.func private @k(%x: memref<8x3xf32>) attributes {device = @gemmini_fp32} {
+      %t = mem.buffer : memref<8x3xf32, strided<[4, 1]>, "spad">
+      mem.copy %x to %t : memref<8x3xf32> to memref<8x3xf32, strided<[4, 1]>, "spad">
+      func.return
+    }
+    ```
     """
     allocation = state.one(op.allocation)
     if not isinstance(allocation, memref.AllocOp | BufferOp):

@@ -41,6 +41,97 @@ def stage_in(state: TransformState, op: StageInOp) -> Sequence[Payload]:
 
     Raises UserError for a scope that the machine lacks, that no engines lead to, or that is too small, for an operand
     that the op writes, and for a loop that writes it too or that reads no static box of it.
+
+    Before:
+    ```mlir
+    #id = affine_map<(i, j) -> (i, j)>
+    func.func private @k(%x: memref<64x16xf32>) attributes {device = @gemmini_fp32} {
+      %c0 = arith.constant 0 : index
+      %c16 = arith.constant 16 : index
+      %c64 = arith.constant 64 : index
+      %sum = mem.buffer : memref<16x16xf32, "acc">
+      scf.for %i = %c0 to %c64 step %c16 {
+        %t = memref.subview %x[%i, 0] [16, 16] [1, 1]
+            : memref<64x16xf32> to memref<16x16xf32, strided<[16, 1], offset: ?>>
+        linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+            ins(%t : memref<16x16xf32, strided<[16, 1], offset: ?>>) outs(%sum : memref<16x16xf32, "acc">) {
+        ^bb0(%a: f32, %s: f32):
+          %r = arith.addf %s, %a : f32
+          linalg.yield %r : f32
+        }
+      }
+      func.return
+    }
+    ```
+    After (`%copy = schedule.stage_in %generic[0] in "spad"` on `gemmini-fp32`):
+    ```mlir
+    #id = affine_map<(i, j) -> (i, j)>
+    func.func private @k(%x: memref<64x16xf32>) attributes {device = @gemmini_fp32} {
+      %c0 = arith.constant 0 : index
+      %c16 = arith.constant 16 : index
+      %c64 = arith.constant 64 : index
+      %sum = mem.buffer : memref<16x16xf32, "acc">
+      scf.for %i = %c0 to %c64 step %c16 {
+        %t = memref.subview %x[%i, 0] [16, 16] [1, 1]
+            : memref<64x16xf32> to memref<16x16xf32, strided<[16, 1], offset: ?>>
+        %t_1 = mem.buffer : memref<16x16xf32, "spad">
+        mem.copy %t to %t_1 : memref<16x16xf32, strided<[16, 1], offset: ?>> to memref<16x16xf32, "spad">
+        linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+            ins(%t_1 : memref<16x16xf32, "spad">) outs(%sum : memref<16x16xf32, "acc">) {
+        ^bb0(%a: f32, %s: f32):
+          %r = arith.addf %s, %a : f32
+          linalg.yield %r : f32
+        }
+      }
+      func.return
+    }
+    ```
+
+    Before:
+    ```mlir
+    #id = affine_map<(i, j) -> (i, j)>
+    func.func private @k(%x: memref<64x16xf32>) attributes {device = @gemmini_fp32} {
+      %c0 = arith.constant 0 : index
+      %c16 = arith.constant 16 : index
+      %c64 = arith.constant 64 : index
+      %sum = mem.buffer : memref<16x16xf32, "acc">
+      scf.for %i = %c0 to %c64 step %c16 {
+        %t = memref.subview %x[%i, 0] [16, 16] [1, 1]
+            : memref<64x16xf32> to memref<16x16xf32, strided<[16, 1], offset: ?>>
+        linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+            ins(%t : memref<16x16xf32, strided<[16, 1], offset: ?>>) outs(%sum : memref<16x16xf32, "acc">) {
+        ^bb0(%a: f32, %s: f32):
+          %r = arith.addf %s, %a : f32
+          linalg.yield %r : f32
+        }
+      }
+      func.return
+    }
+    ```
+    After (`%copy = schedule.stage_in %generic[0] in "spad" at %i` on `gemmini-fp32`):
+    ```mlir
+    #id = affine_map<(i, j) -> (i, j)>
+    func.func private @k(%x: memref<64x16xf32>) attributes {device = @gemmini_fp32} {
+      %c0 = arith.constant 0 : index
+      %c16 = arith.constant 16 : index
+      %c64 = arith.constant 64 : index
+      %sum = mem.buffer : memref<16x16xf32, "acc">
+      %t = mem.buffer : memref<64x16xf32, "spad">
+      mem.copy %x to %t : memref<64x16xf32> to memref<64x16xf32, "spad">
+      scf.for %i = %c0 to %c64 step %c16 {
+        %t_1 = memref.subview %t[%i, 0] [16, 16] [1, 1]
+            : memref<64x16xf32, "spad"> to memref<16x16xf32, strided<[16, 1], offset: ?>, "spad">
+        linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+            ins(%t_1 : memref<16x16xf32, strided<[16, 1], offset: ?>, "spad">)
+            outs(%sum : memref<16x16xf32, "acc">) {
+        ^bb0(%a: f32, %s: f32):
+          %r = arith.addf %s, %a : f32
+          linalg.yield %r : f32
+        }
+      }
+      func.return
+    }
+    ```
     """
     reader = state.one(op.reader)
     if not isinstance(reader, GenericOp | CopyOp):
@@ -118,6 +209,9 @@ def _stage_before(
     is_all = held.extents == held.source.shape
     fill = outside.insert(CopyOp(held.source.memref, buffer, source_offsets=() if is_all else origins))
     fill.location = reader.location
-    reader.operands[number] = slice_of(inside, buffer, held.build_offsets(inside, origins), held.source.box)
+    view = slice_of(inside, buffer, held.build_offsets(inside, origins), held.source.box)
+    if view is not buffer:
+        view.name_hint = operand.name_hint
+    reader.operands[number] = view
     erase_unused(operand)
     return fill

@@ -35,6 +35,36 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
 
     Raises UserError for a scope that the machine lacks, that no engines lead to and from, or that is too small, and
     for an operand that the kernel only reads.
+
+    Before:
+    ```mlir
+    #id = affine_map<(i, j) -> (i, j)>
+    func.func private @k(%x: memref<16x16xf32, "spad">, %y: memref<16x16xf32>) attributes {device = @gemmini_fp32} {
+      linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+          ins(%x : memref<16x16xf32, "spad">) outs(%y : memref<16x16xf32>) {
+      ^bb0(%a: f32, %s: f32):
+        %r = arith.addf %s, %a : f32
+        linalg.yield %r : f32
+      }
+      func.return
+    }
+    ```
+    After (`%copy = schedule.stage_out %generic[1] in "acc"` on `gemmini-fp32`):
+    ```mlir
+    #id = affine_map<(i, j) -> (i, j)>
+    func.func private @k(%x: memref<16x16xf32, "spad">, %y: memref<16x16xf32>) attributes {device = @gemmini_fp32} {
+      %y_1 = mem.buffer : memref<16x16xf32, "acc">
+      mem.copy %y to %y_1 : memref<16x16xf32> to memref<16x16xf32, "acc">
+      linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+          ins(%x : memref<16x16xf32, "spad">) outs(%y_1 : memref<16x16xf32, "acc">) {
+      ^bb0(%a: f32, %s: f32):
+        %r = arith.addf %s, %a : f32
+        linalg.yield %r : f32
+      }
+      mem.copy %y_1 to %y : memref<16x16xf32, "acc"> to memref<16x16xf32>
+      func.return
+    }
+    ```
     """
     writer = state.one(op.writer, GenericOp)
     number, scope = op.operand_number.value.data, op.scope.data

@@ -23,6 +23,46 @@ def tensorize(state: TransformState, op: TensorizeOp) -> Sequence[Payload]:
 
     Raises UserError for an intrinsic that the machine lacks, and for an op that is not that one, with the index, the
     operand or the scope that differs.
+
+    Before:
+    ```mlir
+    #mk = affine_map<(m, n, k) -> (m, k)>
+    #kn = affine_map<(m, n, k) -> (k, n)>
+    #mn = affine_map<(m, n, k) -> (m, n)>
+    func.func private @k() attributes {device = @gemmini_fp32} {
+      %a = mem.buffer : memref<8x4xf32, "spad">
+      %b = mem.buffer : memref<4x4xf32, "spad">
+      %c = mem.buffer : memref<8x4xf32, "acc">
+      linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"]}
+          ins(%a, %b : memref<8x4xf32, "spad">, memref<4x4xf32, "spad">) outs(%c : memref<8x4xf32, "acc">) {
+      ^bb0(%x: f32, %y: f32, %z: f32):
+        %p = arith.mulf %x, %y : f32
+        %s = arith.addf %z, %p : f32
+        linalg.yield %s : f32
+      }
+      func.return
+    }
+    ```
+    After (`schedule.tensorize %generic @gemm` on `gemmini-fp32`):
+    ```mlir
+    #mk = affine_map<(m, n, k) -> (m, k)>
+    #kn = affine_map<(m, n, k) -> (k, n)>
+    #mn = affine_map<(m, n, k) -> (m, n)>
+    func.func private @k() attributes {device = @gemmini_fp32} {
+      %a = mem.buffer : memref<8x4xf32, "spad">
+      %b = mem.buffer : memref<4x4xf32, "spad">
+      %c = mem.buffer : memref<8x4xf32, "acc">
+      linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"],
+          library_call = "gemm"}
+          ins(%a, %b : memref<8x4xf32, "spad">, memref<4x4xf32, "spad">) outs(%c : memref<8x4xf32, "acc">) {
+      ^bb0(%x: f32, %y: f32, %z: f32):
+        %p = arith.mulf %x, %y : f32
+        %s = arith.addf %z, %p : f32
+        linalg.yield %s : f32
+      }
+      func.return
+    }
+    ```
     """
     target, name = require_machine(state), op.intrinsic.string_value()
     if name not in (known := target.intrinsics()):
