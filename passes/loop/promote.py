@@ -166,8 +166,8 @@ class PromotePass(ModulePass):
     name = "promote"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        require_kernels(ctx, op, SECTION)
         target, functions = machine_kernels(op)
+        require_kernels(ctx, op, SECTION, functions)
         for function in functions:
             assert target is not None
             run_section(ctx, function, target, SECTION, Promotion(function, target).write)
