@@ -63,6 +63,7 @@ class StageInOp(InScopeOp):
     name = "schedule.stage_in"
     reader = operand_def(ANY_OP)
     operand_number = prop_def(IntegerAttr.constr(i64))
+    """Which operand it is, from 0."""
     loop = opt_operand_def(ANY_OP)
     transfer = result_def(ANY_OP)
     assembly_format = (
@@ -94,6 +95,7 @@ class StageOutOp(InScopeOp):
     name = "schedule.stage_out"
     writer = operand_def(ANY_OP)
     operand_number = prop_def(IntegerAttr.constr(i64))
+    """Which operand it is, from 0."""
     transfer = result_def(ANY_OP)
     assembly_format = "$writer `[` $operand_number `]` `in` $scope (`contiguous` $contiguous^)? attr-dict"
 
@@ -131,6 +133,7 @@ class TensorizeOp(IRDLOperation):
 
     name = "schedule.tensorize"
     target = operand_def(ANY_OP)
+    """The ops that are computed so."""
     intrinsic = prop_def(FlatSymbolRefAttrConstr)
     assembly_format = "$target $intrinsic attr-dict"
 
