@@ -40,7 +40,9 @@ class Promotion:
         if not generics:
             return
         if scopes := self._choose(generics):
-            handles = {schedule.op(each).results[0]: each for each in schedule.match(memref.AllocOp.name)}
+            handles: dict[SSAValue, SSAValue] = {
+                schedule.op(each).results[0]: each for each in schedule.match(memref.AllocOp.name)
+            }
             for allocation, scope in scopes.items():
                 schedule.set_scope(handles[allocation], scope, contiguous=self._adjoining(allocation))
         for handle in schedule.match(GenericOp.name):

@@ -86,12 +86,12 @@ def require_operand(op: GenericOp | CopyOp, number: int) -> SSAValue:
     value = op.operands[number]
     if not isinstance(value.type, MemRefType):
         raise UserError(
-            f"operand {number} is a {value.type}, and what is staged is a memref",
+            f"operand {number} is no memref, and only a memref is staged",
             loc=location_of(op),
             notes=['tensors become memrefs in the pass "tensor-to-loop", after which this is possible'],
         )
     if not memref_of(value).has_static_shape():
-        raise UserError(f"operand {number} is a {value.type}: what is in a scope is static", loc=location_of(op))
+        raise UserError(f"operand {number} is a {memref_of(value)}: what is in a scope is static", loc=location_of(op))
     return value
 
 
