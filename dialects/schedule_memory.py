@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC
+
 from xdsl.dialects.builtin import FlatSymbolRefAttrConstr, IntegerAttr, StringAttr, SymbolRefAttr, i64
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -13,12 +15,39 @@ from xdsl.irdl import (
     prop_def,
     result_def,
 )
+from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.upstream.transform import ANY_OP
 
 
+class InScopeOp(IRDLOperation, ABC):
+    """
+    An op that makes a buffer in a scope of the machine.
+
+    Rows are rounded up to the granule of the scope; a row is one of the last dim, or of the last `contiguous` ones,
+    between which there are then no gaps.
+    """
+
+    scope = prop_def(StringAttr)
+    contiguous = opt_prop_def(IntegerAttr.constr(i64))
+
+    @property
+    def contiguous_dims(self) -> int:
+        """How many of the last dims are one row."""
+        return 1 if self.contiguous is None else self.contiguous.value.data
+
+    @staticmethod
+    def place(scope: str, contiguous: int) -> dict[str, Attribute | None]:
+        """The properties for a scope, and for how many dims are one row."""
+        return {"scope": StringAttr(scope), "contiguous": IntegerAttr(contiguous, i64) if contiguous != 1 else None}
+
+    def verify_(self) -> None:
+        if self.contiguous_dims < 1:
+            raise VerifyException(f"a row is of one dim or more, not of {self.contiguous_dims}")
+
+
 @irdl_op_definition
-class StageInOp(IRDLOperation):
+class StageInOp(InScopeOp):
     """
     Read an operand in a scope: a buffer there takes its place, and a copy fills it. TVM's cache_read.
 
@@ -28,9 +57,6 @@ class StageInOp(IRDLOperation):
     before the loop. The machine may need several engines in turn for the copy, if a stage in each scope between
     follows.
 
-    Rows are rounded up to the granule of the scope; a row is one of the last dim, or of the last `contiguous` ones,
-    between which there are then no gaps.
-
     Handles stay valid; that of a `mem.copy` stands for the copy from the buffer. Returns the copy that fills it.
     """
 
@@ -38,9 +64,7 @@ class StageInOp(IRDLOperation):
     reader = operand_def(ANY_OP)
     operand_number = prop_def(IntegerAttr.constr(i64))
     """Which operand it is, from 0."""
-    scope = prop_def(StringAttr)
     loop = opt_operand_def(ANY_OP)
-    contiguous = opt_prop_def(IntegerAttr.constr(i64))
     transfer = result_def(ANY_OP)
     assembly_format = (
         "$reader `[` $operand_number `]` `in` $scope (`at` $loop^)? (`contiguous` $contiguous^)? attr-dict"
@@ -51,23 +75,19 @@ class StageInOp(IRDLOperation):
     ):
         super().__init__(
             operands=[reader, at],
-            properties={
-                "operand_number": IntegerAttr(operand_number, i64),
-                "scope": StringAttr(scope),
-                "contiguous": _unless_one(contiguous),
-            },
+            properties={"operand_number": IntegerAttr(operand_number, i64), **self.place(scope, contiguous)},
             result_types=[ANY_OP],
         )
 
 
 @irdl_op_definition
-class StageOutOp(IRDLOperation):
+class StageOutOp(InScopeOp):
     """
     Write an operand in a scope: a buffer there takes its place, and a copy empties it. TVM's cache_write.
 
     All ops of the kernel that use this view use the buffer instead, from before the first until after the last, where
     the copy is; where other views reach the same bytes, only `writer` does. The operand is copied in before, unless
-    that first use overwrites it. For `contiguous` see `schedule.stage_in`.
+    that first use overwrites it.
 
     Handles stay valid. Returns the copy that empties the buffer.
     """
@@ -76,42 +96,31 @@ class StageOutOp(IRDLOperation):
     writer = operand_def(ANY_OP)
     operand_number = prop_def(IntegerAttr.constr(i64))
     """Which operand it is, from 0."""
-    scope = prop_def(StringAttr)
-    contiguous = opt_prop_def(IntegerAttr.constr(i64))
     transfer = result_def(ANY_OP)
     assembly_format = "$writer `[` $operand_number `]` `in` $scope (`contiguous` $contiguous^)? attr-dict"
 
     def __init__(self, writer: SSAValue, operand_number: int, scope: str, *, contiguous: int = 1):
         super().__init__(
             operands=[writer],
-            properties={
-                "operand_number": IntegerAttr(operand_number, i64),
-                "scope": StringAttr(scope),
-                "contiguous": _unless_one(contiguous),
-            },
+            properties={"operand_number": IntegerAttr(operand_number, i64), **self.place(scope, contiguous)},
             result_types=[ANY_OP],
         )
 
 
 @irdl_op_definition
-class SetScopeOp(IRDLOperation):
+class SetScopeOp(InScopeOp):
     """
     Let an allocation of the kernel live in a scope: a `memref.alloc` becomes a `mem.buffer` there. TVM's set_scope.
 
-    For `contiguous` see `schedule.stage_in`. Handles stay valid.
+    Handles stay valid.
     """
 
     name = "schedule.set_scope"
     allocation = operand_def(ANY_OP)
-    scope = prop_def(StringAttr)
-    contiguous = opt_prop_def(IntegerAttr.constr(i64))
     assembly_format = "$allocation $scope (`contiguous` $contiguous^)? attr-dict"
 
     def __init__(self, allocation: SSAValue, scope: str, *, contiguous: int = 1):
-        super().__init__(
-            operands=[allocation],
-            properties={"scope": StringAttr(scope), "contiguous": _unless_one(contiguous)},
-        )
+        super().__init__(operands=[allocation], properties=self.place(scope, contiguous))
 
 
 @irdl_op_definition
@@ -130,10 +139,6 @@ class TensorizeOp(IRDLOperation):
 
     def __init__(self, target: SSAValue, intrinsic: str):
         super().__init__(operands=[target], properties={"intrinsic": SymbolRefAttr(intrinsic)})
-
-
-def _unless_one(count: int) -> IntegerAttr | None:
-    return IntegerAttr(count, i64) if count != 1 else None
 
 
 OPS = (StageInOp, StageOutOp, SetScopeOp, TensorizeOp)

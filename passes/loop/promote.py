@@ -40,7 +40,9 @@ class Promotion:
         if not generics:
             return
         if scopes := self._choose(generics):
-            handles = {schedule.op(each).results[0]: each for each in schedule.match(memref.AllocOp.name)}
+            handles: dict[SSAValue, SSAValue] = {
+                schedule.op(each).results[0]: each for each in schedule.match(memref.AllocOp.name)
+            }
             for allocation, scope in scopes.items():
                 schedule.set_scope(handles[allocation], scope, contiguous=self._adjoining(allocation))
         for handle in schedule.match(GenericOp.name):
@@ -166,8 +168,8 @@ class PromotePass(ModulePass):
     name = "promote"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        require_kernels(ctx, op, SECTION)
         target, functions = machine_kernels(op)
+        require_kernels(ctx, op, SECTION, functions)
         for function in functions:
             assert target is not None
             run_section(ctx, function, target, SECTION, Promotion(function, target).write)

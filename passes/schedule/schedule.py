@@ -9,7 +9,7 @@ it another. A section without ops is the compiler's to decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from xdsl.context import Context
@@ -417,13 +417,25 @@ def copy_section(ctx: Context, section: str, source: func.FuncOp, kernel: func.F
         schedule.sequence.body.block.add_op(op.clone(values))
 
 
-def require_kernels(ctx: Context, module: ModuleOp, section: str) -> None:
-    """Raise UserError for a schedule that is given, with ops of this section, and whose kernel is not there."""
-    known = [kernel.sym_name.data for kernel in kernels(module)]
+def require_kernels(
+    ctx: Context, module: ModuleOp, section: str, on_machine: Collection[func.FuncOp] | None = None
+) -> None:
+    """
+    Raise UserError for a schedule that is given, with ops of this section, and whose kernel is not there; nor, where
+    the section is about them alone, one of the kernels `on_machine`.
+    """
+    known = {kernel.sym_name.data: kernel for kernel in kernels(module)}
     for name, sequence in schedules_of(ctx).given.items():
-        if name not in known and section_of(sequence, section):
+        if not section_of(sequence, section):
+            continue
+        if name not in known:
             raise UserError(
                 f"the program has no kernel @{name}",
                 loc=location_of(sequence),
                 notes=[nearest_or_all(name, known, "kernels")],
+            )
+        if on_machine is not None and known[name] not in on_machine:
+            raise UserError(
+                f'kernel @{name} runs on the host, which has no scopes: what is after "{section}" is not for it',
+                loc=location_of(sequence),
             )

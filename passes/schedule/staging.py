@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.builder import Builder
 from xdsl.dialects import func, memref, scf
 from xdsl.dialects.builtin import MemRefType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
-from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import Allocation, BufferOp, CopyOp, memref_of, scope_of, span_in_bytes
+from penstock.dialects.schedule_memory import InScopeOp
 from penstock.passes.analysis.memory.storage import in_scope, reads_and_writes, storage_of, uses_through
 from penstock.passes.analysis.scope_paths import no_path, scope_path
 from penstock.passes.index_builder import erase_unused
@@ -69,12 +71,10 @@ def read_by(reader: CopyOp | GenericOp, number: int, loop: scf.ForOp | None) -> 
 # guards
 
 
-def require_scope(state: TransformState, scope: str) -> TargetOp:
-    """The machine of the kernel; raises UserError where it lacks the scope, and for a kernel of the host."""
+def require_machine(state: TransformState) -> TargetOp:
+    """The machine of the kernel; raises UserError for a kernel of the host."""
     if state.target is None:
-        raise UserError("the kernel runs on the host, which has no scopes")
-    if scope != DRAM:
-        state.target.scope(scope)
+        raise UserError("the kernel runs on the host, which has no scopes and no intrinsics")
     return state.target
 
 
@@ -84,14 +84,14 @@ def require_operand(op: GenericOp | CopyOp, number: int) -> SSAValue:
     if not 0 <= number < count:
         raise UserError(f"{op.name} has {count} operands: there is no operand {number}", loc=location_of(op))
     value = op.operands[number]
-    if not isa(value.type, MemRefType[Attribute]):
+    if not isinstance(value.type, MemRefType):
         raise UserError(
-            f"operand {number} is a {value.type}, and what is staged is a memref",
+            f"operand {number} is no memref, and only a memref is staged",
             loc=location_of(op),
             notes=['tensors become memrefs in the pass "tensor-to-loop", after which this is possible'],
         )
-    if not value.type.has_static_shape():
-        raise UserError(f"operand {number} is a {value.type}: what is in a scope is static", loc=location_of(op))
+    if not memref_of(value).has_static_shape():
+        raise UserError(f"operand {number} is a {memref_of(value)}: what is in a scope is static", loc=location_of(op))
     return value
 
 
@@ -101,13 +101,18 @@ def require_path(target: TargetOp, start: str, end: str, op: Operation) -> None:
         raise no_path(target, start, end, op)
 
 
-def type_in(value: SSAValue, target: TargetOp, scope: str, contiguous: int) -> MemRefType[Attribute]:
-    """The type of a buffer in a scope for all of a memref; raises UserError for one larger than the scope."""
-    return require_room(in_scope(memref_of(value), target, scope, contiguous), target, scope)
+def require_room(
+    value: SSAValue, target: TargetOp, op: InScopeOp, shape: Sequence[int] | None = None
+) -> MemRefType[Attribute]:
+    """
+    The type of a buffer for a memref, or for a box of it of this shape, where `op` says.
 
-
-def require_room(type: MemRefType[Attribute], target: TargetOp, scope: str) -> MemRefType[Attribute]:
-    """The type of a buffer itself; raises UserError where it is larger than its scope."""
+    Raises UserError for a scope that the machine lacks, and where the buffer alone is larger.
+    """
+    type, scope = memref_of(value), op.scope.data
+    if shape is not None and tuple(shape) != type.get_shape():
+        type = MemRefType(type.element_type, shape)
+    type = in_scope(type, target, scope, op.contiguous_dims)
     if scope != DRAM and (size := span_in_bytes(type)) > (most := target.scope(scope).size_bytes):
         raise UserError(
             f'a buffer of {size:,} bytes is larger than "{scope}", which has {most:,}',

@@ -14,7 +14,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.dialects.schedule_memory import SetScopeOp
 from penstock.passes.schedule.retype import retype
-from penstock.passes.schedule.staging import place_of, require_path, require_scope, type_in
+from penstock.passes.schedule.staging import place_of, require_machine, require_path, require_room
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 
 
@@ -25,17 +25,33 @@ def set_scope(state: TransformState, op: SetScopeOp) -> Sequence[Payload]:
 
     Raises UserError for a scope that the machine lacks, that is too small, or that no engines copy to and from as the
     kernel does, for what is no allocation, and where one is handed on.
+
+    Before:
+    ```mlir
+    func.func private @k(%x: memref<8x3xf32>) attributes {device = @gemmini_fp32} {
+      %t = memref.alloc() : memref<8x3xf32>
+      mem.copy %x to %t : memref<8x3xf32> to memref<8x3xf32>
+      func.return
+    }
+    ```
+    After (`schedule.set_scope %t "spad"` on `gemmini-fp32`):
+    ```mlir
+    func.func private @k(%x: memref<8x3xf32>) attributes {device = @gemmini_fp32} {
+      %t = mem.buffer : memref<8x3xf32, strided<[4, 1]>, "spad">
+      mem.copy %x to %t : memref<8x3xf32> to memref<8x3xf32, strided<[4, 1]>, "spad">
+      func.return
+    }
+    ```
     """
     allocation = state.one(op.allocation)
     if not isinstance(allocation, memref.AllocOp | BufferOp):
         raise UserError(f"an allocation is a memref.alloc or a mem.buffer, not {allocation.name}")
     scope = op.scope.data
-    target = require_scope(state, scope)
-    value = allocation.memref
+    target, value = require_machine(state), allocation.memref
     if isinstance(allocation, BufferOp) and allocation.byte_offset is not None:
         raise UserError(f'the buffer has a place in "{place_of(value)}" already', loc=location_of(allocation))
+    type = require_room(value, target, op)
     _require_retypable(value, target, scope)
-    type = type_in(value, target, scope, op.contiguous.value.data if op.contiguous is not None else 1)
     retype(value, type)
     buffer = BufferOp(type)
     buffer.location = allocation.location

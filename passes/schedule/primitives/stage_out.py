@@ -19,10 +19,10 @@ from penstock.passes.schedule.staging import (
     insert_buffer,
     insert_copy,
     place_of,
+    require_machine,
     require_operand,
     require_path,
-    require_scope,
-    type_in,
+    require_room,
     writers_of,
 )
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
@@ -35,10 +35,40 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
 
     Raises UserError for a scope that the machine lacks, that no engines lead to and from, or that is too small, and
     for an operand that the kernel only reads.
+
+    Before:
+    ```mlir
+    #id = affine_map<(i, j) -> (i, j)>
+    func.func private @k(%x: memref<16x16xf32, "spad">, %y: memref<16x16xf32>) attributes {device = @gemmini_fp32} {
+      linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+          ins(%x : memref<16x16xf32, "spad">) outs(%y : memref<16x16xf32>) {
+      ^bb0(%a: f32, %s: f32):
+        %r = arith.addf %s, %a : f32
+        linalg.yield %r : f32
+      }
+      func.return
+    }
+    ```
+    After (`%copy = schedule.stage_out %generic[1] in "acc"` on `gemmini-fp32`):
+    ```mlir
+    #id = affine_map<(i, j) -> (i, j)>
+    func.func private @k(%x: memref<16x16xf32, "spad">, %y: memref<16x16xf32>) attributes {device = @gemmini_fp32} {
+      %y_1 = mem.buffer : memref<16x16xf32, "acc">
+      mem.copy %y to %y_1 : memref<16x16xf32> to memref<16x16xf32, "acc">
+      linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+          ins(%x : memref<16x16xf32, "spad">) outs(%y_1 : memref<16x16xf32, "acc">) {
+      ^bb0(%a: f32, %s: f32):
+        %r = arith.addf %s, %a : f32
+        linalg.yield %r : f32
+      }
+      mem.copy %y_1 to %y : memref<16x16xf32, "acc"> to memref<16x16xf32>
+      func.return
+    }
+    ```
     """
     writer = state.one(op.writer, GenericOp)
     number, scope = op.operand_number.value.data, op.scope.data
-    target = require_scope(state, scope)
+    target = require_machine(state)
     operand = require_operand(writer, number)
     start = place_of(operand)
     if scope == start:
@@ -52,11 +82,10 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
     users, block = _users(writer, operand)
     spots = sorted({_ancestor_in(user, block) for user in users}, key=block.get_operation_index)
     is_overwritten = overwrites(spots[0], operand)
+    type = require_room(operand, target, op)
     require_path(target, scope, start, writer)
     if not is_overwritten:
         require_path(target, start, scope, writer)
-    contiguous = op.contiguous.value.data if op.contiguous is not None else 1
-    type = type_in(operand, target, scope, contiguous)
     before = Builder(InsertPoint.before(spots[0]))
     buffer = insert_buffer(before, type, operand, writer)
     if not is_overwritten:

@@ -12,6 +12,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.schedule_memory import TensorizeOp
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates
+from penstock.passes.schedule.staging import require_machine
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 
 
@@ -22,19 +23,57 @@ def tensorize(state: TransformState, op: TensorizeOp) -> Sequence[Payload]:
 
     Raises UserError for an intrinsic that the machine lacks, and for an op that is not that one, with the index, the
     operand or the scope that differs.
+
+    Before:
+    ```mlir
+    #mk = affine_map<(m, n, k) -> (m, k)>
+    #kn = affine_map<(m, n, k) -> (k, n)>
+    #mn = affine_map<(m, n, k) -> (m, n)>
+    func.func private @k() attributes {device = @gemmini_fp32} {
+      %a = mem.buffer : memref<8x4xf32, "spad">
+      %b = mem.buffer : memref<4x4xf32, "spad">
+      %c = mem.buffer : memref<8x4xf32, "acc">
+      linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"]}
+          ins(%a, %b : memref<8x4xf32, "spad">, memref<4x4xf32, "spad">) outs(%c : memref<8x4xf32, "acc">) {
+      ^bb0(%x: f32, %y: f32, %z: f32):
+        %p = arith.mulf %x, %y : f32
+        %s = arith.addf %z, %p : f32
+        linalg.yield %s : f32
+      }
+      func.return
+    }
+    ```
+    After (`schedule.tensorize %generic @gemm` on `gemmini-fp32`):
+    ```mlir
+    #mk = affine_map<(m, n, k) -> (m, k)>
+    #kn = affine_map<(m, n, k) -> (k, n)>
+    #mn = affine_map<(m, n, k) -> (m, n)>
+    func.func private @k() attributes {device = @gemmini_fp32} {
+      %a = mem.buffer : memref<8x4xf32, "spad">
+      %b = mem.buffer : memref<4x4xf32, "spad">
+      %c = mem.buffer : memref<8x4xf32, "acc">
+      linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"],
+          library_call = "gemm"}
+          ins(%a, %b : memref<8x4xf32, "spad">, memref<4x4xf32, "spad">) outs(%c : memref<8x4xf32, "acc">) {
+      ^bb0(%x: f32, %y: f32, %z: f32):
+        %p = arith.mulf %x, %y : f32
+        %s = arith.addf %z, %p : f32
+        linalg.yield %s : f32
+      }
+      func.return
+    }
+    ```
     """
-    if state.target is None:
-        raise UserError("the kernel runs on the host, which has no intrinsics")
-    name = op.intrinsic.string_value()
-    if name not in (known := state.target.intrinsics()):
+    target, name = require_machine(state), op.intrinsic.string_value()
+    if name not in (known := target.intrinsics()):
         raise UserError(
-            f"@{state.target.sym_name.data} has no intrinsic @{name}", notes=[nearest_or_all(name, known, "intrinsics")]
+            f"@{target.sym_name.data} has no intrinsic @{name}", notes=[nearest_or_all(name, known, "intrinsics")]
         )
     targets: list[GenericOp] = []
     for each in state.payload(op.target):
         if not isinstance(each, GenericOp):
             raise UserError(f"what an intrinsic computes is a linalg.generic, not {each.name}", loc=location_of(each))
-        match_named(each, name, state.target)
+        match_named(each, name, target)
         targets.append(each)
     for each in targets:
         each.library_call = StringAttr(name)
