@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, UnitAttr, i64
 from xdsl.dialects.transform import NamedSequenceOp, YieldOp
+from xdsl.ir import Attribute, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.hints import isa
 
 from penstock.dialects.context import PenstockContext, make_context
-from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
+from penstock.dialects.upstream.transform import IncludeOp
+from penstock.dialects.upstream.transform_tune import AlternativesOp, KnobOp
 from penstock.lowering.from_text import parse_text, read_text
 from penstock.lowering.to_text import module_text
 from penstock.runtime.pass_manager import verify
@@ -18,15 +23,18 @@ WITH_SEQUENCES = "transform.with_named_sequence"
 """The attribute that MLIR wants of a module with named sequences."""
 
 
-def read_schedules(path: str | Path) -> dict[str, NamedSequenceOp]:
+def read_schedules(path: str | Path, knobs: Sequence[str] = ()) -> dict[str, NamedSequenceOp]:
     """
     The schedules in a file, by the names of their kernels.
 
-    Raises UserError for text that does not parse or verify, and for what is no schedule.
+    A sequence that others include is a macro: its ops take the place of `transform.include`, and it is the schedule of
+    no kernel. `knobs`, each `KERNEL.NAME=VALUE`, select values of `transform.tune.knob` and regions of
+    `transform.tune.alternatives`. Raises UserError for text that does not parse or verify, for what is no schedule, and
+    for a knob or a value that is not there.
     """
     parsed = parse_text(make_context(), read_text(path))
     verify(parsed.module, parsed)
-    found: dict[str, NamedSequenceOp] = {}
+    sequences: dict[str, NamedSequenceOp] = {}
     for op in parsed.module.ops:
         if not isinstance(op, NamedSequenceOp):
             raise UserError(
@@ -34,9 +42,113 @@ def read_schedules(path: str | Path) -> dict[str, NamedSequenceOp]:
                 loc=location_of(op),
                 notes=["transform.named_sequence @KERNEL(%kernel: !transform.any_op {transform.readonly}) { ... }"],
             )
-        if found.setdefault(op.sym_name.data, op) is not op:
+        if sequences.setdefault(op.sym_name.data, op) is not op:
             raise UserError(f"kernel @{op.sym_name.data} has two schedules", loc=location_of(op))
+    found = _expand(sequences)
+    for knob in knobs:
+        _select(found, knob)
     return found
+
+
+def _expand(sequences: Mapping[str, NamedSequenceOp]) -> dict[str, NamedSequenceOp]:
+    """The schedules of kernels, with the ops of the sequences that they include in place."""
+    included: set[str] = set()
+    done: set[str] = set()
+
+    def expand(sequence: NamedSequenceOp, around: tuple[str, ...]) -> None:
+        name = sequence.sym_name.data
+        if name in around:
+            raise UserError(f"@{name} includes itself", loc=location_of(sequence))
+        if name in done:
+            return
+        for op in [each for each in sequence.walk() if isinstance(each, IncludeOp)]:
+            target = op.target.string_value()
+            macro = sequences.get(target)
+            if macro is None:
+                raise UserError(
+                    f"there is no sequence @{target}",
+                    loc=location_of(op),
+                    notes=[nearest_or_all(target, sequences, "sequences")],
+                )
+            expand(macro, (*around, name))
+            included.add(target)
+            _replace_include(op, macro)
+        done.add(name)
+
+    for sequence in sequences.values():
+        expand(sequence, ())
+    found = {name: sequence for name, sequence in sequences.items() if name not in included}
+    for name, sequence in found.items():
+        type = sequence.function_type
+        if len(type.inputs) != 1 or type.outputs.data:
+            raise UserError(
+                f"@{name} is no schedule of a kernel, and nothing includes it",
+                loc=location_of(sequence),
+                notes=["a schedule takes one handle, that of its kernel, and returns nothing"],
+            )
+    return found
+
+
+def _replace_include(op: IncludeOp, macro: NamedSequenceOp) -> None:
+    """Put the ops of a sequence, which includes nothing any more, where it is included."""
+    type = macro.function_type
+    if list(op.operand_types) != list(type.inputs) or list(op.result_types) != list(type.outputs):
+        raise UserError(
+            f"@{macro.sym_name.data} is {type}, and is included with other types",
+            loc=location_of(op),
+            notes=[f"it is at {location_of(macro)}"],
+        )
+    if op.failure_propagation_mode.value.data != IncludeOp.MODES["propagate"]:
+        raise UserError("what is refused ends a schedule", loc=location_of(op), notes=["write failures(propagate)"])
+    values: dict[SSAValue, SSAValue] = dict(zip(macro.body.block.args, op.arguments, strict=True))
+    results: Sequence[SSAValue] = ()
+    for each in macro.body.block.ops:
+        if isinstance(each, YieldOp):
+            results = [values[operand] for operand in each.operands]
+        else:
+            Rewriter.insert_op(each.clone(values), InsertPoint.before(op))
+    Rewriter.replace_op(op, [], results)
+
+
+def _select(schedules: Mapping[str, NamedSequenceOp], text: str) -> None:
+    """Give a knob of a schedule, or alternatives, the value that `KERNEL.NAME=VALUE` says."""
+    place, equals, value = text.partition("=")
+    kernel, dot, name = place.partition(".")
+    if not equals or not dot or not kernel or not name:
+        raise UserError(f'"{text}" is no value of a knob', notes=["write KERNEL.NAME=VALUE"], status=USAGE)
+    if kernel not in schedules:
+        raise UserError(f"there is no schedule of @{kernel}", notes=[nearest_or_all(kernel, schedules, "schedules")])
+    choices = [op for op in schedules[kernel].walk() if isinstance(op, KnobOp | AlternativesOp)]
+    chosen = [op for op in choices if _name_of(op) == name]
+    if not chosen:
+        names = list(dict.fromkeys(map(_name_of, choices)))
+        raise UserError(
+            f'the schedule of @{kernel} has no knob "{name}"',
+            loc=location_of(schedules[kernel]),
+            notes=[nearest_or_all(name, names, "knobs")] if names else [],
+        )
+    for op in chosen:
+        options = _options_of(op)
+        if value not in options:
+            raise UserError(
+                f'knob "{name}" is not to be {value}',
+                loc=location_of(op),
+                notes=[f"its options are {', '.join(options)}"],
+            )
+        op.properties["selected" if isinstance(op, KnobOp) else "selected_region_attr"] = options[value]
+
+
+def _name_of(op: KnobOp | AlternativesOp) -> str:
+    return op.knob_name.data if isinstance(op, KnobOp) else op.choice_name.data
+
+
+def _options_of(op: KnobOp | AlternativesOp) -> dict[str, Attribute]:
+    """What may be selected, by its text; of alternatives the numbers of the regions."""
+    if isinstance(op, AlternativesOp):
+        return {str(number): IntegerAttr(number, i64) for number in range(len(op.alternatives))}
+    if not isa(op.options, ArrayAttr):
+        raise UserError(f"{op.options} are no options: a list is", loc=location_of(op))
+    return {str(option.value.data) if isa(option, IntegerAttr) else str(option): option for option in op.options.data}
 
 
 def schedules_text(ctx: PenstockContext, schedules: Mapping[str, NamedSequenceOp]) -> str:

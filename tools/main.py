@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from penstock.dialects.diagnostics import USAGE, did_you_mean
+from penstock.tools.arguments import argument_texts
 from penstock.tools.errors import guarded
 
 COMMANDS = {
@@ -20,10 +21,11 @@ COMMANDS = {
     "plan": "find offsets for buffers in a memory",
     "simulate": "count the cycles of a program on a machine",
     "machines": "list, show or validate machines",
+    "test-planner": "check that a planner keeps to its contract",
 }
 """
-The subcommands, each with what it does. The module of that name with _command is imported when it is given: its
-docstring is the help, `add_arguments` adds what it takes, and `execute` does it and returns the status.
+The subcommands, each with what it does. The module of that name with _command, and _ for -, is imported when it is
+given: its docstring is the help, `add_arguments` adds what it takes, and `execute` does it and returns the status.
 """
 
 
@@ -46,7 +48,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
         return reproduce_command(error, args, words)
 
-    return guarded(lambda: args.run(args), reproduce=reproduce)
+    return guarded(lambda: args.run(args), texts=argument_texts(args), reproduce=reproduce)
 
 
 def main() -> None:
@@ -70,7 +72,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         if command != given:
             subparsers.add_parser(command, help=text)
     if given is not None:
-        module = import_module(f"penstock.tools.{given}_command")
+        module = import_module(f"penstock.tools.{given.replace('-', '_')}_command")
         epilog = getattr(module, "EPILOG", None)
         style = argparse.HelpFormatter if epilog is None else argparse.RawDescriptionHelpFormatter
         command = subparsers.add_parser(

@@ -8,9 +8,22 @@ See https://mlir.llvm.org/docs/Dialects/Transform/
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.dialects import transform as base
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IntegerAttr, IntegerType, StringAttr, UnitAttr, i1, i64
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    FunctionType,
+    IntegerAttr,
+    IntegerType,
+    StringAttr,
+    SymbolRefAttr,
+    UnitAttr,
+    i1,
+    i32,
+    i64,
+)
 from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -23,9 +36,12 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
-from penstock.dialects.upstream import transform_loops
+from penstock.dialects.upstream import transform_loops, transform_tune
 
 ANY_OP = base.AnyOpType()
 ANY_PARAM = base.AnyParamType()
@@ -87,6 +103,21 @@ class GetProducerOfOperandOp(IRDLOperation):
 
 
 @irdl_op_definition
+class GetConsumersOfResultOp(IRDLOperation):
+    """What reads a result. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_consumers_of_result"""
+
+    name = "transform.get_consumers_of_result"
+    target = operand_def(base.TransformOpHandleType)
+    result_number = prop_def(IntegerAttr.constr(i64))
+    consumers = result_def(base.TransformOpHandleType)
+    assembly_format = "$target `[` $result_number `]` attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, target: SSAValue, result_number: int = 0):
+        properties = {"result_number": IntegerAttr(result_number, i64)}
+        super().__init__(operands=[target], properties=properties, result_types=[ANY_OP])
+
+
+@irdl_op_definition
 class MergeHandlesOp(IRDLOperation):
     """One handle for the operations of several. https://mlir.llvm.org/docs/Dialects/Transform/#transformmerge_handles"""
 
@@ -141,6 +172,85 @@ class FuseOp(IRDLOperation):
         )
 
 
+@irdl_op_definition
+class FuseIntoContainingOp(IRDLOperation):
+    """Compute the part of a producer that a loop reads in the loop.
+    https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse_into_containing_op
+    """
+
+    name = "transform.structured.fuse_into_containing_op"
+    producer_op = operand_def(base.TransformOpHandleType)
+    containing_op = operand_def(base.TransformOpHandleType)
+    fused_op = result_def(base.TransformOpHandleType)
+    new_containing_op = result_def(base.TransformOpHandleType)
+    assembly_format = "$producer_op `into` $containing_op attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, producer: SSAValue, loop: SSAValue):
+        super().__init__(operands=[producer, loop], result_types=[ANY_OP, ANY_OP])
+
+
+@irdl_op_definition
+class GeneralizeOp(IRDLOperation):
+    """A structured op as `linalg.generic`. https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredgeneralize"""
+
+    name = "transform.structured.generalize"
+    target = operand_def(base.TransformOpHandleType)
+    transformed = result_def(base.TransformOpHandleType)
+    assembly_format = "$target attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, target: SSAValue):
+        super().__init__(operands=[target], result_types=[ANY_OP])
+
+
+@irdl_op_definition
+class IncludeOp(IRDLOperation):
+    """The ops of another named sequence. https://mlir.llvm.org/docs/Dialects/Transform/#transforminclude"""
+
+    name = "transform.include"
+    target = prop_def(SymbolRefAttr)
+    failure_propagation_mode = prop_def(IntegerAttr.constr(i32))
+    arguments = var_operand_def(base.TransformHandleType)
+    results_ = var_result_def(base.TransformHandleType)
+
+    MODES: ClassVar = {"propagate": 1, "suppress": 2}
+
+    def verify_(self) -> None:
+        if self.failure_propagation_mode.value.data not in self.MODES.values():
+            raise VerifyException("failures are propagated (1) or suppressed (2)")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> IncludeOp:
+        target = SymbolRefAttr(parser.parse_symbol_name())
+        parser.parse_keyword("failures")
+        with parser.in_parens():
+            mode = "propagate" if parser.parse_optional_keyword("propagate") is not None else "suppress"
+            if mode == "suppress":
+                parser.parse_keyword("suppress")
+        at = parser.pos
+        operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        type = parser.parse_attribute()
+        if not isinstance(type, FunctionType):
+            parser.raise_error("the type of a function is expected", at, parser.pos)
+        return cls.create(
+            operands=parser.resolve_operands(operands, type.inputs.data, at),
+            result_types=type.outputs.data,
+            properties={"target": target, "failure_propagation_mode": IntegerAttr(cls.MODES[mode], i32)},
+            attributes=attributes,
+        )
+
+    def print(self, printer: Printer) -> None:
+        modes = {number: mode for mode, number in self.MODES.items()}
+        mode = modes[self.failure_propagation_mode.value.data]
+        printer.print_string(f" @{self.target.string_value()} failures({mode}) (")
+        printer.print_list(self.arguments, printer.print_operand)
+        printer.print_string(")")
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_operation_type(self)
+
+
 def sizes_of(attribute: Attribute | None) -> tuple[int, ...]:
     """The integers of a list of sizes; none without one."""
     if isa(attribute, DenseArrayBase[IntegerType]):
@@ -150,13 +260,8 @@ def sizes_of(attribute: Attribute | None) -> tuple[int, ...]:
 
 
 OWN = (
-    SplitHandleOp,
-    GetParentOp,
-    GetProducerOfOperandOp,
-    MergeHandlesOp,
-    ParamConstantOp,
-    FuseOp,
-    *transform_loops.OPS,
+    *(SplitHandleOp, GetParentOp, GetProducerOfOperandOp, GetConsumersOfResultOp, MergeHandlesOp, ParamConstantOp),
+    *(FuseOp, FuseIntoContainingOp, GeneralizeOp, IncludeOp, *transform_loops.OPS, *transform_tune.OPS),
 )
 _NAMES = {op.name for op in OWN}
 

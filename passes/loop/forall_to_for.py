@@ -27,8 +27,8 @@ from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 from penstock.passes.analysis.effects import is_computed
 from penstock.passes.analysis.loops import iteration_count
 from penstock.passes.index_builder import materialize
-from penstock.passes.loop.rings import ring_of
 from penstock.passes.schedule.loop_nests import iteration_of
+from penstock.passes.schedule.rings import ring_of
 from penstock.runtime.interpreter.body import captured_values
 
 _Buffer = BufferOp | memref.AllocOp | memref.AllocaOp

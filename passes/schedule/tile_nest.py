@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, tensor
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IndexType, TensorType, i64
-from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.dialects.linalg.ops import GenericOp, IndexOp
 from xdsl.dialects.utils import split_dynamic_index_list
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineMap
@@ -82,6 +82,45 @@ def ranges_of_map(builder: Builder, index_map: AffineMap, box: Sequence[DimRange
                 size += coefficient * (span.size - 1)
         spans.append(DimRange(offset, size))
     return spans
+
+
+def part_of(builder: Builder, value: SSAValue, spans: Sequence[DimRange]) -> SSAValue:
+    """`value` at `spans`: a slice; of a tensor that is empty, another one."""
+    if not isinstance(value.owner, tensor.EmptyOp):
+        return slice_of(builder, value, spans)
+    assert isa(value.type, TensorType)
+    empty = builder.insert(tensor.EmptyOp([], TensorType(value.type.element_type, [span.size for span in spans])))
+    empty.tensor.name_hint = value.name_hint
+    return empty.tensor
+
+
+def operand_part(builder: Builder, op: GenericOp, number: int, box: Sequence[DimRange]) -> SSAValue:
+    """What `box` touches of an operand of `op`; a scalar is taken as it is."""
+    value = op.operands[number]
+    if not isinstance(value.type, TensorType):
+        return value
+    return part_of(builder, value, ranges_of_map(builder, list(op.indexing_maps)[number].data, box))
+
+
+def tile_of(builder: Builder, op: GenericOp, box: Sequence[DimRange], operands: Sequence[SSAValue]) -> GenericOp:
+    """`op` for a box of its domain, on what that touches of its operands."""
+    count = len(op.inputs)
+    inputs, outputs = operands[:count], operands[count:]
+    types = [output.type for output in outputs]
+    tiled = GenericOp(inputs, outputs, op.body.clone(), op.indexing_maps, op.iterator_types, types, op.doc)
+    tiled.location = op.location
+    for index in [each for each in tiled.body.walk() if isinstance(each, IndexOp)]:
+        _shift(builder, index, box[index.dim.value.data].offset)
+    return builder.insert(tiled)
+
+
+def _shift(builder: Builder, index: IndexOp, offset: Index) -> None:
+    """Let a body that asks for its index see that of the whole domain."""
+    if offset == 0:
+        return
+    whole = arith.AddiOp(index.result, materialize(builder, offset))
+    Rewriter.insert_op(whole, InsertPoint.after(index))
+    index.result.replace_uses_with_if(whole.result, lambda use: use.operation is not whole)
 
 
 def result_dims(generic: GenericOp) -> list[int]:
@@ -226,12 +265,8 @@ class TileNest:
         """`op` over `box`, with a loop for each dim of `loops`, which carries the accumulator."""
         if not loops:
             inputs = [self._operand(builder, op, number, box, result) for number in range(len(op.inputs))]
-            tiled = GenericOp(
-                inputs, [initial], op.body.clone(), op.indexing_maps, op.iterator_types, [initial.type], op.doc
-            )
-            tiled.location = op.location
-            self.tiled[op] = tiled
-            return builder.insert(tiled).results[0]
+            self.tiled[op] = tile_of(builder, op, box, [*inputs, initial])
+            return self.tiled[op].results[0]
         dim, *rest = loops
         loop, iv, inner = _loop(builder, op.get_static_loop_ranges()[dim], self.tile[dim], [initial])
         self.loops[dim] = loop
@@ -256,14 +291,9 @@ class TileNest:
             for dim, span in zip(dims, spans, strict=True):
                 inner[dim] = DimRange(span.offset, min(span.size, ranges[dim]))
             return _trimmed(builder, self._tile(builder, producer, inner, result), spans)
-        if isinstance(producer, tensor.EmptyOp):
-            if value is self.destination and not self._excess(op):
-                return slice_of(builder, result, spans)
-            shape = [span.size for span in spans]
-            empty = builder.insert(tensor.EmptyOp([], TensorType(value.type.element_type, shape)))
-            empty.tensor.name_hint = value.name_hint
-            return empty.tensor
-        return slice_of(builder, value, spans)
+        if value is self.destination and not self._excess(op):
+            return slice_of(builder, result, spans)
+        return part_of(builder, value, spans)
 
 
 def _is_visible(value: SSAValue, builder: Builder) -> bool:

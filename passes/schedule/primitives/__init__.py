@@ -1,37 +1,7 @@
 """The primitives of schedules, a file each: importing this package registers all of them."""
 
-from penstock.passes.schedule.primitives import (
-    bind,
-    cooperate,
-    distribute,
-    fuse,
-    handles,
-    insert_barriers,
-    interchange,
-    parallel,
-    peel,
-    reorder,
-    split,
-    storage_align,
-    tile,
-    unroll,
-    vectorize,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "bind",
-    "cooperate",
-    "distribute",
-    "fuse",
-    "handles",
-    "insert_barriers",
-    "interchange",
-    "parallel",
-    "peel",
-    "reorder",
-    "split",
-    "storage_align",
-    "tile",
-    "unroll",
-    "vectorize",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

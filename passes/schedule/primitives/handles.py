@@ -13,6 +13,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.upstream.transform import (
+    GetConsumersOfResultOp,
     GetParentOp,
     GetProducerOfOperandOp,
     MergeHandlesOp,
@@ -92,6 +93,16 @@ def get_producer_of_operand(state: TransformState, op: GetProducerOfOperandOp) -
     if not isinstance(owner, Operation):
         raise UserError(f"operand {number} of {target.name} is an argument: no operation computes it")
     return ((owner,),)
+
+
+@PRIMITIVES.register(GetConsumersOfResultOp)
+def get_consumers_of_result(state: TransformState, op: GetConsumersOfResultOp) -> Sequence[Payload]:
+    """The operations that read a result, in program order."""
+    target, number = state.one(op.target), op.result_number.value.data
+    if number >= len(target.results):
+        raise UserError(f"{target.name} has {len(target.results)} results: there is no result {number}")
+    users = {use.operation for use in target.results[number].uses}
+    return (tuple(each for each in state.kernel.walk() if each in users),)
 
 
 @PRIMITIVES.register(MergeHandlesOp)

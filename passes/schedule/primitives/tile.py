@@ -30,7 +30,7 @@ def tile(state: TransformState, op: TileOp) -> Sequence[Payload]:
     fused = [state.one(handle, GenericOp) for handle in op.fused]
     members = [target, *fused]
     root = _root_of(members)
-    dims = _dims_of(target)
+    dims = dims_of(target)
     edges = [edge.data for edge in op.edges] if op.edges is not None else [""] * len(dims)
     given = sizes_of(op.sizes)
     sizes, edges = _checked(target, dims, given, edges)
@@ -77,7 +77,7 @@ def _divided(
     target: GenericOp, members: Sequence[GenericOp], given: list[int], interchange: Sequence[int]
 ) -> tuple[TileNest, list[int]]:
     """The nest of an op in which all sizes divide, and the dims of its loops."""
-    dims = _dims_of(target)
+    dims = dims_of(target)
     if len(given) > len(dims):
         raise UserError(f"{len(given)} sizes for an op of {len(dims)} dims")
     given += [0] * (len(dims) - len(given))
@@ -88,7 +88,7 @@ def _divided(
     return nest, order
 
 
-def _dims_of(target: GenericOp) -> list[TileDim]:
+def dims_of(target: GenericOp) -> list[TileDim]:
     """The dims of an op; raises UserError unless it is one that is tiled: on tensors, static, with one result."""
     if len(target.results) != 1 or any(not isa(value.type, TensorType) for value in target.outputs):
         raise UserError(

@@ -1,0 +1,173 @@
+"""
+Random kernels under random schedules: what is legal keeps every bit on the interpreter and in C, and what is refused
+changes nothing. A move proposes a primitive for a kernel as it is; other levels add theirs to `MOVES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+import numpy as np
+import pytest
+from in_c import Array, agree
+from programs import checked
+from tensor_programs import tensor_program
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.dialects.transform import TileOp as TileUsingForOp
+from xdsl.ir import SSAValue
+from xdsl.utils.hints import isa
+
+from penstock.dialects.context import make_context
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.upstream.transform import FuseIntoContainingOp, FuseOp
+from penstock.dialects.weights import WeightStore
+from penstock.passes.schedule.schedule import START, Schedule
+from penstock.runtime.interpreter import run_module
+from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+
+Move = Callable[[Schedule, Random], None]
+"""Proposes one primitive; raises UserError where it is refused."""
+
+
+def generics(schedule: Schedule) -> list[tuple[SSAValue, GenericOp]]:
+    """Handles of the structured ops of the kernel, and the ops."""
+    handles = schedule.match(GenericOp.name)
+    ops = [schedule.op(handle) for handle in handles]
+    return [(handle, op) for handle, op in zip(handles, ops, strict=True) if isinstance(op, GenericOp)]
+
+
+def loops(schedule: Schedule) -> list[SSAValue]:
+    """Handles of the loops of the kernel."""
+    return list(schedule.match(scf.ForOp.name))
+
+
+def some_size(extent: int, random: Random) -> int:
+    """A size of a tile: mostly none or one that divides."""
+    divisors = [size for size in range(1, extent + 1) if extent % size == 0]
+    return random.choice([0, 0, random.choice(divisors), random.choice(divisors), random.randint(1, extent + 1)])
+
+
+def some_sizes(op: GenericOp, random: Random) -> list[int]:
+    return [some_size(extent, random) for extent in op.get_static_loop_ranges()]
+
+
+def some_order(count: int, random: Random) -> list[int]:
+    return random.sample(range(count), count)
+
+
+def tile_using_for(schedule: Schedule, random: Random) -> None:
+    handle, op = random.choice(generics(schedule))
+    sizes = some_sizes(op, random)
+    order = some_order(len(sizes), random) if random.random() < 0.5 else None
+    schedule.append(TileUsingForOp(handle, (), sizes, order))
+
+
+def tile_and_fuse(schedule: Schedule, random: Random) -> None:
+    found = generics(schedule)
+    handle, op = random.choice(found)
+    near = [other for other, its in found if its is not op and its.parent is op.parent]
+    fused = random.sample(near, random.randint(0, len(near)))
+    kinds = [kind.data.value for kind in op.iterator_types]
+    edges = [random.choice(["whole", "overlap" if kind == "parallel" else "zeros", "padded"]) for kind in kinds]
+    some = some_sizes(op, random)
+    schedule.tile(handle, some, fusing=fused, edges=edges if random.random() < 0.7 else None)
+
+
+def fuse(schedule: Schedule, random: Random) -> None:
+    handle, op = random.choice(generics(schedule))
+    schedule.append(FuseOp(handle, some_sizes(op, random)))
+
+
+def compute_at(schedule: Schedule, random: Random) -> None:
+    producer, _ = random.choice(generics(schedule))
+    schedule.compute_at(producer, random.choice(loops(schedule)))
+
+
+def fuse_into_containing_op(schedule: Schedule, random: Random) -> None:
+    producer, _ = random.choice(generics(schedule))
+    schedule.append(FuseIntoContainingOp(producer, random.choice(loops(schedule))))
+
+
+def interchange(schedule: Schedule, random: Random) -> None:
+    handle, op = random.choice(generics(schedule))
+    schedule.interchange(handle, some_order(op.get_num_loops(), random))
+
+
+MOVES: tuple[Move, ...] = (
+    *(tile_using_for, tile_using_for, tile_and_fuse, tile_and_fuse, fuse),
+    *(compute_at, compute_at, fuse_into_containing_op, interchange),
+)
+
+
+def inputs_of(module: ModuleOp, seed: int) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    (main,) = (op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "main")
+    found: list[Array] = []
+    for type in main.function_type.inputs:
+        assert isa(type, TensorType)
+        found.append(rng.integers(-4, 5, type.get_shape()).astype(numpy_dtype(type.element_type)))
+    return found
+
+
+def kernel_of(module: ModuleOp) -> FuncOp:
+    (kernel,) = (op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "kernel")
+    return kernel
+
+
+def scheduled(seed: int, moves: Sequence[Move], element: str = "i32") -> tuple[ModuleOp, ModuleOp, int, int]:
+    """A random program, and what random primitives make of it; how many were applied, and how many refused."""
+    module = checked(tensor_program(seed, element))
+    original = module.clone()
+    random = Random(seed)
+    schedule = Schedule(kernel_of(module))
+    applied = refused = 0
+    for _ in range(random.randint(1, 4)):
+        before = str(module)
+        try:
+            random.choice(moves)(schedule, random)
+        except UserError:
+            refused += 1
+            assert str(module) == before, f"{seed}: refused, and changed"
+        else:
+            applied += 1
+        if len(list(module.walk())) > 300:
+            break
+    verify(module)
+    replayed = original.clone()
+    Schedule(kernel_of(replayed)).replay(schedule.sequence, START)
+    assert replayed.is_structurally_equivalent(module), f"{seed}: its text does something else"
+    return original, module, applied, refused
+
+
+def compare(seed: int, moves: Sequence[Move] = MOVES, *, in_c: bool = False) -> tuple[int, int]:
+    """Raise AssertionError where a random schedule changes a bit."""
+    original, module, applied, refused = scheduled(seed, moves)
+    inputs = inputs_of(module, seed)
+    expected = run_module(original, inputs, WeightStore(), ordered=True)
+    results = [run_module(module, inputs, WeightStore(), ordered=True)]
+    run_passes(make_context(), module, read_pipeline("tensor-to-loop"))
+    results.append(agree(module, inputs) if in_c else run_module(module, inputs, WeightStore(), ordered=True))
+    for found in results:
+        for left, right in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(left, right, err_msg=f"seed {seed}")
+    return applied, refused
+
+
+def test_legal_schedules_keep_every_bit_and_what_is_refused_changes_nothing() -> None:
+    counts = np.zeros(2, np.int64)
+    for seed in range(100):
+        counts += compare(seed, in_c=seed % 25 == 0)
+    applied, refused = counts
+    assert applied > 80, f"{applied} applied, {refused} refused: the schedules are not what they should be"
+    assert refused > 40
+
+
+@pytest.mark.slow
+def test_thousands_of_schedules_keep_every_bit() -> None:
+    for seed in range(1000, 5000):
+        compare(seed, in_c=seed % 50 == 0)
