@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import IntegerAttr, i64
@@ -46,7 +47,7 @@ def pipeline_commands(
     with state.undone_on_error():
         strip(function)
         offsets = ScopeOffsets(function, target, state.kept)
-        made = rotate(chosen, target)
+        made = rotate([replace(each, loops=counted_nest(each.buffer)) for each in chosen], target)
         _place(offsets, made, move=not fixed_offsets)
         if not fixed_offsets:
             offsets.spread()
