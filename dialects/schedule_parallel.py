@@ -41,6 +41,7 @@ class ParallelizeOp(IRDLOperation):
 
     def __init__(self, loops: Sequence[SSAValue]):
         super().__init__(operands=[loops], result_types=[ANY_OP])
+        self.forall.name_hint = "forall"
 
 
 @irdl_op_definition
@@ -64,6 +65,7 @@ class BindOp(IRDLOperation):
 
     def __init__(self, loops: Sequence[SSAValue], mapping: Sequence[DeviceMappingAttr]):
         super().__init__(operands=[loops], properties={"mapping": ArrayAttr(mapping)}, result_types=[ANY_OP])
+        self.forall.name_hint = "forall"
 
 
 @irdl_op_definition
@@ -86,6 +88,7 @@ class CooperateOp(IRDLOperation):
 
     def __init__(self, copy: SSAValue):
         super().__init__(operands=[copy], result_types=[ANY_OP])
+        self.part.name_hint = "part"
 
 
 @irdl_op_definition

@@ -38,6 +38,7 @@ PASSES: dict[str, str] = {
     "graph-fuse": "penstock.passes.graph.fuse:GraphFusePass",
     "graph-gradient": "penstock.passes.graph.gradient:GraphGradientPass",
     "graph-to-tensor": "penstock.lowering.graph_to_tensor:GraphToTensorPass",
+    "insert-barriers": "penstock.passes.loop.insert_barriers:InsertBarriersPass",
     "insert-copies": "penstock.passes.tensor.insert_copies:InsertCopiesPass",
     "layout": "penstock.passes.graph.layout:LayoutPass",
     "loop-to-accel": "penstock.lowering.loop_to_accel:LoopToAccelPass",

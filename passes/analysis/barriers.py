@@ -175,13 +175,14 @@ class _Flow:
 
     def _needs_barrier(self, op: Operation, accesses: Sequence[LoopAccess], state: _State) -> bool:
         """Whether there is to be a barrier before an op, given what is pending."""
+        if self._given is not None and op in self._given:
+            return True
         conflict = any(self._meet(each.access, access, each.carried) for access in accesses for each in state)
         if self._given is None:
             self._placed[op] = conflict
             return conflict
-        if op in self._given:
-            return True
-        self._enough &= not conflict
+        # Of a loop it is seen at what is in it whether it may still be the barriers there that are enough.
+        self._enough &= not conflict or self._is_shared_loop(op)
         return False
 
     def _accesses_of(self, op: Operation) -> Sequence[LoopAccess]:

@@ -197,7 +197,9 @@ class _Sequence:
             values[index] = block.args[0]
             carried, builder = list(block.args[1:]), Builder(InsertPoint.at_end(block))
         for op in ops:
-            self._op(op, builder, values)
+            # Between barriers only what is used there is computed.
+            if not (self.phase_of and is_computed(op)):
+                self._op(op, builder, values)
         for insertion in loop.terminator.insertions:
             number = list[SSAValue](loop.shared).index(insertion.dest)
             inserted = self._inserted(insertion, carried[number], builder, values)

@@ -290,6 +290,19 @@ def test_a_loop_that_carries_values_does_not_run_at_once() -> None:
         parallel(loops_of(module))
 
 
+def test_a_loop_that_counts_no_indices_does_not_run_at_once() -> None:
+    module = verified("""
+    func.func @f(%n: i32) {
+      %c0 = arith.constant 0 : i32
+      %c1 = arith.constant 1 : i32
+      scf.for %i = %c0 to %n step %c1 : i32 {
+      }
+      func.return
+    }""")
+    with pytest.raises(UserError, match="%i does not count indices upwards"):
+        parallel(loops_of(module))
+
+
 def test_a_buffer_of_its_own_is_no_dependence() -> None:
     module = loop(
         '%b = mem.buffer : memref<1xf32, "spad">  %v = memref.load %x[%i] : memref<8xf32>'

@@ -9,7 +9,7 @@ from penstock.tools.universe import PENSTOCK
 
 def test_every_factory_makes_what_its_name_says() -> None:
     assert {name: factory().name for name, factory in PENSTOCK.all_dialects.items()} == {
-        name: name for name in ("accel", "graph", "machine", "mem")
+        name: name for name in ("accel", "graph", "machine", "mem", "schedule")
     }
     assert {name: factory().name for name, factory in PENSTOCK.all_passes.items()} == {
         name: name for name in PENSTOCK.all_passes

@@ -185,7 +185,7 @@ def _parts(box: Sequence[int], count: int) -> list[int]:
     """Into how many parts each dim is cut, the first ones first, for that many iterations."""
     parts: list[int] = []
     for size in box:
-        parts.append(max(part for part in range(1, min(size, count) + 1) if size % part == 0))
+        parts.append(max((part for part in range(1, min(size, count) + 1) if size % part == 0), default=1))
         count //= parts[-1]
     return parts
 

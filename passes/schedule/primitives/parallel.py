@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.builder import Builder
 from xdsl.dialects import scf
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Region
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -92,6 +93,10 @@ def _nest_of(loops: Sequence[scf.ForOp]) -> tuple[scf.ForOp, ...]:
             f"{names} are no nest of loops from the outermost on, of which none is left out",
             loc=location_of(loops[0]),
         )
+    for loop in nest:
+        step = constant_of(loop.step)
+        if not isinstance(loop.body.block.args[0].type, IndexType) or (step is not None and step < 1):
+            raise UserError(f"{name_of(loop)} does not count indices upwards", loc=location_of(loop))
     for loop in nest[1:]:
         for value in (loop.lb, loop.ub, loop.step):
             if constant_of(value) is None and any(each.is_ancestor(value.owner) for each in nest):
