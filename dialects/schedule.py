@@ -27,7 +27,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects import schedule_loops, schedule_tensor
+from penstock.dialects import schedule_accel, schedule_loops, schedule_memory, schedule_parallel, schedule_tensor
 from penstock.dialects.diagnostics import UnknownName
 from penstock.dialects.upstream.transform import ANY_OP
 
@@ -176,4 +176,14 @@ def _integers(parser: Parser) -> list[int]:
     return parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
 
 
-Schedule = Dialect("schedule", [TileOp, *schedule_tensor.OPS, *schedule_loops.OPS])
+Schedule = Dialect(
+    "schedule",
+    [
+        TileOp,
+        *schedule_tensor.OPS,
+        *schedule_loops.OPS,
+        *schedule_parallel.OPS,
+        *schedule_memory.OPS,
+        *schedule_accel.OPS,
+    ],
+)

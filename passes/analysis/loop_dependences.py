@@ -28,7 +28,7 @@ from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
 from penstock.passes.analysis.commands.loop_domain import counters_of, evaluate
-from penstock.passes.analysis.effects import Effects
+from penstock.passes.analysis.effects import Effects, is_computed
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.loops import constant_of, is_inside, loops_around, trip_count
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, RootBox, bits, is_memory
@@ -190,6 +190,10 @@ class NestMemory:
         """
         return [access for inner in op.walk() if inner is not op for access in self._of(inner)]
 
+    def accesses_of(self, op: Operation) -> list[LoopAccess]:
+        """What an op accesses, with the ops inside it; raises UserError as `accesses_in` does."""
+        return [*self._of(op), *self.accesses_in(op)]
+
     def _of(self, op: Operation) -> Iterator[LoopAccess]:
         match op:
             case GenericOp():
@@ -242,7 +246,7 @@ class NestMemory:
         if isinstance(op, CONTROL) or isinstance(op, Allocation) or op.has_trait(IsTerminator):
             return
         parent = op.parent_op()
-        if isinstance(parent, GenericOp) or self._pure.is_pure(op):
+        if isinstance(parent, GenericOp) or self._pure.is_pure(op) or is_computed(op):
             return
         touched = self._aliases.of_all(op.operands)
         effect = self._effects.of(op)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.builder import Builder
-from xdsl.dialects import scf
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.effects import Effects
 from penstock.passes.analysis.loop_dependences import name_of
 from penstock.passes.analysis.loops import constant_of, trip_count
@@ -165,3 +166,20 @@ def clone_body(builder: Builder, loop: scf.ForOp, counter: SSAValue, carried: Se
 def builder_in(loop: scf.ForOp) -> Builder:
     """A builder at the end of the body of a loop."""
     return Builder(InsertPoint.at_end(loop.body.block))
+
+
+def iteration_of(forall: ForallOp, indices: Sequence[SSAValue], builder: Builder) -> SSAValue:
+    """The number of an iteration, from 0 in program order, of a `scf.forall` with constant bounds."""
+    number: Index = 0
+    for index, bounds in zip(
+        indices, zip(forall.lower_bounds, forall.upper_bounds, forall.steps, strict=True), strict=True
+    ):
+        lower, upper, step = (each if isinstance(each, int) else constant_of(each) for each in bounds)
+        assert lower is not None
+        assert upper is not None
+        assert step is not None
+        own = add(builder, index, -lower)
+        if step != 1:
+            own = builder.insert(arith.DivUIOp(materialize(builder, own), materialize(builder, step))).result
+        number = add(builder, scale(builder, number, max(0, -(-(upper - lower) // step))), own)
+    return materialize(builder, number)

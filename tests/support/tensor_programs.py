@@ -183,7 +183,8 @@ class _Writer:
         found = ", ".join(f"%r#{number}" for number in range(len(results))) if len(results) > 1 else "%r"
         count = f":{len(results)}" if len(results) > 1 else ""
         return (
-            f"func.func private @kernel({arguments}) -> ({types}) {{\n  {body}\n  func.return {returned} : {types}\n}}\n"
+            f"func.func private @kernel({arguments}) -> ({types}) {{\n  {body}\n"
+            f"  func.return {returned} : {types}\n}}\n"
             f"func.func @main({arguments}) -> ({types}) {{\n"
             f"  %r{count} = func.call @kernel({names}) : ({inputs}) -> ({types})\n  func.return {found} : {types}\n}}\n"
         )

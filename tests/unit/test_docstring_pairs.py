@@ -2,7 +2,8 @@
 Every pair of IR in a docstring runs: the text under `Before:`, after the pipeline that `After (...)` names, is the
 text under it. ``After (`pass` on `machine`):`` runs it with that machine in front of the module. Where `After` says
 ops of a schedule, such as ``After (`schedule.split %i by 4`):``, they are applied to the one kernel: `%kernel` is its
-handle, and other names that are not results are those of loops, by their counters, and of ops, by their first results.
+handle, and other names that are not results are those of loops, by their counters, and of ops, by their first results,
+or, without any, by the op's name.
 """
 
 from __future__ import annotations
@@ -118,8 +119,7 @@ def schedule(ctx: PenstockContext, module: ModuleOp, ops: str) -> None:
     payloads: dict[str | None, Operation] = {"kernel": kernel}
     for op in kernel.walk():
         named = op.body.block.args[0] if isinstance(op, ForOp) else op.results[0] if op.results else None
-        if named is not None:
-            payloads.setdefault(named.name_hint, op)
+        payloads.setdefault(op.name.rpartition(".")[2] if named is None else named.name_hint, op)
     for argument in sequence.body.block.args:
         state.bind(argument, (payloads[argument.name_hint],))
     for op in sequence.body.block.ops:
