@@ -176,14 +176,6 @@ def _integers(parser: Parser) -> list[int]:
     return parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
 
 
-Schedule = Dialect(
-    "schedule",
-    [
-        TileOp,
-        *schedule_tensor.OPS,
-        *schedule_loops.OPS,
-        *schedule_parallel.OPS,
-        *schedule_memory.OPS,
-        *schedule_accel.OPS,
-    ],
-)
+_GROUPS = (schedule_tensor, schedule_loops, schedule_parallel, schedule_memory, schedule_accel)
+
+Schedule = Dialect("schedule", [TileOp, *(op for group in _GROUPS for op in group.OPS)])
