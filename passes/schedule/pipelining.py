@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import IntegerAttr, i64
@@ -45,6 +46,7 @@ def pipeline_commands(
     bodies = [loop.body.block for loop in loops]
     with state.undone_on_error():
         strip(function)
+        chosen = [replace(each, loops=counted_nest(each.buffer)) for each in chosen]
         offsets = ScopeOffsets(function, target, state.kept)
         made = rotate(chosen, target)
         _place(offsets, made, move=not fixed_offsets)
