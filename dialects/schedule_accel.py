@@ -35,6 +35,7 @@ class MultiBufferOp(IRDLOperation):
 
     name = "schedule.multi_buffer"
     target = operand_def(ANY_OP)
+    """The buffer."""
     slots = prop_def(IntegerAttr.constr(i64))
     ring = result_def(ANY_OP)
     assembly_format = "$target `slots` $slots attr-dict"
@@ -67,6 +68,7 @@ class PipelineOp(IRDLOperation):
 
     name = "schedule.pipeline"
     target = operand_def(ANY_OP)
+    """The kernel."""
     buffers = var_operand_def(ANY_OP)
     skewed = var_operand_def(ANY_OP)
     slots = prop_def(DenseArrayBase.constr(i64))

@@ -37,6 +37,7 @@ class StageInOp(IRDLOperation):
     name = "schedule.stage_in"
     reader = operand_def(ANY_OP)
     operand_number = prop_def(IntegerAttr.constr(i64))
+    """Which operand it is, from 0."""
     scope = prop_def(StringAttr)
     loop = opt_operand_def(ANY_OP)
     contiguous = opt_prop_def(IntegerAttr.constr(i64))
@@ -74,6 +75,7 @@ class StageOutOp(IRDLOperation):
     name = "schedule.stage_out"
     writer = operand_def(ANY_OP)
     operand_number = prop_def(IntegerAttr.constr(i64))
+    """Which operand it is, from 0."""
     scope = prop_def(StringAttr)
     contiguous = opt_prop_def(IntegerAttr.constr(i64))
     transfer = result_def(ANY_OP)
@@ -122,6 +124,7 @@ class TensorizeOp(IRDLOperation):
 
     name = "schedule.tensorize"
     target = operand_def(ANY_OP)
+    """The ops that are computed so."""
     intrinsic = prop_def(FlatSymbolRefAttrConstr)
     assembly_format = "$target $intrinsic attr-dict"
 

@@ -35,6 +35,7 @@ class ParallelizeOp(IRDLOperation):
 
     name = "schedule.parallel"
     loops = var_operand_def(ANY_OP)
+    """The loop, or those of a perfect nest from the outermost on."""
     forall = result_def(ANY_OP)
     assembly_format = "$loops attr-dict"
 
@@ -54,7 +55,9 @@ class BindOp(IRDLOperation):
 
     name = "schedule.bind"
     loops = var_operand_def(ANY_OP)
+    """The loop, or those of a perfect nest from the outermost on."""
     mapping = prop_def(ArrayAttr[DeviceMappingAttr])
+    """The kind of processor for each loop."""
     forall = result_def(ANY_OP)
     irdl_options = (ParsePropInAttrDict(),)
     assembly_format = "$loops `to` $mapping attr-dict"

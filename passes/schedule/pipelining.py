@@ -46,9 +46,8 @@ def pipeline_commands(
     bodies = [loop.body.block for loop in loops]
     with state.undone_on_error():
         strip(function)
-        chosen = [replace(each, loops=counted_nest(each.buffer)) for each in chosen]
         offsets = ScopeOffsets(function, target, state.kept)
-        made = rotate(chosen, target)
+        made = rotate([replace(each, loops=counted_nest(each.buffer)) for each in chosen], target)
         _place(offsets, made, move=not fixed_offsets)
         if not fixed_offsets:
             offsets.spread()

@@ -23,7 +23,9 @@ class DistributedLoops(NamedTuple):
     """What a loop has become."""
 
     first: scf.ForOp
+    """The loop over what stands before the cut."""
     second: scf.ForOp
+    """The loop over the rest."""
 
 
 def distribute(loop: scf.ForOp, op: Operation) -> DistributedLoops:
