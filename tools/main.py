@@ -22,6 +22,7 @@ COMMANDS = {
     "simulate": "count the cycles of a program on a machine",
     "machines": "list, show or validate machines",
     "test-planner": "check that a planner keeps to its contract",
+    "test-tiler": "check that a tiler keeps to its contract",
 }
 """
 The subcommands, each with what it does. The module of that name with _command, and _ for -, is imported when it is

@@ -199,10 +199,10 @@ def tiles_that_fit(problem: TileProblem, choices: Sequence[Sequence[int]]) -> Ti
     return Tiles(problem, list(grid), np.ones(int(grid.shape[1]), dtype=np.int64))
 
 
-def overflow(problem: TileProblem, tile: Sequence[int]) -> DoesNotFit:
-    """The fault of a tile that does not fit with the slots that the problem asks for, or else with one."""
+def overflow(problem: TileProblem, tile: Sequence[int], depths: Mapping[str, int] | None = None) -> DoesNotFit:
+    """The fault of a tile that does not fit, by default with the slots that the problem asks for, or else with one."""
     loops = loops_of(problem, tile)
-    depths = equal_depths(problem, loops)
+    depths = equal_depths(problem, loops) if depths is None else depths
     for scope, needed in footprint(problem, tile, loops, depths).items():
         if needed > problem.capacity[scope]:
             held = [(o, slots_of(o, depths) if is_refilled(o, loops) else 1) for o in problem.operands]

@@ -20,7 +20,16 @@ DEVICE = "--machine gemmini-fp32"
 
 READERS = {
     "onnx": ["import {}", "compile {} -o o", "run {}", "check {}", "quantize {} --calibration x.npy", "plan {}"],
-    "mlir": ["import {}", "compile {} -o o", "run {}", "check {}", f"simulate {{}} {DEVICE}", "plan {}", "opt {}"],
+    "mlir": [
+        "import {}",
+        "compile {} -o o",
+        "run {}",
+        "check {}",
+        f"simulate {{}} {DEVICE}",
+        "plan {}",
+        "opt {}",
+        f"test-tiler largest {{}} {DEVICE}",
+    ],
     "csv": ["plan {}"],
     "npy": ["run m.mlir --input {}", "check m.mlir --input {}", "quantize m.onnx --calibration {} -o o.mlir"],
     "npz": ["run m.mlir --input {}", "quantize m.onnx --calibration {} -o o.mlir"],
@@ -46,6 +55,8 @@ OPTIONS = [
     ),
     *(f"check m.mlir {option}" for option in ("--dim", "--seed", "--interleaving", "--until", "-p")),
     *(f"opt m.mlir {option}" for option in ("-p", "--print-ir-after", "--help-pass")),
+    *(f"test-planner first-fit-by-size {option}" for option in ("--problems", "--steps", "--seed")),
+    *(f"test-tiler largest {option}" for option in ("--random", "--seed", "--machine", "m.mlir --dim")),
     "run m.mlir --level",
     "simulate m.mlir --window",
     "quantize m.onnx --calibration x.npy -o o.mlir --method percentile --percentile",

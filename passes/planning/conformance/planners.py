@@ -14,7 +14,7 @@ assert check_planner(my_planner).fault is None
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.dialects.diagnostics import UserError
@@ -118,7 +118,8 @@ def _examine(planner: Planner, case: BufferCase, limits: Limits) -> Outcome | Pl
     if _comparable(again) != _comparable(outcome):
         return Fault("deterministic", f"asked twice with seed {limits.seed} it gave two outcomes: {outcome}, {again}")
     none, one = (_asked(planner, problem, replace(limits, steps=steps)) for steps in (0, 1))
-    for each in (outcome, again, none, one):
+    answers: tuple[Outcome | PlanError | Fault, ...] = (outcome, again, none, one)
+    for each in answers:
         fault = _fault_in(case, each) if isinstance(each, Outcome) else each
         if isinstance(fault, Fault):
             return fault
@@ -129,9 +130,11 @@ def _examine(planner: Planner, case: BufferCase, limits: Limits) -> Outcome | Pl
     return outcome
 
 
-def _asked(planner: Planner, problem: Problem, limits: Limits) -> Outcome | PlanError | Fault:
+def _asked(
+    planner: Callable[[Problem, Limits], object], problem: Problem, limits: Limits
+) -> Outcome | PlanError | Fault:
     try:
-        outcome: object = planner(problem, limits)
+        outcome = planner(problem, limits)
     except PlanError as refusal:
         return refusal
     except UserError:

@@ -26,7 +26,7 @@ MAX_TILES = 100_000
 """The most combinations of sizes that are looked at."""
 MAX_ORDERS = 24
 """The most orders of loops that are looked at."""
-MAX_TIMED = 3_000
+MAX_TIMED = 30_000
 """The most plans that are timed."""
 
 

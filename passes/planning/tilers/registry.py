@@ -66,5 +66,6 @@ def _planned(
     depth: int | None,
 ) -> TilePlan:
     """The plan is asked for when a kernel gets its device and again when it is tiled."""
-    problem = TileProblem(dims, operands, dict(capacity), works, depth)
-    return checked_plan(problem, tiler(problem))
+    # The plan is checked against a problem that the tiler has not had in its hands.
+    asked, own = (TileProblem(dims, operands, dict(capacity), works, depth) for _ in range(2))
+    return checked_plan(own, tiler(asked))

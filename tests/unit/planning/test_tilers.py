@@ -163,6 +163,7 @@ def ones(problem):
     return TilePlan(problem, tile, loops_of(problem, tile))
 
 def everything(problem):
+    problem.capacity.update(spad=1 << 40)
     return TilePlan(problem, tuple(dim.extent for dim in problem.dims))
 '''
 
