@@ -26,6 +26,7 @@ from xdsl.irdl import (
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.hints import isa
 
 from penstock.dialects import schedule_accel, schedule_loops, schedule_memory, schedule_parallel, schedule_tensor
 from penstock.dialects.diagnostics import UnknownName
@@ -87,11 +88,11 @@ class TileOp(IRDLOperation):
         slots: Mapping[str, int] | None = None,
         remark: str = "",
     ):
-        loops = [number for number, size in enumerate(sizes) if size and (edges is None or edges[number] != "padded")]
+        ends = ArrayAttr([StringAttr(edge) for edge in edges]) if edges is not None else None
         properties: dict[str, Attribute | None] = {
             "sizes": DenseArrayBase.from_list(i64, sizes),
             "interchange": DenseArrayBase.from_list(i64, interchange) if interchange is not None else None,
-            "edges": ArrayAttr([StringAttr(edge) for edge in edges]) if edges is not None else None,
+            "edges": ends,
             "unpadded": DenseArrayBase.from_list(i64, unpadded) if unpadded else None,
             "slots": DictionaryAttr({s: IntegerAttr(n, i64) for s, n in slots.items()}) if slots else None,
             "remark": StringAttr(remark) if remark else None,
@@ -99,7 +100,7 @@ class TileOp(IRDLOperation):
         super().__init__(
             operands=[target, fused],
             properties=properties,
-            result_types=[[ANY_OP] * (1 + len(fused) + len(loops))],
+            result_types=[[ANY_OP] * (1 + len(fused) + len(_looped(sizes, ends)))],
         )
 
     @property
@@ -123,6 +124,14 @@ class TileOp(IRDLOperation):
             raise VerifyException(f"the interchange is no permutation of the {count} dims")
         if any(size < 0 for size in self.sizes.get_values()):
             raise VerifyException("a size is negative; 0 leaves a dim whole")
+        if len(self.handles) != 1 + len(self.fused) + len(_looped(self.sizes.get_values(), self.edges)):
+            raise VerifyException("the results are a handle of the target, of each fused op, and of each loop")
+        for number in self.unpadded.get_values() if self.unpadded is not None else ():
+            if not 0 <= number < len(self.fused):
+                raise VerifyException(f"{len(self.fused)} ops are fused: there is no op {number} without padding")
+        for scope, slots in self.slots.data.items() if self.slots is not None else ():
+            if not isa(slots, IntegerAttr) or slots.value.data < 1:
+                raise VerifyException(f'the slots of "{scope}" are a number from 1, not {slots}')
 
     @classmethod
     def parse(cls, parser: Parser) -> TileOp:
@@ -166,6 +175,12 @@ class TileOp(IRDLOperation):
         printer.print_op_attributes(
             {name: self.properties[name] for name in ("slots", "remark") if name in self.properties} | self.attributes
         )
+
+
+def _looped(sizes: Sequence[int], edges: ArrayAttr[StringAttr] | None) -> list[int]:
+    """The dims that become loops."""
+    padded = {number for number, edge in enumerate(edges or ()) if edge.data == "padded"}
+    return [number for number, size in enumerate(sizes) if size and number not in padded]
 
 
 def _handle(parser: Parser) -> SSAValue:

@@ -16,6 +16,7 @@ from xdsl.context import Context
 from xdsl.dialects import func, scf, transform
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, UnitAttr
 from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
@@ -78,8 +79,12 @@ class Schedule:
 
     def append(self, op: Op) -> Op:
         """Append an op and apply it; raises UserError, and leaves schedule and kernel alone, where that is illegal."""
-        block = self.sequence.body.block
-        block.add_op(op)
+        try:
+            op.verify()
+        except VerifyException as error:
+            op.erase()
+            raise UserError(str(error)) from None
+        self.sequence.body.block.add_op(op)
         try:
             self.state.apply(op)
         except UserError:

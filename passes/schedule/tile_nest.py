@@ -203,9 +203,9 @@ class TileNest:
         """How far the tiles of `op` run past the ends of its dims."""
         extents, anchor_dims = self.anchor.get_static_loop_ranges(), result_dims(self.anchor)
         past: dict[int, int] = {}
-        if op not in self.streamed:
-            for dim, own in zip(anchor_dims, result_dims(op), strict=True):
-                past[own] = max(0, self.tile[dim] - extents[dim])
+        more = [max(0, self.tile[dim] - extents[dim]) for dim in anchor_dims]
+        if any(more) and op not in self.streamed:
+            past.update(zip(result_dims(op), more, strict=True))
         if op is self.anchor:
             reductions = [dim for dim in range(len(extents)) if dim not in anchor_dims]
             past.update((dim, -extents[dim] % self.tile[dim]) for dim in reductions)

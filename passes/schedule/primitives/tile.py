@@ -35,9 +35,12 @@ def tile(state: TransformState, op: TileOp) -> Sequence[Payload]:
     given = sizes_of(op.sizes)
     sizes, edges = _checked(target, dims, given, edges)
     order = _order_of(dims, given, edges, sizes_of(op.interchange))
-    unpadded = [members[1 + number] for number in sizes_of(op.unpadded)]
+    unpadded = [fused[number] for number in sizes_of(op.unpadded)]
+    _require_one_result(target, root, members)
     if {"zeros", "padded"} & {*edges}:
         _require_paddable(members, unpadded)
+    if "padded" in edges:
+        _require_padded(target, members, unpadded)
     nest = TileNest(root, target, frozenset(members), sizes, order, frozenset(unpadded))
     nest.rewrite()
     _remark(state, dims, sizes, order, edges, op)
@@ -190,6 +193,68 @@ def _with_producers(root: GenericOp, among: Collection[Operation] | None = None)
 
     visit(root)
     return list(found)
+
+
+def _require_one_result(target: GenericOp, root: GenericOp, members: Sequence[GenericOp]) -> None:
+    """
+    Raise UserError for an op that computes other elements than those that it reads of what the target has computed:
+    the loops are over the dims of the target's result, and have to be those of the root's.
+    """
+    computed: set[Operation] = {target}
+    for member in _with_producers(root, members):
+        reads = [number for number, value in enumerate(member.operands) if value.owner in computed]
+        if member is target or not reads:
+            continue
+        computed.add(member)
+        if not all(_is_read_like_result(member, number) for number in reads):
+            raise UserError(
+                "an op of the tile computes other elements than those of the target that it reads",
+                loc=location_of(member),
+                notes=["tile that op, and fuse what it is computed from"],
+            )
+
+
+def _is_read_like_result(member: GenericOp, number: int) -> bool:
+    """Whether an operand has the shape of the result, and each element is read for the one in its place."""
+    maps = [each.data.results for each in member.indexing_maps]
+    read, result = member.operands[number].type, member.results[0].type
+    assert isa(read, TensorType)
+    assert isa(result, TensorType)
+    return maps[number] == maps[len(member.inputs)] and read.get_shape() == result.get_shape()
+
+
+def _require_padded(target: GenericOp, members: Sequence[GenericOp], unpadded: Sequence[GenericOp]) -> None:
+    """
+    Raise UserError unless the tiles of all members but the `unpadded` ones are padded as that of the target is, and
+    these are read by none that is.
+    """
+    if target in unpadded:
+        raise UserError("the target itself is padded", loc=location_of(target))
+    reads = [
+        (value.owner, member, number)
+        for member in members
+        for number, value in enumerate(member.operands)
+        if isinstance(value.owner, GenericOp) and value.owner in members
+    ]
+    alike: set[Operation] = {target}
+    for _ in members:
+        for owner, member, number in reads:
+            if _is_read_like_result(member, number) and {owner, member} & alike:
+                alike |= {owner, member}
+    for member in members:
+        if member not in unpadded and member not in alike:
+            raise UserError(
+                "the tile of an op cannot be padded: its elements are not those of the target's result",
+                loc=location_of(member),
+                notes=["fuse it not, or choose a size that divides"],
+            )
+    for owner, member, _ in reads:
+        if owner in unpadded and member not in unpadded:
+            raise UserError(
+                "an op without padding is read by one that is padded",
+                loc=location_of(member),
+                notes=[f"the op without padding is at {location_of(owner)}"],
+            )
 
 
 def _require_paddable(members: Sequence[GenericOp], unpadded: Sequence[GenericOp]) -> None:
