@@ -13,6 +13,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
+from penstock.dialects.schedule import Schedules
 from penstock.dialects.upstream.transform import IncludeOp
 from penstock.dialects.upstream.transform_tune import AlternativesOp, KnobOp
 from penstock.lowering.from_text import parse_text, read_text
@@ -48,6 +49,17 @@ def read_schedules(path: str | Path, knobs: Sequence[str] = ()) -> dict[str, Nam
     for knob in knobs:
         _select(found, knob)
     return found
+
+
+def require_applied(schedules: Schedules) -> None:
+    """Raise UserError for a schedule that is given, and of which the passes that have run applied nothing."""
+    for name, sequence in schedules.given.items():
+        if name not in schedules.applied:
+            raise UserError(
+                f"nothing of the schedule of @{name} is applied: no pass that ran applies schedules of its kernel",
+                loc=location_of(sequence),
+                notes=["for a machine the pass tile does, and those behind it that decide what a schedule says"],
+            )
 
 
 def _expand(sequences: Mapping[str, NamedSequenceOp]) -> dict[str, NamedSequenceOp]:

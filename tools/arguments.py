@@ -97,6 +97,31 @@ def add_pipeline(parser: argparse._ActionsContainer) -> None:  # pyright: ignore
     )
 
 
+def add_schedule(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """The schedules of kernels that a person gives, and what is left open in them."""
+    parser.add_argument(
+        "--schedule", metavar="FILE", help="schedules of kernels, applied instead of what the compiler would decide"
+    )
+    parser.add_argument(
+        "--knob",
+        metavar="KERNEL.NAME=VALUE",
+        action="append",
+        default=[],
+        help="with --schedule: the value of a knob, or the number of a region of alternatives",
+    )
+
+
+def give_schedules(args: argparse.Namespace, program: LoadedProgram) -> None:
+    """Let the passes apply what `--schedule` names; raises UserError as `read_schedules` does."""
+    if args.schedule is None:
+        if args.knob:
+            raise UserError("--knob is for the schedules that --schedule names", status=USAGE)
+        return
+    from penstock.runtime.schedules import read_schedules
+
+    program.ctx.schedules.given = read_schedules(args.schedule, args.knob)
+
+
 def argument_texts(args: argparse.Namespace) -> dict[str, str]:
     """The arguments in which faults are placed, by the file names of these places."""
     texts: dict[str, str] = {}

@@ -131,6 +131,10 @@ class OptRun:
 
             ctx.schedules.given = read_schedules(args.schedule)
         self._run(ctx, parsed, passes)
+        if ctx.schedules.given:
+            from penstock.runtime.schedules import require_applied
+
+            require_applied(ctx.schedules)
         if ctx.has_weights:
             from penstock.runtime.weights import carry_weights
 
