@@ -11,6 +11,7 @@ from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.tools.text import STDIN, write_output
 
 if TYPE_CHECKING:
+    from penstock.dialects.context import PenstockContext
     from penstock.runtime.compiler import LoadedProgram
 
 MAX_DIGITS = 20
@@ -111,7 +112,7 @@ def add_schedule(parser: argparse._ActionsContainer) -> None:  # pyright: ignore
     )
 
 
-def give_schedules(args: argparse.Namespace, program: LoadedProgram) -> None:
+def give_schedules(args: argparse.Namespace, ctx: PenstockContext) -> None:
     """Let the passes apply what `--schedule` names; raises UserError as `read_schedules` does."""
     if args.schedule is None:
         if args.knob:
@@ -119,7 +120,17 @@ def give_schedules(args: argparse.Namespace, program: LoadedProgram) -> None:
         return
     from penstock.runtime.schedules import read_schedules
 
-    program.ctx.schedules.given = read_schedules(args.schedule, args.knob)
+    ctx.schedules.given = read_schedules(args.schedule, args.knob)
+
+
+def chosen_flags(args: argparse.Namespace) -> list[str]:
+    """The machine, its numbers and the schedules that a command was given, as penstock-opt takes them."""
+    flags: list[str] = []
+    if getattr(args, "machine", None) is not None:
+        flags += ["--machine", args.machine, *(f"--set={word}" for word in args.set)]
+    if getattr(args, "schedule", None) is not None:
+        flags += ["--schedule", args.schedule, *(f"--knob={word}" for word in args.knob)]
+    return flags
 
 
 def argument_texts(args: argparse.Namespace) -> dict[str, str]:

@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace) -> int:
     verify(program.module, program.parsed)
     if print_passes(args, program, args.until, args.pipeline):
         return 0
-    give_schedules(args, program)
+    give_schedules(args, program.ctx)
     options = machine_options(args)
     passes = passes_for(program.module, args.until, args.machine, args.pipeline, machine_options=options)
     signature = signature_of(program.module)

@@ -83,7 +83,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
     require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
     program = load_bound(args)
-    give_schedules(args, program)
+    give_schedules(args, program.ctx)
     until = args.emit if args.emit in LEVELS else "accel"
     if print_passes(args, program, until, args.pipeline):
         return 0

@@ -145,7 +145,7 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> str | None:
     if args.print_pipeline:
         print(pipeline_text(passes))
         return None
-    give_schedules(args, program)
+    give_schedules(args, program.ctx)
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         run_passes(
             program.ctx,

@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace) -> int:
         pipeline = "" if _is_run_as_it_stands(args, program) else args.pipeline
         if print_passes(args, program, _until(args), pipeline):
             return 0
-        give_schedules(args, program)
+        give_schedules(args, program.ctx)
         engine = _engine(args, given, program)
     if args.interleaving is not None:
         engine.interleaving = _interleaving(args.interleaving, engine)

@@ -70,7 +70,7 @@ def execute(args: argparse.Namespace) -> int:
     _require_machine(args, program)
     if print_passes(args, program, "accel", pipeline):
         return 0
-    give_schedules(args, program)
+    give_schedules(args, program.ctx)
     workloads = _lower(args, program, pipeline)
     require_applied(program.ctx.schedules)
     run = run_program(program.module, workloads, args.kernel, verify=not args.no_verify)
