@@ -330,7 +330,7 @@ def compile_module(
     run_passes(
         ctx, module, passes, observers=[*observers, timer], progress=progress, remark_levels=is_own, parsed=parsed
     )
-    require_applied(ctx.schedules)
+    require_applied(ctx, module)
     if is_own:
         prove(module, hazards=not passes or passes[-1].name != _CHECKS_HAZARDS)
     return timer.seconds

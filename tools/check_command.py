@@ -79,7 +79,7 @@ def execute(args: argparse.Namespace) -> int:
             verify(source.module, source.parsed)
             watch.compare_with(source.module, source.ctx, program.module)
         watch.run(program.module, passes, parsed=program.parsed)
-        require_applied(program.ctx.schedules)
+        require_applied(program.ctx, program.module)
     finally:
         if not args.quiet and watch.report.comparisons:
             print(watch.report)

@@ -131,7 +131,7 @@ class OptRun:
         if ctx.schedules.given:
             from penstock.runtime.schedules import require_applied
 
-            require_applied(ctx.schedules)
+            require_applied(ctx, module)
         if ctx.has_weights:
             from penstock.runtime.weights import carry_weights
 

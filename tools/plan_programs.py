@@ -155,7 +155,7 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> str | None:
             remark_levels=args.pipeline is not None,
             parsed=program.parsed,
         )
-    require_applied(program.ctx.schedules)
+    require_applied(program.ctx, program.module)
     return COMPILER if args.pipeline is None else PROGRAM
 
 

@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     give_schedules(args, program.ctx)
     workloads = _lower(args, program, pipeline)
-    require_applied(program.ctx.schedules)
+    require_applied(program.ctx, program.module)
     run = run_program(program.module, workloads, args.kernel, verify=not args.no_verify)
     if not run.kernels:
         note = ", ".join(name for name, _ in run.host)

@@ -35,6 +35,8 @@ def edited(penstock: Command) -> str:
     found = re.search(r"sizes \[(\d+)", own)
     assert found is not None
     rows = 16 if found[1] != "16" else 8
+    tiling = re.sub(r" attributes \{schedule.kernel.*\} \{", " {", own).split("    %kernel_1 = ")[0]
+    Path("any.mlir").write_text(tiling + "    transform.yield\n  }\n}\n")
     Path("edited.mlir").write_text(own.replace(found[0], f"sizes [{rows}"))
     return "edited.mlir"
 
@@ -61,6 +63,15 @@ def test_a_program_is_checked_by_it(penstock: Command, edited: str) -> None:
     assert (done.status, "tile: equal, bit for bit" in done.out) == (0, True)
 
 
+def test_a_level_takes_what_is_of_it(penstock: Command, edited: str) -> None:
+    """A schedule of all levels is no fault where the program ends at one of them."""
+    for level in ("tensor", "loop"):
+        words = ("compile", "in.mlir", *MACHINE, f"--emit={level}", "-q", "-o")
+        assert penstock(*words, "given.mlir", "--schedule", edited).status == 0
+        assert penstock(*words, "usual.mlir").status == 0
+        assert Path("given.mlir").read_text() != Path("usual.mlir").read_text()
+
+
 def test_from_python(edited: str) -> None:
     engine = package.compile("in.mlir", "gemmini-fp32", "interpreter", schedule=edited)
     usual = package.compile("in.mlir", "gemmini-fp32", "interpreter")
@@ -68,7 +79,7 @@ def test_from_python(edited: str) -> None:
     assert isinstance(usual, package.Engine)
     assert str(engine.module) != str(usual.module)
     assert np.array_equal(engine(X)[0], X @ X)
-    with pytest.raises(UserError, match="nothing of the schedule of @fused_0 is applied"):
+    with pytest.raises(UserError, match="the schedule of @fused_0 is not applied"):
         package.compile("in.mlir", backend="interpreter", schedule=edited)
 
 
@@ -89,10 +100,15 @@ def test_each_binding_of_symbolic_dims_takes_it(edited: str) -> None:
 
 
 REFUSED = {
-    "for the host": ("compile in.mlir --schedule {}", 1, "nothing of the schedule of @fused_0 is applied"),
-    "above tiles": ("compile in.mlir {m} --emit=graph --schedule {}", 1, "nothing of the schedule of @fused_0"),
-    "without tile": ("simulate in.mlir {m} -p default,-tile --schedule {}", 1, "nothing of the schedule of @fused_0"),
-    "on commands": ("simulate accel.mlir --schedule {}", 1, "nothing of the schedule of @fused_0 is applied"),
+    "for the host": ("compile in.mlir --schedule {}", 1, "the schedule of @fused_0 is not applied"),
+    "above tiles": ("compile in.mlir {m} --emit=graph --schedule {}", 1, "the schedule of @fused_0 is not applied"),
+    "without tile": (
+        "simulate in.mlir {m} -p default,-tile --schedule {}",
+        1,
+        "the schedule of another kernel @fused_0",
+    ),
+    "without tile, any kernel": ("simulate in.mlir {m} -p default,-tile --schedule any.mlir", 1, "is not applied"),
+    "on commands": ("simulate accel.mlir --schedule {}", 1, "the schedule of @fused_0 is not applied"),
     "on a plan": ("run in.plan --input x.npy --schedule {}", 2, "a plan is compiled already: --schedule is for"),
     "on offsets": ("plan accel.mlir --schedule {}", 2, "--schedule is for a program that is yet to be cut into tiles"),
     "no file": ("check in.mlir {m} --schedule missing.mlir", 1, "missing.mlir: error: cannot read the file"),
