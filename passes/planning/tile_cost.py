@@ -13,7 +13,7 @@ dims for is more commands, each with its latency. What is out of the bounds of a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import ceil, prod
@@ -214,10 +214,6 @@ def level_of(operand: TileOperand, loops: Sequence[int]) -> int:
     return 0
 
 
-MIN_SKEWED_ITERATIONS = 8
-"""Of a nest, for skewing to pay where what is computed has a transfer added: its first and last are not overlapped."""
-
-
 def time_of_tile(tiles: Tiles, index: int, loops: Sequence[int], depths: Mapping[str, int]) -> NestTime:
     """How long the nest of one of the tiles takes, with so many slots in each scope for what is refilled."""
     slots: dict[str, int] = {}
@@ -241,9 +237,7 @@ def _nest(tiles: Tiles, index: int, loops: Sequence[int]) -> list[TimedStep | Ti
     fetched: set[int] = set()
     opened: set[int] = set()
     anchored = not any(work.anchor for work in problem.works)
-    iterations = prod(int(tiles.trips[dim][index]) for dim in loops)
-    late = _late_works(problem, skewed=iterations >= MIN_SKEWED_ITERATIONS)
-    shared = _shared_units(problem, late)
+    shared = _shared_units(problem)
     for position, work in enumerate(problem.works):
         level = inner if work.anchor else outer
         anchored = anchored or work.anchor
@@ -255,7 +249,7 @@ def _nest(tiles: Tiles, index: int, loops: Sequence[int]) -> list[TimedStep | Ti
                 at = min(level, level_of(operand, loops))
                 side = after if anchored and not work.anchor and at == outer < inner else before
                 side[at] += _hops(tiles, index, number, shared, leaves=False)
-        step = _compute(tiles, index, position, opened, shared, late)
+        step = _compute(tiles, index, position, opened, shared)
         (before if work.anchor or not anchored or outer == inner else after)[level].append(step)
         opened.add(work.writes)
     for number, operand in enumerate(problem.operands):
@@ -271,27 +265,12 @@ def _nest(tiles: Tiles, index: int, loops: Sequence[int]) -> list[TimedStep | Ti
     return nest
 
 
-def _shared_units(problem: TileProblem, late: Collection[int]) -> frozenset[str]:
-    """
-    The units that only move data, before a tile is computed and after: their loops are skewed, so that what waits for
-    the result, a store or a transfer that adds to it, holds up no loads.
-    """
+def _shared_units(problem: TileProblem) -> frozenset[str]:
+    """The units that only move data, in both directions: their loops are skewed, so that stores hold up no loads."""
     into = {channel.unit for operand in problem.operands for channel in operand.fetch}
     out = {channel.unit for operand in problem.operands for channel in operand.put}
-    out |= {work.channel.unit for n, work in enumerate(problem.works) if n in late and work.channel is not None}
+    out |= {work.channel.unit for work in problem.works if work.channel is not None and _leaves(problem, work)}
     return frozenset((into & out) - {work.unit for work in problem.works if work.channel is None})
-
-
-def _late_works(problem: TileProblem, *, skewed: bool) -> frozenset[int]:
-    """The ops, by number, that an engine performs off chip and, if loops are `skewed`, on what a unit has computed."""
-    computed: set[int] = set()
-    late: set[int] = set()
-    for number, work in enumerate(problem.works):
-        if work.channel is None:
-            computed.add(work.writes)
-        elif _leaves(problem, work) or (skewed and not computed.isdisjoint((*work.reads, work.writes))):
-            late.add(number)
-    return frozenset(late)
 
 
 def _leaves(problem: TileProblem, work: TileOp) -> bool:
@@ -346,9 +325,7 @@ def _between(number: int, hop: int, *, leaves: bool) -> str:
     return f"{number}.out{hop}" if leaves else f"{number}.{hop}"
 
 
-def _compute(
-    tiles: Tiles, index: int, position: int, opened: set[int], shared: frozenset[str], late: Collection[int]
-) -> TimedStep:
+def _compute(tiles: Tiles, index: int, position: int, opened: set[int], shared: frozenset[str]) -> TimedStep:
     problem = tiles.problem
     work = problem.works[position]
     cost = tiles.computing[position]
@@ -357,8 +334,9 @@ def _compute(
     writes = (str(work.writes),) if problem.operands[work.writes].scope is not None else ()
     opens = work.writes not in opened
     if work.channel is not None:
-        stream = f"{work.channel.unit} {'out' if position in late else 'in'}" if work.channel.unit in shared else None
-        return _transfer(work.channel, cost, index, reads, writes, stream, opens=opens, leaves=position in late)
+        leaves = _leaves(problem, work)
+        stream = f"{work.channel.unit} {'out' if leaves else 'in'}" if work.channel.unit in shared else None
+        return _transfer(work.channel, cost, index, reads, writes, stream, opens=opens, leaves=leaves)
     return TimedStep(work.unit, int(cost.cycles[index]), reads=reads, writes=writes, opens=writes if opens else ())
 
 
