@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import IntegerAttr, i64
@@ -41,13 +40,14 @@ def pipeline_commands(
     if target is None:
         raise UserError("the kernel is one of the host, where no units run beside each other")
     require_tokens(function)
-    chosen = _checked(state, slots, target)
+    chosen = [(buffer, count) for buffer, count in slots if count > 1]
+    _check(state, chosen, target)
     # Loops that carry tokens are replaced by others with the same body.
     bodies = [loop.body.block for loop in loops]
     with state.undone_on_error():
         strip(function)
         offsets = ScopeOffsets(function, target, state.kept)
-        made = rotate([replace(each, loops=counted_nest(each.buffer)) for each in chosen], target)
+        made = rotate([Candidate(buffer, counted_nest(buffer), count) for buffer, count in chosen], target)
         _place(offsets, made, move=not fixed_offsets)
         if not fixed_offsets:
             offsets.spread()
@@ -75,22 +75,17 @@ def pipeline_commands(
     return list(made), sorted(skewed)
 
 
-def _checked(state: TransformState, slots: Sequence[tuple[BufferOp, int]], target: TargetOp) -> list[Candidate]:
-    """The buffers that become rings; raises UserError for one that cannot."""
+def _check(state: TransformState, chosen: Sequence[tuple[BufferOp, int]], target: TargetOp) -> None:
+    """Raise UserError for a buffer that cannot be a ring of so many slots."""
     commands = state.commands
-    if commands is None and any(count > 1 for _, count in slots):
+    if commands is None and chosen:
         commands = commands_of(state.kernel, target)
-    found: list[Candidate] = []
-    for buffer, count in slots:
-        if count < 2:
-            continue
+    for buffer, count in chosen:
         name, nest = f"%{buffer.memref.name_hint or 'buffer'}", counted_nest(buffer)
         if (reason := why_no_command_ring(buffer, nest, commands or ())) is not None:
             raise UserError(f"{name} cannot be a ring: {reason}", loc=location_of(buffer))
         if count > (most := iterations(nest) or count):
             raise UserError(f"{name} has {most} iterations, which use no {count} slots", loc=location_of(buffer))
-        found.append(Candidate(buffer, nest, count))
-    return found
 
 
 def _place(offsets: ScopeOffsets, made: dict[RingOp, BufferOp], *, move: bool) -> None:
