@@ -64,8 +64,8 @@ def refused(penstock: Command, folder: Path, program: str, section: str, op: str
 WITHOUT_SCOPE = {
     "it has no room": (
         LOOPS.replace("BODY", f"{BUFFER}\n{COPY_IN}\n{COPY_OUT}").replace("16xf32", "8192xf32"),
-        'the scope "spad" has no room for 3 slots of %a, 131,072 bytes each',
-        "it has room for 2",
+        'the scope "spad" has no room for 3 slots of %a',
+        "it has room for 2 of %a, 131,072 bytes each",
     ),
     "an iteration reads what another one wrote": (
         LOOPS.replace("BODY", f"{BUFFER}\n{COPY_OUT}\n{COPY_IN}"),
@@ -84,7 +84,7 @@ WITHOUT_SCOPE = {
     ),
     "it has fewer iterations": (
         LOOPS.replace("BODY", f"{BUFFER}\n{COPY_IN}\n{COPY_OUT}").replace("constant 64 :", "constant 8 :"),
-        "%a has 2 iterations: no more slots are used",
+        "%a has 2 iterations, which use no 3 slots",
         "k.mlir:11:",
     ),
 }
