@@ -22,7 +22,7 @@ from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp
 from penstock.dialects.schedule import Schedules, TileOp
-from penstock.dialects.schedule_accel import MultiBufferOp, PipelineOp
+from penstock.dialects.schedule_accel import MultiBufferOp, PipelineOp, VirtualThreadOp
 from penstock.dialects.schedule_loops import (
     DistributeOp,
     FuseLoopsOp,
@@ -307,6 +307,10 @@ class Schedule:
         )
         return self.append(op)
 
+    def virtual_thread(self, loop: SSAValue, threads: int) -> None:
+        """`schedule.virtual_thread`; see the op."""
+        self.append(VirtualThreadOp(loop, threads))
+
     def drop_unused(self, handles: Sequence[SSAValue]) -> None:
         """Take away the ops that match what turned out to be of no use."""
         for op in dict.fromkeys(handle.owner for handle in handles):
@@ -398,6 +402,11 @@ def run_section(
                 notes=[f"the program has one of type {sequence.attributes[KERNEL_TYPE]}"],
             )
         schedule.replay(given, section)
+
+
+def has_section(ctx: Context, kernel: func.FuncOp, section: str) -> bool:
+    """Whether a pass has begun a section of a kernel's schedule."""
+    return any(_mark(op) == section for op in sequence_of(ctx, kernel).body.block.ops)
 
 
 def given_key(ctx: Context, kernel: func.FuncOp) -> Hashable:
