@@ -32,6 +32,7 @@ from penstock.dialects.schedule_loops import (
 from penstock.dialects.schedule_tensor import ComputeAtOp
 from penstock.dialects.upstream.transform import ANY_OP, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import InterchangeOp, LoopPeelOp, LoopUnrollOp
+from penstock.dialects.upstream.transform_tune import KnobOp
 from penstock.passes.analysis.kernels import kernels
 from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from penstock.passes.schedule.state import TransformState
@@ -144,7 +145,7 @@ class Schedule:
     def tile(
         self,
         target: SSAValue,
-        sizes: Sequence[int],
+        sizes: Sequence[int | SSAValue],
         *,
         fusing: Sequence[SSAValue] = (),
         interchange: Sequence[int] | None = None,
@@ -169,6 +170,10 @@ class Schedule:
         for handle in op.loops:
             handle.name_hint = "loop"
         return self.append(op)
+
+    def knob(self, name: str, options: Sequence[int], selected: int) -> SSAValue:
+        """`transform.tune.knob`: returns a parameter, which may be the size of a tile."""
+        return self.append(KnobOp(name, options, selected)).result
 
     # structured ops on tensors
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import gt
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, tensor
@@ -164,7 +165,7 @@ class TileNest:
         assert block is not None
         self.root.results[0].replace_all_uses_with(self._build(Builder(InsertPoint.before(self.root))))
         for op in reversed(list(block.ops)):
-            if op in self.members or (isinstance(op, tensor.EmptyOp) and not op.results[0].uses):
+            if (op in self.members or isinstance(op, tensor.EmptyOp)) and not op.results[0].uses:
                 Rewriter.erase_op(op)
 
     def _build(self, builder: Builder) -> SSAValue:
@@ -203,7 +204,7 @@ class TileNest:
         """How far the tiles of `op` run past the ends of its dims."""
         extents, anchor_dims = self.anchor.get_static_loop_ranges(), result_dims(self.anchor)
         past: dict[int, int] = {}
-        if op not in self.streamed:
+        if op not in self.streamed and any(map(gt, self.tile, extents)):
             for dim, own in zip(anchor_dims, result_dims(op), strict=True):
                 past[own] = max(0, self.tile[dim] - extents[dim])
         if op is self.anchor:

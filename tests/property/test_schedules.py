@@ -10,20 +10,18 @@ from random import Random
 
 import numpy as np
 import pytest
-from in_c import Array, agree
+from in_c import agree
 from programs import checked
-from tensor_programs import tensor_program
+from tensor_programs import inputs_of, kernel_of, tensor_program
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import ModuleOp, TensorType
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.transform import TileOp as TileUsingForOp
 from xdsl.ir import SSAValue
-from xdsl.utils.hints import isa
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.upstream.transform import FuseIntoContainingOp, FuseOp
 from penstock.dialects.weights import WeightStore
 from penstock.passes.schedule.schedule import START, Schedule
@@ -72,8 +70,8 @@ def tile_and_fuse(schedule: Schedule, random: Random) -> None:
     handle, op = random.choice(found)
     near = [other for other, its in found if its is not op and its.parent is op.parent]
     fused = random.sample(near, random.randint(0, len(near)))
-    kinds = [kind.data.value for kind in op.iterator_types]
-    edges = [random.choice(["whole", "overlap" if kind == "parallel" else "zeros", "padded"]) for kind in kinds]
+    kinds = [kind.data == IteratorType.PARALLEL for kind in op.iterator_types]
+    edges = [random.choice(["whole", "overlap" if kind else "zeros", "padded"]) for kind in kinds]
     some = some_sizes(op, random)
     schedule.tile(handle, some, fusing=fused, edges=edges if random.random() < 0.7 else None)
 
@@ -102,21 +100,6 @@ MOVES: tuple[Move, ...] = (
     *(tile_using_for, tile_using_for, tile_and_fuse, tile_and_fuse, fuse),
     *(compute_at, compute_at, fuse_into_containing_op, interchange),
 )
-
-
-def inputs_of(module: ModuleOp, seed: int) -> list[Array]:
-    rng = np.random.default_rng(seed)
-    (main,) = (op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "main")
-    found: list[Array] = []
-    for type in main.function_type.inputs:
-        assert isa(type, TensorType)
-        found.append(rng.integers(-4, 5, type.get_shape()).astype(numpy_dtype(type.element_type)))
-    return found
-
-
-def kernel_of(module: ModuleOp) -> FuncOp:
-    (kernel,) = (op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "kernel")
-    return kernel
 
 
 def scheduled(seed: int, moves: Sequence[Move], element: str = "i32") -> tuple[ModuleOp, ModuleOp, int, int]:
