@@ -41,6 +41,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.spilling
 	$(BIN)/python -m benchmarks.accel
+	$(BIN)/python -m benchmarks.schedules
 
 docs: $(INSTALLED)
 	$(BIN)/python -m docs.generator

@@ -107,6 +107,77 @@ func.func private @conv(%x: {x}, %w: {w}, %b: {b}) -> {y} {{
 }}
 """
 
+    def channels_last(self, element: str, sums: str) -> str:
+        """The same convolution of floats, images in NHWC, with bias and relu in the type of the sums; as `text`."""
+        h, p, k, edge = self.size, self.size + 2 * self.pad, self.kernel, f"[0, {self.pad}, {self.pad}, 0]"
+        x, padded = f"tensor<1x{h}x{h}x{self.channels}x{element}>", f"tensor<1x{p}x{p}x{self.channels}x{element}>"
+        w, b = f"tensor<{k}x{k}x{self.channels}x{self.outputs}x{element}>", f"tensor<{self.outputs}x{sums}>"
+        c = f"tensor<1x{self.out}x{self.out}x{self.outputs}x{sums}>"
+        y = c.replace(sums, element)
+        parallel, reduction = ", ".join(['"parallel"'] * 4), ", ".join(['"reduction"'] * 3)
+        widened = (
+            ""
+            if element == sums
+            else f"""
+    %a1 = arith.extf %a : {element} to {sums}
+    %v1 = arith.extf %v : {element} to {sums}"""
+        )
+        one, other = ("%a", "%v") if element == sums else ("%a1", "%v1")
+        narrow = (
+            ""
+            if element == sums
+            else f"""
+    %2 = arith.truncf %1 : {sums} to {element}"""
+        )
+        result = "%1" if element == sums else "%2"
+        return f"""
+#x = affine_map<(n, h, w, o, kh, kw, i) -> (n, h * {self.stride} + kh, w * {self.stride} + kw, i)>
+#w = affine_map<(n, h, w, o, kh, kw, i) -> (kh, kw, i, o)>
+#y = affine_map<(n, h, w, o, kh, kw, i) -> (n, h, w, o)>
+#id = affine_map<(n, h, w, o) -> (n, h, w, o)>
+#b = affine_map<(n, h, w, o) -> (o)>
+func.func @main(%x: {x} {{graph.name = "x"}}, %w: {w} {{graph.name = "w"}}, %b: {b} {{graph.name = "b"}})
+    -> ({y} {{graph.name = "y"}}) {{
+  %y = func.call @conv(%x, %w, %b) : ({x}, {w}, {b}) -> {y}
+  func.return %y : {y}
+}}
+func.func private @conv(%x: {x}, %w: {w}, %b: {b}) -> {y} {{
+  %nil = arith.constant 0.0 : {element}
+  %p = tensor.pad %x low{edge} high{edge} {{
+  ^bb0(%q0: index, %q1: index, %q2: index, %q3: index):
+    tensor.yield %nil : {element}
+  }} : {x} to {padded}
+  %e = tensor.empty() : {c}
+  %zero = arith.constant 0.0 : {sums}
+  %f = linalg.generic {{indexing_maps = [#id], iterator_types = [{parallel}]}} outs(%e : {c}) {{
+  ^bb0(%out: {sums}):
+    linalg.yield %zero : {sums}
+  }} -> {c}
+  %c = linalg.generic {{indexing_maps = [#x, #w, #y], iterator_types = [{parallel}, {reduction}]}}
+      ins(%p, %w : {padded}, {w}) outs(%f : {c}) {{
+  ^bb0(%a: {element}, %v: {element}, %acc: {sums}):{widened}
+    %m = arith.mulf {one}, {other} : {sums}
+    %s = arith.addf %acc, %m : {sums}
+    linalg.yield %s : {sums}
+  }} -> {c}
+  %e2 = tensor.empty() : {c}
+  %d = linalg.generic {{indexing_maps = [#id, #b, #id], iterator_types = [{parallel}]}}
+      ins(%c, %b : {c}, {b}) outs(%e2 : {c}) {{
+  ^bb0(%in: {sums}, %bias: {sums}, %o: {sums}):
+    %1 = arith.addf %in, %bias : {sums}
+    linalg.yield %1 : {sums}
+  }} -> {c}
+  %e3 = tensor.empty() : {y}
+  %y = linalg.generic {{indexing_maps = [#id, #id], iterator_types = [{parallel}]}}
+      ins(%d : {c}) outs(%e3 : {y}) {{
+  ^bb0(%in: {sums}, %o: {element}):
+    %1 = arith.maximumf %in, %zero : {sums}{narrow}
+    linalg.yield {result} : {element}
+  }} -> {y}
+  func.return %y : {y}
+}}
+"""
+
     def draw(self, rng: np.random.Generator) -> list[Array]:
         """Inputs."""
         blocks = self.channels // BLOCK, self.outputs // BLOCK

@@ -68,7 +68,9 @@ class ReadyOp(IRDLOperation):
     name = "accel.ready"
 
     dependencies = var_operand_def(TokenType)
+    """The tokens that all have to be complete."""
     token = result_def(TokenType)
+    """Complete when they are."""
 
     # Two of them may be merged, but it must stay where its waiters can see it.
     traits = traits_def(MemoryReadEffect())
@@ -98,7 +100,9 @@ class DmaOp(WindowedTransfer):
     engine = prop_def(StringAttr)
     """The name of a `machine.dma`."""
     dependencies = var_operand_def(TokenType)
+    """What has to be complete before it starts."""
     token = result_def(TokenType)
+    """Its completion."""
 
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
@@ -173,14 +177,19 @@ class ExecOp(IRDLOperation):
     name = "accel.exec"
 
     intrinsic = prop_def(SymbolRefAttr)
+    """The name of a `machine.intrinsic`."""
     immediates = opt_prop_def(ArrayAttr[IntegerAttr | FloatAttr])
     """The intrinsic's immediates, in its order; absent if it takes none."""
     extents = prop_def(DenseArrayBase.constr(i64))
+    """The size of each dim of the domain."""
     maps = prop_def(ArrayAttr[AffineMapAttr])
+    """For each of the buffers the index of its element at a point of the domain."""
     buffers = var_operand_def(MemRefType)
     """One memref for each operand of the intrinsic that is no immediate, in its order."""
     dependencies = var_operand_def(TokenType)
+    """What has to be complete before it starts."""
     token = result_def(TokenType)
+    """Its completion."""
 
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
@@ -306,7 +315,9 @@ class QueueAccess(IRDLOperation, ABC):
     """A unit's access to a queue between it and `peer`."""
 
     unit = prop_def(StringAttr)
+    """The unit that the access is issued to."""
     peer = prop_def(StringAttr)
+    """The unit at the other end of the queue."""
 
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
 

@@ -205,6 +205,7 @@ class RingOp(Allocation):
     name = "mem.ring"
 
     depth = prop_def(IntegerAttr.constr(i64))
+    """How many slots it has."""
     pitch = opt_prop_def(IntegerAttr.constr(i64))
     """Bytes from the start of one slot to that of the next; those of one buffer where it is absent."""
     ring = result_def(RingType)
@@ -281,8 +282,11 @@ class SlotOp(IRDLOperation):
     T: ClassVar = VarConstraint("T", BaseAttr(MemRefType))
 
     ring = operand_def(ParamAttrConstraint(RingType, (T,)))
+    """The ring that the slot is of."""
     index = operand_def(IndexType)
+    """The number of the turn: slot `index` mod the depth of the ring."""
     memref = result_def(T)
+    """The slot."""
 
     traits = traits_def(NoMemoryEffect())
     assembly_format = "$ring `[` $index `]` attr-dict `:` type($ring)"

@@ -1,9 +1,11 @@
 """
 What installed packages offer by entry points; in particular the dialects and passes of the group `xdsl.universe`.
 
-A factory imports what it makes when it is called. The other registries of Penstock (importers of ONNX operators,
-interpreters, lowerings, emitters) are filled by imports as well. So the first use of anything of another package
-calls all of its factories, and of those of the others: what one of them registers is there for all that use it.
+A factory imports what it makes when it is called, and an entry point of another group, such as `penstock.planners`,
+the module that it is in. The other registries of Penstock (importers of ONNX operators, interpreters, lowerings,
+emitters) are filled by imports as well. So the first use of a dialect, a pass or an operator of another package calls
+all of its factories and loads all of its entry points, and those of the others: what a module of them registers is
+there for all that use it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from xdsl.universe import Universe
 from penstock.dialects.diagnostics import warn_of
 
 GROUP = "xdsl.universe"
+OWN_GROUPS = "penstock."
+"""How the groups of entry points begin that are Penstock's own, of planners and so on."""
 OWN = ("penstock", "xdsl")
 """The top-level modules of the packages that are loaded piece by piece: they register nothing elsewhere."""
 
@@ -54,28 +58,51 @@ def factories(kind: Literal["all_dialects", "all_passes"]) -> Factories[Any]:
 
 def load_plugins() -> None:
     """
-    Call every factory of the installed packages other than xDSL and Penstock, once, so that what their modules
-    register is there. Issues an InputWarning for those that fail.
+    Call every factory of the installed packages other than xDSL and Penstock, and load their entry points of Penstock's
+    groups, once, so that what their modules register is there. Issues an InputWarning for those that fail.
     """
     failures: list[str] = []
     for entry in _plugins():
-        if (entry.name, entry.value) in _loaded:
+        if not _is_new(entry):
             continue
-        _loaded.add((entry.name, entry.value))
         universe: Universe = entry.load()
         for kind in (universe.all_dialects, universe.all_passes):
             for name, factory in kind.items():
                 try:
                     factory()
                 except Exception as error:
-                    failures.append(
-                        f'the plug-in "{entry.name}" does not load "{name}": {type(error).__name__}: {error}'
-                    )
+                    failures.append(_failure(entry, f'"{name}"', error))
+    for entry in _others_on(tuple(sys.path)):
+        if _is_new(entry):
+            try:
+                entry.load()
+            except Exception as error:
+                failures.append(_failure(entry, entry.value, error))
     warn_of(failures)
+
+
+def _is_new(entry: EntryPoint) -> bool:
+    """Whether an entry point has not been loaded before; from then on it has."""
+    key = (f"{entry.group}:{entry.name}", entry.value)
+    is_new = key not in _loaded
+    _loaded.add(key)
+    return is_new
+
+
+def _failure(entry: EntryPoint, what: str, error: Exception) -> str:
+    return f'the plug-in "{entry.name}" does not load {what}: {type(error).__name__}: {error}'
 
 
 def _plugins() -> list[EntryPoint]:
     return [entry for entry in installed(GROUP) if entry.module.partition(".")[0] not in OWN]
+
+
+@lru_cache(maxsize=4)
+def _others_on(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """The entry points of packages along `path` in Penstock's own groups, but its own."""
+    groups = sorted(group for group in entry_points().groups if group.startswith(OWN_GROUPS))
+    found = (entry for group in groups for entry in installed(group))
+    return tuple(entry for entry in found if entry.module.partition(".")[0] not in OWN)
 
 
 def _with_all_plugins(factory: Callable[[], T]) -> Callable[[], T]:

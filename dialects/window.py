@@ -106,11 +106,17 @@ class WindowedTransfer(IRDLOperation, ABC):
     T: ClassVar = VarConstraint("T", AnyAttr())
 
     source = operand_def(MemRefType.constr(T))
+    """Where the box is read."""
     dest = operand_def(MemRefType.constr(T))
+    """Where it is written; one of the two sides is the box as a whole."""
     source_offsets = var_operand_def(IndexType)
+    """The first element of the window of the source, in each dimension, where it is not a number."""
     dest_offsets = var_operand_def(IndexType)
+    """The same of the destination."""
     static_source_offsets = prop_def(DenseArrayBase.constr(i64))
+    """The numbers among the offsets of the source; empty where it is taken whole."""
     static_dest_offsets = prop_def(DenseArrayBase.constr(i64))
+    """The same of the destination."""
     padding = opt_operand_def(T)
     """The scalar read where the window of the source lies outside it."""
 

@@ -26,6 +26,7 @@ from typing import cast
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import TargetOp
 from penstock.lowering.machine_file import COVERS, EXTENDS, MACHINE_KEYS, PART_KINDS, FaultLog, MachineFile
+from penstock.lowering.machine_options import with_options
 from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import Positions, locate
 
@@ -36,11 +37,15 @@ _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 class MachineFileError(UserError):
     """A machine file with faults. It shows the first as its own message, and all of them as text."""
 
-    def __init__(self, faults: Sequence[UserError]):
+    def __init__(self, faults: Sequence[UserError], *, has_options: bool = False):
         first, *others = faults
         notes = list(first.notes)
         if others:
-            notes.append(f"the file has {len(others)} more faults: penstock machines validate FILE")
+            # The file alone may have none.
+            where = "with these options it" if has_options else "the file"
+            notes.append(
+                f"{where} has {len(others)} more faults" + ("" if has_options else ": penstock machines validate FILE")
+            )
         super().__init__(first.message, loc=first.loc, notes=notes)
         self.faults = tuple(faults)
 
@@ -76,10 +81,17 @@ def machine_text(name_or_path: str) -> tuple[str, str]:
         raise UserError("the file is not UTF-8 text", loc=name_or_path) from None
 
 
-def read_machine(file: str, text: str) -> tuple[TargetOp | None, tuple[UserError, ...]]:
-    """The machine that `text` describes, and its faults, in the order of the text; `file` names it in them."""
+def read_machine(
+    file: str, text: str, options: Mapping[str, object] | None = None
+) -> tuple[TargetOp | None, tuple[UserError, ...]]:
+    """
+    The machine that `text` describes, and its faults, in the order of the text; `file` names it in them. `options` set
+    numbers of it, see `machine_options`; their faults come first.
+    """
     try:
         document, positions = _parse(file, text)
+        if options:
+            document = with_options(document, positions, options)
     except UserError as fault:
         return None, (fault,)
     log = FaultLog(positions)
@@ -92,15 +104,16 @@ def validate(name_or_path: str) -> tuple[UserError, ...]:
     return read_machine(*machine_text(name_or_path))[1]
 
 
-def load_machine(name_or_path: str) -> TargetOp:
+def load_machine(name_or_path: str, options: Mapping[str, object] | None = None) -> TargetOp:
     """
-    The `machine.target` of a shipped machine, by name, or of a machine file, by a path that ends in `.toml`.
+    The `machine.target` of a shipped machine, by name, or of a machine file, by a path that ends in `.toml`. `options`
+    set numbers of it for this run: `{"scope.spad.size": 65536}`, see `machine_options`.
 
-    Raises UserError for an unknown name or an unreadable file, MachineFileError for a file with faults.
+    Raises UserError for an unknown name or an unreadable file, MachineFileError for a file or options with faults.
     """
-    target, faults = read_machine(*machine_text(name_or_path))
+    target, faults = read_machine(*machine_text(name_or_path), options)
     if faults:
-        raise MachineFileError(faults)
+        raise MachineFileError(faults, has_options=bool(options))
     assert target is not None
     target.verify()
     return target

@@ -263,6 +263,16 @@ def part_keys(kind: type[MachinePart]) -> dict[str, Key]:
     return keys
 
 
+def is_number(kind: str, keys: Sequence[str]) -> bool:
+    """Whether what `keys` lead to in a part of a kind, or in `machine`, is a number, which needs a source."""
+    if kind == "machine":
+        return len(keys) == 1 and keys[0] in MACHINE_KEYS and MACHINE_KEYS[keys[0]].is_number
+    if kind == IntrinsicOp.KIND and keys[0] == "shape":
+        return len(keys) <= 2
+    found = part_keys(PART_KINDS[kind]).get(keys[0])
+    return len(keys) == 1 and found is not None and found.is_number
+
+
 # Faults
 
 

@@ -1,8 +1,8 @@
 """
 The compiler as a whole: what the levels are, which passes lead from one to the next, and running them.
 
-The pipeline is data. `penstock compile`, `penstock check` and `penstock.compile` run it; penstock-opt runs any
-other, and `",".join(pipeline("loop", "gemmini-fp32"))` is this one for it.
+The pipeline is data. The commands of penstock and `penstock.compile` run it, edited or not (see `pipeline_edits`), or
+another one; penstock-opt runs any other, and `",".join(pipeline("loop", "gemmini-fp32"))` is this one for it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,22 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.context import PenstockContext, make_context
-from penstock.dialects.diagnostics import UserError, nearest_or_all
+from penstock.dialects.diagnostics import USAGE, UserError, nearest_or_all
 from penstock.dialects.machine import find_target
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.from_text import ParsedText, parse_text, place_in, read_text
 from penstock.passes.graph.bind_dims import bind_dims, symbolic_dims
-from penstock.runtime.levels import LEVELS, level_of
-from penstock.runtime.pass_manager import Observer, PassTimer, Progress, read_pipeline, run_passes, verify
+from penstock.runtime.levels import LEVELS, is_elsewhere, level_of
+from penstock.runtime.pass_manager import (
+    Observer,
+    PassTimer,
+    Progress,
+    read_pipeline,
+    run_passes,
+    split_pipeline,
+    verify,
+)
+from penstock.runtime.pipeline_edits import edit_passes, refuse_edits
 from penstock.runtime.proofs import prove
 from penstock.runtime.weights import open_weights
 
@@ -89,6 +98,8 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
     ),
 }
 """The passes of each level; the first of a lower level lead into it."""
+DEFAULT = "default"
+"""The name of this pipeline, which a person edits: `default, mem-plan{planner=mine}, -fuse-attention`."""
 
 
 def pipeline(until: str, machine: str | None, *, start: str = "graph") -> tuple[str, ...]:
@@ -113,25 +124,68 @@ def pipeline(until: str, machine: str | None, *, start: str = "graph") -> tuple[
     return tuple(specs)
 
 
-def default_passes(module: ModuleOp, until: str, machine: str | None) -> tuple[ModulePass, ...]:
+def passes_for(
+    module: ModuleOp,
+    until: str,
+    machine: str | None,
+    text: str | None = None,
+    *,
+    machine_options: Mapping[str, object] | None = None,
+) -> tuple[ModulePass, ...]:
     """
     The passes that take a module to the end of level `until`, for `machine`, which is put into it, or for the one that
-    it holds; raises UserError as `pipeline` and `attach_machine` do.
+    it holds: those of the pipeline, or what `text` makes of them, or those that `text` names in their place.
+
+    Raises UserError as `pipeline` and `attach_machine` do, and placed in the text as `edit_passes` and `read_pipeline`.
     """
-    if machine is not None:
-        attach_machine(module, machine)
+    if machine is not None or machine_options:
+        attach_machine(module, machine, machine_options)
     target = find_target(module)
-    return read_pipeline(",".join(pipeline(until, target.machine_name if target else None, start=level_of(module))))
+    machine, start = target.machine_name if target else None, level_of(module)
+    items = [] if text is None else split_pipeline(text)
+    if text is not None and (not items or items[0].text != DEFAULT):
+        refuse_edits(items, DEFAULT)
+        return read_pipeline(text)
+    passes = read_pipeline(",".join(pipeline(until, machine, start=start)))
+    return edit_passes(passes, items[1:], DEFAULT, _left_out(until, machine, start))
 
 
-def attach_machine(module: ModuleOp, machine: str) -> None:
+def _left_out(until: str, machine: str | None, start: str) -> dict[str, str]:
+    """The steps of the pipeline that do not run between two levels, by the names of their passes, and why."""
+    first, last = LEVELS.index(start), LEVELS.index(until)
+    found: dict[str, str] = {}
+    for index, level in enumerate(LEVELS):
+        for number, step in enumerate(PIPELINE[level]):
+            reason = None
+            if index < first or (index == first and index > 0 and number == 0):
+                reason = f"the program is at {start} level already, and only the passes that remain from there run"
+            elif index > last:
+                reason = f"the pipeline ends at {until} level here"
+            elif step.for_machine and machine is None:
+                reason = "it is for a machine, and there is none: --machine NAME"
+            if reason is not None:
+                found.setdefault(step.spec.partition("{")[0], reason)
+    return found
+
+
+def attach_machine(module: ModuleOp, machine: str | None, options: Mapping[str, object] | None = None) -> None:
     """
-    Put a machine, by name or by the path of its file, at the start of a module that has none.
+    Put a machine, by name or by the path of its file, at the start of a module that has none; `options` change its
+    numbers, see `machine_options`.
 
-    Raises UserError for an unknown machine and for a module that is made for another one.
+    Raises UserError for an unknown machine, for a module that is made for another one, for options that the machine
+    does not take, and for options without a machine that they could change: that of a module stays as it is.
     """
-    target = load_machine(machine)
     present = find_target(module)
+    if options and (machine is None or present is not None):
+        if present is None:
+            message = "there is no machine whose numbers could be set"
+            raise UserError(message, notes=["say which: --machine NAME"], status=USAGE)
+        message = f'the module holds the machine "{present.machine_name}" already, whose numbers cannot be set'
+        raise UserError(message, notes=["what was decided for it may be wrong for another: edit its machine.target"])
+    if machine is None:
+        return
+    target = load_machine(machine, options)
     if present is None:
         Rewriter.insert_op(target, InsertPoint.at_start(module.body.block))
     elif present.machine_name != target.machine_name:
@@ -249,22 +303,43 @@ def compile_module(
     until: str = "accel",
     progress: Progress | None = None,
     *,
+    pipeline: str | None = None,
+    machine_options: Mapping[str, object] | None = None,
     parsed: ParsedText | None = None,
     observers: Sequence[Observer] = (),
 ) -> list[tuple[str, float]]:
     """
     Lower `module` in place to the end of level `until`, for `machine`, or for the machine that it holds, or
-    for the host alone.
+    for the host alone. `pipeline` edits the passes that do so or names others, which may end at another level;
+    `machine_options` sets numbers of the machine (see `passes_for`).
 
     Returns name and seconds of every pass. Raises UserError for what is the fault of the input, for symbolic
     dimensions that are not bound, and for a program at loop or accel level that is not safe as it is given: passes that
-    place buffers and tokens anew would hide it.
+    place buffers and tokens anew would hide it. With a `pipeline`, what it leaves is proved safe, whatever it verifies.
     """
     require_bound(module)
-    passes = default_passes(module, until, machine)
+    passes = passes_for(module, until, machine, pipeline, machine_options=machine_options)
     if level_of(module) in ("loop", "accel"):
         verify(module, parsed)
         prove(module)
     timer = PassTimer()
-    run_passes(ctx, module, passes, observers=[*observers, timer], progress=progress, parsed=parsed)
+    is_own = pipeline is not None
+    run_passes(
+        ctx, module, passes, observers=[*observers, timer], progress=progress, remark_levels=is_own, parsed=parsed
+    )
+    if is_own:
+        prove(module, hazards=not passes or passes[-1].name != _CHECKS_HAZARDS)
     return timer.seconds
+
+
+_CHECKS_HAZARDS = "accel-check-hazards"
+"""The pass after which hazards need no second proof."""
+
+
+def require_level(module: ModuleOp, until: str, place: str | None = None) -> None:
+    """Raise UserError where passes that a person chose leave a program that is not at level `until`."""
+    # What the host runs has no accel level.
+    reached = ("loop", "accel") if until == "accel" else (until,)
+    if all(is_elsewhere(module, level) for level in reached):
+        message = f"these passes leave the program at the {level_of(module)} level"
+        raise UserError(message, loc=place, notes=[f"it is wanted at the {until} level"], status=USAGE)

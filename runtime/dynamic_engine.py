@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.graph.dims import checked_sizes
-from penstock.lowering.from_machine_toml import load_machine
-from penstock.runtime.compiler import LoadedProgram, bind_program, load_input, open_dims
+from penstock.runtime.compiler import LoadedProgram, bind_program, load_input, open_dims, passes_for
 from penstock.runtime.engine import Backend, Engine, Runnable, compile_program, require_backend
 from penstock.runtime.signature import BoundDims, signature_of
 
@@ -51,19 +50,23 @@ class DynamicEngine(Runnable):
         backend: Backend = "native",
         *,
         cached: int = CACHED_ENGINES,
+        pipeline: str | None = None,
+        machine_options: Mapping[str, object] | None = None,
     ):
         """
-        Make ready the program, which is at graph level and is not changed.
+        Make ready the program, which is at graph level and is not changed; `pipeline` and `machine_options` are those
+        of `compile`.
 
-        Raises UserError for an unknown backend or machine.
+        Raises UserError for an unknown backend or machine, and for what is wrong with the pipeline and the options.
         """
         require_backend(backend)
-        if machine is not None:
-            load_machine(machine)
+        passes_for(program.module.clone(), "accel", machine, pipeline, machine_options=machine_options)
         if cached < 1:
             raise UserError(f"at least one engine is kept, not {cached}")
         self.program = program
         self.machine = machine
+        self.pipeline = pipeline
+        self.machine_options = dict(machine_options or {})
         self.backend: Backend = backend
         self.cached = cached
         self.signature = signature_of(program.module)
@@ -120,7 +123,13 @@ class DynamicEngine(Runnable):
         ctx.weights = self.program.ctx.weights.copy()
         bound = replace(self.program, module=self.program.module.clone(), ctx=ctx, parsed=None)
         bind_program(bound, sizes)
-        return compile_program(bound, machine=self.machine, backend=self.backend)
+        return compile_program(
+            bound,
+            machine=self.machine,
+            backend=self.backend,
+            pipeline=self.pipeline,
+            machine_options=self.machine_options,
+        )
 
     def run(self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> list[Array]:
         """
@@ -138,17 +147,26 @@ def compile(
     machine: str | None = None,
     backend: Backend = "native",
     *,
+    pipeline: str | None = None,
+    machine_options: Mapping[str, object] | None = None,
     dims: Mapping[str, int] | None = None,
     allow_nan: bool = False,
 ) -> Engine | DynamicEngine:
     """
     Compile an ONNX model (a file or a loaded one) or a file of IR for a machine, or without one for the host.
 
+    `pipeline` edits the passes of the compiler, `"default, -fuse-attention"`, or names others in their place, as
+    penstock-opt takes them (see `runtime.pipeline_edits`). `machine_options` sets numbers of the machine, by their
+    paths in its file: `{"scope.spad.size": 65536}`.
+
     `dims` gives sizes to symbolic dimensions. If some are left, the result is a `DynamicEngine`, which is called as an
-    `Engine` is and compiles for the sizes of its inputs. `allow_nan` accepts weights that hold NaN. Raises
-    UserError for what is wrong with the model or the names.
+    `Engine` is and compiles for the sizes of its inputs. `allow_nan` accepts weights that hold NaN.
+
+    Raises UserError for what is wrong with the model, the names, the pipeline or the options.
     """
     program = load_input(model, dims=dims, allow_nan=allow_nan)
     if open_dims(program.module):
-        return DynamicEngine(program, machine, backend)
-    return compile_program(program, machine=machine, backend=backend)
+        return DynamicEngine(program, machine, backend, pipeline=pipeline, machine_options=machine_options)
+    return compile_program(
+        program, machine=machine, backend=backend, pipeline=pipeline, machine_options=machine_options
+    )

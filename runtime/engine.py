@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, nearest_or_all
-from penstock.runtime.compiler import LoadedProgram, compile_module, require_bound
+from penstock.runtime.compiler import LoadedProgram, compile_module, require_bound, require_level
 from penstock.runtime.memory import interpreter_need, native_need, require_memory
 from penstock.runtime.pass_manager import Progress
 from penstock.runtime.proofs import prove
@@ -163,20 +163,33 @@ def compile_program(
     machine: str | None = None,
     until: str | None = None,
     backend: Backend = "native",
+    pipeline: str | None = None,
+    machine_options: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> Engine:
     """
     Lower a program in place and make it ready to run.
 
-    `until` is the level to stop at; by default the lowest: accel for a machine, loop for the host.
+    `until` is the level to stop at; by default the lowest: accel for a machine, loop for the host. `pipeline` edits the
+    passes or names others, `machine_options` sets numbers of the machine: see `passes_for`.
     """
     from penstock.runtime.report import FusionCount
 
     signature = signature_of(program.module)
     fusion = FusionCount()
     seconds = compile_module(
-        program.module, program.ctx, machine, until or "accel", progress, parsed=program.parsed, observers=[fusion]
+        program.module,
+        program.ctx,
+        machine,
+        until or "accel",
+        progress,
+        pipeline=pipeline,
+        machine_options=machine_options,
+        parsed=program.parsed,
+        observers=[fusion],
     )
+    if pipeline is not None and (until is not None or backend == "native"):
+        require_level(program.module, until or "accel", str(program.path))
     engine = Engine(program.module, program.ctx, signature, backend, verify=False)
     engine.fusion, engine.seconds = fusion, seconds
     return engine

@@ -6,7 +6,7 @@ import dataclasses
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,6 +25,10 @@ from penstock.runtime.levels import mismatched_level
 
 PIPELINE_NAME = "pass-pipeline"
 """The file name under which places in a pipeline's text are reported."""
+
+_STRING = r'"(?:\\.|[^"\\])*"'
+_ITEM = re.compile(rf'(?:{_STRING}|\{{(?:{_STRING}|[^"}}])*\}}|\[[^\]]*\]|[^,])*')
+"""What stands between two commas, of which those in quotes, in options and in pipelines of MLIR are not counted."""
 
 
 class PassFault(Exception):
@@ -62,27 +66,67 @@ class PassTimer:
         self.seconds.append((module_pass.name, time.perf_counter() - self._started))
 
 
-def available_passes() -> dict[str, Callable[[], type[ModulePass]]]:
+AvailablePasses = dict[str, Callable[[], type[ModulePass]]]
+
+
+def available_passes() -> AvailablePasses:
     """All passes by name: ours, xDSL's and those of installed plug-ins, each imported when called for."""
     return dict(sorted(factories("all_passes").items()))
 
 
+@dataclass(frozen=True)
+class PipelineItem:
+    """What stands between two commas of a pipeline, and the column that it begins in, from 0."""
+
+    text: str
+    column: int
+
+    @property
+    def place(self) -> str:
+        return f"{PIPELINE_NAME}:1:{self.column + 1}"
+
+
+def split_pipeline(text: str) -> list[PipelineItem]:
+    """
+    The items of a pipeline, without the blanks around them; MLIR's `builtin.module(...)` around it is dropped.
+
+    An empty text has none, and a comma may follow the last.
+    """
+    text = re.sub(r"\s", " ", text)
+    wrapped = re.fullmatch(r" *builtin\.module\((.*)\) *", text)
+    at, end = (0, len(text)) if wrapped is None else wrapped.span(1)
+    items: list[PipelineItem] = []
+    while at <= end:
+        found = _ITEM.match(text, at, end)
+        assert found is not None, "it matches nothing, too"
+        column = at + len(found[0]) - len(found[0].lstrip())
+        items.append(PipelineItem(found[0].strip(), column))
+        at = found.end() + 1
+    return items if items[-1].text else items[:-1]
+
+
 def read_pipeline(text: str) -> tuple[ModulePass, ...]:
     """
-    The passes of `pass{option=1 other=2,3},pass2`; MLIR's `builtin.module(...)` around it is dropped.
+    The passes of `pass{option=1 other=2,3}, pass2`; MLIR's `builtin.module(...)` around it is dropped.
 
     Raises UserError, placed in the text, for an unknown pass or option and for a value of the wrong type.
     """
-    if (wrapped := re.fullmatch(r"\s*builtin\.module\((.*)\)\s*", text, re.DOTALL)) is not None:
-        text = wrapped.group(1)
     available = available_passes()
-    searched_from = 0
-    passes: list[ModulePass] = []
-    for spec in _specs(text):
-        position = max(text.find(spec.name, searched_from), 0)
-        searched_from = position + len(spec.name)
-        passes.append(_make_pass(available, spec, f"{PIPELINE_NAME}:1:{position + 1}"))
-    return tuple(passes)
+    return tuple(make_pass(available, read_spec(item), item.place) for item in split_pipeline(text))
+
+
+def read_spec(item: PipelineItem) -> ArgSpec:
+    """The name and the options of the pass that an item is; raises UserError, placed in the text, for what is none."""
+    if not item.text:
+        raise UserError("Expected pass name here", loc=item.place)
+    try:
+        (spec,) = parse_pipeline(item.text)
+    except ArgSpecParseError as error:
+        # The message is: a title, file:line:col, the line, the caret, the reason.
+        lines = str(error).rstrip("\n").split("\n")
+        column = item.column + int(lines[1].rpartition(":")[2]) - 1
+        raise UserError(lines[-1].strip(), loc=PipelineItem(item.text, column).place) from None
+    return spec
 
 
 def load_pass(name: str, place: str | None = None) -> type[ModulePass]:
@@ -171,16 +215,7 @@ def _apply(
         print(f"remark: {mismatch.message('works at the')}: it finds nothing to do", file=sys.stderr)
 
 
-def _specs(text: str) -> Iterator[ArgSpec]:
-    try:
-        yield from parse_pipeline(text)
-    except ArgSpecParseError as error:
-        # The message is: a title, file:line:col, the line, the caret, the reason.
-        lines = str(error).rstrip("\n").split("\n")
-        raise UserError(lines[-1].strip(), loc=lines[1].strip()) from None
-
-
-def _load(available: dict[str, Callable[[], type[ModulePass]]], name: str, place: str | None) -> type[ModulePass]:
+def _load(available: AvailablePasses, name: str, place: str | None) -> type[ModulePass]:
     if (factory := available.get(name)) is None:
         near = did_you_mean(name, available)
         hint = near or "penstock-opt --list-passes names all passes"
@@ -188,7 +223,8 @@ def _load(available: dict[str, Callable[[], type[ModulePass]]], name: str, place
     return factory()
 
 
-def _make_pass(available: dict[str, Callable[[], type[ModulePass]]], spec: ArgSpec, place: str) -> ModulePass:
+def make_pass(available: AvailablePasses, spec: ArgSpec, place: str) -> ModulePass:
+    """The pass that `spec` describes; raises UserError, at `place`, for an unknown pass, option or type of a value."""
     pass_type = _load(available, spec.name, place)
     options = [field.name for field in dataclasses.fields(pass_type) if field.init]
     for given in spec.normalize_parameter_names().parameters:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.tools.text import STDIN, write_output
+
+if TYPE_CHECKING:
+    from penstock.runtime.compiler import LoadedProgram
 
 MAX_DIGITS = 20
 """Of a size; what is too large with fewer digits is refused at its location in the program."""
@@ -41,12 +45,79 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
 
 
 def add_machine(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
-    """The machine to compile for."""
+    """The machine to compile for, and what is changed of it."""
     parser.add_argument(
         "--machine",
         metavar="NAME",
         help="a machine of `penstock machines`, or a machine file; without one, code for the host",
     )
+    add_machine_options(parser)
+
+
+def add_machine_options(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """What is changed of a machine for one run."""
+    parser.add_argument(
+        "--set",
+        metavar="PATH=VALUE",
+        action="append",
+        default=[],
+        help="change a number of the machine, such as scope.spad.size=64K or dma.mvin.latency=20; repeatable",
+    )
+
+
+def machine_options(args: argparse.Namespace) -> dict[str, str]:
+    """The values that `--set` gives, by path; raises UserError for a word of another form and for one that is twice."""
+    options: dict[str, str] = {}
+    for line, word in enumerate(args.set, start=1):
+        path, equals, value = word.partition("=")
+        if not equals:
+            place = f"--set:{line}:{len(word) + 1}"
+            raise UserError("there is no value", loc=place, notes=["write --set scope.spad.size=64K"], status=USAGE)
+        if path in options:
+            raise UserError(f"{path} is set twice", loc=f"--set:{line}:1", status=USAGE)
+        options[path] = value
+    return options
+
+
+def add_pipeline(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """The passes that lower the program."""
+    parser.add_argument(
+        "-p",
+        "--pipeline",
+        metavar="PIPELINE",
+        help=(
+            "these passes in place of the compiler's, as penstock-opt takes them; or the compiler's with edits:"
+            " 'default, mem-plan{planner=first-fit}, tile=my-tile, -fuse-attention, +my-pass after layout'"
+        ),
+    )
+    parser.add_argument(
+        "--print-pipeline",
+        action="store_true",
+        help="print the passes that would run, as penstock-opt -p takes them, and do no more",
+    )
+
+
+def argument_texts(args: argparse.Namespace) -> dict[str, str]:
+    """The arguments in which faults are placed, by the file names of these places."""
+    texts: dict[str, str] = {}
+    if (pipeline := getattr(args, "pipeline", None)) is not None:
+        from penstock.runtime.pass_manager import PIPELINE_NAME
+
+        texts[PIPELINE_NAME] = pipeline
+    if options := getattr(args, "set", None):
+        texts["--set"] = "\n".join(options)
+    return texts
+
+
+def print_passes(args: argparse.Namespace, program: LoadedProgram, until: str, text: str | None) -> bool:
+    """Print the passes that would lower a program to level `until`, if `--print-pipeline` asks for them."""
+    if not args.print_pipeline:
+        return False
+    from penstock.runtime.compiler import passes_for
+    from penstock.runtime.pass_manager import pipeline_text
+
+    print(pipeline_text(passes_for(program.module, until, args.machine, text, machine_options=machine_options(args))))
+    return True
 
 
 def add_interleaving(parser: argparse.ArgumentParser, *, several: bool = False) -> None:

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.tools.arguments import add_common, add_interleaving, add_machine, add_model, natural, read_dims
+from penstock.tools.arguments import (
+    add_common,
+    add_interleaving,
+    add_machine,
+    add_model,
+    add_pipeline,
+    machine_options,
+    natural,
+    print_passes,
+    read_dims,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", metavar="SOURCE", help="the program must compute what this one does, to begin with"
     )
-    parser.add_argument("-p", "--passes", metavar="PIPELINE", help="these passes in place of the compiler's")
+    add_pipeline(parser)
     parser.add_argument("--input", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="inputs")
     parser.add_argument("--real", action="store_true", help="draw floats that are no integers")
     parser.add_argument("--seed", type=natural, default=0, help="what the inputs are drawn with; default 0")
@@ -31,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import attach_machine, default_passes, load_input, require_bound
+    from penstock.runtime.compiler import load_input, passes_for, require_bound
     from penstock.runtime.interpreter import Order, read_order
     from penstock.runtime.memory import interpreter_need, require_memory
-    from penstock.runtime.pass_manager import read_pipeline, verify
+    from penstock.runtime.pass_manager import verify
     from penstock.runtime.signature import signature_of
     from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, default_inputs
     from penstock.tools.programs import load_for_inputs
@@ -46,12 +56,10 @@ def execute(args: argparse.Namespace) -> int:
         interleavings = [read_order(word) for word in args.interleaving.split(",")]
     program = load_for_inputs(args, given)
     verify(program.module, program.parsed)
-    if args.machine is not None:
-        attach_machine(program.module, args.machine)
-    if args.passes is None:
-        passes = default_passes(program.module, args.until, None)
-    else:
-        passes = read_pipeline(args.passes)
+    if print_passes(args, program, args.until, args.pipeline):
+        return 0
+    options = machine_options(args)
+    passes = passes_for(program.module, args.until, args.machine, args.pipeline, machine_options=options)
     signature = signature_of(program.module)
     require_memory(interpreter_need(program.module, signature))
     if args.input:

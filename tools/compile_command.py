@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.runtime.levels import LEVELS
-from penstock.tools.arguments import add_common, add_machine, add_model, add_weights, say
+from penstock.tools.arguments import (
+    add_common,
+    add_machine,
+    add_model,
+    add_pipeline,
+    add_weights,
+    machine_options,
+    print_passes,
+    say,
+)
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_machine(parser)
+    add_pipeline(parser)
     parser.add_argument("--emit", choices=tuple(EMITTERS), default="plan", help="default: plan")
     parser.add_argument(
         "-o",
@@ -62,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import compile_module
+    from penstock.runtime.compiler import compile_module, require_level
     from penstock.runtime.report import FusionCount, report_on
     from penstock.runtime.schedules import read_schedules
     from penstock.runtime.signature import signature_of
@@ -85,15 +95,27 @@ def execute(args: argparse.Namespace) -> int:
     program = load_bound(args)
     if args.schedule is not None:
         program.ctx.schedules.given = read_schedules(args.schedule, args.knob)
+    until = args.emit if args.emit in LEVELS else "accel"
+    if print_passes(args, program, until, args.pipeline):
+        return 0
     signature = signature_of(program.module)
     inputs = _inputs(args, signature) if emitter.takes_inputs else []
     reference = program.module.clone() if emitter.takes_inputs else program.module
-    until = args.emit if args.emit in LEVELS else "accel"
     fusion = FusionCount(explain=args.verbose)
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         seconds = compile_module(
-            program.module, program.ctx, args.machine, until, progress, parsed=program.parsed, observers=[fusion]
+            program.module,
+            program.ctx,
+            args.machine,
+            until,
+            progress,
+            pipeline=args.pipeline,
+            machine_options=machine_options(args),
+            parsed=program.parsed,
+            observers=[fusion],
         )
+    if args.pipeline is not None:
+        require_level(program.module, until, args.model)
     source = None
     if emitter.has_source:
         from penstock.lowering.to_c import emit_c

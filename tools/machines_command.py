@@ -25,6 +25,7 @@ from penstock.lowering.from_machine_toml import (
     shipped_machines,
 )
 from penstock.lowering.machine_file import ASSUMED
+from penstock.tools.arguments import add_machine_options, machine_options
 from penstock.tools.errors import render
 from penstock.tools.text import aligned
 
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="the machines that come with Penstock")
     show = actions.add_parser("show", help="a machine as IR, or as a table")
     show.add_argument("machine", help="a name, or the path of a machine file")
+    add_machine_options(show)
     show.add_argument("--table", action="store_true", help="a table, with the origin of each number")
     validate = actions.add_parser("validate", help="check machine files")
     validate.add_argument("files", nargs="+", metavar="FILE", help="a machine file, or a name")
@@ -50,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
             print("\n".join(machine_table()))
             return 0
         case "show":
-            target = load_machine(args.machine)
+            target = load_machine(args.machine, machine_options(args))
             print("\n".join(describe(target)) if args.table else target)
             return 0
         case _:

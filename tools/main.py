@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from penstock.dialects.diagnostics import USAGE, did_you_mean
+from penstock.tools.arguments import argument_texts
 from penstock.tools.errors import guarded
 
 COMMANDS = {
@@ -46,7 +47,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
         return reproduce_command(error, args, words)
 
-    return guarded(lambda: args.run(args), reproduce=reproduce)
+    return guarded(lambda: args.run(args), texts=argument_texts(args), reproduce=reproduce)
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ from penstock.runtime.pass_manager import (
     read_pipeline,
     run_passes,
 )
+from penstock.tools.arguments import add_machine_options, machine_options
 from penstock.tools.errors import guarded, render, split_place
 from penstock.tools.instruments import ALL, IrDumper, timing_table
 from penstock.tools.reproduce import NAME, reproducer_folder, write_reproducer
@@ -70,7 +71,7 @@ class OptRun:
         if args.help_pass is not None:
             print(help_pass(args.help_pass))
             return 0
-        self.texts[PIPELINE_NAME] = args.passes
+        self.texts |= {PIPELINE_NAME: args.passes, "--set": "\n".join(args.set)}
         passes = read_pipeline(args.passes)
         self._check_printing(passes)
         source = read_input(args.input)
@@ -116,10 +117,10 @@ class OptRun:
         ctx = make_context(allow_unregistered=args.allow_unregistered_dialect)
         parsed = parse_text(ctx, source)
         module = parsed.module
-        if args.machine is not None:
+        if args.machine is not None or args.set:
             from penstock.runtime.compiler import attach_machine
 
-            attach_machine(module, args.machine)
+            attach_machine(module, args.machine, machine_options(args))
         opened = frozenset[str]()
         if WEIGHTS_ATTRIBUTE in module.attributes:
             from penstock.runtime.weights import open_weights
@@ -193,7 +194,7 @@ class OptRun:
         done = pipeline_text(error.pipeline) if isinstance(error, PassFault) else self.args.passes
         flags = ["penstock-opt"]
         if self.args.machine is not None:
-            flags += ["--machine", self.args.machine]
+            flags += ["--machine", self.args.machine, *(f"--set={word}" for word in self.args.set)]
         if self.args.allow_unregistered_dialect:
             flags.append("--allow-unregistered-dialect")
 
@@ -344,6 +345,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--machine", metavar="NAME", help="put the machine NAME at the start of the module")
     add("--schedule", metavar="FILE", help="schedules of kernels, which passes apply instead of deciding")
+    add_machine_options(parser)
     add("--lockstep", action="store_true", help="run the program around every pass and compare")
     add = parser.add_argument_group("reading").add_argument
     add("--allow-unregistered-dialect", action="store_true", help="accept unknown operations")

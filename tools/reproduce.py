@@ -53,7 +53,7 @@ def reproduce_command(error: Exception, args: argparse.Namespace, words: Sequenc
     program = load_input(model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
     flags = ["penstock-opt"]
     if args.machine is not None:
-        flags += ["--machine", args.machine]
+        flags += ["--machine", args.machine, *(f"--set={word}" for word in args.set)]
 
     def command(path: str) -> str:
         return shlex.join([*flags, "-p", pipeline_text(error.pipeline), path])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.passes.toolchain import find_compiler
-from penstock.runtime.compiler import level_of
+from penstock.runtime.compiler import LoadedProgram, level_of
 from penstock.runtime.engine import Engine, compile_program
 from penstock.runtime.folders import write_folder
 from penstock.runtime.interpreter import Order, read_order
@@ -24,6 +24,9 @@ from penstock.tools.arguments import (
     add_machine,
     add_model,
     add_no_verify,
+    add_pipeline,
+    machine_options,
+    print_passes,
     say,
     warn_unverified,
 )
@@ -32,6 +35,7 @@ from penstock.tools.programs import load_for_inputs
 from penstock.tools.tensors import FORMATS, GivenTensors, read_given, write_tensor
 
 RUN_LEVELS = ("graph", "tensor", "loop", "accel", "c")
+_FOR_COMPILING = ("machine", "set", "dim", "pipeline", "print_pipeline")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     add_machine(parser)
+    add_pipeline(parser)
     add_interleaving(parser)
     add_no_verify(parser)
     add_common(parser)
@@ -57,7 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     given = read_given(args.input)
-    engine = _engine(args, given)
+    if is_plan(args.model):
+        engine = _engine_of_plan(args)
+    else:
+        program = load_for_inputs(args, given)
+        pipeline = "" if _is_run_as_it_stands(args, program) else args.pipeline
+        if print_passes(args, program, _until(args), pipeline):
+            return 0
+        engine = _engine(args, given, program)
     if args.interleaving is not None:
         engine.interleaving = _interleaving(args.interleaving, engine)
     started = time.perf_counter()
@@ -86,27 +98,40 @@ def _interleaving(text: str, engine: Engine) -> Order:
     return order
 
 
-def _engine(args: argparse.Namespace, given: GivenTensors) -> Engine:
+def _is_run_as_it_stands(args: argparse.Namespace, program: LoadedProgram) -> bool:
+    """Whether a file of IR is not compiled: it may have been edited by hand."""
+    asked = (args.level, args.machine, args.pipeline)
+    return program.parsed is not None and not args.set and all(each is None for each in asked)
+
+
+def _until(args: argparse.Namespace) -> str:
+    """The level that is compiled to."""
+    return "accel" if args.level in (None, "c") else args.level
+
+
+def _engine(args: argparse.Namespace, given: GivenTensors, program: LoadedProgram) -> Engine:
     """The engine that the arguments ask for; inputs that do not fit are refused before anything is compiled."""
-    level = args.level
-    if is_plan(args.model):
-        return _engine_of_plan(args)
-    program = load_for_inputs(args, given)
     signature = signature_of(program.module)
     signature.bind(given.ordered, given.named)
-    if level is None and program.parsed is not None and args.machine is None:
-        # A file of IR is run as it stands: it may have been edited by hand.
+    if _is_run_as_it_stands(args, program):
         verify(program.module, program.parsed)
         warn_unverified(args)
         return Engine(program.module, program.ctx, signature, "interpreter", verify=not args.no_verify)
     if args.no_verify:
         raise UserError("--no-verify is for a plan, and for a file of IR that is run as it stands", status=USAGE)
-    backend = "native" if level in (None, "c") else "interpreter"
+    backend = "native" if args.level in (None, "c") else "interpreter"
     if backend == "native":
         _require_compiler()
-    until = "accel" if backend == "native" else level
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
-        return compile_program(program, machine=args.machine, until=until, backend=backend, progress=progress)
+        return compile_program(
+            program,
+            machine=args.machine,
+            until=_until(args),
+            backend=backend,
+            pipeline=args.pipeline,
+            machine_options=machine_options(args),
+            progress=progress,
+        )
 
 
 def _require_compiler() -> None:
@@ -119,8 +144,10 @@ def _require_compiler() -> None:
 
 
 def _engine_of_plan(args: argparse.Namespace) -> Engine:
-    if args.machine is not None or args.dim:
-        raise UserError("a plan is compiled already: --machine and --dim are for compiling", status=USAGE)
+    if given := [option for option in _FOR_COMPILING if getattr(args, option) not in (None, [], False)]:
+        words = ", ".join(f"--{option.replace('_', '-')}" for option in given)
+        verb = "is" if len(given) == 1 else "are"
+        raise UserError(f"a plan is compiled already: {words} {verb} for compiling", status=USAGE)
     level = args.level
     warn_unverified(args)
     if level in (None, "c"):

@@ -15,6 +15,9 @@ from penstock.tools.arguments import (
     add_machine,
     add_model,
     add_no_verify,
+    add_pipeline,
+    machine_options,
+    print_passes,
     warn_unverified,
     write_texts,
 )
@@ -37,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_machine(parser)
     add_no_verify(parser)
-    parser.add_argument("-p", "--passes", metavar="PIPELINE", help="lower by these passes in place of the compiler's")
+    add_pipeline(parser)
     parser.add_argument("--kernel", metavar="NAME", help="only the runs of this kernel")
     group = parser.add_argument_group("files, written as a whole or not at all; - is stdout")
     group.add_argument("--csv", metavar="FILE", help="the figures, a row for each kernel")
@@ -58,7 +61,12 @@ def execute(args: argparse.Namespace) -> int:
     if window is not None and args.trace is None and args.svg is None:
         raise UserError("--window is for --trace and --svg", status=USAGE)
     program = load_bound(args)
-    workloads = _lower(args, program)
+    # What is at the accel level is simulated as it is.
+    pipeline = "" if args.pipeline is None and program.level == "accel" else args.pipeline
+    _require_machine(args, program)
+    if print_passes(args, program, "accel", pipeline):
+        return 0
+    workloads = _lower(args, program, pipeline)
     run = run_program(program.module, workloads, args.kernel, verify=not args.no_verify)
     if not run.kernels:
         note = ", ".join(name for name, _ in run.host)
@@ -72,24 +80,28 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _lower(args: argparse.Namespace, program: LoadedProgram) -> Workloads:
-    """Lower a program to the accelerator level, and note what its kernels compute on the way."""
+def _require_machine(args: argparse.Namespace, program: LoadedProgram) -> None:
     from penstock.dialects.machine import find_target
-    from penstock.runtime.compiler import attach_machine, compile_module
-    from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
-    from penstock.runtime.proofs import prove
-    from penstock.runtime.simulator.workloads import Workloads
-    from penstock.tools.instruments import pass_progress
 
     if args.machine is None and find_target(program.module) is None:
         notes = ["say which: --machine NAME", "`penstock machines` lists them"]
         raise UserError("there is no machine to simulate", loc=str(program.path), notes=notes, status=USAGE)
+
+
+def _lower(args: argparse.Namespace, program: LoadedProgram, pipeline: str | None) -> Workloads:
+    """Lower a program to the accelerator level, and note what its kernels compute on the way."""
+    from penstock.runtime.compiler import compile_module, passes_for, require_level
+    from penstock.runtime.pass_manager import run_passes, verify
+    from penstock.runtime.proofs import prove
+    from penstock.runtime.simulator.workloads import Workloads
+    from penstock.tools.instruments import pass_progress
+
     if args.no_verify and program.level != "accel":
         message = f"--no-verify is for IR at the accel level, and {program.path} is at the {program.level} level"
         raise UserError(message, status=USAGE)
     warn_unverified(args)
-    workloads = Workloads()
-    if args.passes is None and program.level != "accel":
+    workloads, options = Workloads(), machine_options(args)
+    if pipeline is None:
         with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
             compile_module(
                 program.module,
@@ -97,23 +109,20 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> Workloads:
                 args.machine,
                 "accel",
                 progress,
+                machine_options=options,
                 parsed=program.parsed,
                 observers=[workloads],
             )
         return workloads
-    passes = read_pipeline(args.passes or "")
-    if args.machine is not None:
-        attach_machine(program.module, args.machine)
+    passes = passes_for(program.module, "accel", args.machine, pipeline, machine_options=options)
     verify(program.module, program.parsed)
-    if args.passes is not None:
+    if args.pipeline is not None:
         if not args.no_verify:
             prove(program.module)
         run_passes(
             program.ctx, program.module, passes, observers=[workloads], remark_levels=True, parsed=program.parsed
         )
-        if program.level in ("graph", "tensor"):
-            message = f"these passes leave the program at the {program.level} level"
-            raise UserError(message, loc=str(program.path), notes=["commands are at the accel level"], status=USAGE)
+        require_level(program.module, "accel", str(program.path))
     if not args.no_verify:
         # The kernels that are simulated are proved free of hazards when they are.
         prove(program.module, hazards=False)

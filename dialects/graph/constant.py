@@ -48,6 +48,7 @@ class ConstantOp(GraphOp):
     name = "graph.constant"
 
     value = prop_def(AnyOf((BaseAttr(WeightAttr), BaseAttr(Dense))))
+    """The entry, or the elements."""
 
     traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
 

@@ -305,6 +305,7 @@ class GeluOp(UnaryOp):
     traits = traits_def(KeepsFinite(), HasQuantizedForm())
 
     approximate = prop_def(StringAttr, default_value=StringAttr("none"))
+    """"none" or "tanh"."""
     assembly_format = "$x (`approximate` $approximate^)? attr-dict `:` type($x)"
 
     def verify_(self) -> None:

@@ -52,7 +52,9 @@ class Scalar(Generic[T]):
     """The functions that there are."""
 
     value: T
+    """What the arithmetic computes with: an array, a scalar of the IR, a term."""
     arithmetic: ScalarArithmetic[T]
+    """Who applies functions to values."""
 
     def number(self, value: float) -> Self:
         """A number in the type of this element."""

@@ -86,9 +86,13 @@ class FusedOp(IRDLOperation):
     name = "graph.fused"
 
     inputs = var_operand_def(TENSOR)
+    """What the group reads; an argument of the region stands for each."""
     outputs = var_result_def(TENSOR)
+    """What it gives."""
     pattern = prop_def(PatternAttr)
+    """How the group as a whole may be fused with others."""
     body = region_def("single_block")
+    """The operators."""
 
     traits = traits_def(IsolatedFromAbove(), SingleBlockImplicitTerminator(YieldOp), Pure())
     custom_directives = (PatternWord,)

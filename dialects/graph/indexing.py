@@ -143,6 +143,7 @@ class ScatterOp(GraphOp, ABC):
 
     x = operand_def(TENSOR)
     indices = operand_def(TENSOR)
+    """Where the updates go."""
     updates = operand_def(TENSOR)
 
     traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
@@ -166,6 +167,7 @@ class ScatterElementsOp(ScatterOp):
 
     axis = prop_def(IntegerAttr[I64])
     reduction = prop_def(StringAttr, default_value=StringAttr("none"))
+    """How an update is combined with the element that is there: "none" replaces it, "add", "mul", "max" or "min"."""
 
     assembly_format = (
         "$x `at` $indices `to` $updates `axis` $axis (`reduction` $reduction^)? attr-dict `:`"
@@ -189,6 +191,7 @@ class ScatterNdOp(ScatterOp):
     name = "graph.scatter_nd"
 
     reduction = prop_def(StringAttr, default_value=StringAttr("none"))
+    """How an update is combined with the element that is there: "none" replaces it, "add", "mul", "max" or "min"."""
 
     assembly_format = (
         "$x `at` $indices `to` $updates (`reduction` $reduction^)? attr-dict `:` functional-type(operands, results)"

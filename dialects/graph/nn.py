@@ -59,6 +59,7 @@ class GemmOp(GraphOp):
     beta = prop_def(FloatAttr[Float32Type], default_value=single(1.0))
     trans_a = prop_def(BoolAttr, default_value=boolean(False))
     trans_b = prop_def(BoolAttr, default_value=boolean(False))
+    """Whether B' is the transpose of `b`."""
     accumulator = opt_prop_def(Attribute)
 
     traits = traits_def(HasPatternKind(PatternKind.COMPLEX_OUT_FUSABLE))
@@ -217,6 +218,7 @@ class LrnOp(GraphOp):
     beta = prop_def(FloatAttr[Float32Type], default_value=single(0.75))
     bias = prop_def(FloatAttr[Float32Type], default_value=single(1.0))
     layout = prop_def(StringAttr, default_value=StringAttr(NCHW))
+    """The order of the dimensions of `x` and of the result, "NCHW" or "NHWC"."""
 
     traits = traits_def(HasPatternKind(PatternKind.OPAQUE))
     custom_directives = (Number,)

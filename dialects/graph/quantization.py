@@ -51,8 +51,11 @@ class LinearOp(GraphOp):
 
     x = operand_def(TENSOR)
     scale = operand_def(TENSOR)
+    """The number that one step stands for."""
     zero_point = opt_operand_def(TENSOR)
+    """The integer that stands for 0."""
     axis = prop_def(IntegerAttr[I64], default_value=integer(1))
+    """The dimension along which scales differ."""
 
     traits = traits_def(HasPatternKind(PatternKind.BROADCAST))
     assembly_format = "operands (`axis` $axis^)? attr-dict `:` functional-type(operands, results)"

@@ -42,7 +42,9 @@ class ReductionOp(GraphOp, ABC):
 
     x = operand_def(TENSOR)
     axes = prop_def(INTS)
+    """The dimensions that are combined."""
     keepdims = prop_def(BoolAttr, default_value=boolean(True))
+    """Whether they stay, with size 1."""
 
     traits = traits_def(HasPatternKind(PatternKind.REDUCTION))
     assembly_format = "$x `axes` $axes (`keepdims` $keepdims^)? attr-dict `:` type($x) `->` type($result)"

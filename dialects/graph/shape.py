@@ -176,8 +176,11 @@ class SliceOp(GraphOp):
 
     x = operand_def(TENSOR)
     starts = prop_def(INTS)
+    """The first index of each dimension."""
     sizes = prop_def(INTS)
+    """How many indices of each dimension."""
     steps = prop_def(INTS)
+    """The distance of two neighbouring ones."""
 
     traits = traits_def(SelectsElements(), HasPatternKind(PatternKind.INJECTIVE))
     assembly_format = "$x `starts` $starts `sizes` $sizes `steps` $steps attr-dict `:` type($x) `->` type($result)"

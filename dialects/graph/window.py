@@ -113,11 +113,17 @@ class PoolOp(GraphOp, ABC):
 
     x = operand_def(TENSOR)
     kernel_shape = prop_def(INTS)
+    """The size of the window along each spatial dimension."""
     strides = prop_def(INTS)
+    """The step of the window along each spatial dimension."""
     pads = prop_def(INTS)
+    """Elements before each spatial dimension, then after each."""
     dilations = prop_def(INTS)
+    """The distance of neighbouring elements of the window along each spatial dimension."""
     ceil_mode = prop_def(BoolAttr, default_value=boolean(False))
+    """Whether a last window may be partly out of bounds, if it begins inside."""
     layout = prop_def(StringAttr, default_value=StringAttr(NCHW))
+    """The order of the dimensions of `x` and of the result: "NCHW", "NHWC", or with blocks of channels, "NHWC16c"."""
 
     traits = traits_def(HasPatternKind(PatternKind.COMPLEX_OUT_FUSABLE))
     assembly_format = (
@@ -183,6 +189,7 @@ class GlobalPoolOp(GraphOp, ABC):
 
     x = operand_def(TENSOR)
     layout = prop_def(StringAttr, default_value=StringAttr(NCHW))
+    """The order of the dimensions of `x` and of the result: "NCHW", "NHWC", or with blocks of channels, "NHWC16c"."""
 
     traits = traits_def(HasPatternKind(PatternKind.COMPLEX_OUT_FUSABLE))
     assembly_format = "$x (`layout` $layout^)? attr-dict `:` type($x) `->` type($result)"
@@ -238,12 +245,19 @@ class ConvOp(GraphOp):
     w = operand_def(TENSOR)
     b = opt_operand_def(TENSOR)
     strides = prop_def(INTS)
+    """The step of the window along each spatial dimension."""
     pads = prop_def(INTS)
+    """Elements before each spatial dimension, then after each."""
     dilations = prop_def(INTS)
+    """The distance of neighbouring elements of the window along each spatial dimension."""
     group = prop_def(IntegerAttr[I64], default_value=integer(1))
+    """Groups of channels that are convolved apart."""
     layout = prop_def(StringAttr, default_value=StringAttr(NCHW))
+    """The order of the dimensions of `x` and of the result: "NCHW", "NHWC", or with blocks of channels, "NHWC16c"."""
     filters = opt_prop_def(StringAttr)
+    """The order of the dimensions of `w`, where it does not follow from `layout`."""
     accumulator = opt_prop_def(Attribute)
+    """The wider type that it sums in."""
 
     traits = traits_def(HasPatternKind(PatternKind.COMPLEX_OUT_FUSABLE))
     assembly_format = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pkgutil import resolve_name
@@ -30,7 +30,8 @@ def entry_points(group: str) -> dict[str, Name]:
         source = module_called(module)
         where = None if source is None else source.find(attribute)
         assert where is not None, f"the entry point {name} of {group} leads to nothing: {place}"
-        found[name] = where
+        # What a function makes may be given its docstring there.
+        found[name] = where if where.docstring else replace(where, docstring=resolve_name(place).__doc__ or "")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
@@ -62,6 +63,12 @@ def dialect_parts(dialect: Dialect, module: Module) -> Iterator[list[str]]:
         yield from _attribute_section(attribute)
     for op in ops:
         yield from _op_section(op)
+    if bases := list(dict.fromkeys(base for op in ops for base in _bases(op))):
+        yield ["## Classes that ops share"]
+    for base in sorted(bases, key=lambda base: base.__name__):
+        yield [f"### {code(base.__name__)}"]
+        yield _place(base)
+        yield reflowed(_docstring(base))
 
 
 def _attribute_section(attribute: type[Attribute]) -> Iterator[list[str]]:
@@ -90,9 +97,18 @@ def _op_section(op: type[Operation]) -> Iterator[list[str]]:
         yield [f"Traits: {', '.join(map(code, traits))}."]
 
 
+def _bases(op: type) -> list[type[Operation]]:
+    """The classes of ours that a class of ops is derived from, the nearest first."""
+    found = [base for base in op.__mro__[1:] if _source(base) is not None and issubclass(base, Operation)]
+    return [base for base in found if "name" not in vars(base)]
+
+
 def _place(of: type) -> list[str]:
     module = module_called(of.__module__)
-    return [f"*{code(of.__name__)}{'' if module is None else f' of {code(module.path.as_posix())}'}*"]
+    file = "" if module is None else f" of {code(module.path.as_posix())}"
+    near = [base for base in of.__bases__ if base in _bases(of)]
+    links = ", ".join(f"[{code(base.__name__)}](#{anchor(base.__name__)})" for base in near)
+    return [f"*{code(of.__name__)}{file}{f', derived from {links}' if links else ''}*"]
 
 
 def op_table(op: type[IRDLOperation]) -> list[str]:
@@ -131,6 +147,16 @@ def op_meanings(op: type[IRDLOperation]) -> dict[str, str]:
         if source is not None:
             found |= {field.name: field.docstring for field in fields(*source) if field.docstring}
     return found
+
+
+def undescribed(op: type[IRDLOperation]) -> list[str]:
+    """The operands, properties and regions of an op with no string under them, and with no word in a docstring."""
+    definition, meanings = op.get_irdl_definition(), op_meanings(op)
+    accessors = {name: accessor for accessor, (name, _) in definition.accessor_names.items()}
+    names = [name for name, _ in (*definition.operands, *definition.regions)]
+    names += [name for name in (*definition.properties, *definition.attributes) if name not in _SEGMENTS]
+    words = set(re.findall(r"\w+", " ".join(_docstring(each) for each in (op, *_bases(op)))))
+    return [name for name in names if name not in words and not meanings.get(accessors.get(name, name))]
 
 
 def _source(of: type) -> tuple[Module, ast.ClassDef] | None:
@@ -193,7 +219,8 @@ def _class(of: type[Attribute]) -> str:
     """A class of types or attributes by the name that it has in IR, of ours as text writes it."""
     if of.__module__.startswith(f"{PACKAGE}."):
         return code(f"{'!' if issubclass(of, TypeAttribute) else '#'}{of.name}")
-    return code(_NAMES.get(of.name, of.name))
+    name = str(getattr(of, "name", of.__name__))
+    return code(_NAMES.get(name, name))
 
 
 # passes

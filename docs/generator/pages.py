@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pkgutil import resolve_name
 
 from docs.generator.api import module_section
@@ -11,7 +12,7 @@ from docs.generator.doors import classes_in, door_section, doors, entry_points_t
 from docs.generator.ir import dialect_parts, pass_level, pass_row, pass_section
 from docs.generator.machine import machine_parts
 from docs.generator.markdown import code, page, summary, table
-from docs.generator.source import module_called, modules_matching
+from docs.generator.source import Module, Name, module_called, modules_matching
 
 from penstock.runtime.levels import LEVELS
 from penstock.tools.universe import DIALECTS, PASSES
@@ -37,12 +38,19 @@ class ApiPage:
     tables: tuple[str, ...] = ()
     """Dictionaries by the class of an op, as `module:name`, to which a package adds."""
 
-    def sections(self) -> Iterator[list[str]]:
-        """The parts of the page on modules; nothing where there are none."""
+    def found(self) -> dict[Module, list[str]]:
+        """The modules, each with the names that are meant; none means all."""
+        found: dict[Module, list[str]] = {}
         for pattern in self.modules:
             files, _, names = pattern.partition(":")
             for module in modules_matching(files):
-                yield from module_section(module, names.split())
+                found.setdefault(module, names.split())
+        return found
+
+    def names(self) -> Iterator[Name]:
+        """The names that the page is on."""
+        for module, only in self.found().items():
+            yield from (name for name in module.names() if not only or name.name in only)
 
 
 API_PAGES = (
@@ -64,7 +72,7 @@ API_PAGES = (
         "tilers.md",
         "Tilers",
         "Tiles, the order of their loops and the depth of their buffers are a `TilePlan`, found for a `TileProblem`.",
-        ("passes/planning/til*.py", "passes/planning/tilers/*.py"),
+        ("passes/planning/tilers/registry.py", "passes/planning/tile_problem.py", "passes/planning/til*.py"),
         group="penstock.tilers",
     ),
     ApiPage(
@@ -72,6 +80,7 @@ API_PAGES = (
         "Schedules",
         "A schedule says how a kernel is computed: transformations as text, or as calls of Python.",
         ("passes/schedule/schedule.py", "passes/schedule/state.py", "passes/schedule/primitives/*.py"),
+        tables=("penstock.passes.schedule.state:PRIMITIVES",),
     ),
     ApiPage(
         "importers.md",
@@ -142,7 +151,8 @@ def pages() -> dict[str, str]:
         rows.append((f"[{title}]({file})", about))
 
     for each in API_PAGES:
-        if sections := list(each.sections()):
+        if modules := each.found():
+            sections = (part for module, only in modules.items() for part in module_section(module, only))
             add(each.file, each.title, each.about, page([NOTE], *_door_parts(each), *sections))
     about = "How doors are made: registries by the class of an op, and what installed packages offer."
     add("registries.md", "Registries", about, page([NOTE], ["# Registries"], [about], *_registry_parts()))
@@ -175,6 +185,8 @@ def _door_parts(each: ApiPage) -> Iterator[list[str]]:
     if each.group is not None and (ours := entry_points_table(each.group)):
         yield [f"A package offers its own through the entry point group {code(each.group)}. These are ours:"]
         yield ours
+    for module in each.found():
+        import_module(module.name)  # which fills registries
     for place in each.tables:
         names = ", ".join(map(code, classes_in(resolve_name(place))))
         yield [f"{code(place.partition(':')[2])} has an entry for {names}."]

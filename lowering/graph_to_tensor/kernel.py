@@ -52,6 +52,7 @@ from penstock.passes.index_builder import Index, materialize
 from penstock.passes.tensor.reshape import emit_reshape
 
 Lowering: TypeAlias = Callable[["KernelBuilder", Any], SSAValue]
+"""From the kernel under construction and the op to the tensor that is its result."""
 
 _LOWERINGS: Registry[Lowering] = Registry()
 
@@ -77,14 +78,18 @@ class KernelParameter(NamedTuple):
     """What the caller passes: a value of the graph level, as it is or split."""
 
     source: SSAValue
+    """The value of the graph level."""
     split: Split | None
+    """How a dimension of it is split; None for the value as it is."""
 
 
 class Computed(NamedTuple):
     """A tensor in the kernel that is a value of the graph level, as it is or split."""
 
     tensor: SSAValue
+    """The value in the kernel."""
     split: Split | None
+    """How a dimension of it is split; None for the value as it is."""
 
 
 class _Number(NamedTuple):

@@ -18,11 +18,12 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
+from penstock.dialects.upstream.scf import ForallOp
 from penstock.lowering.loop_to_accel.execs import lower_generic
 from penstock.lowering.loop_to_accel.transfers import lower_copy
-from penstock.passes.accel.ordering import order
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.isomorphic_kernels import rewrite_kernels
+from penstock.passes.schedule.ordering import order
 
 KEPT = (memref.SubviewOp, memref.CastOp, SlotOp, arith.ConstantOp, affine.ApplyOp, affine.MinOp, scf.YieldOp)
 """Ops that a kernel keeps beside its commands, as it does all index arithmetic."""
@@ -57,6 +58,7 @@ class _Lowering:
                     raise UserError(
                         f"{op.name} cannot run on @{self.target.sym_name.data}",
                         loc=location_of(op),
+                        notes=["run `forall-to-for` before"] if isinstance(op, ForallOp) else [],
                         status=UNSUPPORTED,
                     )
 
@@ -78,7 +80,7 @@ class LoopToAccelPass(ModulePass):
     engine between its two scopes, a loop of them where the box has more dims than a descriptor; a window that
     is out of bounds is padded by the engine, or filled by an intrinsic first where the engine cannot. A
     tensorized op becomes `accel.exec`, whose match is proved again. Each command comes after what it depends on, as
-    far as nothing else implies that (see `passes.accel.ordering`), and loops carry the tokens.
+    far as nothing else implies that (see `passes.schedule.ordering`), and loops carry the tokens.
     Guarantees: kernels of the machine hold commands, loops, views and index arithmetic only, and end in
     `accel.barrier`. Depth is that of the rings at hand, 1 elsewhere: storage is written again when its last reader is
     done, a slot when the reader of the iteration that had it before is.

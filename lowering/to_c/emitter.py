@@ -31,7 +31,9 @@ class CView:
     pointer: str
     """The name of a variable, or a parenthesised expression."""
     ctype: CType
+    """The type of its elements."""
     shape: tuple[Size, ...]
+    """Its extents."""
     strides: tuple[Size, ...]
     """In elements."""
     scope: str | None
@@ -39,6 +41,7 @@ class CView:
     base: str
     """The pointer to the start of the allocation, from which `memref.reinterpret_cast` counts."""
     is_const: bool = False
+    """Whether nothing is written through it."""
 
     @property
     def pointer_type(self) -> str:
@@ -64,15 +67,19 @@ class CProgram:
     """What the functions of one C program share."""
 
     target: TargetOp | None
+    """The machine; None for the host alone."""
     functions: dict[str, FuncOp]
+    """`@main` and what it calls, by symbol."""
     symbols: dict[str, str]
     """The C name of each function and each global."""
     globals: dict[str, GlobalOp]
+    """The constants of the module, by symbol."""
     written: dict[str, frozenset[int]]
     """For each function the numbers of the arguments that it writes through."""
     restricted: dict[str, frozenset[int]]
     """For each function the arguments whose memory no other argument reaches."""
     helpers: set[str] = field(default_factory=set[str])
+    """The helper functions that the text so far calls."""
     scope_ends: dict[str, int] = field(default_factory=dict[str, int])
     """For each scope, and for the arena under "", the bytes that its buffers reach to."""
     scratch: int = 0
@@ -88,9 +95,13 @@ class FunctionEmitter:
     """The state of emitting one function."""
 
     program: CProgram
+    """What it shares with the other functions."""
     writer: CWriter
+    """Where its lines go."""
     names: Names
+    """The names that it has taken."""
     values: dict[SSAValue, Expr | CView] = field(default_factory=dict[SSAValue, "Expr | CView"])
+    """The C of every SSA value so far."""
 
     # values
 

@@ -118,7 +118,9 @@ class Expr:
     """A C expression without side effects; an atom needs no parentheses anywhere."""
 
     text: str
+    """As it is written."""
     is_atom: bool = False
+    """Whether it is a name, a literal or a call."""
 
     @property
     def atom(self) -> str:

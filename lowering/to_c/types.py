@@ -32,7 +32,9 @@ class CType:
     value: str
     """The type of a variable that holds one."""
     bits: int
+    """Bits of the type in the IR."""
     is_float: bool = False
+    """Whether it is a floating point type."""
 
     @property
     def size(self) -> int:

@@ -14,7 +14,6 @@ from xdsl.passes import ModulePass
 from penstock.dialects.accel import DmaOp, ExecOp, PopOp, PushOp, WaitOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
-from penstock.passes.accel.ordering.tokens import strip
 from penstock.passes.accel.queue_form import insert_pattern, place, prime_and_drain
 from penstock.passes.accel.queues import assign_queues, keeps_order, least_time
 from penstock.passes.accel.unrolling import unroll
@@ -22,6 +21,7 @@ from penstock.passes.analysis.commands.happens_before import waited_for
 from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.schedule.ordering.tokens import strip
 
 _SLOWER = 1.02
 """How much longer a kernel with loops may take than without, before they are unrolled."""

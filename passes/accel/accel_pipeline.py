@@ -11,13 +11,13 @@ from xdsl.ir import Region
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.accel.ordering import order
-from penstock.passes.accel.ordering.tokens import strip
-from penstock.passes.accel.pipelining.offsets import Kept, ScopeOffsets, kept_beside
 from penstock.passes.accel.pipelining.rings import make_rings
-from penstock.passes.accel.pipelining.skew import remove_unused, skew
 from penstock.passes.analysis.kernels import AUTO, PIPELINING, machine_kernels
 from penstock.passes.isomorphic_kernels import rewrite_kernels
+from penstock.passes.schedule.ordering import order
+from penstock.passes.schedule.ordering.tokens import strip
+from penstock.passes.schedule.scope_offsets import Kept, ScopeOffsets, kept_beside
+from penstock.passes.schedule.skew import remove_unused, skew
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class AccelPipelinePass(ModulePass):
     @main keeps in a scope stays where it is, and rings at hand stay as they are.
 
     Units run ahead of each other by themselves, so loops need no prologue; but a unit that loads and stores would hold
-    up the loads after a store. Such a loop is skewed, see `pipelining.skew`, if the rings allow it. Then the order is
-    derived anew, see `ordering`: a load waits for the iteration that had its slot before.
+    up the loads after a store. Such a loop is skewed, see `schedule.skew`, if the rings allow it. Then the order is
+    derived anew, see `schedule.ordering`: a load waits for the iteration that had its slot before.
 
     Guaranteed: the same results bit for bit, `mem-verify` passes; a kernel for which no offsets are found stays as it
     was. The attribute `pipelining` of a kernel says in words what was done and what the model expects of it. Raises

@@ -20,8 +20,6 @@ from penstock.dialects.accel import PopOp, PushOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp, scope_of
-from penstock.passes.accel.ordering import order
-from penstock.passes.accel.ordering.tokens import strip
 from penstock.passes.analysis.commands.program import Command, CommandOp, Program, unit_of
 from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.commands.trace import trace
@@ -29,6 +27,8 @@ from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.loops import constant_of, loops_around, trip_count
 from penstock.passes.index_builder import materialize
 from penstock.passes.loop.mem_plan import MemPlanPass
+from penstock.passes.schedule.ordering import order
+from penstock.passes.schedule.ordering.tokens import strip
 
 MARK = "virtual_threads"
 """The attribute of a loop that says how many of its iterations are interleaved."""

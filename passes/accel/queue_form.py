@@ -23,11 +23,11 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, PopOp, PushOp
 from penstock.dialects.machine import TargetOp
-from penstock.passes.accel.ordering.tokens import set_dependencies, strip
 from penstock.passes.analysis.commands.happens_before import pushers
 from penstock.passes.analysis.commands.program import Kind, MachineModel, Program, QueueName
 from penstock.passes.analysis.commands.trace import Recorder, trace
 from penstock.passes.analysis.loops import loops_around
+from penstock.passes.schedule.ordering.tokens import set_dependencies, strip
 
 _Site = tuple[QueueName, Operation]
 """A queue, and the command or loop that a push stands after, or a pop before."""

@@ -21,6 +21,7 @@ from xdsl.dialects.builtin import IntegerType
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.utils.hints import isa
 
+from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.index_builder import Index, add, scale
 
@@ -408,6 +409,8 @@ class IndexReader:
     def counter(self, value: BlockArgument) -> Opaque:
         """The range and the divisor of the counter of a loop; nothing for another argument."""
         loop = value.block.parent_op()
+        if isinstance(loop, ForallOp) and value.index < len(loop.indices):
+            return self._forall_index(loop, value.index)
         if not isinstance(loop, scf.ForOp) or value.index != 0:
             return _UNKNOWN
         lower, step = self.read(loop.lb), self.read(loop.step)
@@ -416,6 +419,16 @@ class IndexReader:
             hi = None if lo is None or step.constant is None else lo + (trips - 1) * step.constant
         elif hi is not None:
             hi -= 1
+        if lo is not None and hi is not None and lo > hi:
+            return _UNKNOWN
+        return Opaque(lo, hi, gcd(lower.divisor, step.divisor))
+
+    def _forall_index(self, loop: ForallOp, dim: int) -> Opaque:
+        """The range and the divisor of an index of iterations that run at once."""
+        lower, upper, step = (self.read(each[dim]) for each in (loop.lower_bounds, loop.upper_bounds, loop.steps))
+        lo, hi = lower.range[0], _sum(upper.range[1], -1)
+        if hi is not None and lower.constant is not None and step.constant is not None:
+            hi = lower.constant + (hi - lower.constant) // step.constant * step.constant
         if lo is not None and hi is not None and lo > hi:
             return _UNKNOWN
         return Opaque(lo, hi, gcd(lower.divisor, step.divisor))

@@ -10,6 +10,9 @@ from xdsl.dialects.arith import ConstantOp
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import Operation, SSAValue
 
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.upstream.scf import ForallOp
+
 
 def constant_of(value: SSAValue) -> int | None:
     """The integer that `value` is, if an `arith.constant` defines it."""
@@ -29,6 +32,17 @@ def trip_count(loop: scf.ForOp) -> int | None:
     return count_between(loop.lb, loop.ub, loop.step)
 
 
+def iteration_count(loop: ForallOp) -> int | None:
+    """How many iterations run at once, if the bounds of all dims are constants."""
+    counts: list[int] = []
+    for bounds in zip(loop.lower_bounds, loop.upper_bounds, loop.steps, strict=True):
+        lower, upper, step = (each if isinstance(each, int) else constant_of(each) for each in bounds)
+        if lower is None or upper is None or not step:
+            return None
+        counts.append(max(0, -(-(upper - lower) // step)))
+    return prod(counts)
+
+
 def iterations(loops: Iterable[scf.ForOp]) -> int | None:
     """How often the body of a nest runs, if the bounds of all its loops are constants."""
     trips = [trip_count(loop) for loop in loops]
@@ -36,12 +50,22 @@ def iterations(loops: Iterable[scf.ForOp]) -> int | None:
 
 
 def loops_around(op: Operation) -> tuple[scf.ForOp, ...]:
-    """All loops around `op`, outermost first, whatever other ops there are in between."""
+    """
+    All loops around `op`, outermost first, whatever other ops there are in between.
+
+    Raises UserError for `scf.forall`, whose iterations nothing counts that asks this.
+    """
     loops: list[scf.ForOp] = []
     parent = op.parent_op()
     while parent is not None:
         if isinstance(parent, scf.ForOp):
             loops.append(parent)
+        if isinstance(parent, ForallOp):
+            raise UserError(
+                f"the iterations of scf.forall around {op.name} are not looked at one after the other here",
+                loc=location_of(parent),
+                notes=["run `forall-to-for` before"],
+            )
         parent = parent.parent_op()
     return tuple(reversed(loops))
 

@@ -157,7 +157,9 @@ class BindDimsPass(ModulePass):
     name = "bind-dims"
 
     names: tuple[str, ...] = ()
+    """The dimensions, by name."""
     sizes: tuple[int, ...] = ()
+    """The size of each of them."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if len(self.names) != len(self.sizes):

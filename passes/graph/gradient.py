@@ -265,12 +265,19 @@ class GraphGradientPass(ModulePass):
     name = "graph-gradient"
 
     of: str = "main"
+    """The function."""
     wrt: tuple[str | int, ...] = ()
+    """What to derive by: numbers or names of arguments, or names of weights; without any, all arguments of floats."""
     results: tuple[int, ...] = ()
+    """The numbers of the results that are derived; without any, all of floats."""
     seed: Literal["argument", "one"] = "argument"
+    """Where the adjoints of the results come from: arguments, or 1 for a loss of one element."""
     primal: bool = False
+    """Whether the results of the function come first."""
     to: str | None = None
+    """What the new function is called; by default the old name and `_gradient`."""
     replace: bool = False
+    """Whether it takes the place and the name of the old one."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         func = self._function(op)

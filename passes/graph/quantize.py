@@ -131,9 +131,11 @@ class QuantizePass(ModulePass):
     approximates: ClassVar[bool] = True
 
     scheme: Scheme = "qdq"
+    """How the graph is written, see above."""
     ranges: str | None = None
     """The file with the table; by default the table is in the module."""
     per_channel: bool = True
+    """Whether weights have a scale for each channel of the result; a tensor has one otherwise."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         ranges = read_ranges(self.ranges) if self.ranges is not None else ranges_of(op)

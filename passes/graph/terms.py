@@ -64,8 +64,10 @@ class Term(Scalar[SSAValue]):
     """A value of the graph. Python numbers in its arithmetic become scalars of its element type."""
 
     KNOWN: ClassVar[Mapping[str, object]] = _OPS
+    """The functions that there are: each is an op."""
 
     arithmetic: TermBuilder
+    """Who appends the ops."""
 
     @property
     def shape(self) -> tuple[int, ...]:

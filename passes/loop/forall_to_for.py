@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 from xdsl.builder import Builder
 from xdsl.context import Context
@@ -26,24 +25,13 @@ from penstock.dialects.machine import TargetOp, find_target
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp
 from penstock.dialects.upstream.scf import ForallOp, forall_around
 from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
-from penstock.passes.analysis.loops import constant_of
+from penstock.passes.analysis.loops import constant_of, iteration_count
 from penstock.passes.index_builder import Index, add, materialize, scale
-from penstock.passes.loop.rings import ring_of
+from penstock.passes.schedule.rings import ring_of
 from penstock.runtime.interpreter.body import captured_values
 
 _Buffer = BufferOp | memref.AllocOp | memref.AllocaOp
 _Values = dict[SSAValue, SSAValue]
-
-
-def iteration_count(loop: ForallOp) -> int | None:
-    """How many iterations a loop has, if its bounds are constants."""
-    counts: list[int] = []
-    for bounds in zip(loop.lower_bounds, loop.upper_bounds, loop.steps, strict=True):
-        lower, upper, step = (each if isinstance(each, int) else constant_of(each) for each in bounds)
-        if lower is None or upper is None or not step:
-            return None
-        counts.append(max(0, -(-(upper - lower) // step)))
-    return prod(counts)
 
 
 def iteration_of(loop: ForallOp, indices: Sequence[SSAValue], builder: Builder) -> SSAValue:

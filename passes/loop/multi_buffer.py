@@ -15,9 +15,9 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import RingOp
 from penstock.passes.analysis.kernels import AUTO, depths_of, kernels, machine_kernels
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, function_problems, memory_problems
-from penstock.passes.loop.rings import make_rings, restore
 from penstock.passes.planning.problem import Limits
 from penstock.passes.planning.registry import DEFAULT_PLANNER
+from penstock.passes.schedule.rings import make_rings, restore
 
 MAX_PLANNER_STEPS = 2_000
 """Steps that a planner may take to find out whether a ring fits."""

@@ -118,7 +118,7 @@ def time_of(nest: Sequence[TimedStep | TimedLoop], slots: Mapping[str, int] | No
 
     What streams of one unit, or units on one bus, ask for takes the sum of its times, and a long transfer holds up the
     others on its bus; only in which order requests come that are in each other's way is not followed to the cycle.
-    A transfer of a unit that computes goes first, as `passes.accel.ordering` makes the order.
+    A transfer of a unit that computes goes first, as `passes.schedule.ordering` makes the order.
     """
     computing = frozenset(step.unit for step in _steps(nest) if step.bus is None and not step.latency)
     nest = _with_bus_priority(nest, computing, _prefetched(nest, computing))

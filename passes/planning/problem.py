@@ -164,7 +164,9 @@ class Problem:
     """Buffers that share one memory of `capacity` bytes; None stands for as much as it takes."""
 
     buffers: tuple[Buffer, ...]
+    """What is to be placed; no two have the same id."""
     capacity: int | None = None
+    """Bytes of the memory; None for one that is as large as the plan."""
     bank_size: int | None = None
     """Bytes of a bank: bank n is [n * bank_size, (n + 1) * bank_size). Needed where a buffer names banks."""
 
@@ -189,6 +191,7 @@ class Plan:
     """The byte offset of every buffer, by id."""
 
     offsets: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Bytes from the start of the memory, for each id of a buffer."""
 
 
 @dataclass(frozen=True)

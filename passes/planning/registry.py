@@ -24,11 +24,13 @@ from penstock.passes.planning.bounds import obstacle
 from penstock.passes.planning.problem import Limits, Outcome, Plan, PlanError, Problem, validate
 
 Planner = Callable[[Problem, Limits], Outcome]
+"""It never raises for a problem that nothing fits: it says so in the outcome. PlanError is for what it cannot take."""
 
 GROUP = "penstock.planners"
 """The entry point group of planners."""
 
 DEFAULT_PLANNER = "portfolio"
+"""The planner of whoever names none."""
 
 
 def entries(group: str) -> Mapping[str, EntryPoint]:

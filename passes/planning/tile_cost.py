@@ -42,6 +42,7 @@ class TileBox:
     """What one transfer of an operand moves: means over the tiles, where windows are out of bounds."""
 
     elements: Ints
+    """Elements inside the tensor."""
     extents: list[Ints]
     """Inside the tensor, of each of its dims."""
     whole: list[Ints]
@@ -113,7 +114,9 @@ class Moving:
     """What one transfer costs: cycles on its bus, and the commands that it takes."""
 
     cycles: Ints
+    """On the bus."""
     commands: Ints
+    """More than one where a descriptor has too few dims."""
 
 
 def moving(operand: TileOperand, box: TileBox, channel: Channel) -> Moving:
@@ -148,8 +151,11 @@ class Tiles:
     """Many tiles of a problem, one array for each dim, and what is true of them whatever the order of the loops."""
 
     problem: TileProblem
+    """Of which they are tiles."""
     tile: list[Ints]
+    """The size in every dim."""
     ones: Ints
+    """A one for each tile."""
 
     @cached_property
     def trips(self) -> list[Ints]:
@@ -361,8 +367,11 @@ class Estimates:
     """What all tiles of a grid are estimated to take under one order of the loops."""
 
     tiles: Tiles
+    """The tiles."""
     loops: tuple[int, ...]
+    """The dims that are cut, outermost first."""
     counts: list[Ints] = field(init=False)
+    """How often each operand is fetched."""
     moved: Ints = field(init=False)
     """Bytes over the edge of the chip."""
 
@@ -372,6 +381,8 @@ class Estimates:
         self._transfers: list[tuple[int, Channel, Ints, Ints]] = []
         """The operand, the engine, how often, and how long the unit has to wait for one."""
         self._busy: dict[str, Ints] = {}
+        self._occupied: dict[str, Ints] = {}
+        """What units that move data cannot do without, however far transfers are in flight."""
         self._computing: dict[str, Ints] = {}
         self._ends: Ints = self.tiles.ones * 0.0
         self._add_transfers()
@@ -391,6 +402,8 @@ class Estimates:
         self._add(f"unit {channel.unit}", count * once)
         if channel.bus is not None:
             self._add(f"bus {channel.bus}", count * cycles)
+        occupied = count * (cycles + cost.commands * channel.latency) / channel.outstanding
+        self._occupied[channel.unit] = self._occupied.get(channel.unit, 0) + occupied
         self._transfers.append((number, channel, count, once + (channel.latency if channel.outstanding > 1 else 0)))
         self._ends = self._ends + once
 
@@ -447,3 +460,28 @@ class Estimates:
         for cycles in self._busy.values():
             total = np.maximum(total, cycles)
         return total + self._ends
+
+    def bound(self) -> Ints:
+        """
+        Cycles that no number of slots goes below: what each unit and bus is asked for, and the ops that reduce with the
+        fetches that the first of them needs before and the last store behind them.
+        """
+        problem, least = self.tiles.problem, self.tiles.ones * 0.0
+        for name, cycles in self._busy.items():
+            if name.startswith("bus "):
+                least = np.maximum(least, cycles)
+        for cycles in (*self._occupied.values(), *self._computing.values()):
+            least = np.maximum(least, cycles)
+        for work, cost in zip(problem.works, self.tiles.computing, strict=True):
+            if not work.anchor or work.channel is not None:
+                continue
+            times = prod((self.tiles.trips[dim] for dim in self.loops), start=self.tiles.ones)
+            fetches = [self._once(problem.operands[n].fetch, self.tiles.fetches[n]) for n in work.reads]
+            puts = [self._once(o.put, self.tiles.puts[n]) for n, o in enumerate(problem.operands)]
+            ends = (np.max([*each, least * 0], axis=0) for each in (fetches, puts))
+            least = np.maximum(least, sum(ends, times * cost.cycles))
+        return least
+
+    def _once(self, way: Sequence[Channel], costs: Sequence[Moving]) -> Ints:
+        """What one transfer through all of a way takes at least."""
+        return sum((c.latency + m.cycles for c, m in zip(way, costs, strict=True)), self.tiles.ones * 0.0)

@@ -22,6 +22,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 Ints = NDArray[Any]
+"""Numbers of many tiles at once: one element for each."""
 
 COMPUTED_SLOTS = 2
 """The most slots of what is computed in a scope: one is emptied while the next fills."""
@@ -34,7 +35,9 @@ class TileDim:
     """A dim of the domain that is tiled."""
 
     extent: int
+    """Its size."""
     parallel: bool
+    """Whether its iterations are independent; a reduction otherwise."""
     step: int = 1
     """The intrinsic's own extent in this dim: sizes that are multiples of it waste nothing."""
     runs_past_end: bool = False
@@ -146,12 +149,17 @@ class Channel:
     """An engine on the way between off chip and a scope."""
 
     unit: str
+    """The unit whose stream its transfers are in."""
     bus: str | None = None
+    """What one transfer at a time occupies; None for an engine without one."""
     rate: tuple[int, int] = (1, 1)
     """Bytes in so many cycles."""
     latency: int = 0
+    """Cycles from the start of a transfer to its request for the bus."""
     row_overhead: int = 0
+    """Cycles for each row of a transfer, besides its bytes."""
     outstanding: int = 1
+    """Transfers that it can have in flight."""
     dims: int = 2
     """Of a descriptor, the bytes of a row being one."""
     pad_max: int | None = None
@@ -169,6 +177,7 @@ class TileOperand:
     scope: str | None
     """The scope that holds the part of one tile; None if it is streamed past (a DMA that computes on the way)."""
     element_bytes: int
+    """Bytes of an element."""
     indices: tuple[tuple[int, ...], ...]
     """For each of its own dims, the coefficient of each dim of the domain."""
     granule: int = 1
@@ -176,7 +185,9 @@ class TileOperand:
     adjoining: int = 1
     """How many of its last dims are one row, without gaps."""
     reads: bool = True
+    """Whether what it holds before is read."""
     writes: bool = False
+    """Whether it is written."""
     bounds: tuple[int, ...] | None = None
     """Its shape, padding included, where a part cannot be larger than the whole."""
     padding: tuple[tuple[int, int], ...] | None = None
@@ -204,13 +215,17 @@ class TileOp:
     """An op that is computed for every tile: by a unit, or by an engine on the way."""
 
     unit: str
+    """The unit that computes it, or the one in whose stream the engine is."""
     dims: tuple[int, ...]
     """The dims of the domain that it iterates."""
     reads: tuple[int, ...]
     """Operands, by number."""
     writes: int
+    """The operand that it writes, by number."""
     interval: int = 1
+    """Cycles from one application to the next."""
     depth: int = 0
+    """Cycles that it takes beyond its applications."""
     blocks: tuple[tuple[int, int], ...] = ()
     """For a dim of the domain, the extent that one application takes of it."""
     channel: Channel | None = None
@@ -229,9 +244,13 @@ class TileProblem:
     """A domain, its operands, the bytes of each scope, and what is computed, in program order."""
 
     dims: tuple[TileDim, ...]
+    """The dims of the domain."""
     operands: tuple[TileOperand, ...]
+    """What is read and written."""
     capacity: Mapping[str, int]
+    """Bytes of each scope that tiles may take, by its name."""
     works: tuple[TileOp, ...] = ()
+    """What is computed for every tile, in program order."""
     depth: int | None = None
     """The slots that each scope has for what a loop refills, where a person gave them; None: as many as pay."""
 

@@ -39,6 +39,7 @@ class TilePlan:
     """A tile for every dim of a problem, the order of the loops, and the slots of each scope."""
 
     problem: TileProblem
+    """What it is a plan for."""
     tile: tuple[int, ...]
     """The size in every dim: its extent where it is not cut, more where it is padded."""
     order: tuple[int, ...] = ()

@@ -23,6 +23,7 @@ Payload = tuple[Operation, ...]
 Result = Payload | int
 """What a primitive returns for a handle; for a parameter its number."""
 Primitive = Callable[["TransformState", Any], Sequence[Result]]
+"""From the state and the op to what each result of the op stands for."""
 
 PRIMITIVES: Registry[Primitive] = Registry()
 """

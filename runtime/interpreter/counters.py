@@ -24,6 +24,7 @@ class DmaCount:
     """The work of one DMA engine. Bytes are those of the elements inside the window, on the off-chip side."""
 
     commands: int = 0
+    """Commands that the engine got."""
     bytes_in: int = 0
     """From off chip."""
     bytes_out: int = 0
@@ -39,6 +40,7 @@ class ExecCount:
     """The work of one intrinsic."""
 
     commands: int = 0
+    """Commands in which it ran."""
     issues: int = 0
     """Applications of the intrinsic: blocks of its shape, the last ones smaller."""
     points: int = 0
@@ -59,6 +61,7 @@ class Counters:
     dma: dict[str, DmaCount] = field(default_factory=dict[str, DmaCount])
     """By the name of the `machine.dma`, intrinsics that it performs on the way included."""
     intrinsics: dict[str, ExecCount] = field(default_factory=dict[str, ExecCount])
+    """By the name of the `machine.intrinsic`."""
 
     @property
     def bytes_in(self) -> int:

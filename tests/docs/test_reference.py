@@ -7,12 +7,18 @@ import re
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
-from docs.generator.api import module_section
+from docs.generator.api import module_section, undocumented
+from docs.generator.doors import doors
+from docs.generator.ir import options, undescribed
 from docs.generator.markdown import page, reflowed, table
-from docs.generator.pages import FOLDER, pages
+from docs.generator.pages import API_PAGES, FOLDER, pages
 from docs.generator.source import ROOT, Module
+from xdsl.irdl import IRDLOperation
+
+from penstock.tools.universe import DIALECTS, PASSES
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -32,6 +38,21 @@ def test_the_reference_is_what_the_code_says(written: Mapping[str, str]) -> None
         changes = list(islice(difflib.unified_diff(before, after, "committed", "the code", "", "", 1, ""), 40))
         message = f"{FOLDER}/{name} is out of date: run `make docs` and commit it\n" + "\n".join(changes)
         assert not changes, message
+
+
+def test_every_name_of_a_door_says_what_it_is() -> None:
+    silent = [place for page in API_PAGES for name in page.names() for place in undocumented(name)]
+    silent += [door.path for door in doors() if not door.docstring]
+    silent += [f"{name}.{each.name}" for name, place in PASSES.items() for each in options(place) if not each.docstring]
+    assert silent == [], "write a docstring, or a string under the field"
+
+
+@pytest.mark.parametrize("name", sorted(DIALECTS))
+def test_every_operand_and_property_of_an_op_says_what_it_is(name: str) -> None:
+    ops = [op for op in resolve_name(DIALECTS[name]).operations if issubclass(op, IRDLOperation)]
+    silent = {op.name: found for op in ops if (found := undescribed(op))}
+    # That an elementwise op works on its operands needs no words.
+    assert {op: found for op, found in silent.items() if found not in (["x"], ["b"], ["a", "b"])} == {}
 
 
 def anchors(path: Path) -> set[str]:

@@ -127,7 +127,7 @@ def test_options_of_programs_are_refused_with_a_problem(penstock: Command, optio
     refused(plan(penstock, GOOD, option, "x=1"), f"{option} is for a model or a file of IR", status=2)
 
 
-@pytest.mark.parametrize("words", [["--capacity", "1K"], ["--fit"], ["--fixed"], ["--verify"]])
+@pytest.mark.parametrize("words", [["--capacity", "1K"], ["--fit"], ["--fixed"]])
 def test_options_of_problems_are_refused_with_a_program(penstock: Command, words: list[str]) -> None:
     refused(penstock("plan", "some.mlir", *words), f"{words[0]} is for a planning problem", status=2)
 
@@ -174,3 +174,49 @@ def test_a_program_without_buffers_has_nothing_to_plan(penstock: Command) -> Non
     finished = penstock("plan", "empty.mlir")
     assert (finished.status, finished.err) == (0, "empty.mlir: no buffers to plan\n")
     refused(penstock("plan", "empty.mlir", "-o", "out.csv"), "the program has no buffers to plan")
+
+
+def test_a_program_without_offsets_has_no_plan_to_check(penstock: Command) -> None:
+    Path("kernel.mlir").write_text(KERNEL)
+    refused(
+        penstock("plan", "kernel.mlir", "--verify"), "kernel.mlir: error: there is no plan to check", "mem.buffer at"
+    )
+
+
+TWO_BUFFERS = """machine.target @small frequency 100 {
+  machine.scope @spad size 256 granule 16 dtypes [f32]
+}
+func.func @kernel(%x: memref<16xf32>, %y: memref<16xf32>) {
+  %a = mem.buffer[A] : memref<16xf32, "spad">
+  mem.copy %x to %a : memref<16xf32> to memref<16xf32, "spad">
+  %b = mem.buffer[B] : memref<16xf32, "spad">
+  mem.copy %a to %b : memref<16xf32, "spad"> to memref<16xf32, "spad">
+  mem.copy %b to %y : memref<16xf32, "spad"> to memref<16xf32>
+  func.return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "parts"),
+    [
+        ("", " at 32", ["kernel.mlir:5:3: error: the plan is not valid: %a has no offset", "note: run mem-plan"]),
+        (" at 8", " at 128", ["kernel.mlir:5:3: error: ", "%a at 8 is not aligned to 16"]),
+        (" at 224", " at 0", ["kernel.mlir:5:3: error: ", "%a ends at 288 of 256 bytes"]),
+        (
+            " at 32",
+            " at 64",
+            [
+                'kernel.mlir:7:3: error: the plan is not valid: @kernel, scope "spad": %a [32, 96) and %b [64, ',
+                '  %b = mem.buffer at 64 : memref<16xf32, "spad">\n  ^',
+                "note: in these steps runs mem.copy, kernel.mlir:8:3",
+            ],
+        ),
+        (" at 8", " at 224", ["kernel.mlir:5:3: error: ", "note: kernel.mlir:7:3: @kernel", "ends at 288 of 256"]),
+    ],
+)
+def test_a_plan_of_a_program_that_is_none_is_told_at_the_buffer(
+    penstock: Command, a: str, b: str, parts: list[str]
+) -> None:
+    Path("kernel.mlir").write_text(TWO_BUFFERS.replace("[A]", a).replace("[B]", b))
+    refused(penstock("plan", "kernel.mlir", "--verify"), *parts)

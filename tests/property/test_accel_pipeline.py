@@ -23,8 +23,8 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.weights import Array
-from penstock.passes.accel.ordering import order
-from penstock.passes.accel.ordering.tokens import is_completed
+from penstock.passes.schedule.ordering import order
+from penstock.passes.schedule.ordering.tokens import is_completed
 from penstock.passes.toolchain import find_compiler
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.native import load_native

@@ -12,8 +12,8 @@ from xdsl.dialects import func
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.accel.ordering.tokens import set_dependencies
 from penstock.passes.analysis.commands.trace import trace
+from penstock.passes.schedule.ordering.tokens import set_dependencies
 
 
 def without(kernel: func.FuncOp, position: int, operands: set[int]) -> func.FuncOp:

@@ -22,7 +22,7 @@ ORDERS = ("program", "asap", "alap", 0, 1, 2)
 
 
 def run(module: ModuleOp, *args: Any, order: Any = "program") -> list[Any]:
-    return run_function(module, "f", args, schedule=order)
+    return run_function(module, "f", args, interleaving=order)
 
 
 def floats(*shape: int) -> NDArray[np.float32]:
@@ -73,7 +73,7 @@ def test_the_order_that_is_drawn_depends_on_its_number() -> None:
             if op.name == "memref.load":
                 seen.append(operands[1])
 
-        run_function(module, "f", [floats(6)], schedule=seed, listener=heard)
+        run_function(module, "f", [floats(6)], interleaving=seed, listener=heard)
         assert sorted(seen) == list(range(6))
         orders.add(tuple(seen))
     assert len(orders) > 1

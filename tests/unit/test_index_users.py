@@ -13,12 +13,12 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import CopyOp, SlotOp
 from penstock.dialects.weights import WeightStore
-from penstock.passes.accel.ordering.accesses import IterationReader
 from penstock.passes.accel.unrolling import unroll
 from penstock.passes.analysis.commands.hazards.induction import _steady  # pyright: ignore[reportPrivateUsage]
 from penstock.passes.analysis.commands.traffic import traffic
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.loop.promote_levels import footprint, source_of
+from penstock.passes.schedule.ordering.accesses import IterationReader
 from penstock.passes.tensor.bufferization.assignment import disjoint, slice_of, whole
 from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import attach_machine

@@ -244,6 +244,26 @@ def test_what_rounds_that_run_at_once_touch_is_alive_throughout() -> None:
     assert alive(module, "e") == "1 2 3 4 5"
 
 
+def forall(inner: str, count: int = 8) -> str:
+    return f"scf.forall (%i) in ({count}) {{ {inner} }}"
+
+
+def test_what_iterations_of_a_forall_touch_is_alive_throughout() -> None:
+    inner = copy("x", "a", "1") + copy("a", "y", "2") + "gpu.barrier\n" + copy("x", "y", "3")
+    body = copy("x", "y", "0") + forall(inner) + copy("x", "y", "4")
+    assert alive(kernel(body), "a") == "1 2 3"
+    # One iteration is not alone in what it kills where others run beside it.
+    outer = copy("x", "a", "0") + forall(copy("x", "a", "1") + copy("a", "y", "2"))
+    assert alive(kernel(outer), "a") == "0 1 2"
+
+
+def test_a_buffer_that_iterations_of_a_forall_make_has_no_place() -> None:
+    inner = f"%e = memref.alloc() : {M}\n" + copy("x", "e", "1") + copy("e", "y", "2")
+    with pytest.raises(UserError, match="which run at once cannot have one place"):
+        alive(kernel(forall(inner)), "e")
+    assert alive(kernel(forall(inner, 1)), "e") == "1 2"
+
+
 # branches
 
 

@@ -16,7 +16,7 @@ from penstock.passes.planning.map_svg import svg_map
 from penstock.passes.planning.map_text import legend, text_map
 from penstock.passes.planning.minimalloc_csv import load_csv, parse_csv
 from penstock.passes.planning.problem import Plan, validate
-from penstock.tools.plan_command import read_bytes
+from penstock.tools.planner_runs import read_bytes
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -360,12 +360,11 @@ def test_the_problems_of_a_program_are_listed(penstock: Command, kernel: Path) -
 def test_a_problem_of_a_program_is_written_as_csv_and_planned(penstock: Command, kernel: Path, tmp_path: Path) -> None:
     done = penstock("plan", kernel, "--function", "kernel", "--scope", "spad", "-o", "spad.csv")
     assert (done.status, done.out) == (0, "")
-    assert done.err == "spad.csv: 2 buffers, lower bound 128 bytes\n"
-    found = load_csv(tmp_path / "spad.csv")[0].buffers
-    assert [(each.id, each.size, each.alignment, each.offset) for each in found] == [
-        ("%a", 64, 16, None),
-        ("%b", 64, 16, None),
-    ]
+    kept = f"{kernel}: the offsets of the program are kept; --planner plans anew, --verify checks them"
+    assert done.err.splitlines() == [kept, "spad.csv: 2 buffers, lower bound 128 bytes"]
+    problem, plan = load_csv(tmp_path / "spad.csv")
+    assert [(each.id, each.size, each.alignment) for each in problem.buffers] == [("%a", 64, 16), ("%b", 64, 16)]
+    assert plan.offsets == {"%a": 64}
     said = "spad.csv: the column offset is not used; --fixed keeps its places, --verify checks them"
     assert penstock("plan", "spad.csv", *BY_SIZE).err.startswith(f"{said}\npeak: 128 bytes, optimal")
 
@@ -408,15 +407,128 @@ def test_the_offsets_of_a_program_are_in_its_problem_and_its_map(penstock: Comma
     planned = None not in offsets
     done = penstock("plan", "chain.mlir", "-o", "chain.csv")
     assert done.status == 0, done.err
-    assert (", planned in " in done.err) == planned
+    assert ("by the program" in done.err) == planned
     problem, plan = load_csv(tmp_path / "chain.csv")
     assert plan.offsets == {
         buffer.id: offset for buffer, offset in zip(problem.buffers, offsets, strict=True) if offset is not None
     }
-    done = penstock("plan", "chain.mlir", "--map", "chain.svg", *BY_SIZE)
-    fits = penstock("plan", "chain.csv", "--fixed", *BY_SIZE).status == 0
+    is_valid = penstock("plan", "chain.csv", "--verify").status == 0
+    assert (penstock("plan", "chain.mlir", "--verify").status == 0) == (planned and is_valid)
+    done = penstock("plan", "chain.mlir", "--map", "chain.svg")
+    fits = penstock("plan", "chain.csv", "--fixed").status == 0
     assert done.status == (0 if planned or fits else 1), done.err
+    assert ("warning: the plan is not valid" in done.err) == (planned and not is_valid)
     if done.status == 0:
         drawn = (tmp_path / "chain.svg").read_text()
         assert drawn.count("<title>") == 5
         assert ("by the program" in drawn) == planned
+        for offset in offsets:
+            assert offset is None or f"bytes at {offset}, " in drawn
+
+
+TWO = """
+machine.target @small frequency 100 {
+  machine.scope @spad size 1024 granule 16 dtypes [f32]
+  machine.scope @acc size 1024 granule 16 dtypes [f32]
+  machine.unit @mover
+  machine.dma @fill unit @mover from [@dram] to [@spad, @acc] dims 2 latency 4 row_overhead 1 outstanding 2
+  machine.dma @drain unit @mover from [@spad, @acc] to [@dram] dims 2 latency 4 row_overhead 1 outstanding 2
+}
+func.func @main(%x: memref<16xf32> {graph.name = "x"}, %y: memref<16xf32> {graph.output = "y"}) {
+  %t = mem.buffer at 192 : memref<16xf32>
+  func.call @first(%x, %t) : (memref<16xf32>, memref<16xf32>) -> ()
+  func.call @second(%t, %y) : (memref<16xf32>, memref<16xf32>) -> ()
+  func.return
+}
+func.func private @first(%x: memref<16xf32>, %y: memref<16xf32>) attributes {device = @small} {
+  %a = mem.buffer at 512 : memref<16xf32, "spad">
+  %b = mem.buffer at 64 : memref<16xf32, "acc">
+  %s = accel.dma %x to %a on "fill" : memref<16xf32> to memref<16xf32, "spad">
+  %t = accel.dma %a to %y on "drain" after(%s) : memref<16xf32, "spad"> to memref<16xf32>
+  %u = accel.dma %x to %b on "fill" : memref<16xf32> to memref<16xf32, "acc">
+  accel.barrier
+  func.return
+}
+func.func private @second(%x: memref<16xf32>, %y: memref<16xf32>) attributes {device = @small} {
+  %a = mem.buffer at 256 : memref<16xf32, "spad">
+  %s = accel.dma %x to %a on "fill" : memref<16xf32> to memref<16xf32, "spad">
+  %t = accel.dma %a to %y on "drain" after(%s) : memref<16xf32, "spad"> to memref<16xf32>
+  accel.barrier
+  func.return
+}
+"""
+"""Commands of two kernels, each with buffers at offsets that no planner would choose."""
+
+
+def test_the_offsets_of_commands_are_kept_by_function_and_scope(penstock: Command, tmp_path: Path) -> None:
+    (tmp_path / "two.mlir").write_text(TWO)
+    done = penstock("plan", "two.mlir", "-o", "plans", "--map", "maps")
+    assert done.status == 0, done.err
+    offsets = {path.name: load_csv(path)[1].offsets for path in sorted((tmp_path / "plans").iterdir())}
+    assert offsets == {
+        "arena.csv": {"%t of @main": 192},
+        "first.acc.1024.csv": {"%b": 64},
+        "first.spad.1024.csv": {"%a": 512},
+        "second.spad.1024.csv": {"%a": 256},
+    }
+    drawn = (tmp_path / "maps" / "first.spad.1024.svg").read_text()
+    assert "two.mlir: @first, scope &quot;spad&quot;: 576 bytes by the program" in drawn
+    assert "%a: 64 bytes at 512" in drawn
+    assert "bound 64<" in drawn
+    assert done.err.splitlines()[:2] == [
+        "two.mlir: the offsets of the program are kept; --planner plans anew, --verify checks them",
+        "plans/first.spad.1024.csv: 1 buffer, lower bound 64 bytes, planned in 576 by the program",
+    ]
+
+
+def test_a_planner_that_is_named_plans_a_program_anew(penstock: Command, tmp_path: Path) -> None:
+    (tmp_path / "two.mlir").write_text(TWO)
+    done = penstock(
+        "plan", "two.mlir", *BY_SIZE, "--function", "first", "--scope", "spad", "-o", "a.csv", "--map", "a.svg"
+    )
+    assert done.status == 0, done.err
+    assert load_csv(tmp_path / "a.csv")[1].offsets == {"%a": 0}
+    assert "64 bytes by first-fit-by-size" in (tmp_path / "a.svg").read_text()
+    lines = done.err.splitlines()
+    assert lines[0] == "two.mlir: the offsets of the program are not used; --verify checks them"
+    assert lines.count("a.csv: 1 buffer, lower bound 64 bytes, planned in 64 by first-fit-by-size") == 1
+    # One search for both files.
+    assert sum(line.startswith("planner: ") for line in lines) == 1
+
+
+def test_the_plan_of_a_program_stands_beside_those_of_planners(penstock: Command, tmp_path: Path) -> None:
+    (tmp_path / "two.mlir").write_text(TWO)
+    rows = [re.split(r"  +", line) for line in penstock("plan", "two.mlir").out.splitlines()]
+    assert rows == [
+        ["function", "scope", "buffers", "capacity", "bound", "the program"],
+        ["first", "spad", "1", "1,024", "64", "576"],
+        ["first", "acc", "1", "1,024", "64", "128"],
+        ["second", "spad", "1", "1,024", "64", "320"],
+        ["(program)", "arena", "1", "-", "64", "256"],
+    ]
+    done = penstock("plan", "two.mlir", "--compare", "exact,first-fit-by-size", "--function", "first")
+    rows = [re.split(r"  +", line) for line in done.out.splitlines()]
+    assert rows[0][4:] == ["bound", "the program", "exact", "first-fit-by-size"]
+    assert rows[1][4:] == ["64", "576", "64", "64"]
+
+
+def test_the_offsets_of_a_program_are_verified(penstock: Command, tmp_path: Path) -> None:
+    (tmp_path / "two.mlir").write_text(TWO)
+    done = penstock("plan", "two.mlir", "--verify")
+    assert (done.status, done.out) == (0, "")
+    assert done.err.splitlines() == [
+        'two.mlir: @first, scope "spad": a valid plan of 576 bytes; lower bound 64',
+        'two.mlir: @first, scope "acc": a valid plan of 128 bytes; lower bound 64',
+        'two.mlir: @second, scope "spad": a valid plan of 320 bytes; lower bound 64',
+        "two.mlir: the arena: a valid plan of 256 bytes; lower bound 64",
+    ]
+
+
+def test_a_program_with_offsets_is_taken_as_it_is(penstock: Command, tmp_path: Path) -> None:
+    """No pass of the compiler changes which buffers a program with offsets has."""
+    text = KERNEL.replace("%b = mem.buffer", "%b = mem.buffer at 0").replace("memref.alloc()", "mem.buffer at 128")
+    (tmp_path / "kernel.mlir").write_text(text)
+    done = penstock("plan", "kernel.mlir", "-o", "plans", "-q")
+    assert (done.status, done.err) == (0, "")
+    assert load_csv(tmp_path / "plans" / "kernel.spad.256.csv")[1].offsets == {"%a": 64, "%b": 0}
+    assert load_csv(tmp_path / "plans" / "arena.csv")[1].offsets == {"%c of @kernel": 128}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,24 +54,51 @@ def rms_norm(node):
 IMPORTERS["com.lab.RMSNorm"] = rms_norm
 """
 
+PLANNER = """
+import lab_of_a_test.operators
+from penstock.passes.planning.one_pass import first_fit_by_size as plan
+"""
 
-@pytest.fixture(params=["", "broken = lab_of_a_test:BROKEN\n"], ids=["alone", "beside a broken one"])
-def package(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An installed package, which is gone again with all that it registered."""
-    about, code = tmp_path / "lab_of_a_test-1.0.dist-info", tmp_path / "lab_of_a_test"
-    about.mkdir()
-    code.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-of-a-test\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[xdsl.universe]\n{request.param}lab = lab_of_a_test:LAB\n")
-    (code / "__init__.py").write_text(UNIVERSE)
-    (code / "operators.py").write_text(OPERATORS)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(plugins, "_loaded", set[tuple[str, str]]())
-    importlib.invalidate_caches()
-    yield request.param
+ENTRY_POINTS = {
+    "a factory of a pass": "[xdsl.universe]\nlab = lab_of_a_test:LAB\n",
+    "a planner": "[penstock.planners]\nlab-planner = lab_of_a_test.planner:plan\n",
+    "what stays on chip": "[penstock.on_chip_strategies]\nlab-strategy = lab_of_a_test.planner:plan\n",
+    "a group that is not known yet": "[penstock.anything]\nlab-part = lab_of_a_test.planner:plan\n",
+    "a planner beside a broken one": (
+        "[penstock.planners]\nbroken = lab_of_a_test.missing:plan\nlab-planner = lab_of_a_test.planner:plan\n"
+    ),
+}
+"""What the package says of itself: each leads to the module that registers the importer, and nothing else does."""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Installs a package with the entry points that are given; it is gone again with all that it registered."""
+
+    def write(entries: str) -> None:
+        about, code = tmp_path / "lab_of_a_test-1.0.dist-info", tmp_path / "lab_of_a_test"
+        about.mkdir()
+        code.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-of-a-test\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(entries)
+        (code / "__init__.py").write_text(UNIVERSE)
+        (code / "operators.py").write_text(OPERATORS)
+        (code / "planner.py").write_text(PLANNER)
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        monkeypatch.setattr(plugins, "_loaded", set[tuple[str, str]]())
+        importlib.invalidate_caches()
+
+    yield write
     IMPORTERS.pop("com.lab.RMSNorm", None)
     for name in [name for name in sys.modules if name.startswith("lab_of_a_test")]:
         del sys.modules[name]
+
+
+@pytest.fixture(params=["", "broken = lab_of_a_test:BROKEN\n"], ids=["alone", "beside a broken one"])
+def package(request: pytest.FixtureRequest, install: Callable[[str], None]) -> str:
+    """An installed package of a pass, maybe with one that does not load."""
+    install(f"[xdsl.universe]\n{request.param}lab = lab_of_a_test:LAB\n")
+    return request.param
 
 
 def model() -> onnx.ModelProto:
@@ -102,6 +129,18 @@ def test_a_package_that_does_not_load_is_a_warning(penstock: Command, tmp_path: 
     assert finished.status == 0
     words = 'warning: the plug-in "broken" does not load "lab-broken": ModuleNotFoundError: '
     assert finished.err.startswith(words) if package else not finished.err
+
+
+@pytest.mark.parametrize("door", ENTRY_POINTS)
+def test_an_importer_is_found_whatever_entry_point_leads_to_its_module(
+    door: str, install: Callable[[str], None], penstock: Command, tmp_path: Path
+) -> None:
+    install(ENTRY_POINTS[door])
+    (tmp_path / "m.onnx").write_bytes(model().SerializeToString())
+    finished = penstock("import", tmp_path / "m.onnx", "-q")
+    assert finished.status == 0, finished.err
+    warning = 'warning: the plug-in "broken" does not load lab_of_a_test.missing:plan: ModuleNotFoundError: '
+    assert finished.err.startswith(warning) if "broken" in door else not finished.err
 
 
 def test_without_it_the_operator_is_not_supported(penstock: Command, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""What `accel-pipeline` is made of: which buffers become rings, how deep, where they lie, and the skew of loops."""
+"""What `accel-pipeline` decides with: which buffers gain by a ring, and how deep, by a model of latency hiding."""

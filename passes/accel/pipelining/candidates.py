@@ -11,10 +11,10 @@ from xdsl.dialects import func
 from xdsl.ir import Block
 
 from penstock.dialects.mem import BufferOp, element_bytes, static_strides
-from penstock.passes.accel.ordering.accesses import CommandAccess, CommandInfo, trips_of
 from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.loops import nest_around, trip_count
-from penstock.passes.loop.rings import Candidate
+from penstock.passes.schedule.ordering.accesses import CommandAccess, CommandInfo, trips_of
+from penstock.passes.schedule.rings import Candidate
 
 MAX_COMMANDS = 4096
 """Commands that may fill a buffer together, and are looked at one by one."""

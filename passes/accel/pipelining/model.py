@@ -10,11 +10,11 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import RingOp
-from penstock.passes.accel.ordering.accesses import CommandInfo
 from penstock.passes.analysis.commands.program import Command, CommandOp, MachineModel
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.loops import trip_count
 from penstock.passes.planning.pipelining import NestTime, TimedLoop, TimedStep, time_of
+from penstock.passes.schedule.ordering.accesses import CommandInfo
 
 
 @dataclass

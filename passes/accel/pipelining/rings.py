@@ -12,13 +12,13 @@ from xdsl.rewriter import Rewriter
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp
-from penstock.passes.accel.ordering.accesses import CommandInfo, commands_of
 from penstock.passes.accel.pipelining.candidates import candidates, filling
 from penstock.passes.accel.pipelining.model import Model
-from penstock.passes.accel.pipelining.offsets import ScopeOffsets
 from penstock.passes.analysis.commands.program import CommandOp
-from penstock.passes.loop.rings import Candidate, iteration_number, rotate
 from penstock.passes.planning.pipelining import NestTime
+from penstock.passes.schedule.ordering.accesses import CommandInfo, commands_of
+from penstock.passes.schedule.rings import Candidate, iteration_number, rotate
+from penstock.passes.schedule.scope_offsets import ScopeOffsets
 
 MAX_SLOTS = 8
 """The most slots that are tried; a delay that needs more needs a larger tile."""

@@ -36,7 +36,7 @@ from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.loops import constant_of, is_inside, trip_count
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, RootBox, bits
 from penstock.passes.analysis.memory.effects import CallSummary, Effect, MemoryEffects
-from penstock.passes.analysis.memory.graph import CONTROL, BasicBlock, FlowGraph
+from penstock.passes.analysis.memory.graph import CONTROL, BasicBlock, Concurrent, FlowGraph
 
 IndexBox = tuple[tuple[int, int], ...]
 """In each dim the first index and the one after the last."""
@@ -103,7 +103,7 @@ class _Finder:
         if not isinstance(op, CONTROL):
             effect = self.effects[op]
             return _Scanned(effect.reads, list(effect.fills))
-        if isinstance(op, scf.ParallelOp):
+        if isinstance(op, Concurrent):
             return self._concurrently(op)
         inside = [self.scan(block) for region in op.regions for block in region.blocks]
         reads = 0
@@ -118,11 +118,11 @@ class _Finder:
         # In which order the reads and the writes inside come to pass is not known here.
         return _Scanned(reads, [part for part in fills if not reads >> part.root & 1])
 
-    def _concurrently(self, op: scf.ParallelOp) -> _Scanned:
+    def _concurrently(self, op: Concurrent) -> _Scanned:
         """Of iterations that run at once none kills what another may still read."""
         finder = _Finder(self.effects, 0, self.kills)
         reads = 0
-        for block in op.body.blocks:
+        for block in op.regions[0].blocks:
             reads |= finder.scan(block).reads
         return _Scanned(reads, [])
 

@@ -6,9 +6,9 @@ here (such as the body of a `linalg.generic`), or the header of one whose region
 and edges say which values are handed on as which.
 
 Known control is `func.func`, `cf` (by the successors of terminators), `scf.for`, `scf.while`, `scf.if`,
-`scf.index_switch`, `scf.execute_region`, `scf.parallel` and `memref.alloca_scope`. Where the bounds of a loop are
-constants, only the paths of that many iterations are there: a loop that runs is not passed by, one that runs once does
-not go back.
+`scf.index_switch`, `scf.execute_region`, `scf.parallel`, `scf.forall` and `memref.alloca_scope`. Where the bounds of a
+loop are constants, only the paths of that many iterations are there: a loop that runs is not passed by, one that runs
+once does not go back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.irdl import IRDLOperation
 from xdsl.traits import IsTerminator
 
-from penstock.passes.analysis.loops import count_between, trip_count
+from penstock.dialects.upstream.scf import ForallOp
+from penstock.passes.analysis.loops import count_between, iteration_count, trip_count
 
 CONTROL = (
     scf.ForOp,
@@ -31,9 +32,13 @@ CONTROL = (
     scf.IndexSwitchOp,
     scf.ExecuteRegionOp,
     scf.ParallelOp,
+    ForallOp,
     memref.AllocaScopeOp,
 )
 """Ops with regions whose paths are known."""
+
+Concurrent = scf.ParallelOp | ForallOp
+"""Loops whose iterations may run at once. Barriers among them are left out: what is alive on one side is on both."""
 
 Handed = tuple[tuple[SSAValue, SSAValue], ...]
 """Values and what they are called on the other side of an edge."""
@@ -69,9 +74,9 @@ class FlowGraph:
     def __init__(self, function: func.FuncOp):
         self.function = function
         self.blocks: list[BasicBlock] = []
-        self.concurrent: dict[Operation, scf.ParallelOp] = {}
-        """For each node whose iterations may run at once, the outermost `scf.parallel` around it."""
-        self._parallel: scf.ParallelOp | None = None
+        self.concurrent: dict[Operation, Concurrent] = {}
+        """For each node whose iterations may run at once, the outermost such loop around it."""
+        self._parallel: Concurrent | None = None
         self.entry, _ = self._region(function.body)
 
     def nodes(self) -> Iterator[Operation]:
@@ -134,7 +139,7 @@ class FlowGraph:
                 return self._for(op, here)
             case scf.WhileOp():
                 return self._while(op, here)
-            case scf.ParallelOp():
+            case scf.ParallelOp() | ForallOp():
                 return self._parallel_loop(op, here)
             case _:
                 return self._alternatives(op, here)
@@ -162,14 +167,17 @@ class FlowGraph:
         self._join(exits, before, op.before_region.block.args)
         return after
 
-    def _parallel_loop(self, op: scf.ParallelOp, here: BasicBlock) -> BasicBlock:
+    def _parallel_loop(self, op: Concurrent, here: BasicBlock) -> BasicBlock:
+        if isinstance(op, ForallOp):
+            region, trips = op.region, iteration_count(op)
+        else:
+            counts = [count_between(*bounds) for bounds in zip(op.lowerBound, op.upperBound, op.step, strict=True)]
+            region, trips = op.body, None if None in counts else prod(count for count in counts if count is not None)
         outermost = self._parallel
         self._parallel = outermost or op
-        body, exits = self._region(op.body)
+        body, exits = self._region(region)
         self._parallel = outermost
         after = self._new()
-        counts = [count_between(*bounds) for bounds in zip(op.lowerBound, op.upperBound, op.step, strict=True)]
-        trips = None if None in counts else prod(count for count in counts if count is not None)
         if trips != 0:
             self._link(here, body)
             self._join(exits, body)

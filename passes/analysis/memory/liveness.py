@@ -10,7 +10,8 @@ ops it is alive if some byte may have been written that may be read later. What 
 - a buffer from outside a loop is alive throughout the loop if an iteration may read what an earlier one wrote; if every
   iteration overwrites it before it reads it, it is dead between the last read and the next write;
 - a ring is one buffer, and filling a slot overwrites only part of it;
-- the iterations of `scf.parallel` run at once: what they touch, and what they make, is alive throughout it;
+- the iterations of `scf.parallel` and `scf.forall` run at once: what they touch, and what they make, is alive
+  throughout it, and what each iteration makes cannot have one place;
 - a call reads and writes what its callee does, if the module has it; functions end with nothing in flight;
 - a buffer whose address leaves the memrefs is alive from where it is made to the end of the function.
 
@@ -27,6 +28,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, calls_itself, location_of
+from penstock.dialects.upstream.scf import ForallOp
+from penstock.passes.analysis.loops import iteration_count
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits
 from penstock.passes.analysis.memory.dataflow import DataFlow, Flows, outlived
 from penstock.passes.analysis.memory.graph import CONTROL
@@ -101,7 +104,8 @@ class Liveness:
         When a buffer, which an op of this function makes, is alive: ascending, disjoint, half-open intervals.
 
         One that is not used is alive for the step of the op that makes it. Raises UserError for a buffer that the
-        function returns: it outlives every plan; and for one that is made again while it is in use.
+        function returns: it outlives every plan; for one that is made again while it is in use; and for one that each
+        of several iterations makes which run at once.
         """
         assert isinstance(buffer.owner, Operation)
         aliases = self._flow.aliases
@@ -111,6 +115,13 @@ class Liveness:
                 "a buffer that a function returns cannot be planned",
                 loc=location_of(returned),
                 notes=["let the caller pass the memref that is written"],
+            )
+        loop = self._flow.graph.concurrent.get(buffer.owner)
+        if isinstance(loop, ForallOp) and iteration_count(loop) not in (0, 1):
+            raise UserError(
+                "a buffer that is made by iterations which run at once cannot have one place for all of them",
+                loc=location_of(buffer.owner),
+                notes=["make a mem.ring before scf.forall with a slot for each iteration, or run `forall-to-for`"],
             )
         if self._outlived >> number & 1:
             raise UserError(

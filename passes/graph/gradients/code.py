@@ -32,9 +32,12 @@ from penstock.passes.graph.terms import Term, TermBuilder
 from penstock.passes.graph.values import constant_of, derived
 
 Rule: TypeAlias = Callable[["AdjointCode", Any], None]
+"""From the code so far and the op: it adds to the adjoints of the operands."""
 Contribution: TypeAlias = Callable[["AdjointCode", Any], Term]
+"""From the code so far and the op to what is added to the adjoint of its first operand."""
 
 RULES: Registry[Rule] = Registry()
+"""Class of ops -> the rule for its derivatives."""
 
 gradient = RULES.register
 """Register the decorated function as the rule for classes of ops and those derived from them."""

@@ -33,7 +33,9 @@ class Order(NamedTuple):
     """How a value is stored: its dimensions in the order `perm`, then blocks `(dimension, size)` of some of them."""
 
     perm: Permutation
+    """The dimensions in the order in which they are stored."""
     blocks: tuple[tuple[int, int], ...] = ()
+    """Dimensions of which blocks of so many elements are stored as dimensions of their own, behind all others."""
     units: int = 0
     """Dimensions of size 1 before all others, so that rows of a matrix are stored as an image of one row."""
 

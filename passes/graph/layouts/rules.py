@@ -54,10 +54,12 @@ class OpForm(NamedTuple):
 
 
 Rule = Callable[[Any, Order], "OpForm | None"]
+"""From the op and the order that is asked for to how it is computed then."""
 RULES: Registry[Rule] = Registry()
 """How ops are computed where an operand, or the result, is stored in a given order; None where they are not."""
 
 rule = RULES.register
+"""Register the decorated function as the rule for classes of ops and those derived from them."""
 
 
 def unchanged(op: Operation) -> OpForm:

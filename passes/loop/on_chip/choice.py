@@ -23,7 +23,6 @@ from penstock.passes.loop.mem_plan import find_plan
 from penstock.passes.loop.on_chip.places import OnChipLayout, Specializer, best_layout, target_has_no_way
 from penstock.passes.loop.on_chip.program import ProgramUse, Site
 from penstock.passes.loop.on_chip.specialize import CannotReside, Resident
-from penstock.passes.loop.rings import kernel_with_rings
 from penstock.passes.planning.on_chip.problem import (
     Movement,
     OnChipAllocation,
@@ -36,6 +35,7 @@ from penstock.passes.planning.on_chip.registry import Options, decide
 from penstock.passes.planning.on_chip.selection import cheapest
 from penstock.passes.planning.problem import Limits, height
 from penstock.passes.planning.registry import DEFAULT_PLANNER, solve
+from penstock.passes.schedule.rings import kernel_with_rings
 
 KERNEL_LIMITS = Limits(steps=2_000)
 """How far the plan of a kernel is improved to see how much room it leaves."""

@@ -124,6 +124,7 @@ class OnChipProblem:
     """Tensors, a memory, and what the steps need of it besides."""
 
     tensors: tuple[Tensor, ...]
+    """Each with its accesses; no two have the same id."""
     capacity: int
     """Bytes on chip."""
     workspace: tuple[int, ...] = ()
@@ -159,6 +160,7 @@ class ResidentRun:
     """A stretch of neighbouring accesses of a tensor that are all resident, the gaps between them kept."""
 
     tensor: str
+    """Its id."""
     first: int
     """Index of its first access among those of the tensor."""
     last: int
@@ -172,6 +174,7 @@ class OnChipAllocation:
     """An answer: the runs, in the order of the tensors; every access in none of them is streamed."""
 
     runs: tuple[ResidentRun, ...]
+    """What is kept, and where; no access is in two of them."""
     workspace: Mapping[int, int] = field(default_factory=dict[int, int])
     """The offset of the block of each step that needs one: its workspace, and what is staged there."""
     off_chip_bytes: int = 0
@@ -203,12 +206,15 @@ class Movement(NamedTuple):
     """Bytes of one tensor over the edge of the chip."""
 
     tensor: str
+    """Its id."""
     access: int
     """Index of the access that it belongs to."""
     step: int
     """The step of that access: a fill comes before its operator, a write-back after it."""
     kind: Literal["fill", "write-back", "stream"]
+    """Onto the chip at the begin of a run, off it at the end of one, or past it, for one access."""
     bytes: int
+    """So many."""
 
 
 def movements(problem: OnChipProblem, allocation: OnChipAllocation) -> Iterator[Movement]:

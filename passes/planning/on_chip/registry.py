@@ -23,6 +23,7 @@ GROUP = "penstock.on_chip_strategies"
 """The entry point group of strategies."""
 
 DEFAULT_STRATEGY = "sweep"
+"""The strategy of whoever names none."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Options:
 
 
 Strategy = Callable[[OnChipProblem, Options], OnChipAllocation]
+"""It raises PlanError where there is no answer, because something that cannot be streamed does not fit."""
 
 
 def strategy_names() -> tuple[str, ...]:

@@ -23,11 +23,13 @@ from penstock.passes.planning.tile_validation import TilePlanError, checked_plan
 from penstock.passes.planning.tiling import TilePlan
 
 Tiler = Callable[[TileProblem], TilePlan]
+"""For equal problems equal plans."""
 
 GROUP = "penstock.tilers"
 """The entry point group of tilers."""
 
 DEFAULT_TILER = "pipelined"
+"""The tiler of whoever names none."""
 
 
 def tiler_names() -> tuple[str, ...]:

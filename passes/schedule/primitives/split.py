@@ -29,7 +29,9 @@ class SplitLoops(NamedTuple):
     """What a loop has become."""
 
     outer: scf.ForOp
+    """The loop over the pieces."""
     inner: scf.ForOp
+    """The loop within a piece."""
     tail: scf.ForOp | None
     """The iterations that the factor leaves over; None if it divides."""
 

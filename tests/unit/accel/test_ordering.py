@@ -8,8 +8,8 @@ from xdsl.dialects import func
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.accel.ordering import order
-from penstock.passes.accel.ordering.tokens import set_dependencies
+from penstock.passes.schedule.ordering import order
+from penstock.passes.schedule.ordering.tokens import set_dependencies
 
 TILE = 'memref<4xi32, "spad">'
 WINDOW = "memref<64xi32>"

@@ -9,8 +9,8 @@ from xdsl.ir import Block, SSAValue
 
 from penstock.dialects.machine import DRAM
 from penstock.dialects.mem import RingOp
-from penstock.passes.accel.ordering.accesses import CommandAccess, CommandInfo, trips_of
 from penstock.passes.analysis.commands.region import Region
+from penstock.passes.schedule.ordering.accesses import CommandAccess, CommandInfo, trips_of
 
 MAX_DISTANCES = 512
 """Distances between two accesses that are compared one by one; of more, some are assumed to overlap."""

@@ -23,10 +23,10 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects.accel import BarrierOp, ReadyOp, TokenType
 from penstock.dialects.mem import RingOp
-from penstock.passes.accel.ordering.accesses import CommandInfo, trips_of
-from penstock.passes.accel.ordering.conflicts import Dependence, ring_steps
 from penstock.passes.analysis.commands.happens_before import Clock, HappensBefore
 from penstock.passes.analysis.commands.program import CommandOp
+from penstock.passes.schedule.ordering.accesses import CommandInfo, trips_of
+from penstock.passes.schedule.ordering.conflicts import Dependence, ring_steps
 
 MIN_ITERATIONS = 3
 """The first iteration, one that follows another, and one that has both before it."""

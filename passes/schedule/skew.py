@@ -23,11 +23,11 @@ from xdsl.traits import NoMemoryEffect
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
-from penstock.passes.accel.ordering.accesses import CommandInfo, commands_of
-from penstock.passes.accel.ordering.conflicts import may_conflict
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.index_builder import materialize
+from penstock.passes.schedule.ordering.accesses import CommandInfo, commands_of
+from penstock.passes.schedule.ordering.conflicts import may_conflict
 
 
 @dataclass(frozen=True)

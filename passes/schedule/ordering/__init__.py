@@ -27,11 +27,11 @@ from xdsl.rewriter import Rewriter
 from penstock.dialects.accel import PopOp, PushOp, ReadyOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
-from penstock.passes.accel.ordering.accesses import CommandInfo, commands_of, in_order_units
-from penstock.passes.accel.ordering.conflicts import Dependence, dependences
-from penstock.passes.accel.ordering.reduction import leave_out, reduce
-from penstock.passes.accel.ordering.threading import Threading
-from penstock.passes.accel.ordering.tokens import strip, tidy
+from penstock.passes.schedule.ordering.accesses import CommandInfo, commands_of, in_order_units
+from penstock.passes.schedule.ordering.conflicts import Dependence, dependences
+from penstock.passes.schedule.ordering.reduction import leave_out, reduce
+from penstock.passes.schedule.ordering.threading import Threading
+from penstock.passes.schedule.ordering.tokens import strip, tidy
 
 
 def order(function: func.FuncOp, target: TargetOp, commands: Sequence[CommandInfo] | None = None) -> None:

@@ -11,11 +11,11 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.accel import BarrierOp, ReadyOp, TokenType
 from penstock.dialects.mem import RingOp
-from penstock.passes.accel.ordering.accesses import CommandInfo, trips_of
-from penstock.passes.accel.ordering.conflicts import Dependence
-from penstock.passes.accel.ordering.reduction import Findings, Source
-from penstock.passes.accel.ordering.tokens import set_dependencies
 from penstock.passes.analysis.commands.program import CommandOp
+from penstock.passes.schedule.ordering.accesses import CommandInfo, trips_of
+from penstock.passes.schedule.ordering.conflicts import Dependence
+from penstock.passes.schedule.ordering.reduction import Findings, Source
+from penstock.passes.schedule.ordering.tokens import set_dependencies
 
 Values = tuple[SSAValue, ...]
 

@@ -1,0 +1,179 @@
+"""
+Schedules: what the compiler decides, written down and applied again; and schedules by hand, beside its own.
+
+    python -m benchmarks.schedules [--only SECTION]... [--before PYTHON]
+
+Sections: replay (networks on machines: the program from the printed schedules is the same, byte for byte), hand
+(GEMM 1024 and ResNet-18's convolutions: the cycles of the schedules in examples/schedules, beside the compiler's own,
+aimed at within 3 %), time (CPU seconds of the passes that decide; with `--before`, the interpreter of an environment
+with another version of Penstock, also theirs).
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.accel_programs import LAYERS, Layer, product
+from benchmarks.measure import ROOT, say
+from benchmarks.networks import layers_of_bert, network
+from benchmarks.planning_runs import text_table
+from penstock.dialects.context import PenstockContext, make_context
+from penstock.lowering.from_machine_toml import shipped_machines
+from penstock.lowering.from_text import SourceText, parse_text
+from penstock.lowering.to_text import module_text
+from penstock.runtime.compiler import attach_machine, compile_module, default_passes, load_input
+from penstock.runtime.pass_manager import run_passes
+from penstock.runtime.schedules import read_schedules, schedules_text
+from penstock.runtime.simulator.figures import Figures, total_of
+from penstock.runtime.simulator.run import run_program
+from penstock.runtime.simulator.workloads import Workloads
+
+FOLDER = ROOT / "examples" / "schedules"
+MACHINES = ("vta-pynq", "gemmini-fp32", "rapid-core-like")
+CONVOLUTIONS = {f"C{n}": Layer(56, 64, 64, 1, 1) if n == 3 else LAYERS[f"C{n}"] for n in range(2, 13)}
+SIDE = 1024
+MAX_LINES = 25
+MAX_RATIO = 1.03
+DECIDING = ("tile", "promote", "promote-levels", "tensorize", "multi-buffer", "accel-pipeline")
+
+REPLAYED = ("digits", "squeezenet", "mobilenet_v1", "resnet50", "bert_layer", "lstm", "int8_cnn", "resnet18_int8")
+TIMED = (("bert_layer", "gemmini-fp32"), ("resnet50", "rapid-core-like"), ("mobilenet_v1", "gemmini-fp32"))
+
+
+def programs(machine: str) -> Iterator[tuple[str, str]]:
+    """GEMM and the convolutions in the types of a machine, by name."""
+    element = {"vta-pynq": "i8", "gemmini-fp32": "f32", "rapid-core-like": "f16"}[machine]
+    yield "GEMM", product(SIDE, element, narrowed=element == "i8")
+    for name, layer in CONVOLUTIONS.items():
+        yield name, layer.text if element == "i8" else layer.channels_last(element, "f32")
+
+
+def simulated(text: str, machine: str, schedule: Path | None = None) -> Figures:
+    """The figures of a program in text, under a schedule of its kernels or the compiler's own."""
+    ctx = make_context()
+    module = parse_text(ctx, SourceText("program.mlir", text)).module
+    attach_machine(module, machine)
+    if schedule is not None:
+        ctx.schedules.given = read_schedules(schedule)
+    workloads = Workloads()
+    run_passes(ctx, module, default_passes(module, "accel", None), observers=[workloads])
+    return total_of(run_program(module, workloads))
+
+
+def hand(_: str | None) -> None:
+    """Cycles of schedules by hand, beside the compiler's own."""
+    rows: list[Sequence[object]] = []
+    missed = 0
+    for machine in MACHINES:
+        for name, text in programs(machine):
+            file = FOLDER / machine / f"{name.lower()}.mlir"
+            own, given = simulated(text, machine), simulated(text, machine, file)
+            lines = len(file.read_text().splitlines())
+            ratio = given.cycles / own.cycles
+            missed += ratio > MAX_RATIO or lines > MAX_LINES
+            say(f"schedules: {machine} {name}: {ratio:.3f}")
+            rows.append((machine, name, own.cycles, given.cycles, f"{ratio:.3f}", f"{given.ratio:.3f}", lines))
+    head = ("machine", "program", "compiler's, cycles", "by hand", "ratio", "T / T*", "lines")
+    print(text_table("Schedules by hand", head, rows))
+    print(f"{missed} of {len(rows)} are above {MAX_RATIO} of the compiler's cycles or {MAX_LINES} lines (must: 0)")
+
+
+def _model(name: str, folder: Path) -> Path:
+    import onnx
+
+    if name == "digits":
+        return ROOT / "examples" / "digits" / "digits.onnx"
+    file = folder / f"{name}.onnx"
+    if not file.exists():
+        onnx.save(layers_of_bert(1) if name == "bert_layer" else network(name)[0], file)
+    return file
+
+
+def _compiled(model: Path, machine: str, schedules: Path | None = None) -> tuple[str, PenstockContext]:
+    program = load_input(model)
+    if schedules is not None:
+        program.ctx.schedules.given = read_schedules(schedules)
+    compile_module(program.module, program.ctx, machine)
+    return module_text(program.ctx, program.module), program.ctx
+
+
+def replay(_: str | None) -> None:
+    """The program from the compiler's own schedules, as text, beside the program without."""
+    rows: list[Sequence[object]] = []
+    different = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in REPLAYED:
+            model = _model(name, Path(folder))
+            for machine in shipped_machines():
+                if name != "digits" and machine not in MACHINES:
+                    continue
+                text, ctx = _compiled(model, machine)
+                file = Path(folder, "schedules.mlir")
+                written = schedules_text(ctx, ctx.schedules.applied)
+                file.write_text(written)
+                again, ctx = _compiled(model, machine, file)
+                same = again == text and schedules_text(ctx, ctx.schedules.applied) == written
+                different += not same
+                say(f"schedules: {name} on {machine}: {'the same' if same else 'DIFFERENT'}")
+                ops = sum(len(sequence.body.block.ops) for sequence in ctx.schedules.applied.values())
+                rows.append((name, machine, len(ctx.schedules.applied), ops, "same" if same else "different"))
+    print(text_table("Replayed", ("network", "machine", "kernels", "ops of schedules", "program"), rows))
+    print(f"{different} of {len(rows)} programs differ (must: 0)")
+
+
+MEASURE = """
+import sys, time
+from collections import Counter
+from penstock.runtime.compiler import compile_module, load_input
+class Clock:
+    def __init__(self): self.seconds = Counter()
+    def before(self, module_pass, module): self.started = time.process_time()
+    def after(self, module_pass, module): self.seconds[module_pass.name] += time.process_time() - self.started
+program, clock = load_input(sys.argv[1]), Clock()
+compile_module(program.module, program.ctx, sys.argv[2], observers=[clock])
+print(sum(clock.seconds[name] for name in sys.argv[3:]))
+"""
+"""Seconds of passes, verification after each included; it runs in versions without schedules, too."""
+
+
+def timed(before: str | None) -> None:
+    """CPU seconds of deciding and applying."""
+    rows: list[Sequence[object]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, machine in TIMED:
+            model = _model(name, Path(folder))
+            seconds: dict[str, list[float]] = {python: [] for python in (sys.executable, before) if python is not None}
+            for _ in range(3):
+                for python, found in seconds.items():
+                    command = [python, "-c", MEASURE, str(model), machine, *DECIDING]
+                    found.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+            ours, *theirs = (min(found) for found in seconds.values())
+            ratio = f"{ours / theirs[0]:.2f}" if theirs else None
+            rows.append((name, machine, f"{ours:.2f}", f"{theirs[0]:.2f}" if theirs else None, ratio))
+            say(f"schedules: {name} on {machine}: {ours:.2f} s")
+    head = ("network", "machine", "CPU s", "before", "ratio (must be at most 1.0)")
+    print(text_table(", ".join(DECIDING), head, rows))
+
+
+SECTIONS = {"replay": replay, "hand": hand, "time": timed}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=tuple(SECTIONS), help="a section; all by default")
+    parser.add_argument("--before", metavar="PYTHON", help="the Python of an environment with another version")
+    args = parser.parse_args()
+    for name in args.only or SECTIONS:
+        SECTIONS[name](args.before)
+
+
+if __name__ == "__main__":
+    main()
