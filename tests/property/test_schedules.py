@@ -22,7 +22,7 @@ from xdsl.ir import SSAValue
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.upstream.transform import FuseIntoContainingOp, FuseOp
+from penstock.dialects.upstream.transform import FuseIntoContainingOp, FuseOp, SplitReductionOp
 from penstock.dialects.weights import WeightStore
 from penstock.passes.schedule.schedule import START, Schedule
 from penstock.runtime.interpreter import run_module
@@ -96,9 +96,27 @@ def interchange(schedule: Schedule, random: Random) -> None:
     schedule.interchange(handle, some_order(op.get_num_loops(), random))
 
 
+def inline(schedule: Schedule, random: Random) -> None:
+    producer, _ = random.choice(generics(schedule))
+    schedule.inline(producer)
+
+
+def rfactor(schedule: Schedule, random: Random) -> None:
+    handle, op = random.choice(generics(schedule))
+    dim = random.choice([op.get_num_loops() - 1, random.randrange(op.get_num_loops())])
+    schedule.rfactor(handle, dim, random.choice((1, 2, 2, 3, 4)))
+
+
+def split_reduction(schedule: Schedule, random: Random) -> None:
+    handle, _ = random.choice(generics(schedule))
+    factor, place = random.choice((2, 3, 4)), random.randint(0, 2)
+    schedule.append(SplitReductionOp(handle, factor, place, strided=random.random() < 0.5))
+
+
 MOVES: tuple[Move, ...] = (
     *(tile_using_for, tile_using_for, tile_and_fuse, tile_and_fuse, fuse),
     *(compute_at, compute_at, fuse_into_containing_op, interchange),
+    *(inline, inline, rfactor, split_reduction),
 )
 
 
