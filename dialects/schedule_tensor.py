@@ -28,6 +28,24 @@ class ComputeAtOp(IRDLOperation):
 
 
 @irdl_op_definition
+class ReverseComputeAtOp(IRDLOperation):
+    """
+    Compute an op that reads the result of a nest of loops in the nest, for the box that an iteration makes.
+
+    `loop` is the innermost one of the nest. Consumes the handle of the op; returns that of what computes it there.
+    """
+
+    name = "schedule.reverse_compute_at"
+    consumer = operand_def(ANY_OP)
+    loop = operand_def(ANY_OP)
+    tile = result_def(ANY_OP)
+    assembly_format = "$consumer `at` $loop attr-dict"
+
+    def __init__(self, consumer: SSAValue, loop: SSAValue):
+        super().__init__(operands=[consumer, loop], result_types=[ANY_OP])
+
+
+@irdl_op_definition
 class InlineOp(IRDLOperation):
     """
     Put the body of a pointwise op into the ops that read it. Consumes the handle, and those of the readers.
@@ -67,5 +85,5 @@ class RfactorOp(IRDLOperation):
         super().__init__(operands=[target], properties=properties, result_types=[ANY_OP] * 3)
 
 
-OPS = (ComputeAtOp, InlineOp, RfactorOp)
+OPS = (ComputeAtOp, ReverseComputeAtOp, InlineOp, RfactorOp)
 """All of them."""

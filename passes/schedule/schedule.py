@@ -29,7 +29,7 @@ from penstock.dialects.schedule_loops import (
     StorageAlignOp,
     VectorizeOp,
 )
-from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, RfactorOp
+from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, ReverseComputeAtOp, RfactorOp
 from penstock.dialects.upstream.transform import ANY_OP, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import InterchangeOp, LoopPeelOp, LoopUnrollOp
 from penstock.dialects.upstream.transform_tune import KnobOp
@@ -180,6 +180,10 @@ class Schedule:
     def compute_at(self, producer: SSAValue, loop: SSAValue) -> SSAValue:
         """`schedule.compute_at`: returns the handle of what computes it in the loop."""
         return self.append(ComputeAtOp(producer, loop)).tiles
+
+    def reverse_compute_at(self, consumer: SSAValue, loop: SSAValue) -> SSAValue:
+        """`schedule.reverse_compute_at`: returns the handle of what computes it in the loop."""
+        return self.append(ReverseComputeAtOp(consumer, loop)).tile
 
     def inline(self, producer: SSAValue) -> SSAValue:
         """`schedule.inline`: returns the handle of what reads the producer's operands now."""

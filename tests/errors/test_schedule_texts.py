@@ -86,6 +86,27 @@ MISUSES = {
         "the handle stands for linalg.generic, and a producer is computed in a loop",
         "",
     ),
+    "inlining what is no input": (
+        "  %f = schedule.inline %fill\n",
+        "linalg.generic starts from what the op computes",
+        "",
+    ),
+    "inlining a reduction": ("  %f = schedule.inline %y\n", "the op is not pointwise", ""),
+    "a factor that does not divide": (
+        "  %f, %p, %w = schedule.rfactor %y dim 2 factor 3\n",
+        "3 does not divide dim 2 of 16",
+        "[1, 2, 4, 8, 16] do",
+    ),
+    "a dim that is no reduction": (
+        "  %f, %p, %w = schedule.rfactor %y dim 0 factor 2\n",
+        "dim 0 is no reduction",
+        "[2]",
+    ),
+    "an op that does not read the loops": (
+        tiled("[4]", 1) + "  %f = schedule.reverse_compute_at %fill at %l\n",
+        "the op does not read the result of the loops around this one, once",
+        "",
+    ),
     "alternatives of which none is chosen": (
         '  transform.tune.alternatives<"how"> {\n    transform.yield\n  }\n',
         'no region of alternatives "how" is selected',

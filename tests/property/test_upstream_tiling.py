@@ -48,9 +48,13 @@ def skeleton(op: Operation) -> list[object]:
             bounds = [constant_of(value) for value in (each.lb, each.ub, each.step)]
             found.append((*bounds, skeleton(each)))
         elif isinstance(each, GenericOp):
-            shapes = [value.type.get_shape() if isa(value.type, TensorType) else None for value in each.operands]
-            kinds = [kind.data.value for kind in each.iterator_types]
-            plain.append((shapes, kinds, [str(map_attr) for map_attr in each.indexing_maps]))
+            # A fill of MLIR's reads a scalar; ours has it in the body.
+            operands = [
+                (value.type.get_shape(), str(map_attr))
+                for value, map_attr in zip(each.operands, each.indexing_maps, strict=True)
+                if isa(value.type, TensorType)
+            ]
+            plain.append((operands, [kind.data.value for kind in each.iterator_types]))
     return [*sorted(plain, key=str), *found]
 
 
@@ -68,7 +72,7 @@ def agree_on(program: str, schedule: Sequence[str], seed: int = 0) -> None:
     marked = program.replace(" {\n", " attributes {scheduled} {\n", 1)
     both = f"module attributes {{transform.with_named_sequence}} {{\n{marked}\n{main} {{\n{body}\n}}\n}}"
     theirs = checked(
-        mlir_opt(both, "--transform-interpreter", "--transform-dialect-check-uses", "--cse", "--mlir-print-op-generic")
+        mlir_opt(both, "--transform-interpreter", "--linalg-generalize-named-ops", "--cse", "--mlir-print-op-generic")
     )
     sequence = f"transform.named_sequence @kernel(%kernel: {HANDLE} {{transform.readonly}})"
     ours = checked(program)
@@ -180,6 +184,17 @@ SCHEDULES = {
         typed("%i = transform.structured.interchange %mm iterator_interchange = [2, 1, 0]", 1, 1),
         typed("%g = transform.structured.generalize %i", 1, 1),
         typed("%t, %l:2 = transform.structured.tile_using_for %g tile_sizes [0, 12, 4]", 1, 3),
+    ],
+    "split reduction": [
+        typed(
+            "%e, %f, %s, %c = transform.structured.split_reduction %mm {insert_split_dimension = 2, split_factor = 4}",
+            1,
+            4,
+        ),
+        typed("%t, %l:3 = transform.structured.tile_using_for %s tile_sizes [4, 8, 1]", 1, 4),
+    ],
+    "split reduction, strided": [
+        typed("%e, %f, %s, %c = transform.structured.split_reduction %mm {inner_parallel, split_factor = 8}", 1, 4),
     ],
     "handles": [
         typed("%p = transform.get_producer_of_operand %r[0]", 1, 1),

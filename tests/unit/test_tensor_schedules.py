@@ -82,6 +82,11 @@ SCHEDULES = {
         typed("%v, %l = transform.structured.tile_using_for %sum tile_sizes [16]", 1, 2),
         typed("%w, %n = transform.structured.tile_using_for %fill tile_sizes [16]", 1, 2),
     ],
+    "the sum follows the product": [
+        typed("%t, %i, %j = transform.structured.tile_using_for %mm tile_sizes [16, 16]", 1, 3),
+        "%f = schedule.compute_at %fill at %j",
+        "%s = schedule.reverse_compute_at %sum at %j",
+    ],
     "interchanged": [
         f"%t = transform.structured.interchange %mm iterator_interchange = [1, 0, 2] : ({HANDLE}) -> {HANDLE}",
         "%u:6 = schedule.tile %t fusing(%fill, %sum) sizes [16, 16, 32]",

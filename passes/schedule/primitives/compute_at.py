@@ -117,7 +117,7 @@ def _fuse_into(state: TransformState, producer_handle: SSAValue, loop_handle: SS
     if loop.is_ancestor(producer):
         raise UserError("the producer is computed in this loop already", loc=location_of(producer))
     reads = list(_reads(producer.results[0], None, loop))
-    nests = [_carrying_nest(use.operation, use.index) for use in producer.results[0].uses]
+    nests = [carrying_nest(use.operation, use.index) for use in producer.results[0].uses]
     carried = [nest for nest in nests if nest is not None and any(loop.is_ancestor(each) for each in nest.slices)]
     if not reads and not carried:
         again = any(isinstance(use.operation, scf.ForOp) for use in producer.results[0].uses)
@@ -169,7 +169,7 @@ def _reads(value: SSAValue, through: tuple[tensor.ExtractSliceOp, ...] | None, l
 
 
 @dataclass(frozen=True)
-class _CarryingNest:
+class CarryingNest:
     """Loops that carry a tensor, of which each iteration replaces a box that no other one reads."""
 
     outer: scf.ForOp
@@ -177,9 +177,13 @@ class _CarryingNest:
     """Of the operand of `outer` that is what the tensor is at first."""
     slices: tuple[tensor.ExtractSliceOp, ...]
     """Where the boxes are read."""
+    loops: tuple[scf.ForOp, ...]
+    """From `outer` to the innermost one."""
+    insertion: tensor.InsertSliceOp
+    """What replaces the box."""
 
 
-def _carrying_nest(op: Operation, index: int) -> _CarryingNest | None:
+def carrying_nest(op: Operation, index: int) -> CarryingNest | None:
     """The nest of loops that carries operand `index` of an op, if it only replaces boxes of it, each once."""
     if not isinstance(op, scf.ForOp) or index < 3:
         return None
@@ -203,18 +207,18 @@ def _carrying_nest(op: Operation, index: int) -> _CarryingNest | None:
         return None
     users = [use.operation for use in uses if use.operation is not insertion]
     slices = [user for user in users if isinstance(user, tensor.ExtractSliceOp) and _is_box(user)]
-    box = _box_of(insertion)
-    if len(slices) != len(users) or any(_box_of(each) != box for each in slices):
+    box = box_of(insertion)
+    if len(slices) != len(users) or any(box_of(each) != box for each in slices):
         return None
     for loop in loops:
         step = constant_of(loop.step)
         moved = [size for at, size in box if at is loop.body.block.args[0]]
         if step is None or not moved or min(moved) > step:
             return None
-    return _CarryingNest(op, index, tuple(slices))
+    return CarryingNest(op, index, tuple(slices), tuple(loops), insertion)
 
 
-def _box_of(op: tensor.ExtractSliceOp | tensor.InsertSliceOp) -> list[tuple[int | SSAValue, int]]:
+def box_of(op: tensor.ExtractSliceOp | tensor.InsertSliceOp) -> list[tuple[int | SSAValue, int]]:
     """Where each dim of a slice begins, and its size."""
     offsets = get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX)
     return list(zip(offsets, op.static_sizes.get_values(), strict=True))

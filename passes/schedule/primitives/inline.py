@@ -70,8 +70,11 @@ def inline(state: TransformState, op: InlineOp) -> Sequence[Payload]:
     for use in producer.results[0].uses:
         reader = use.operation
         if not isinstance(reader, GenericOp) or use.index >= len(reader.inputs) or len(reader.outputs) != 1:
+            is_start = isinstance(reader, GenericOp) and use.index >= len(reader.inputs)
             raise UserError(
-                f"{reader.name} reads what the op computes, and has no body to put it into",
+                f"{reader.name} starts from what the op computes"
+                if is_start
+                else f"{reader.name} reads what the op computes, and has no body to put it into",
                 loc=location_of(reader),
                 notes=["schedule.compute_at computes it in a loop"] * (reader.name == "tensor.extract_slice"),
             )
