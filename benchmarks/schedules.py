@@ -28,7 +28,7 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.lowering.from_machine_toml import shipped_machines
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
-from penstock.runtime.compiler import attach_machine, compile_module, default_passes, load_input
+from penstock.runtime.compiler import attach_machine, compile_module, load_input, passes_for
 from penstock.runtime.pass_manager import run_passes
 from penstock.runtime.schedules import read_schedules, schedules_text
 from penstock.runtime.simulator.figures import Figures, total_of
@@ -63,7 +63,7 @@ def simulated(text: str, machine: str, schedule: Path | None = None) -> Figures:
     if schedule is not None:
         ctx.schedules.given = read_schedules(schedule)
     workloads = Workloads()
-    run_passes(ctx, module, default_passes(module, "accel", None), observers=[workloads])
+    run_passes(ctx, module, passes_for(module, "accel", None), observers=[workloads])
     return total_of(run_program(module, workloads))
 
 

@@ -29,7 +29,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects import schedule_loops, schedule_tensor
+from penstock.dialects import schedule_accel, schedule_loops, schedule_memory, schedule_parallel, schedule_tensor
 from penstock.dialects.diagnostics import UnknownName
 from penstock.dialects.upstream.transform import ANY_OP, ANY_PARAM
 
@@ -189,4 +189,6 @@ def _integers(parser: Parser) -> list[int]:
     return parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
 
 
-Schedule = Dialect("schedule", [TileOp, *schedule_tensor.OPS, *schedule_loops.OPS])
+_GROUPS = (schedule_tensor, schedule_loops, schedule_parallel, schedule_memory, schedule_accel)
+
+Schedule = Dialect("schedule", [TileOp, *(op for group in _GROUPS for op in group.OPS)])

@@ -11,13 +11,15 @@ from xdsl.irdl import (
     ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
+    opt_operand_def,
     opt_prop_def,
     prop_def,
     result_def,
     var_operand_def,
 )
+from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.upstream.transform import ANY_OP
+from penstock.dialects.upstream.transform import ANY_OP, ANY_PARAM
 
 
 @irdl_op_definition
@@ -30,22 +32,31 @@ class SplitOp(IRDLOperation):
 
     ```mlir
     %outer, %inner, %tail = schedule.split %loop by 4
+    %outer, %inner, %tail = schedule.split %loop by_param %factor
     ```
     """
 
     name = "schedule.split"
     loop = operand_def(ANY_OP)
-    factor = prop_def(IntegerAttr.constr(i64))
+    parameter = opt_operand_def(ANY_PARAM)
+    """The factor, where it is a parameter."""
+    factor = opt_prop_def(IntegerAttr.constr(i64))
     outer = result_def(ANY_OP)
     inner = result_def(ANY_OP)
     tail = result_def(ANY_OP)
     irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = "$loop `by` $factor attr-dict"
+    assembly_format = "$loop (`by` $factor^)? (`by_param` $parameter^)? attr-dict"
 
-    def __init__(self, loop: SSAValue, factor: int):
+    def __init__(self, loop: SSAValue, factor: int | SSAValue):
         super().__init__(
-            operands=[loop], properties={"factor": IntegerAttr(factor, i64)}, result_types=[ANY_OP, ANY_OP, ANY_OP]
+            operands=[loop, factor if isinstance(factor, SSAValue) else None],
+            properties={"factor": IntegerAttr(factor, i64) if isinstance(factor, int) else None},
+            result_types=[ANY_OP, ANY_OP, ANY_OP],
         )
+
+    def verify_(self) -> None:
+        if (self.parameter is None) == (self.factor is None):
+            raise VerifyException("the factor is a number or a parameter")
 
 
 @irdl_op_definition

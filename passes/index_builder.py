@@ -5,7 +5,9 @@ from __future__ import annotations
 from xdsl.builder import Builder
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, IntegerAttr
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import Rewriter
+from xdsl.transforms.dead_code_elimination import is_trivially_dead
 
 Index = int | SSAValue
 
@@ -33,3 +35,13 @@ def scale(builder: Builder, value: Index, factor: int) -> Index:
     if factor == 1:
         return value
     return builder.insert(arith.MuliOp(value, materialize(builder, factor))).result
+
+
+def erase_unused(value: SSAValue) -> None:
+    """Erase what computes a value, without effects, if nothing uses it; and then what only that used."""
+    op = value.owner
+    if isinstance(op, Operation) and is_trivially_dead(op):
+        operands = list(op.operands)
+        Rewriter.erase_op(op)
+        for operand in operands:
+            erase_unused(operand)

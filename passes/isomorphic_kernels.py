@@ -65,12 +65,14 @@ def rewrite_kernels(
     functions: Iterable[func.FuncOp],
     rewrite: Callable[[func.FuncOp], None],
     context: Callable[[func.FuncOp], Hashable] = lambda _: None,
+    copied: Callable[[func.FuncOp, func.FuncOp], None] = lambda _, __: None,
 ) -> None:
     """
     Call `rewrite` for each function, or put a copy of what became of an isomorphic one in its place.
 
     `rewrite` changes the body and the attributes of a function; what it does depends on the function, not on its name,
-    and on the `context`. Locations in a copy are those of the function that it replaces.
+    and on the `context`. Locations in a copy are those of the function that it replaces. `copied` is called with what
+    was rewritten and what became a copy of it.
     """
     done: dict[Hashable, tuple[func.FuncOp, list[LocationAttr], dict[str, Attribute]]] = {}
     for function in functions:
@@ -78,6 +80,7 @@ def rewrite_kernels(
         key = structure, context(function)
         if key in done:
             _copy(function, locations, *done[key])
+            copied(done[key][0], function)
             continue
         before = dict(function.attributes)
         rewrite(function)

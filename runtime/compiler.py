@@ -18,7 +18,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.context import PenstockContext, make_context
-from penstock.dialects.diagnostics import USAGE, UserError, nearest_or_all
+from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
 from penstock.dialects.machine import find_target
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.from_text import ParsedText, parse_text, place_in, read_text
@@ -189,7 +189,8 @@ def attach_machine(module: ModuleOp, machine: str | None, options: Mapping[str, 
     if present is None:
         Rewriter.insert_op(target, InsertPoint.at_start(module.body.block))
     elif present.machine_name != target.machine_name:
-        raise UserError(f'the module is made for the machine "{present.machine_name}", not for "{target.machine_name}"')
+        message = f'the module is made for the machine "{present.machine_name}", not for "{target.machine_name}"'
+        raise UserError(message, loc=location_of(present))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.files import write_whole
 from penstock.passes.analysis.kernels import device_of, kernels, machine_of
 from penstock.passes.schedule.schedule import SECTIONS, Schedule
-from penstock.runtime.compiler import default_passes, load_input
+from penstock.runtime.compiler import load_input, passes_for
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.pass_manager import run_passes, verify
 from penstock.runtime.schedules import schedules_text
@@ -91,7 +91,7 @@ class KernelSchedule(Schedule):
 
     def _run_until(self, name: str, *, inclusive: bool) -> None:
         self.module = self._program.clone()
-        passes = list(default_passes(self.module, "accel", None))
+        passes = list(passes_for(self.module, "accel", None))
         names = [each.name for each in passes]
         if name in names:
             passes = passes[: names.index(name) + int(inclusive)]

@@ -21,10 +21,11 @@ COMMANDS = {
     "plan": "find offsets for buffers in a memory",
     "simulate": "count the cycles of a program on a machine",
     "machines": "list, show or validate machines",
+    "test-planner": "check that a planner keeps to its contract",
 }
 """
-The subcommands, each with what it does. The module of that name with _command is imported when it is given: its
-docstring is the help, `add_arguments` adds what it takes, and `execute` does it and returns the status.
+The subcommands, each with what it does. The module of that name with _command, and _ for -, is imported when it is
+given: its docstring is the help, `add_arguments` adds what it takes, and `execute` does it and returns the status.
 """
 
 
@@ -71,7 +72,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         if command != given:
             subparsers.add_parser(command, help=text)
     if given is not None:
-        module = import_module(f"penstock.tools.{given}_command")
+        module = import_module(f"penstock.tools.{given.replace('-', '_')}_command")
         epilog = getattr(module, "EPILOG", None)
         style = argparse.HelpFormatter if epilog is None else argparse.RawDescriptionHelpFormatter
         command = subparsers.add_parser(

@@ -27,7 +27,8 @@ WHOLE = "(program)"
 """Stands for the function of problems that all functions share."""
 
 PROGRAM = "the program"
-"""Stands for the planner of offsets that are written in the program."""
+COMPILER = "the compiler"
+"""Stand for the planner of offsets that are written in the program, and of those that a pass before the plan wrote."""
 
 _PLANS = "mem-plan"
 """The pass before which the problems are taken."""
@@ -35,14 +36,15 @@ _PLANS = "mem-plan"
 
 @dataclass(frozen=True, eq=False)
 class _Memory:
-    """One memory of a program, with the planners that were asked for, if any."""
+    """One memory of a program, with the planners that were asked for, if any, and who wrote the offsets that it has."""
 
     memory: MemoryProblem
     planners: Sequence[str] | None
+    writer: str
 
     @property
     def is_planned(self) -> bool:
-        """Whether its plan is the one that is written in the program."""
+        """Whether its plan is the one that is written."""
         return self.planners is None and all(each.offset is not None for each in self.memory.problem.buffers)
 
     @property
@@ -87,9 +89,9 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str] |
 
     program = load_input(path, dims=read_dims(args.dim))
     require_bound(program.module, str(path))
-    if not _lower(args, program):
+    if (writer := _lower(args, program)) is None:
         return 0
-    found = _chosen(args, path, [_Memory(memory, planners) for memory in memory_problems(program.module)])
+    found = _chosen(args, path, [_Memory(memory, planners, writer) for memory in memory_problems(program.module)])
     if args.verify:
         return _verify(args, path, found)
     asked = args.output is not None or args.map is not None
@@ -98,7 +100,7 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str] |
             raise UserError("the program has no buffers to plan", loc=str(path))
         say(args, f"{path}: no buffers to plan")
         return 0
-    if any(written_plan(each.memory).offsets for each in found):
+    if writer == PROGRAM and any(written_plan(each.memory).offsets for each in found):
         what = "not used; --verify checks them" if planners else "kept; --planner plans anew, --verify checks them"
         say(args, f"{path}: the offsets of the program are {what}")
     for each in found:
@@ -114,10 +116,11 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str] |
     return 0
 
 
-def _lower(args: argparse.Namespace, program: LoadedProgram) -> bool:
+def _lower(args: argparse.Namespace, program: LoadedProgram) -> str | None:
     """
     Lower the program to where its buffers are planned, or by the passes of `--pipeline`; one with offsets, and one that
-    is below that, stays as it is. Returns whether it did so: with `--print-pipeline` the passes are only printed.
+    is below that, stays as it is. Returns who wrote the offsets that it has then, `PROGRAM` or `COMPILER`; None where
+    `--print-pipeline` only prints the passes.
     """
     from penstock.passes.analysis.memory.liveness import Allocation
     from penstock.passes.analysis.memory.memory_problems import offset_of
@@ -131,7 +134,7 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> bool:
         if args.machine is not None:
             attach_machine(program.module, args.machine, machine_options(args))
         verify(program.module, program.parsed)
-        return True
+        return PROGRAM
     until = "loop" if program.level != "accel" else "accel"
     passes = passes_for(program.module, until, args.machine, args.pipeline, machine_options=machine_options(args))
     if args.pipeline is None:
@@ -139,7 +142,7 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> bool:
         passes = () if is_planned else tuple(takewhile(lambda each: each.name != _PLANS, passes))
     if args.print_pipeline:
         print(pipeline_text(passes))
-        return False
+        return None
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         run_passes(
             program.ctx,
@@ -149,7 +152,7 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> bool:
             remark_levels=args.pipeline is not None,
             parsed=program.parsed,
         )
-    return True
+    return COMPILER if args.pipeline is None else PROGRAM
 
 
 def _chosen(args: argparse.Namespace, path: Path, found: Sequence[_Memory]) -> list[_Memory]:
@@ -212,9 +215,14 @@ def _table(found: Sequence[_Memory], planners: Sequence[str] | None, limits: Lim
     own = {
         each: height(each.memory.problem, plan)
         for each in found
-        if len((plan := written_plan(each.memory)).offsets) == len(each.memory.problem.buffers)
+        if each.writer == PROGRAM and len((plan := written_plan(each.memory)).offsets) == len(each.problem.buffers)
     }
-    runs = {each: [] if each.is_planned else each.runs(limits) for each in found}
+    # What a pass has placed is planned as well, for its figures.
+    runs = {
+        each: [] if planners is None and each in own else replace(each, planners=names).runs(limits)
+        for each in found
+        for names in [planners or ((DEFAULT_PLANNER,) if each.writer == COMPILER else None)]
+    }
     names = planners or ((DEFAULT_PLANNER,) if any(runs.values()) else ())
     head = ("function", "scope", "buffers", "capacity", "bound", *((PROGRAM,) if own else ()), *names)
     rows: list[tuple[str, ...]] = [head]
@@ -266,7 +274,7 @@ class _Plans:
         from penstock.passes.analysis.memory.memory_problems import written_plan
 
         if each not in self._found:
-            own = (written_plan(each.memory), PROGRAM)
+            own = (written_plan(each.memory), each.writer)
             self._found[each] = own if each.is_planned else self._planned(each)
         return self._found[each]
 

@@ -132,6 +132,19 @@ class MergeHandlesOp(IRDLOperation):
 
 
 @irdl_op_definition
+class CastHandleOp(IRDLOperation):
+    """A handle of another type. https://mlir.llvm.org/docs/Dialects/Transform/#transformcast"""
+
+    name = "transform.cast"
+    input = operand_def(base.TransformHandleType)
+    output = result_def(base.TransformHandleType)
+    assembly_format = "$input attr-dict `:` type($input) `to` type($output)"
+
+    def __init__(self, input: SSAValue, type: Attribute):
+        super().__init__(operands=[input], result_types=[type])
+
+
+@irdl_op_definition
 class ParamConstantOp(IRDLOperation):
     """A parameter that is known. https://mlir.llvm.org/docs/Dialects/Transform/#transformparamconstant"""
 
@@ -290,15 +303,8 @@ def sizes_of(attribute: Attribute | None) -> tuple[int, ...]:
 
 OWN = (
     *(SplitHandleOp, GetParentOp, GetProducerOfOperandOp, GetConsumersOfResultOp, MergeHandlesOp, ParamConstantOp),
-    *(
-        FuseOp,
-        FuseIntoContainingOp,
-        GeneralizeOp,
-        SplitReductionOp,
-        IncludeOp,
-        *transform_loops.OPS,
-        *transform_tune.OPS,
-    ),
+    *(CastHandleOp, FuseOp, FuseIntoContainingOp, GeneralizeOp, SplitReductionOp, IncludeOp),
+    *(*transform_loops.OPS, *transform_tune.OPS),
 )
 _NAMES = {op.name for op in OWN}
 

@@ -101,5 +101,20 @@ class InterchangeOp(IRDLOperation):
         )
 
 
-OPS = (LoopUnrollOp, LoopPeelOp, LoopCoalesceOp, InterchangeOp)
+@irdl_op_definition
+class ConvertToLoopsOp(IRDLOperation):
+    """Make loops around scalars of a structured op.
+    https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredconvert_to_loops
+    """
+
+    name = "transform.structured.convert_to_loops"
+    target = operand_def(base.TransformOpHandleType)
+    result = result_def(base.TransformOpHandleType)
+    assembly_format = "$target attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, target: SSAValue):
+        super().__init__(operands=[target], result_types=[ANY_OP])
+
+
+OPS = (LoopUnrollOp, LoopPeelOp, LoopCoalesceOp, InterchangeOp, ConvertToLoopsOp)
 """All of them."""

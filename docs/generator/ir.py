@@ -216,11 +216,10 @@ def _parametrized(constraint: ParamAttrConstraint[Any]) -> str:
 
 
 def _class(of: type[Attribute]) -> str:
-    """A class of types or attributes by the name that it has in IR, of ours as text writes it."""
-    if of.__module__.startswith(f"{PACKAGE}."):
-        return code(f"{'!' if issubclass(of, TypeAttribute) else '#'}{of.name}")
+    """A class of types or attributes by the name that it has in IR; the name of the class where it is abstract."""
     name = str(getattr(of, "name", of.__name__))
-    return code(_NAMES.get(name, name))
+    sigil = "!" if issubclass(of, TypeAttribute) else "#"
+    return code(f"{sigil}{name}" if of.__module__.startswith(f"{PACKAGE}.") else _NAMES.get(name, name))
 
 
 # passes

@@ -11,7 +11,7 @@ from docs.generator.api import module_section
 from docs.generator.doors import classes_in, door_section, doors, entry_points_table
 from docs.generator.ir import dialect_parts, pass_level, pass_row, pass_section
 from docs.generator.machine import machine_parts
-from docs.generator.markdown import code, page, summary, table
+from docs.generator.markdown import code, in_one_line, page, summary, table
 from docs.generator.source import Module, Name, module_called, modules_matching
 
 from penstock.runtime.levels import LEVELS
@@ -37,6 +37,8 @@ class ApiPage:
     """The decorators that register them."""
     tables: tuple[str, ...] = ()
     """Dictionaries by the class of an op, as `module:name`, to which a package adds."""
+    meanings: tuple[str, ...] = ()
+    """Dictionaries from names to what they mean, as `module:name`."""
 
     def found(self) -> dict[Module, list[str]]:
         """The modules, each with the names that are meant; none means all."""
@@ -93,6 +95,7 @@ API_PAGES = (
         "Formulas",
         "A formula says what an elementwise op of the graph level computes, at all levels.",
         ("dialects/graph/formula.py", "dialects/graph/elementwise.py: PointwiseOp"),
+        meanings=("penstock.dialects.graph.formula:FUNCTIONS",),
     ),
     ApiPage(
         "interpreter.md",
@@ -190,6 +193,9 @@ def _door_parts(each: ApiPage) -> Iterator[list[str]]:
     for place in each.tables:
         names = ", ".join(map(code, classes_in(resolve_name(place))))
         yield [f"{code(place.partition(':')[2])} has an entry for {names}."]
+    for place in each.meanings:
+        found: dict[str, str] = resolve_name(place)
+        yield table(("name", "what it is"), [(code(name), in_one_line(found[name])) for name in sorted(found)])
     for door in doors():
         if door.decorator in each.decorators:
             yield from door_section(door)

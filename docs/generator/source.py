@@ -113,15 +113,9 @@ class Module:
         found: dict[str, Name] = {}
         for node, docstring in documented(self.tree.body):
             if isinstance(node, ast.ClassDef | Function):
-                name = node.name
-            elif isinstance(node, ast.Assign | ast.AnnAssign):
-                name = _target(node)
-                if _callee(node.value) in _TYPE_VARIABLES:
-                    continue
-            else:
-                continue
-            if name:
-                found[name] = Name(self, name, node, docstring)
+                found[node.name] = Name(self, node.name, node, docstring)
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and _callee(node.value) not in _TYPE_VARIABLES:
+                found |= {name: Name(self, name, node, docstring) for name in _targets(node)}
         return found
 
     @cached_property
@@ -237,8 +231,16 @@ def _default(module: Module, value: ast.expr | None) -> str:
 
 
 def _target(node: ast.Assign | ast.AnnAssign) -> str:
+    """The one name that a statement defines; empty for several, or for none."""
+    names = _targets(node)
+    return names[0] if len(names) == 1 else ""
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
+    """The names that a statement defines: one, or several of a tuple."""
     target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-    return target.id if isinstance(target, ast.Name) else ""
+    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+    return [part.id for part in parts if isinstance(part, ast.Name)]
 
 
 def _callee(node: ast.expr | None) -> str:

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from xdsl.context import Context
-from xdsl.dialects import func
+from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.ir import Region
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.accel.pipelining.rings import make_rings
+from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.schedule_accel import PipelineOp
+from penstock.passes.accel.pipelining.rings import Choice, choose_slots
 from penstock.passes.analysis.kernels import AUTO, PIPELINING, machine_kernels
 from penstock.passes.isomorphic_kernels import rewrite_kernels
-from penstock.passes.schedule.ordering import order
-from penstock.passes.schedule.ordering.tokens import strip
-from penstock.passes.schedule.scope_offsets import Kept, ScopeOffsets, kept_beside
-from penstock.passes.schedule.skew import remove_unused, skew
+from penstock.passes.schedule.ordering.accesses import commands_of
+from penstock.passes.schedule.primitives.pipeline import add_remark
+from penstock.passes.schedule.schedule import (
+    COMMANDS,
+    Schedule,
+    copy_section,
+    given_key,
+    require_kernels,
+    run_section,
+)
+from penstock.passes.schedule.scope_offsets import Kept, NoRoom, kept_beside
 
 
 @dataclass(frozen=True)
@@ -90,42 +102,56 @@ class AccelPipelinePass(ModulePass):
         target, functions = machine_kernels(op)
         if target is None:
             return
+        require_kernels(ctx, op, COMMANDS)
         kept = kept_beside(op) if functions else {}
 
         def beside(function: func.FuncOp) -> Kept:
             return kept.get(function.sym_name.data, {})
 
-        rewrite_kernels(
-            functions,
-            lambda function: self._kernel(ScopeOffsets(function, target, beside(function))),
-            lambda function: tuple((scope, *held) for scope, held in beside(function).items()),
-        )
+        def rewrite(function: func.FuncOp) -> None:
+            decide = partial(self._decide, function, target)
+            run_section(ctx, function, target, COMMANDS, decide, kept=beside(function))
 
-    def _kernel(self, offsets: ScopeOffsets) -> None:
-        function, target = offsets.function, offsets.target
-        before = function.body.clone()
-        strip(function)
-        choice = make_rings(offsets, None if isinstance(self.depth, str) else self.depth, skewed=self.skew)
-        offsets.spread()
-        unskewed = function.body.clone()
-        loops, commands = skew(function, target) if self.skew else (0, None)
-        if loops:
-            offsets.changed()
-        if too_large := loops > 0 and not offsets.keep_apart():
-            _replace(function, unskewed)
-            commands = None
-        remark = choice.describe(0 if too_large else loops, too_large=too_large)
-        remove_unused(function)
-        order(function, target, commands)
-        if not offsets.is_planned():
-            _replace(function, before)
-            order(function, target)
-            remark = "iterations do not overlap: the scopes are too small"
-        function.attributes.pop(PIPELINING, None)
-        if remark:
-            function.attributes[PIPELINING] = StringAttr(remark)
+        def context(function: func.FuncOp) -> Hashable:
+            return tuple((scope, *held) for scope, held in beside(function).items()), given_key(ctx, function)
+
+        rewrite_kernels(functions, rewrite, context, partial(copy_section, ctx, COMMANDS))
+
+    def _decide(self, function: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
+        commands = commands_of(function, target)
+        depth = None if isinstance(self.depth, str) else self.depth
+        choice = choose_slots(function, target, commands, depth, skewed=self.skew)
+        matched: tuple[SSAValue, ...] = ()
+        if self.skew and any(info.loops for info in commands):
+            matched = schedule.match(scf.ForOp.name)
+        handles = {schedule.op(each): each for each in schedule.match(BufferOp.name)} if choice.slots else {}
+        schedule.state.commands = commands
+        op = _write(schedule, choice, [handles[buffer] for buffer in choice.slots], matched)
+        schedule.drop_unused((*matched, *handles.values()))
+        if op.fixed_offsets is None and PIPELINING in function.attributes:
+            said = [op.remark.data] if op.remark is not None else []
+            modelled = choice.describe(op.slot_counts, skewed=bool(op.skewed))
+            op.properties["remark"] = StringAttr("; ".join([*said, modelled]))
+            add_remark(function, [modelled])
 
 
-def _replace(function: func.FuncOp, body: Region) -> None:
-    function.detach_region(0)
-    function.add_region(body)
+def _write(schedule: Schedule, choice: Choice, buffers: Sequence[SSAValue], loops: Sequence[SSAValue]) -> PipelineOp:
+    """Write down what was chosen, or what of it there is room for."""
+    wanted, remark = tuple(choice.slots.values()), ""
+    counts = wanted
+    while True:
+        slots = list(zip(buffers, counts, strict=True))
+        try:
+            return schedule.pipeline(slots, loops, wanted=wanted, where_possible=bool(loops), remark=remark)
+        except NoRoom as error:
+            if error.fitting:
+                # Nothing is said of those that stay buffers.
+                fitting = iter(error.fitting)
+                counts = tuple(next(fitting) if count > 1 else count for count in counts)
+            elif error.skewed:
+                loops = ()
+                if wanted or any(isinstance(op, RingOp) for op in schedule.state.kernel.walk()):
+                    remark = "loops not skewed: the scopes are too small"
+            else:
+                remark = "iterations do not overlap: the scopes are too small"
+                return schedule.pipeline(fixed_offsets=True, remark=remark)

@@ -14,6 +14,8 @@ from xdsl.dialects.linalg.abstract_ops import LinalgStructuredOperation
 from xdsl.ir import Operation
 from xdsl.traits import IsTerminator, RecursiveMemoryEffect, SymbolOpInterface, is_side_effect_free
 
+from penstock.passes.analysis.index import is_index_arithmetic
+
 
 def _touches_memory(op: Operation) -> bool:
     return any(isinstance(value.type, MemRefType) for value in (*op.operands, *op.results))
@@ -62,6 +64,12 @@ class Effects:
     def _has_pure_body(self, op: Operation) -> bool:
         inner = (each for region in op.regions for block in region.blocks for each in block.ops)
         return all(self.is_pure(each) or (each.has_trait(IsTerminator) and not each.successors) for each in inner)
+
+
+def is_computed(op: Operation) -> bool:
+    """Whether an op without regions only computes its results, which are the same wherever its operands are."""
+    # xDSL does not say it of all index arithmetic.
+    return not op.regions and (is_side_effect_free(op) or is_index_arithmetic(op))
 
 
 def is_destination(op: Operation, index: int) -> bool:

@@ -127,10 +127,9 @@ def match_intrinsic(access: Access, intrinsic: IntrinsicOp, target: TargetOp) ->
     ]
     complete = [b for b in bindings if len(b) == len(pattern.operands)]
     if not complete:
-        same_untyped = any(True for _ in unify(untyped(pattern.yielded), untyped(access.yielded), {}))
-        types = f"{specs[-1].dtype}, not {access.operands[access.output].element}"
-        if same_untyped and specs[-1].dtype != access.operands[access.output].element:
-            return Failure(name, 2, f"its body computes {types}")
+        wanted, given = specs[-1].dtype, access.operands[access.output].element
+        if wanted != given and any(True for _ in unify(untyped(pattern.yielded), untyped(access.yielded), {})):
+            return Failure(name, 2, f"its body computes {wanted}, not {given}")
         return Failure(name, BODY, "its body computes something else")
     failures: list[Failure] = []
     for binding in complete:

@@ -1,23 +1,16 @@
 """
 Dependences between the iterations of a loop nest, with their direction vectors.
 
-An access is a box, or what index maps make of a box, at an offset in the dims of its buffer. Two accesses meet where
-the difference of their indices can be zero: a sum of multiples of strides (of loops, of the dims of the boxes) and of
-sets of numbers (of indices that are not affine, which are evaluated over their loops). Whether zero is such a sum is
-decided exactly, the widest strides first and without the sums that the remaining ones cannot bring back to zero; past
-`MAX_SUMS` it is assumed to be. Direction vectors are refined loop by loop, as in Goff, Kennedy and Tseng, "Practical
-Dependence Testing", PLDI 1991.
+These are refined loop by loop, as in Goff, Kennedy and Tseng, "Practical Dependence Testing", PLDI 1991; whether two
+accesses may meet in iterations so far apart is decided by `loop_accesses`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import gcd, prod
 
-import numpy as np
-from numpy.typing import NDArray
 from xdsl.dialects import func, memref, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
@@ -27,17 +20,23 @@ from xdsl.traits import IsTerminator
 from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
-from penstock.passes.analysis.commands.loop_domain import counters_of, evaluate
-from penstock.passes.analysis.effects import Effects
-from penstock.passes.analysis.index import AffineIndex
-from penstock.passes.analysis.loops import constant_of, is_inside, loops_around, trip_count
+from penstock.passes.analysis.effects import Effects, is_computed
+from penstock.passes.analysis.loop_accesses import (
+    ANY,
+    EARLIER,
+    LATER,
+    SAME,
+    Apart,
+    IndexDifference,
+    LoopAccess,
+    Vector,
+    distances_within,
+)
+from penstock.passes.analysis.loops import trip_count
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, RootBox, bits, is_memory
 from penstock.passes.analysis.memory.effects import MemoryEffects
 from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
-from penstock.passes.analysis.memory.storage import storage_of
-
-MAX_SUMS = 1 << 18
-"""Partial sums, or pairs of iterations, that are looked at; beyond it two accesses are assumed to meet."""
+from penstock.passes.analysis.memory.storage import overwrites, storage_of, uses_through
 
 EXACT_COMBINERS = frozenset(
     f"arith.{name}" for name in "addi muli maxsi maxui minsi minui andi ori xori maximumf minimumf".split()
@@ -46,41 +45,7 @@ EXACT_COMBINERS = frozenset(
 ROUNDING_COMBINERS = frozenset(("arith.addf", "arith.mulf"))
 """Those that round: another order is another result."""
 
-Apart = Mapping[scf.ForOp, tuple[int | None, int | None]]
-"""For a loop around two accesses how many iterations after the first the second is, from ... to; None: no bound."""
-
-SAME = (0, 0)
-LATER = (1, None)
-EARLIER = (None, -1)
-ANY = (None, None)
 _SIGNS = {1: LATER, 0: SAME, -1: EARLIER}
-
-Vector = tuple[int, ...]
-Numbers = NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class LoopAccess:
-    """What an op within a nest reads or writes of one buffer."""
-
-    op: Operation
-    value: SSAValue
-    """The operand."""
-    roots: int
-    """The allocations and arguments that the operand may be a view of, as `Aliases` numbers them."""
-    reads: bool
-    writes: bool
-    combiner: str | None = None
-    """Of an output that every point of a `linalg.generic` combines with something else: the name of the op."""
-    start: tuple[AffineIndex, ...] | None = None
-    """The index of its first element in each dim of its root; None where that is not known, and it may be any."""
-    steps: tuple[tuple[int, Vector], ...] = ()
-    """The other elements: (count, what one step moves in each dim of the root)."""
-
-    @cached_property
-    def loops(self) -> tuple[scf.ForOp, ...]:
-        """All loops around the op, outermost first."""
-        return loops_around(self.op)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +155,10 @@ class NestMemory:
         """
         return [access for inner in op.walk() if inner is not op for access in self._of(inner)]
 
+    def accesses_of(self, op: Operation) -> list[LoopAccess]:
+        """What an op accesses, with the ops inside it; raises UserError as `accesses_in` does."""
+        return [*self._of(op), *self.accesses_in(op)]
+
     def _of(self, op: Operation) -> Iterator[LoopAccess]:
         match op:
             case GenericOp():
@@ -242,7 +211,7 @@ class NestMemory:
         if isinstance(op, CONTROL) or isinstance(op, Allocation) or op.has_trait(IsTerminator):
             return
         parent = op.parent_op()
-        if isinstance(parent, GenericOp) or self._pure.is_pure(op):
+        if isinstance(parent, GenericOp) or self.only_computes(op):
             return
         touched = self._aliases.of_all(op.operands)
         effect = self._effects.of(op)
@@ -255,6 +224,10 @@ class NestMemory:
             reads, writes = bool(roots & effect.reads), bool(roots & effect.writes)
             if reads or writes:
                 yield LoopAccess(op, value, roots, reads, writes)
+
+    def only_computes(self, op: Operation) -> bool:
+        """Whether an op reads and writes nothing. What is divided may trap, so it is not pure; an index does not."""
+        return self._pure.is_pure(op) or is_computed(op)
 
     # which roots share bytes
 
@@ -292,9 +265,9 @@ class NestMemory:
                     continue
                 is_exact = a == b and first.roots == second.roots == 1 << a
                 if not is_exact or first.start is None or second.start is None:
-                    if all(_range(loop, bounds) is not None for loop, bounds in within.items()):
+                    if all(distances_within(loop, bounds) is not None for loop, bounds in within.items()):
                         return True
-                elif _Meeting(nest, first, second, within).is_possible():
+                elif IndexDifference(nest, first, second, within).is_possible():
                     return True
         return False
 
@@ -311,20 +284,50 @@ class NestMemory:
             within[loop] = SAME
         return within
 
-    def dependences(self, nest: Sequence[scf.ForOp]) -> list[LoopDependence]:
+    def dependences(self, nest: Sequence[scf.ForOp], *, of_values: bool = False) -> list[LoopDependence]:
         """
         The dependences between the iterations of a nest, outermost loop first, all of whose work is in the innermost.
 
-        Those within one iteration of all loops are not listed. Raises UserError for an op of unknown effects.
+        Those within one iteration of all loops are not listed. Where each iteration is executed as a whole, only those
+        `of_values` count: not those through a buffer that every iteration overwrites before it reads it. Raises
+        UserError for an op of unknown effects.
         """
         accesses = self.accesses_in(nest[-1])
+        private = self._private(nest) if of_values else 0
         found: list[LoopDependence] = []
         for source in accesses:
             for sink in accesses:
-                if source.writes or sink.writes:
+                if (source.roots | sink.roots) & ~private and (source.writes or sink.writes):
                     for directions in self._directions(tuple(nest), source, sink):
                         found.append(LoopDependence(tuple(nest), source, sink, directions, self))
         return found
+
+    def _private(self, nest: Sequence[scf.ForOp]) -> int:
+        """The roots that every iteration of a nest overwrites before it reads them, and that nothing else reads."""
+        found = 0
+        for number, root in enumerate(self._aliases.roots):
+            made = root.owner
+            if isinstance(made, Operation) and (
+                nest[0].is_ancestor(made) or self._is_overwritten_first(root, nest[-1])
+            ):
+                found |= 1 << number
+        return found
+
+    def _is_overwritten_first(self, root: SSAValue, loop: scf.ForOp) -> bool:
+        """Whether all that accesses an allocation, or the one slot of a ring that does, is in a loop, a fill first."""
+        uses = list(root.uses)
+        value = root
+        if isinstance(root.owner, RingOp):
+            slot = uses[0].operation if len(uses) == 1 else None
+            if not isinstance(slot, SlotOp):
+                return False
+            value = slot.memref
+        users = [use.operation for use in uses_through(value)]
+        hands_on = any(user.has_trait(IsTerminator) or any(is_memory(r.type) for r in user.results) for user in users)
+        if not users or hands_on or not all(loop.is_ancestor(user) for user in users):
+            return False
+        first = next(op for op in loop.body.block.ops if any(op.is_ancestor(user) for user in users))
+        return users.count(first) == 1 and overwrites(first, value)
 
     def _directions(self, nest: tuple[scf.ForOp, ...], first: LoopAccess, second: LoopAccess) -> Iterator[Vector]:
         """The direction vectors, lexicographically positive, with which `second` may meet `first`."""
@@ -381,209 +384,6 @@ def _is_one_buffer(call: func.CallOp, one: SSAValue, other: SSAValue) -> bool:
         return False
     given = storage_of(call.arguments[one.index]), storage_of(call.arguments[other.index])
     return given[0] is given[1] or _overlap(*given)
-
-
-def _range(loop: scf.ForOp, bounds: tuple[int | None, int | None]) -> tuple[int, int] | None:
-    """The distances between two iterations of a loop that are within bounds; None if there are none."""
-    trips = trip_count(loop)
-    most = MAX_SUMS if trips is None else trips - 1
-    lo = -most if bounds[0] is None else max(bounds[0], -most)
-    hi = most if bounds[1] is None else min(bounds[1], most)
-    return (lo, hi) if lo <= hi else None
-
-
-class _Meeting:
-    """The difference of the indices of two accesses to one root, as a sum of what loops and boxes contribute."""
-
-    def __init__(self, nest: Sequence[scf.ForOp], first: LoopAccess, second: LoopAccess, apart: Apart):
-        self._nest = nest
-        self._first, self._second = first, second
-        self._apart = apart
-        assert first.start is not None
-        assert second.start is not None
-        self._starts = first.start, second.start
-        self._constant = tuple(b.base - a.base for a, b in zip(*self._starts, strict=True))
-        self._progressions: list[tuple[Vector, int, int]] = []
-        """(vector, lo, hi): the multiples of the vector from lo to hi."""
-        self._sets: list[Numbers] = []
-        """One of the rows of each."""
-
-    def is_possible(self) -> bool:
-        """Whether it may be zero in all dims."""
-        ranges = {loop: _range(loop, bounds) for loop, bounds in self._apart.items()}
-        if None in ranges.values():
-            return False
-        for count, step in self._first.steps:
-            self._progressions.append((step, 1 - count, 0))
-        for count, step in self._second.steps:
-            self._progressions.append((step, 0, count - 1))
-        groups = self._groups()
-        if groups is None:
-            return True
-        for symbols, loops in groups:
-            contributed = self._contribution(symbols, loops)
-            if contributed is None:
-                return True
-            if not contributed:
-                return False
-        return self._is_zero_possible()
-
-    def _groups(self) -> list[tuple[list[SSAValue], list[scf.ForOp]]] | None:
-        """Symbols of the indices with the loops that they depend on, those together that share one; None: unknown."""
-        symbols = dict.fromkeys(symbol for start in self._starts for index in start for symbol in index.terms)
-        loops = list(dict.fromkeys((*self._first.loops, *self._second.loops)))
-        groups: list[tuple[list[SSAValue], list[scf.ForOp]]] = []
-        for symbol in symbols:
-            if not is_inside(symbol, self._nest[0]) and self._coefficients(symbol)[0] == self._coefficients(symbol)[1]:
-                continue
-            used = counters_of(symbol, loops)
-            if any(trip_count(loop) is None or constant_of(loop.lb) is None for loop in used) or not used:
-                return None
-            together, tied = [symbol], [loop for loop in loops if loop in used]
-            for group in [group for group in groups if set(group[1]) & used]:
-                groups.remove(group)
-                together, tied = group[0] + together, [loop for loop in loops if loop in (*group[1], *tied)]
-            groups.append((together, tied))
-        return groups
-
-    def _coefficients(self, symbol: SSAValue) -> tuple[Vector, Vector]:
-        """What a symbol is multiplied by in each dim of the first and of the second access."""
-        first, second = (tuple(index.terms.get(symbol, 0) for index in start) for start in self._starts)
-        return first, second
-
-    def _contribution(self, symbols: Sequence[SSAValue], loops: Sequence[scf.ForOp]) -> bool | None:
-        """Add what symbols of these loops contribute; False if no iterations are so far apart, None if unknown."""
-        loop = loops[0]
-        first, second = self._coefficients(symbols[0])
-        is_counter = len(symbols) == len(loops) == 1 and symbols[0] is loop.body.block.args[0]
-        step = constant_of(loop.step) or 1
-        shared = loop in self._first.loops and loop in self._second.loops
-        if is_counter and shared and first == second:
-            bounds = _range(loop, self._apart.get(loop, SAME))
-            assert bounds is not None
-            self._progressions.append((tuple(step * each for each in first), *bounds))
-            return True
-        if is_counter and not shared:
-            # Where the access is not inside the loop, the coefficient is zero.
-            lower, trips = constant_of(loop.lb), trip_count(loop)
-            assert lower is not None
-            assert trips is not None
-            vector = tuple(b - a for a, b in zip(first, second, strict=True))
-            self._constant = tuple(c + lower * each for c, each in zip(self._constant, vector, strict=True))
-            self._progressions.append((tuple(step * each for each in vector), 0, trips - 1))
-            return trips > 0
-        return self._pairs(symbols, loops)
-
-    def _pairs(self, symbols: Sequence[SSAValue], loops: Sequence[scf.ForOp]) -> bool | None:
-        """The contributions of all pairs of iterations of some loops, evaluated one by one."""
-        sides = [[loop for loop in loops if loop in access.loops] for access in (self._first, self._second)]
-        trips = [[trip_count(loop) or 0 for loop in side] for side in sides]
-        if prod(trips[0]) * prod(trips[1]) > MAX_SUMS:
-            return None
-        points = [np.indices(counts).reshape(len(counts), -1) for counts in trips]
-        values: list[Numbers] = []
-        for number, (side, at) in enumerate(zip(sides, points, strict=True)):
-            counters: dict[SSAValue, Numbers] = {
-                loop.body.block.args[0]: (constant_of(loop.lb) or 0) + (constant_of(loop.step) or 1) * iteration
-                for loop, iteration in zip(side, at, strict=True)
-            }
-            total = np.zeros((at.shape[1], len(self._constant)), np.int64)
-            for symbol in symbols:
-                coefficients = self._coefficients(symbol)[number]
-                if any(coefficients):
-                    try:
-                        found = evaluate(symbol, counters)
-                    except UserError:
-                        return None
-                    total += np.broadcast_to(found, at.shape[1])[:, None] * np.asarray(coefficients)
-            values.append(total)
-        permitted = np.ones((len(values[0]), len(values[1])), np.bool_)
-        for loop in loops:
-            if loop in sides[0] and loop in sides[1]:
-                bounds = _range(loop, self._apart.get(loop, SAME))
-                assert bounds is not None
-                later = points[1][sides[1].index(loop)][None, :] - points[0][sides[0].index(loop)][:, None]
-                permitted &= (later >= bounds[0]) & (later <= bounds[1])
-        first, second = np.nonzero(permitted)
-        differences = np.unique(values[1][second] - values[0][first], axis=0)
-        self._sets.append(differences)
-        return len(differences) > 0
-
-    def _is_zero_possible(self) -> bool:
-        """Whether the constant and one of each contribution may add up to zero in all dims."""
-        rank = len(self._constant)
-        if rank == 0:
-            return True
-        # The largest sum in each dim makes the dims digits of one number.
-        most = [abs(each) for each in self._constant]
-        for vector, lo, hi in self._progressions:
-            most = [m + abs(each) * max(abs(lo), abs(hi)) for m, each in zip(most, vector, strict=True)]
-        for rows in self._sets:
-            most = [m + int(each) for m, each in zip(most, np.abs(rows).max(axis=0), strict=True)]
-        weights = [1] * rank
-        for dim in reversed(range(rank - 1)):
-            weights[dim] = weights[dim + 1] * (2 * most[dim + 1] + 1)
-        if weights[0] * (2 * most[0] + 1) >= 1 << 62:
-            return True
-
-        def number(vector: Sequence[int]) -> int:
-            return sum(each * weight for each, weight in zip(vector, weights, strict=True))
-
-        progressions = [(number(vector), lo, hi) for vector, lo, hi in self._progressions]
-        sets = [np.unique(rows @ np.asarray(weights, np.int64)) for rows in self._sets]
-        return reaches_zero(number(self._constant), progressions, sets)
-
-
-def reaches_zero(constant: int, progressions: Sequence[tuple[int, int, int]], sets: Sequence[Numbers]) -> bool:
-    """
-    Whether zero is `constant` + for each (stride, lo, hi) the stride times a number from lo to hi + one number of each
-    set; True too if more than `MAX_SUMS` sums had to be looked at.
-    """
-    if any(lo > hi for _, lo, hi in progressions):
-        return False
-    strides: dict[int, tuple[int, int]] = {}
-    for stride, lo, hi in progressions:
-        if stride < 0:
-            stride, lo, hi = -stride, -hi, -lo
-        if stride:
-            known = strides.get(stride, (0, 0))
-            strides[stride] = known[0] + lo, known[1] + hi
-    divisor = gcd(*strides, *(int(each) for numbers in sets for each in numbers))
-    if divisor == 0 or constant % divisor:
-        return constant == 0 if divisor == 0 else False
-    # The sums from which multiples of the narrow strides lead to zero are an interval.
-    low = high = 0
-    wide: list[tuple[int, int, int]] = []
-    for stride, (lo, hi) in sorted(strides.items()):
-        stride //= divisor
-        if lo == hi or stride <= high - low + 1:
-            low, high = low - stride * hi, high - stride * lo
-        else:
-            wide.append((stride, lo, hi))
-    spans = [(stride * lo, stride * hi) for stride, lo, hi in wide]
-    spans += [(int(numbers.min()) // divisor, int(numbers.max()) // divisor) for numbers in sets]
-    choices: list[tuple[int, int, int] | Numbers] = [*wide, *(numbers // divisor for numbers in sets)]
-    order = sorted(range(len(choices)), key=lambda each: spans[each][0] - spans[each][1])
-    sums = np.asarray([constant // divisor], np.int64)
-    for place, index in enumerate(order):
-        least = sum(spans[each][0] for each in order[place + 1 :])
-        largest = sum(spans[each][1] for each in order[place + 1 :])
-        lowest, highest = low - largest, high - least
-        choice = choices[index]
-        if isinstance(choice, tuple):
-            stride, lo, hi = choice
-            lo = max(lo, -((int(sums.max()) - lowest) // stride))
-            hi = min(hi, (highest - int(sums.min())) // stride)
-            if hi - lo >= MAX_SUMS:
-                return True
-            choice = stride * np.arange(lo, hi + 1, dtype=np.int64)
-        if len(sums) * len(choice) > MAX_SUMS:
-            return True
-        sums = np.unique(np.add.outer(sums, choice))
-        sums = sums[(sums >= lowest) & (sums <= highest)]
-        if not len(sums):
-            return False
-    return bool(np.any((sums >= low) & (sums <= high)))
 
 
 VECTORIZE = "vectorize"

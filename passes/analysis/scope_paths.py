@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import Operation
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.machine import DRAM, DmaOp, TargetOp
 
 
 def scope_path(target: TargetOp, start: str, end: str) -> tuple[str, ...] | None:
@@ -17,13 +17,15 @@ def scope_path(target: TargetOp, start: str, end: str) -> tuple[str, ...] | None
     """
     came_from: dict[str, str] = {}
     waiting = [start]
+    engines = [(dma.sources, dma.destinations) for dma in target.parts(DmaOp)]
+    known = {end, *target.scopes()}
     while waiting and end not in came_from:
         here = waiting.pop(0)
-        for dma in target.dmas().values():
-            if here not in dma.sources:
+        for sources, destinations in engines:
+            if here not in sources:
                 continue
-            for there in dma.destinations:
-                if there != start and there not in came_from and there in (end, *target.scopes()):
+            for there in destinations:
+                if there != start and there not in came_from and there in known:
                     came_from[there] = here
                     waiting += [there] if there != DRAM else []
     if end not in came_from:

@@ -13,20 +13,21 @@ from dataclasses import dataclass, field
 
 from xdsl.builder import Builder
 from xdsl.context import Context
-from xdsl.dialects import arith, gpu, memref, scf, tensor
+from xdsl.dialects import gpu, memref, scf, tensor
 from xdsl.dialects.builtin import FixedBitwidthType, MemRefType, ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
-from xdsl.traits import is_side_effect_free
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import TargetOp, find_target
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp
 from penstock.dialects.upstream.scf import ForallOp, forall_around
 from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
-from penstock.passes.analysis.loops import constant_of, iteration_count
-from penstock.passes.index_builder import Index, add, materialize, scale
+from penstock.passes.analysis.effects import is_computed
+from penstock.passes.analysis.loops import iteration_count
+from penstock.passes.index_builder import materialize
+from penstock.passes.schedule.loop_nests import iteration_of
 from penstock.passes.schedule.rings import ring_of
 from penstock.runtime.interpreter.body import captured_values
 
@@ -34,28 +35,8 @@ _Buffer = BufferOp | memref.AllocOp | memref.AllocaOp
 _Values = dict[SSAValue, SSAValue]
 
 
-def iteration_of(loop: ForallOp, indices: Sequence[SSAValue], builder: Builder) -> SSAValue:
-    """The number of an iteration, from 0 in program order, of a loop whose number of iterations is known."""
-    number: Index = 0
-    for index, lower, upper, step in zip(indices, loop.lower_bounds, loop.upper_bounds, loop.steps, strict=True):
-        first, end, by = (each if isinstance(each, int) else constant_of(each) for each in (lower, upper, step))
-        assert first is not None
-        assert end is not None
-        assert by is not None
-        own = add(builder, index, -first)
-        if by != 1:
-            own = builder.insert(arith.DivUIOp(materialize(builder, own), materialize(builder, by))).result
-        number = add(builder, scale(builder, number, max(0, -(-(end - first) // by))), own)
-    return materialize(builder, number)
-
-
 def _has_barrier(op: Operation, loop: ForallOp) -> bool:
     return any(isinstance(inner, gpu.BarrierOp) and forall_around(inner) is loop for inner in op.walk())
-
-
-def _is_computed(op: Operation) -> bool:
-    """Whether the results of an op can be computed again, and are then the same."""
-    return not op.regions and is_side_effect_free(op)
 
 
 def _refuse(op: Operation, message: str, *notes: str) -> UserError:
@@ -131,7 +112,7 @@ class _Sequence:
                     "run `forall-to-for` before `mem-plan`",
                 )
             self.kept[value] = builder.insert(ring_of(op, self._count(op), self.target)).ring
-        elif _is_computed(op):
+        elif is_computed(op):
             for operand in op.operands:
                 self._keep_value(operand, phase, builder)
         elif isinstance(value.type, FixedBitwidthType) and not isinstance(value.type, MemRefType):
@@ -179,7 +160,7 @@ class _Sequence:
         if not self._is_inside(value) or value in values:
             return values.get(value, value)
         op = value.owner
-        if not isinstance(op, Operation) or not _is_computed(op):
+        if not isinstance(op, Operation) or not is_computed(op):
             raise _refuse(
                 loop,
                 "this loop holds a barrier, and how often it runs may differ from iteration to iteration",
@@ -201,7 +182,7 @@ class _Sequence:
         self, ops: Sequence[Operation], builder: Builder, outside: _Values, outputs: Sequence[SSAValue] = ()
     ) -> Sequence[SSAValue]:
         """All iterations of some ops, one after the other; returns the shared tensors after them."""
-        if all(map(_is_computed, ops)) and not outputs:
+        if all(map(is_computed, ops)) and not outputs:
             return outputs
         loop, values, carried = self.loop, dict(outside), outputs
         loops: list[scf.ForOp] = []
@@ -265,7 +246,7 @@ class _Sequence:
             slot.location = op.location
             values[value] = builder.insert(slot).results[0]
         else:
-            assert _is_computed(op), f"{op.name} is not kept"
+            assert is_computed(op), f"{op.name} is not kept"
             for operand in op.operands:
                 self._value(operand, builder, values)
             copy = builder.insert(op.clone(values))

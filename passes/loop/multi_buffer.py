@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
-from xdsl.ir import Operation
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import RingOp
-from penstock.passes.analysis.kernels import AUTO, depths_of, kernels, machine_kernels
-from penstock.passes.analysis.memory.memory_problems import MemoryProblem, function_problems, memory_problems
-from penstock.passes.planning.problem import Limits
-from penstock.passes.planning.registry import DEFAULT_PLANNER
-from penstock.passes.schedule.rings import make_rings, restore
-
-MAX_PLANNER_STEPS = 2_000
-"""Steps that a planner may take to find out whether a ring fits."""
+from penstock.dialects.mem import BufferOp
+from penstock.passes.analysis.kernels import AUTO, depths_of, machine_kernels
+from penstock.passes.schedule.rings import candidates
+from penstock.passes.schedule.schedule import ON_CHIP, Schedule, require_kernels, run_section
+from penstock.passes.schedule.scope_offsets import NoRoom, kept_beside
 
 
 @dataclass(frozen=True)
@@ -91,40 +88,22 @@ class MultiBufferPass(ModulePass):
                 near = did_you_mean(scope, target.scopes())
                 known = ", ".join(target.scopes())
                 raise UserError(f'there is no scope "{scope}"', notes=[near or f"scopes: {known}"])
-        rings: list[RingOp] = []
+        require_kernels(ctx, op, ON_CHIP)
+        kept = kept_beside(op)
         for function in functions:
             depths = depths_of(function) if isinstance(self.depth, str) else dict.fromkeys(target.scopes(), self.depth)
-            rings += make_rings(function, target, depths, self.scopes)
-        if self.fit or self.depth == AUTO:
-            made = set(rings)
-            for memory in memory_problems(op):
-                if not _fits(memory):
-                    _make_fit(op, memory, [each for each in memory.ops.values() if each in made], target)
+            decide = partial(self._kernel, function, target, depths)
+            run_section(ctx, function, target, ON_CHIP, decide, kept=kept.get(function.sym_name.data, {}))
 
-
-def _make_fit(module: ModuleOp, memory: MemoryProblem, rings: Sequence[Operation], target: TargetOp) -> None:
-    """Give the rings of a scope that has no room for them as many slots as it has, in program order."""
-
-    def fits() -> bool:
-        owner = next((each for each in kernels(module) if each.sym_name.data == memory.function), None)
-        again = memory_problems(module) if owner is None else function_problems(owner, target)
-        return all(_fits(each) for each in again if (each.function, each.scope) == (memory.function, memory.scope))
-
-    wanted = [(ring, ring.slot_count) for ring in rings if isinstance(ring, RingOp)]
-    for ring, _ in wanted:
-        ring.depth = IntegerAttr(1, i64)
-    for ring, slots in wanted:
-        ring.depth = IntegerAttr(slots, i64)
-        while ring.slot_count > 1 and not fits():
-            ring.depth = IntegerAttr(ring.slot_count - 1, i64)
-        if ring.slot_count == 1:
-            restore(ring)
-
-
-def _fits(memory: MemoryProblem) -> bool:
-    """Whether a plan is found soon; off chip there always is one."""
-    capacity = memory.problem.capacity
-    if capacity is None:
-        return True
-    taken = memory.height_by(DEFAULT_PLANNER, Limits(steps=MAX_PLANNER_STEPS, good_enough=capacity))
-    return taken is not None and taken <= capacity
+    def _kernel(self, function: func.FuncOp, target: TargetOp, depths: Mapping[str, int], schedule: Schedule) -> None:
+        found = candidates(function, target, depths, self.scopes)
+        handles = {schedule.op(each): each for each in schedule.match(BufferOp.name)} if found else {}
+        for each in found:
+            try:
+                schedule.multi_buffer(handles[each.buffer], each.depth)
+            except NoRoom as error:
+                if not self.fit and self.depth != AUTO:
+                    raise
+                (slots,) = error.fitting
+                if slots > 1:
+                    schedule.multi_buffer(handles[each.buffer], slots)

@@ -8,49 +8,60 @@ from xdsl.context import Context
 from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.dialects.mem import BufferOp, CopyOp, scope_of
+from penstock.dialects.mem import scope_of
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, runs_on_unit
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.passes.analysis.memory.storage import (
-    accesses_of,
-    in_scope,
-    is_written,
-    overwrites,
-    storage_of,
-)
-from penstock.passes.analysis.scope_paths import no_path, scope_path
-from penstock.passes.schedule.retype import retype
+from penstock.passes.analysis.memory.storage import storage_of
+from penstock.passes.schedule.schedule import Schedule, require_kernels, run_section
+from penstock.passes.schedule.staging import place_of, writers_of
+
+SECTION = "tensor-to-loop"
+"""The section of schedules that `promote` begins, and `promote-levels` and `tensorize` go on with."""
 
 
 @dataclass
 class Promotion:
-    """The promotion of one kernel to the scopes of `target`."""
+    """The intrinsics that the ops of one kernel are to become, and the scopes where these want their operands."""
 
     function: func.FuncOp
     target: TargetOp
     matches: dict[GenericOp, Match] = field(default_factory=dict[GenericOp, Match])
 
-    def run(self) -> None:
-        """Rewrite the kernel."""
+    def write(self, schedule: Schedule) -> None:
+        """Write it as the schedule of the kernel."""
         generics = [op for op in self.function.walk() if isinstance(op, GenericOp)]
-        scopes = self._choose(generics)
-        for allocation, scope in scopes.items():
-            self._place(allocation, scope, self._adjoining(allocation))
-        done: dict[tuple[SSAValue, str], SSAValue] = {}
-        for generic in generics:
-            for number, operand in enumerate(generic.operands):
-                wanted = self.matches[generic].scope_of_operand(number)
-                assert isa(operand.type, MemRefType)
-                if wanted != (scope_of(operand.type) or DRAM):
-                    self._bring(generic, number, operand, wanted, done)
+        if not generics:
+            return
+        if scopes := self._choose(generics):
+            handles: dict[SSAValue, SSAValue] = {
+                schedule.op(each).results[0]: each for each in schedule.match(memref.AllocOp.name)
+            }
+            for allocation, scope in scopes.items():
+                schedule.set_scope(handles[allocation], scope, contiguous=self._adjoining(allocation))
+        for handle in schedule.match(GenericOp.name):
+            self._stage(schedule, handle)
+
+    def _stage(self, schedule: Schedule, handle: SSAValue) -> None:
+        """Bring the operands of an op into the scopes where its intrinsic wants them."""
+        generic = schedule.op(handle)
+        assert isinstance(generic, GenericOp)
+        match = self.matches[generic]
+        for number in range(len(generic.operands)):
+            operand, scope = generic.operands[number], match.scope_of_operand(number)
+            if scope == place_of(operand):
+                continue
+            # What another intrinsic left in its scope, and this one only reads, is brought over as it is now.
+            is_left = place_of(operand) != DRAM and operand not in generic.outputs
+            is_read = is_left or not writers_of(operand)
+            stage = schedule.stage_in if is_read else schedule.stage_out
+            stage(handle, number, scope, contiguous=match.adjoining(number))
 
     def _choose(self, generics: list[GenericOp]) -> dict[SSAValue, str]:
         """An intrinsic for every generic, and a scope for every allocation. Units choose; DMA engines follow."""
@@ -96,91 +107,6 @@ class Promotion:
             for number, operand in enumerate(generic.operands)
             if storage_of(operand) is allocation
         )
-
-    def _place(self, allocation: SSAValue, scope: str, adjoining: int) -> None:
-        op = allocation.owner
-        assert isinstance(op, memref.AllocOp)
-        assert isa(allocation.type, MemRefType)
-        retype(allocation, in_scope(allocation.type, self.target, scope, adjoining))
-        placed = op.results[0]
-        assert isa(placed.type, MemRefType)
-        buffer = BufferOp(placed.type)
-        buffer.location = op.location
-        buffer.memref.name_hint = placed.name_hint
-        Rewriter.replace_op(op, buffer)
-
-    def _bring(
-        self, generic: GenericOp, number: int, operand: SSAValue, scope: str, done: dict[tuple[SSAValue, str], SSAValue]
-    ) -> None:
-        """Make operand `number` of `generic` a buffer in `scope`, filled and emptied as its uses demand."""
-        if (known := done.get((operand, scope))) is not None:
-            generic.operands[number] = known
-            return
-        adjoining = self.matches[generic].adjoining(number)
-        storage = storage_of(operand)
-        accesses = accesses_of(self.function, storage)
-        if not any(is_written(op, storage) for op in accesses):
-            buffer = self._buffer(operand, scope, adjoining, _after(operand), generic)
-            Rewriter.insert_op(self._copy(operand, buffer, generic), _after(buffer))
-            done[(operand, scope)] = buffer
-            generic.operands[number] = buffer
-            return
-        assert isa(operand.type, MemRefType)
-        if scope_of(operand.type) is not None and operand not in generic.outputs:
-            # What another intrinsic left in its scope, and this one only reads: brought over as it is now.
-            buffer = self._buffer(operand, scope, adjoining, InsertPoint.before(generic), generic)
-            Rewriter.insert_op(self._copy(operand, buffer, generic), InsertPoint.before(generic))
-            generic.operands[number] = buffer
-            return
-        users = [op for op in accesses if operand in op.operands]
-        block = _after(operand).block
-        if len(users) < len(accesses):
-            # Other views reach the same bytes: the buffer may only stand for them during this one op.
-            assert generic.parent is not None
-            users, block = [generic], generic.parent
-        spots = sorted({_ancestor_in(op, block) for op in users}, key=_position)
-        buffer = self._buffer(operand, scope, adjoining, InsertPoint.before(spots[0]), generic)
-        if not overwrites(spots[0], operand):
-            Rewriter.insert_op(self._copy(operand, buffer, generic), InsertPoint.before(spots[0]))
-        for op in users:
-            for position, value in enumerate(op.operands):
-                if value is operand:
-                    op.operands[position] = buffer
-        Rewriter.insert_op(self._copy(buffer, operand, generic), InsertPoint.after(spots[-1]))
-
-    def _buffer(self, operand: SSAValue, scope: str, adjoining: int, place: InsertPoint, op: Operation) -> SSAValue:
-        assert isa(operand.type, MemRefType)
-        buffer = BufferOp(in_scope(operand.type, self.target, scope, adjoining))
-        buffer.location = op.location
-        buffer.memref.name_hint = operand.name_hint
-        Rewriter.insert_op(buffer, place)
-        return buffer.memref
-
-    def _copy(self, source: SSAValue, dest: SSAValue, op: Operation) -> CopyOp:
-        assert isa(source.type, MemRefType)
-        assert isa(dest.type, MemRefType)
-        start, end = scope_of(source.type) or DRAM, scope_of(dest.type) or DRAM
-        if scope_path(self.target, start, end) is None:
-            raise no_path(self.target, start, end, op)
-        copy = CopyOp(source, dest)
-        copy.location = op.location
-        return copy
-
-
-def _after(value: SSAValue) -> InsertPoint:
-    owner = value.owner
-    return InsertPoint.at_start(owner) if isinstance(owner, Block) else InsertPoint.after(owner)
-
-
-def _ancestor_in(op: Operation, block: Block) -> Operation:
-    found = block.find_ancestor_op_in_block(op)
-    assert found is not None
-    return found
-
-
-def _position(op: Operation) -> int:
-    assert op.parent is not None
-    return op.parent.get_operation_index(op)
 
 
 @dataclass(frozen=True)
@@ -243,6 +169,7 @@ class PromotePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, functions = machine_kernels(op)
+        require_kernels(ctx, op, SECTION, functions)
         for function in functions:
             assert target is not None
-            Promotion(function, target).run()
+            run_section(ctx, function, target, SECTION, Promotion(function, target).write)

@@ -7,137 +7,25 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from xdsl.builder import Builder
 from xdsl.context import Context
-from xdsl.dialects import arith, func, memref, scf
-from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, ModuleOp
-from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.dialects.utils import get_dynamic_index_list
+from xdsl.dialects import func, scf
+from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
-from xdsl.transforms.dead_code_elimination import region_dce
-from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.machine import DRAM, TargetOp
-from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, scope_of, span_in_bytes
-from penstock.passes.analysis.index import AffineIndex
+from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, span_in_bytes
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.passes.analysis.loops import is_inside, nest_around, trip_count
+from penstock.passes.analysis.loops import nest_around, trip_count
 from penstock.passes.analysis.memory.memory_problems import bytes_taken
-from penstock.passes.analysis.memory.storage import in_scope, is_written, storage_of
+from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import no_path, scope_path
-from penstock.passes.index_builder import Index, materialize
+from penstock.passes.loop.promote import SECTION
 from penstock.passes.planning.problem import Limits
-
-
-@dataclass(frozen=True)
-class CopySource:
-    """What a copy reads: the box at `offsets` of `memref`."""
-
-    memref: SSAValue
-    shape: tuple[int, ...]
-    """The shape of `memref`."""
-    offsets: tuple[AffineIndex, ...]
-    values: tuple[Index, ...] | None
-    """The offsets as the copy has them; None where they add up those of several views."""
-    box: tuple[int, ...]
-
-    def offset(self, builder: Builder, dim: int) -> Index:
-        """Where the box begins, at the place of the copy."""
-        return self.values[dim] if self.values is not None else self.offsets[dim].build(builder)
-
-
-def source_of(copy: CopyOp) -> CopySource:
-    """What `copy` reads, in terms of the memref that its source is a view of, as far as their layouts agree."""
-    source, values = copy.source, tuple(copy.mixed_source_offsets())
-    offsets = [AffineIndex.of(offset) for offset in values]
-    # What a window reads beside its source is padding, not what lies beside a view: there it ends.
-    while copy.padding is None and isinstance(source.owner, memref.SubviewOp):
-        view = source.owner
-        if len(shape_of(source)) != len(shape_of(view.source)) or set(view.static_strides.get_values()) - {1}:
-            break
-        begin = get_dynamic_index_list(view.static_offsets.get_values(), view.offsets, DYNAMIC_INDEX)
-        offsets = [offset + AffineIndex.of(start) for offset, start in zip(offsets, begin, strict=True)]
-        source = view.source
-    return CopySource(source, shape_of(source), tuple(offsets), values if source is copy.source else None, copy.box)
-
-
-def shape_of(value: SSAValue) -> tuple[int, ...]:
-    """The shape of a memref."""
-    assert isa(value.type, MemRefType)
-    return tuple(value.type.get_shape())
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """The box that loops read of a source: static extents, at an origin that is known before the loops."""
-
-    source: CopySource
-    extents: tuple[int, ...]
-    origins: tuple[AffineIndex, ...]
-    """Where the box begins, unless that lies outside the source: then it is moved inwards."""
-    in_place: bool
-    """Whether it is that of the copy itself."""
-
-    def may_leave(self, dim: int) -> bool:
-        """Whether the box could leave the source in this dim, so that its origin has to be limited."""
-        reach = self.origins[dim].bounds
-        return reach is None or reach[0] < 0 or reach[1] + self.extents[dim] > self.source.shape[dim]
-
-    def build_origins(self, builder: Builder) -> list[Index]:
-        """The origins, limited to where the box lies inside the source."""
-        return [self._origin(builder, dim) for dim in range(len(self.extents))]
-
-    def _origin(self, builder: Builder, dim: int) -> Index:
-        most = self.source.shape[dim] - self.extents[dim]
-        if most == 0:
-            return 0
-        origin = self.source.offset(builder, dim) if self.in_place else self.origins[dim].build(builder)
-        if not self.may_leave(dim):
-            return origin
-        if isinstance(origin, int):
-            return min(max(origin, 0), most)
-        raised = builder.insert(arith.MaxSIOp(origin, materialize(builder, 0))).result
-        return builder.insert(arith.MinSIOp(raised, materialize(builder, most))).result
-
-    def build_offsets(self, builder: Builder, origins: Sequence[Index]) -> list[Index]:
-        """Where the copy's own box begins in the footprint, whose `origins` have been built."""
-        return [self._offset(builder, dim, origin) for dim, origin in enumerate(origins)]
-
-    def _offset(self, builder: Builder, dim: int, origin: Index) -> Index:
-        at = self.source.offsets[dim]
-        if origin == 0:
-            return self.source.offset(builder, dim)
-        if isinstance(origin, int):
-            return (at - origin).build(builder)
-        if not self.may_leave(dim):
-            return (at - self.origins[dim]).build(builder)
-        own = materialize(builder, self.source.offset(builder, dim))
-        return builder.insert(arith.SubiOp(own, origin)).result
-
-
-def footprint(source: CopySource, loop: Operation | None) -> Footprint | None:
-    """
-    What the runs of `loop` (of the copy itself, if None) read of `source`; None where no static box holds it.
-
-    An element that a window reads inside the source lies inside the footprint, and one that it reads outside the
-    source outside the footprint: what is padding stays padding.
-    """
-    extents: list[int] = []
-    origins: list[AffineIndex] = []
-    if loop is not None and is_inside(source.memref, loop):
-        return None
-    for at, size, bound in zip(source.offsets, source.box, source.shape, strict=True):
-        inner = at.only(atom for atom in at.terms if loop is not None and is_inside(atom, loop))
-        reach = inner.bounds
-        if reach is None:
-            return None
-        extents.append(min(bound, reach[1] - reach[0] + size))
-        origins.append(at - inner + reach[0])
-    return Footprint(source, tuple(extents), tuple(origins), loop is None)
-
+from penstock.passes.schedule.footprint import Footprint
+from penstock.passes.schedule.schedule import Schedule, run_section
+from penstock.passes.schedule.staging import place_of, read_by, split_copy
 
 FIT_PLANNER = "first-fit-by-size"
 """The planner that decides whether a choice fits: one pass over the buffers, and close to the best."""
@@ -167,7 +55,7 @@ def detours(function: func.FuncOp, target: TargetOp) -> list[Detour]:
     """The copies of a kernel that no engine makes, in order. Raises UserError where not even a path leads."""
     found: list[Detour] = []
     for copy in [op for op in function.walk() if isinstance(op, CopyOp)]:
-        start, end = scope_of(copy.source_type) or DRAM, scope_of(copy.dest_type) or DRAM
+        start, end = place_of(copy.source), place_of(copy.dest)
         if target.dma_between(start, end) is not None:
             continue
         path = scope_path(target, start, end)
@@ -185,13 +73,12 @@ def _loops(copy: CopyOp) -> tuple[scf.ForOp, ...]:
 
 def levels_of(detour: Detour, target: TargetOp, *, hoist: bool = True) -> list[Level]:
     """The levels worth trying, by falling size: each moves less than all that are smaller. The last if not `hoist`."""
-    copy = detour.copy
-    source, loops = source_of(copy), _loops(copy)
+    copy, loops = detour.copy, _loops(detour.copy)
     levels: list[Level] = []
     times = 1
     for depth, loop in enumerate([*loops, None]):
-        held = footprint(source, loop)
-        if held is not None and (loop is None or _may_be_read_before(loop, copy)):
+        held = read_by(copy, 0, loop)
+        if isinstance(held, Footprint):
             moved = times * prod(held.extents) * element_bytes(copy.source_type)
             levels.append(Level(depth, span_in_bytes(_buffer_type(held, copy, target, detour.through)), moved))
         trips = trip_count(loop) if loop is not None else 1
@@ -208,40 +95,75 @@ def levels_of(detour: Detour, target: TargetOp, *, hoist: bool = True) -> list[L
     return kept
 
 
-def _may_be_read_before(loop: scf.ForOp, copy: CopyOp) -> bool:
-    """Whether what `copy` reads in the loop is there before it, and may come in another box than its own."""
-    storage = storage_of(copy.source)
-    written = any(is_written(op, storage) for op in loop.walk() if isinstance(op, CopyOp | GenericOp))
-    return not written and copy.window_side != "dest"
-
-
 def _buffer_type(held: Footprint, copy: CopyOp, target: TargetOp, scope: str) -> MemRefType[Attribute]:
     return in_scope(MemRefType(copy.source_type.element_type, held.extents), target, scope)
 
 
-def route(function: func.FuncOp, target: TargetOp, *, hoist: bool = True, reserve: float = 0.0) -> func.FuncOp | None:
-    """
-    A kernel that computes what `function` does, and in which an engine makes every copy; None if `function` is one.
+@dataclass(frozen=True)
+class Routing:
+    """The search for the places of the buffers in the scopes between."""
 
-    Without `hoist` every copy goes through the scopes between where it is, a tile at a time. The share `reserve` of
-    these scopes is left free as far as fetching later can do that.
-    Raises UserError for a copy between scopes that no path of engines joins.
-    """
-    routed = None
-    while found := detours(function, target):
-        levels = [levels_of(detour, target, hoist=hoist) for detour in found]
+    hoist: bool
+    reserve: float
+
+    def write(self, schedule: Schedule) -> None:
+        """
+        Write the places as the schedule of a kernel.
+
+        Raises UserError for a copy between scopes that no path of engines joins.
+        """
+        kernel, target = schedule.state.kernel, schedule.state.target
+        assert target is not None
+        handles: dict[Operation, SSAValue] = {}
+        while found := detours(kernel, target):
+            depths = self._choose(kernel, found, target)
+            handles = handles or {schedule.op(each): each for each in schedule.match(CopyOp.name)}
+            for detour, depth in zip(found, depths, strict=True):
+                handle, loops = handles.pop(detour.copy), _loops(detour.copy)
+                loop = loops[depth] if depth < len(loops) else None
+                if loop is not None and loop not in handles:
+                    handles[loop] = schedule.parent(handle, loop.name, len(loops) - depth)
+                filled = schedule.stage_in(handle, 0, detour.through, at=None if loop is None else handles[loop])
+                handles.update((schedule.op(each), each) for each in (filled, handle))
+
+    def _choose(self, function: func.FuncOp, found: Sequence[Detour], target: TargetOp) -> list[int]:
+        """How many loops are to be around the buffer of each copy."""
+        levels = [levels_of(detour, target, hoist=self.hoist) for detour in found]
         chosen = [0] * len(found)
         while True:
-            routed = function.clone()
-            for detour, options, number in zip(detours(routed, target), levels, chosen, strict=True):
-                _split(detour, target, options[number].depth)
-            full = {scope for scope in {each.through for each in found} if _is_full(routed, target, scope, reserve)}
+            now = [options[number] for options, number in zip(levels, chosen, strict=True)]
+            full = self._full(function, found, now, target)
             inwards = _least_profitable(found, levels, chosen, full)
             if inwards is None:
-                break
+                return [level.depth for level in now]
             chosen[inwards] += 1
-        function = routed
-    return routed
+
+    def _full(
+        self, function: func.FuncOp, found: Sequence[Detour], chosen: Sequence[Level], target: TargetOp
+    ) -> set[str]:
+        """The scopes that a plan which is made at once does not fit beside what is reserved."""
+        scopes = dict.fromkeys(detour.through for detour in found)
+        room = {scope: int(target.scope(scope).size_bytes * (1 - self.reserve)) for scope in scopes}
+        sizes = [(op.scope, op.size_in_bytes) for op in function.walk() if isinstance(op, BufferOp)]
+        sizes += [(detour.through, level.size) for detour, level in zip(found, chosen, strict=True)]
+        crowded = [scope for scope in scopes if _side_by_side(sizes, scope, target) > room[scope]]
+        if not crowded:
+            return set()
+        trial = function.clone()
+        for detour, level in zip(detours(trial, target), chosen, strict=True):
+            loops = _loops(detour.copy)
+            loop = loops[level.depth] if level.depth < len(loops) else None
+            held = read_by(detour.copy, 0, loop)
+            assert isinstance(held, Footprint)
+            split_copy(detour.copy, _buffer_type(held, detour.copy, target, detour.through), held, loop)
+        taken = {scope: bytes_taken(trial, target, scope, FIT_PLANNER, Limits()) for scope in crowded}
+        return {scope for scope, size in taken.items() if size is None or size > room[scope]}
+
+
+def _side_by_side(sizes: Sequence[tuple[str | None, int]], scope: str, target: TargetOp) -> int:
+    """The bytes that buffers take in a scope if none shares bytes with another: no plan of the planner takes more."""
+    granule = target.scope(scope).granule_bytes
+    return sum(-(-size // granule) * granule for place, size in sizes if place == scope)
 
 
 def _least_profitable(
@@ -254,41 +176,6 @@ def _least_profitable(
             here, inner = options[level], options[level + 1]
             prices[number] = Fraction(inner.traffic - here.traffic, here.size - inner.size)
     return min(prices, key=lambda number: (prices[number], number), default=None)
-
-
-def _is_full(function: func.FuncOp, target: TargetOp, scope: str, reserve: float) -> bool:
-    """Whether a plan that is made at once does not fit a scope beside what is reserved."""
-    taken = bytes_taken(function, target, scope, FIT_PLANNER, Limits())
-    return taken is None or taken > int(target.scope(scope).size_bytes * (1 - reserve))
-
-
-def _split(detour: Detour, target: TargetOp, depth: int) -> None:
-    """Make the copy through a buffer that is filled inside of `depth` loops."""
-    copy, loops = detour.copy, _loops(detour.copy)
-    loop = loops[depth] if depth < len(loops) else None
-    held = footprint(source_of(copy), loop)
-    assert held is not None
-    outside = Builder(InsertPoint.before(copy if loop is None else loop))
-    buffer = outside.insert(BufferOp(_buffer_type(held, copy, target, detour.through)))
-    buffer.memref.name_hint = copy.source.name_hint or copy.dest.name_hint
-    origins = held.build_origins(outside)
-    is_all = held.extents == held.source.shape
-    fill = outside.insert(CopyOp(held.source.memref, buffer, source_offsets=() if is_all else origins))
-    inside = Builder(InsertPoint.before(copy))
-    offsets = held.build_offsets(inside, origins)
-    is_window = held.extents != copy.box or any(offset != 0 for offset in offsets)
-    rest = inside.insert(
-        CopyOp(
-            buffer,
-            copy.dest,
-            source_offsets=offsets if is_window else (),
-            dest_offsets=copy.mixed_dest_offsets() if copy.window_side == "dest" else (),
-            padding=copy.padding if is_window else None,
-        )
-    )
-    for op in (buffer, fill, rest):
-        op.location = copy.location
-    Rewriter.erase_op(copy)
 
 
 @dataclass(frozen=True)
@@ -368,8 +255,4 @@ class PromoteLevelsPass(ModulePass):
         target, functions = machine_kernels(op)
         for function in functions:
             assert target is not None
-            routed = route(function, target, hoist=self.hoist, reserve=self.reserve)
-            if routed is not None:
-                Rewriter.replace_op(function, routed, [])
-                # Views that only the copies read, and what computed their places.
-                region_dce(routed.body)
+            run_section(ctx, function, target, SECTION, Routing(self.hoist, self.reserve).write, leads=False)

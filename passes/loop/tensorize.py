@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.passes import ModulePass
 
@@ -14,6 +14,9 @@ from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates
 from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.loop.promote import SECTION
+from penstock.passes.schedule.primitives.tensorize import match_named
+from penstock.passes.schedule.schedule import Schedule, run_section
 
 
 def prove(generic: GenericOp, target: TargetOp) -> Match:
@@ -38,14 +41,17 @@ def prove(generic: GenericOp, target: TargetOp) -> Match:
 def prove_named(generic: GenericOp, target: TargetOp) -> Match:
     """The intrinsic that `generic` says it is; raises UserError where it says none, or is another or none."""
     match = prove(generic, target)
-    named = None if generic.library_call is None else generic.library_call.data
-    if named != match.intrinsic.sym_name.data:
+    named = "no intrinsic" if generic.library_call is None else generic.library_call.data
+    if named == match.intrinsic.sym_name.data:
+        return match
+    try:
+        return match_named(generic, named, target)
+    except UserError:
         raise UserError(
-            f"this op says it is {named or 'no intrinsic'}, but it matches @{match.intrinsic.sym_name.data}",
+            f"this op says it is {named}, but it matches @{match.intrinsic.sym_name.data}",
             loc=location_of(generic),
             notes=["run `tensorize` first"],
-        )
-    return match
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -107,5 +113,15 @@ class TensorizePass(ModulePass):
         target, functions = machine_kernels(op)
         for function in functions:
             assert target is not None
-            for generic in [o for o in function.walk() if isinstance(o, GenericOp)]:
-                generic.library_call = StringAttr(prove(generic, target).intrinsic.sym_name.data)
+            run_section(ctx, function, target, SECTION, _write, leads=False)
+
+
+def _write(schedule: Schedule) -> None:
+    """Name the cheapest intrinsic that each op is in the schedule of the kernel."""
+    kernel, target = schedule.state.kernel, schedule.state.target
+    assert target is not None
+    if any(isinstance(op, GenericOp) for op in kernel.walk()):
+        for handle in schedule.match(GenericOp.name):
+            generic = schedule.op(handle)
+            assert isinstance(generic, GenericOp)
+            schedule.tensorize(handle, prove(generic, target).intrinsic.sym_name.data)

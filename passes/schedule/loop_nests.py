@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.builder import Builder
-from xdsl.dialects import scf
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects import arith, scf
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.passes.analysis.effects import Effects
-from penstock.passes.analysis.loop_dependences import name_of
+from penstock.dialects.upstream.scf import ForallOp
+from penstock.passes.analysis.loop_dependences import NestMemory, name_of
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.index_builder import Index, add, materialize, scale
 
@@ -96,9 +95,8 @@ def is_perfect(outer: scf.ForOp, inner: scf.ForOp) -> bool:
 
 def _impure_op(outer: scf.ForOp, inner: scf.ForOp) -> Operation | None:
     """An op beside `inner` in the body of `outer` that is not pure."""
-    module = outer.get_toplevel_object()
-    pure = Effects(module if isinstance(module, ModuleOp) else ModuleOp([]))
-    return next((op for op in body_of(outer) if op is not inner and not pure.is_pure(op)), None)
+    memory = NestMemory.around(outer)
+    return next((op for op in body_of(outer) if op is not inner and not memory.only_computes(op)), None)
 
 
 def sink_pure_ops(nest: Sequence[scf.ForOp]) -> None:
@@ -165,3 +163,20 @@ def clone_body(builder: Builder, loop: scf.ForOp, counter: SSAValue, carried: Se
 def builder_in(loop: scf.ForOp) -> Builder:
     """A builder at the end of the body of a loop."""
     return Builder(InsertPoint.at_end(loop.body.block))
+
+
+def iteration_of(forall: ForallOp, indices: Sequence[SSAValue], builder: Builder) -> SSAValue:
+    """The number of an iteration, from 0 in program order, of a `scf.forall` with constant bounds."""
+    number: Index = 0
+    for index, bounds in zip(
+        indices, zip(forall.lower_bounds, forall.upper_bounds, forall.steps, strict=True), strict=True
+    ):
+        lower, upper, step = (each if isinstance(each, int) else constant_of(each) for each in bounds)
+        assert lower is not None
+        assert upper is not None
+        assert step is not None
+        own = add(builder, index, -lower)
+        if step != 1:
+            own = builder.insert(arith.DivUIOp(materialize(builder, own), materialize(builder, step))).result
+        number = add(builder, scale(builder, number, max(0, -(-(upper - lower) // step))), own)
+    return materialize(builder, number)

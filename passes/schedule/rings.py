@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, memref, scf
@@ -14,10 +13,11 @@ from xdsl.ir import Operation, SSAValue, Use
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
+from penstock.dialects.diagnostics import location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_bytes, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.kernels import depths_of
-from penstock.passes.analysis.loops import constant_of, trip_count
+from penstock.passes.analysis.loops import constant_of, iterations, trip_count
 from penstock.passes.analysis.memory.storage import overwrites, reads_and_writes, uses_through
 from penstock.passes.analysis.units import performer
 from penstock.passes.planning.tile_problem import COMPUTED_SLOTS
@@ -61,8 +61,11 @@ class Candidate:
     depth: int
 
 
-def _nest_around(op: Operation) -> tuple[scf.ForOp, ...]:
-    """The loops around `op` that can be counted, outermost first: all but the first have constant bounds."""
+def loops_of_ring(op: Operation) -> tuple[scf.ForOp, ...]:
+    """
+    The loops around `op` whose iterations slots take turns over, outermost first: all but the first have constant
+    bounds.
+    """
     loops: list[scf.ForOp] = []
     loop = _loop_around(op)
     while loop is not None:
@@ -71,20 +74,37 @@ def _nest_around(op: Operation) -> tuple[scf.ForOp, ...]:
     return tuple(loops)
 
 
+def why_no_ring(buffer: BufferOp, loops: Sequence[scf.ForOp], uses: Sequence[Use]) -> str | None:
+    """Why no ring may take the place of a buffer at the loop level, with its uses through views; None where one may."""
+    if buffer.scope is None:
+        return "it is off chip"
+    if buffer.byte_offset is not None:
+        return f"it has the offset {buffer.byte_offset}; rings are made before mem-plan"
+    if not loops:
+        return "it is in no loop"
+    if iterations(loops) == 1:
+        return "the loops around it have one iteration"
+    # What else may keep a buffer, a yield above all, may hand it to the next iteration.
+    for use in uses:
+        if not isinstance(use.operation, CopyOp | GenericOp):
+            return f"{use.operation.name} at {location_of(use.operation)} hands it on"
+    if not _is_written_first(buffer, {use.operation for use in uses}):
+        return "an iteration may read what it has not written"
+    return None
+
+
 def candidate(buffer: BufferOp, depth: int, target: TargetOp | None = None) -> Candidate | None:
     """
     What can be made of a buffer in a scope; None where nothing is won by several, or it may not be done.
 
     With a target, what several of its units use in turn is meant, too, beside what crosses the edge of the scope.
     """
-    loops, scope = _nest_around(buffer), buffer.scope
-    if not loops or scope is None or buffer.byte_offset is not None:
+    loops, scope = loops_of_ring(buffer), buffer.scope
+    if depth < 2 or not loops or scope is None:
         return None
-    iterations = [trip_count(loop) for loop in loops]
-    depth = depth if None in iterations else min(depth, prod(count for count in iterations if count is not None))
+    depth = min(depth, iterations(loops) or depth)
     uses = list(uses_through(buffer.memref))
-    # What else may keep a buffer, a yield above all, may hand it to the next iteration.
-    if depth < 2 or not all(isinstance(use.operation, CopyOp | GenericOp) for use in uses):
+    if depth < 2 or why_no_ring(buffer, loops, uses) is not None:
         return None
     shared = target is not None and len({performer(use.operation, target)[0] for use in uses}) > 1
     crossing = [use for use in uses if _crosses(use, scope)]
@@ -92,7 +112,7 @@ def candidate(buffer: BufferOp, depth: int, target: TargetOp | None = None) -> C
         return None
     if not any(reads_and_writes(use)[1] for use in crossing):
         depth = min(depth, COMPUTED_SLOTS)
-    return Candidate(buffer, loops, depth) if _is_written_first(buffer, {use.operation for use in uses}) else None
+    return Candidate(buffer, loops, depth)
 
 
 def iteration_number(loops: Sequence[scf.ForOp]) -> SSAValue:
@@ -150,46 +170,60 @@ def ring_of(buffer: BufferOp | memref.AllocOp | memref.AllocaOp, depth: int, tar
     return ring
 
 
-def rotate(found: Candidate, turn: SSAValue, target: TargetOp) -> RingOp:
-    """Put a ring in the place of the buffer, before the nest; `turn` is the number of the iteration."""
-    buffer = found.buffer
-    ring = ring_of(buffer, found.depth, target)
-    slot = SlotOp(ring.ring, turn)
-    slot.location, hint = buffer.location, buffer.memref.name_hint
-    Rewriter.insert_op(ring, InsertPoint.before(found.loops[0]))
-    Rewriter.replace_op(buffer, slot)
-    slot.memref.name_hint = hint
-    return ring
+def rotate(
+    found: Iterable[Candidate], target: TargetOp, turns: dict[tuple[scf.ForOp, ...], SSAValue] | None = None
+) -> dict[RingOp, BufferOp]:
+    """
+    Put rings in the place of buffers, before their nests; returns the buffers, for `restore`.
+
+    `turns` has the numbers of the iterations of nests that are there already, and gets those that are made.
+    """
+    turns = {} if turns is None else turns
+    rings: dict[RingOp, BufferOp] = {}
+    for each in found:
+        buffer, hint = each.buffer, each.buffer.memref.name_hint
+        turn = turns.get(each.loops)
+        if turn is None or turn.owner.parent is None:
+            turn = turns[each.loops] = iteration_number(each.loops)
+        ring = ring_of(buffer, each.depth, target)
+        slot = SlotOp(ring.ring, turn)
+        slot.location = buffer.location
+        Rewriter.insert_op(ring, InsertPoint.before(each.loops[0]))
+        _exchange(buffer, slot)
+        slot.memref.name_hint = hint
+        rings[ring] = buffer
+    return rings
 
 
-def restore(ring: RingOp) -> None:
+def _exchange(old: BufferOp | SlotOp, new: BufferOp | SlotOp) -> None:
+    Rewriter.insert_op(new, InsertPoint.before(old))
+    old.memref.replace_all_uses_with(new.memref)
+    old.detach()
+
+
+def restore(ring: RingOp, buffer: BufferOp) -> None:
     """Undo `rotate`."""
     (use,) = ring.ring.uses
     slot = use.operation
     assert isinstance(slot, SlotOp)
-    buffer, turn = BufferOp(ring.slot_type), slot.index
-    buffer.location, hint = ring.location, slot.memref.name_hint
-    Rewriter.replace_op(slot, buffer)
+    hint, turn = slot.memref.name_hint, slot.index
+    _exchange(slot, buffer)
     buffer.memref.name_hint = hint
+    slot.erase()
     Rewriter.erase_op(ring)
     remove_unused(turn)
 
 
-def make_rings(
+def candidates(
     function: func.FuncOp, target: TargetOp, depths: Mapping[str, int], scopes: Collection[str] | None = None
-) -> list[RingOp]:
-    """Put a ring in the place of every buffer of a kernel that may have one, with the slots of its scope."""
-    turns: dict[tuple[scf.ForOp, ...], SSAValue] = {}
-    rings: list[RingOp] = []
-    for buffer in [each for each in function.walk() if isinstance(each, BufferOp)]:
-        if buffer.scope is None or (scopes is not None and buffer.scope not in scopes):
-            continue
-        if (found := candidate(buffer, depths.get(buffer.scope, 1), target)) is None:
-            continue
-        if found.loops not in turns:
-            turns[found.loops] = iteration_number(found.loops)
-        rings.append(rotate(found, turns[found.loops], target))
-    return rings
+) -> list[Candidate]:
+    """Every buffer of a kernel that gains by a ring and may have one, with the slots of its scope."""
+    found = (
+        candidate(each, depths.get(each.scope or "", 1), target)
+        for each in function.walk()
+        if isinstance(each, BufferOp) and (scopes is None or each.scope in scopes)
+    )
+    return [each for each in found if each is not None]
 
 
 def kernel_with_rings(function: func.FuncOp, target: TargetOp) -> func.FuncOp:
@@ -198,4 +232,4 @@ def kernel_with_rings(function: func.FuncOp, target: TargetOp) -> func.FuncOp:
     if not any(count > 1 for count in depths.values()):
         return function
     copy = function.clone()
-    return copy if make_rings(copy, target, depths) else function
+    return copy if rotate(candidates(copy, target, depths), target) else function

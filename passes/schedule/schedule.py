@@ -9,7 +9,7 @@ it another. A section without ops is the compiler's to decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from xdsl.context import Context
@@ -20,7 +20,9 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
 from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import CopyOp
 from penstock.dialects.schedule import Schedules, TileOp
+from penstock.dialects.schedule_accel import MultiBufferOp, PipelineOp
 from penstock.dialects.schedule_loops import (
     DistributeOp,
     FuseLoopsOp,
@@ -29,17 +31,24 @@ from penstock.dialects.schedule_loops import (
     StorageAlignOp,
     VectorizeOp,
 )
+from penstock.dialects.schedule_memory import SetScopeOp, StageInOp, StageOutOp, TensorizeOp
+from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarriersOp, ParallelizeOp
 from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, ReverseComputeAtOp, RfactorOp
-from penstock.dialects.upstream.transform import ANY_OP, GetParentOp, SplitHandleOp
-from penstock.dialects.upstream.transform_loops import InterchangeOp, LoopPeelOp, LoopUnrollOp
+from penstock.dialects.upstream.gpu import DeviceMappingAttr
+from penstock.dialects.upstream.transform import ANY_OP, CastHandleOp, GetParentOp, SplitHandleOp
+from penstock.dialects.upstream.transform_loops import ConvertToLoopsOp, InterchangeOp, LoopPeelOp, LoopUnrollOp
 from penstock.dialects.upstream.transform_tune import KnobOp
 from penstock.passes.analysis.kernels import kernels
+from penstock.passes.isomorphic_kernels import structure_of
 from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from penstock.passes.schedule.scope_offsets import Kept
 from penstock.passes.schedule.state import TransformState
 
 START = ""
 """The section of the tensor level, with which a schedule begins."""
-SECTIONS = ("tensor-to-loop", "mem-promote", "loop-to-accel")
+ON_CHIP, COMMANDS = "mem-promote", "loop-to-accel"
+"""The sections after what stays on chip between kernels has been decided, and after copies and ops became commands."""
+SECTIONS = ("tensor-to-loop", ON_CHIP, COMMANDS)
 """The passes after which another section of a schedule begins, in the order of the pipeline."""
 
 KERNEL_TYPE = "schedule.kernel"
@@ -195,7 +204,7 @@ class Schedule:
 
     # loops and buffers of the loop level
 
-    def split(self, loop: SSAValue, factor: int) -> SplitOp:
+    def split(self, loop: SSAValue, factor: int | SSAValue) -> SplitOp:
         """`schedule.split`; see the op."""
         return self.append(SplitOp(loop, factor))
 
@@ -231,16 +240,109 @@ class Schedule:
         """`transform.structured.interchange`: dim `order[n]` of a structured op becomes dim n."""
         return self.append(InterchangeOp(target, order)).transformed
 
+    # iterations that run at once
+
+    def parallel(self, *loops: SSAValue) -> SSAValue:
+        """`schedule.parallel`: returns the handle of the `scf.forall`."""
+        return self.append(ParallelizeOp(loops)).forall
+
+    def bind(self, *loops: SSAValue, to: Sequence[DeviceMappingAttr]) -> SSAValue:
+        """`schedule.bind`: returns the handle of the `scf.forall`."""
+        return self.append(BindOp(loops, to)).forall
+
+    def cooperate(self, copy: SSAValue) -> SSAValue:
+        """`schedule.cooperate`: returns the handle of the copy of a part."""
+        return self.append(CooperateOp(copy)).part
+
+    def insert_barriers(self, forall: SSAValue) -> None:
+        """`schedule.insert_barriers`; see the op."""
+        self.append(InsertBarriersOp(forall))
+
+    def convert_to_loops(self, target: SSAValue) -> Sequence[SSAValue]:
+        """`transform.structured.convert_to_loops`: returns a handle for each of the loops, outermost first."""
+        loops = self.append(ConvertToLoopsOp(target)).result
+        count = len(self.state.payload(loops))
+        return self.append(SplitHandleOp(loops, count)).results if count else ()
+
     def _cast(self, handle: SSAValue, name: str) -> SSAValue:
         type = transform.OperationType(name)
         if handle.type == type:
             return handle
-        return self.append(transform.CastOp.create(operands=[handle], result_types=[type])).results[0]
+        return self.append(CastHandleOp(handle, type)).output
+
+    # what lives in which scope, and which intrinsic computes it
+
+    def stage_in(
+        self, reader: SSAValue, operand: int, scope: str, *, at: SSAValue | None = None, contiguous: int = 1
+    ) -> SSAValue:
+        """`schedule.stage_in`; see the op. Returns the handle of the copy."""
+        op = StageInOp(reader, operand, scope, at=at, contiguous=contiguous)
+        op.transfer.name_hint = f"{reader.name_hint or 'op'}_in"
+        return self.append(op).transfer
+
+    def stage_out(self, writer: SSAValue, operand: int, scope: str, *, contiguous: int = 1) -> SSAValue:
+        """`schedule.stage_out`; see the op. Returns the handle of the copy."""
+        op = StageOutOp(writer, operand, scope, contiguous=contiguous)
+        op.transfer.name_hint = f"{writer.name_hint or 'op'}_out"
+        return self.append(op).transfer
+
+    def set_scope(self, allocation: SSAValue, scope: str, *, contiguous: int = 1) -> None:
+        """`schedule.set_scope`; see the op."""
+        self.append(SetScopeOp(allocation, scope, contiguous=contiguous))
+
+    def tensorize(self, target: SSAValue, intrinsic: str) -> None:
+        """`schedule.tensorize`; see the op."""
+        self.append(TensorizeOp(target, intrinsic))
+
+    # buffers in scopes, and commands
+
+    def multi_buffer(self, buffer: SSAValue, slots: int) -> SSAValue:
+        """`schedule.multi_buffer`; see the op."""
+        op = MultiBufferOp(buffer, slots)
+        op.ring.name_hint = f"{buffer.name_hint or 'buffer'}_ring"
+        return self.append(op).ring
+
+    def pipeline(
+        self,
+        slots: Sequence[tuple[SSAValue, int]] = (),
+        skewing: Sequence[SSAValue] = (),
+        *,
+        wanted: Sequence[int] | None = None,
+        where_possible: bool = False,
+        fixed_offsets: bool = False,
+        remark: str = "",
+    ) -> PipelineOp:
+        """`schedule.pipeline` of the kernel; see the op."""
+        op = PipelineOp(
+            self.kernel,
+            slots,
+            skewing,
+            wanted=wanted,
+            where_possible=where_possible,
+            fixed_offsets=fixed_offsets,
+            remark=remark,
+        )
+        return self.append(op)
+
+    def drop_unused(self, handles: Sequence[SSAValue]) -> None:
+        """Take away the ops that match what turned out to be of no use."""
+        for op in dict.fromkeys(handle.owner for handle in handles):
+            while isinstance(op, SplitHandleOp | transform.MatchOp) and not any(result.uses for result in op.results):
+                matched = op.operands[0].owner
+                op.detach()
+                op.erase()
+                op = matched
 
 
 def _name(handle: SSAValue, matched: Operation | None) -> None:
     if matched is not None:
-        named = next((result.name_hint for result in matched.results if result.name_hint), None)
+        # Ops on memrefs are called by what they write.
+        values = matched.results or [*matched.operands[-1:]]
+        if isinstance(matched, CopyOp):
+            values = [matched.dest, matched.source]
+        elif isinstance(matched, scf.ForOp):
+            values = matched.body.block.args[:1]
+        named = next((value.name_hint for value in values if value.name_hint), None)
         handle.name_hint = named or matched.name.rpartition(".")[2]
 
 
@@ -267,6 +369,15 @@ def schedules_of(ctx: Context) -> Schedules:
     return ctx.schedules if isinstance(ctx, PenstockContext) else Schedules()
 
 
+def sequence_of(ctx: Context, kernel: func.FuncOp) -> transform.NamedSequenceOp:
+    """What has been applied to a kernel; an empty schedule at first."""
+    applied, name = schedules_of(ctx).applied, kernel.sym_name.data
+    if name not in applied:
+        applied[name] = new_sequence(name)
+        applied[name].attributes[KERNEL_TYPE] = kernel.function_type
+    return applied[name]
+
+
 def run_section(
     ctx: Context,
     kernel: func.FuncOp,
@@ -275,21 +386,20 @@ def run_section(
     decide: Callable[[Schedule], None],
     *,
     leads: bool = True,
+    kept: Kept | None = None,
 ) -> None:
     """
     Apply what is given as a section of a kernel's schedule; where nothing is, let `decide` write and apply it.
 
     The first pass of a section `leads`: it begins it, and applies all that is given. The other passes of the section
-    only decide.
+    only decide. `kept` is what callers of the kernel hold in scopes, if that is known already.
     """
-    schedules = schedules_of(ctx)
     name = kernel.sym_name.data
-    given = schedules.given.get(name)
-    if name not in schedules.applied:
-        schedules.applied[name] = new_sequence(name)
-        schedules.applied[name].attributes[KERNEL_TYPE] = kernel.function_type
-    sequence = schedules.applied[name]
+    given = schedules_of(ctx).given.get(name)
+    sequence = sequence_of(ctx, kernel)
     schedule = Schedule(kernel, target, sequence)
+    if kept is not None:
+        schedule.state.kept = kept
     if leads:
         schedule.enter(section)
     else:
@@ -307,13 +417,42 @@ def run_section(
         schedule.replay(given, section)
 
 
-def require_kernels(ctx: Context, module: ModuleOp, section: str) -> None:
-    """Raise UserError for a schedule that is given, with ops of this section, and whose kernel is not there."""
-    known = [kernel.sym_name.data for kernel in kernels(module)]
+def given_key(ctx: Context, kernel: func.FuncOp) -> Hashable:
+    """What kernels have in common for which schedules are given that say the same; None where none is given."""
+    given = schedules_of(ctx).given.get(kernel.sym_name.data)
+    return None if given is None else structure_of(given.body, names=False, located=False)[0]
+
+
+def copy_section(ctx: Context, section: str, source: func.FuncOp, kernel: func.FuncOp) -> None:
+    """Write down a section of the schedule of `source` for a kernel that became what `source` did."""
+    copied = sequence_of(ctx, source)
+    schedule = Schedule(kernel, None, sequence_of(ctx, kernel))
+    schedule.enter(section)
+    begin = next(op for op in copied.body.block.ops if _mark(op) == section)
+    values: dict[SSAValue, SSAValue] = {begin.results[0]: schedule.kernel}
+    for op in section_of(copied, section):
+        schedule.sequence.body.block.add_op(op.clone(values))
+
+
+def require_kernels(
+    ctx: Context, module: ModuleOp, section: str, on_machine: Collection[func.FuncOp] | None = None
+) -> None:
+    """
+    Raise UserError for a schedule that is given, with ops of this section, and whose kernel is not there; nor, where
+    the section is about them alone, one of the kernels `on_machine`.
+    """
+    known = {kernel.sym_name.data: kernel for kernel in kernels(module)}
     for name, sequence in schedules_of(ctx).given.items():
-        if name not in known and section_of(sequence, section):
+        if not section_of(sequence, section):
+            continue
+        if name not in known:
             raise UserError(
                 f"the program has no kernel @{name}",
                 loc=location_of(sequence),
                 notes=[nearest_or_all(name, known, "kernels")],
+            )
+        if on_machine is not None and known[name] not in on_machine:
+            raise UserError(
+                f'kernel @{name} runs on the host, which has no scopes: what is after "{section}" is not for it',
+                loc=location_of(sequence),
             )

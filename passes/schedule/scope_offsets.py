@@ -11,7 +11,8 @@ from xdsl.ir import Operation
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.accel import BarrierOp
-from penstock.dialects.machine import TargetOp
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.machine import TargetOp, find_target
 from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import loops_around
@@ -19,7 +20,6 @@ from penstock.passes.analysis.memory.liveness import ProgramTime
 from penstock.passes.analysis.memory.memory_problems import (
     MemoryProblem,
     function_problems,
-    memory_problems,
     written_plan,
 )
 from penstock.passes.planning.problem import Buffer, Interval, Limits, Plan, Problem, conflicts, height, merge_intervals
@@ -40,31 +40,52 @@ _Offsets = list[tuple[BufferOp | RingOp, IntegerAttr | None]]
 
 def kept_beside(module: ModuleOp) -> dict[str, Kept]:
     """By the name of each function: what is held in scopes by others, who call it, while it runs."""
-    found: dict[str, dict[str, list[tuple[int, int]]]] = {}
-    if not any(_calls_and_keeps(op) for op in module.ops):
+    target = find_target(module)
+    if target is None or not any(_calls_and_keeps(op) for op in module.ops):
         return {}
-    for memory in memory_problems(module):
-        if memory.scope is None or not isinstance(memory.time, ProgramTime):
-            continue
-        plan = written_plan(memory)
-        for function in memory.time.functions():
-            runs = memory.time.spans(function)
-            bytes_held = [
-                (plan.offsets[buffer.id], plan.offsets[buffer.id] + buffer.size)
-                for buffer in memory.problem.buffers
-                if buffer.id in plan.offsets and not function.is_ancestor(memory.ops[buffer.id])
-                if any(low < end and start < high for low, high in buffer.intervals for start, end in runs)
-            ]
-            found.setdefault(function.sym_name.data, {})[memory.scope] = list(merge_intervals(bytes_held))
-    return dict(found)
+    time = ProgramTime(module)
+    kept = [op for each in time.functions() if time.calls_others(each) for op in _placed(each)]
+    alive = {op: time.lifetime(op.results[0]) for op in kept}
+    found: dict[str, dict[str, list[Interval]]] = {}
+    for function in time.functions():
+        runs = time.spans(function)
+        for op, moments in alive.items():
+            if function.is_ancestor(op) or not any(a < end and start < b for a, b in moments for start, end in runs):
+                continue
+            offset, scope = op.byte_offset or 0, op.scope or ""
+            size = -(-op.size_in_bytes // (granule := target.scope(scope).granule_bytes)) * granule
+            found.setdefault(function.sym_name.data, {}).setdefault(scope, []).append((offset, offset + size))
+    return {name: {scope: merge_intervals(held[scope]) for scope in held} for name, held in found.items()}
+
+
+def _placed(function: Operation) -> list[BufferOp | RingOp]:
+    """The buffers in scopes that a function makes, and that have an offset."""
+    made = (op for op in function.walk() if isinstance(op, BufferOp | RingOp))
+    return [op for op in made if op.scope is not None and op.byte_offset is not None]
 
 
 def _calls_and_keeps(function: Operation) -> bool:
     """Whether a function that calls others has buffers in scopes: only these stay there while others run."""
-    ops = list(function.walk())
-    return any(isinstance(op, func.CallOp) for op in ops) and any(
-        isinstance(op, BufferOp | RingOp) and op.scope is not None for op in ops
-    )
+    return any(isinstance(op, func.CallOp) for op in function.walk()) and bool(_placed(function))
+
+
+class NoRoom(UserError):
+    """A scope is too small."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fitting: tuple[int, ...] = (),
+        skewed: bool = False,
+        loc: str | None = None,
+        notes: Sequence[str] = (),
+    ):
+        super().__init__(message, loc=loc, notes=notes)
+        self.fitting = fitting
+        """The slots that there is room for of each buffer that was to be a ring, 1 where it has to stay as it is."""
+        self.skewed = skewed
+        """Whether there is room without skewed loops."""
 
 
 class ScopeOffsets:
@@ -80,17 +101,32 @@ class ScopeOffsets:
         """The ops of the kernel, or the sizes of its buffers, are no longer what they were."""
         self._problems = None
 
-    def replan(self) -> str | None:
+    def has_room(self, scope: str) -> bool:
+        """Whether a plan for the buffers in a scope is found soon."""
+        size = self.target.scope(scope).size_bytes
+        # Most kernels need no plan to see that: all of their buffers fit side by side.
+        ends = [0, *(end for held in self._kept.get(scope, ()) for end in held), size]
+        gap = max(end - start for start, end in zip(ends[::2], ends[1::2], strict=True))
+        return self._taken(scope) <= gap or all(
+            _plan(memory.problem) is not None for memory in self._find() if memory.scope == scope
+        )
+
+    def _taken(self, scope: str) -> int:
+        granule = self.target.scope(scope).granule_bytes
+        inside = (op for op in self.function.walk() if isinstance(op, BufferOp | RingOp) and op.scope == scope)
+        return sum(-(-op.size_in_bytes // granule) * granule for op in inside)
+
+    def replan(self, *, move: bool = True) -> str | None:
         """
-        Find offsets for the buffers in scopes that have none, moving the others of the kernel where that is needed; if
-        one of the scopes is too small nothing is changed, and it is returned.
+        Find offsets for the buffers in scopes that have none, moving the others of the kernel where that is needed, if
+        they may `move`; if one of the scopes is too small nothing is changed, and it is returned.
 
         Whatever is alive at once keeps apart, as in the order of the text: the order of what shares bytes is made
         after.
         """
         before = self._offsets()
-        if self._place() is None:
-            return None
+        if (full := self._place()) is None or not move:
+            return full
         scopes = {op.scope for op, offset in before if offset is None}
         for op, _ in before:
             if op.scope in scopes:

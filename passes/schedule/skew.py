@@ -21,17 +21,17 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import NoMemoryEffect
 
-from penstock.dialects.machine import TargetOp
+from penstock.dialects.diagnostics import location_of
 from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.index_builder import materialize
-from penstock.passes.schedule.ordering.accesses import CommandInfo, commands_of
+from penstock.passes.schedule.ordering.accesses import CommandInfo
 from penstock.passes.schedule.ordering.conflicts import may_conflict
 
 
 @dataclass(frozen=True)
-class _Split:
+class Split:
     """How the commands and inner loops of an iteration are divided."""
 
     loop: scf.ForOp
@@ -45,34 +45,26 @@ class _Split:
     """The last part."""
 
 
-def skew(function: func.FuncOp, target: TargetOp) -> tuple[int, list[CommandInfo]]:
-    """Skew the loops of a kernel without tokens, inner ones first; returns how many, and the commands then."""
-    done = 0
-    commands = commands_of(function, target)
-    for loop in [op for op in function.walk(reverse=True) if isinstance(op, scf.ForOp)]:
-        if not loop.results and (split := _split(loop, commands)) is not None:
-            _rewrite(split)
-            # What the inner loops became is looked at anew.
-            commands = commands_of(function, target)
-            done += 1
-    return done, commands
-
-
-def _split(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> _Split | None:
+def split_of(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> Split | str:
+    """How the iterations of a loop are divided, or why it is not skewed, in words."""
     trips = trip_count(loop)
+    if loop.results:
+        return "it carries values"
     if trips is None or trips < 2 or constant_of(loop.lb) is None or constant_of(loop.step) is None:
-        return None
+        return "its number of iterations is not known" if trips is None else f"it has {trips} iterations"
     body = loop.body.block
     inside = [info for info in commands if body in info.loops]
     items: list[Operation] = [op for op in body.ops if isinstance(op, CommandOp | scf.ForOp)]
     held = {item: [info for info in inside if item.is_ancestor(info.op)] for item in items}
-    if len(items) < 2 or any(isinstance(op, RingOp) for op in body.ops):
-        return None
-    for position in _late(items, held):
+    if any(isinstance(op, RingOp) for op in body.ops):
+        return "a ring is made in it"
+    reason = "no command of it waits for another unit while others of its own unit could go on"
+    for position in _late(items, held) if len(items) > 1 else ():
         split = _deal(loop, items[:position], items[position:], held)
-        if _may_pass(split, held) and not _share_buffers(split):
+        if (found := _in_the_way(split, held) or _shared_buffer(split)) is None:
             return split
-    return None
+        reason = found
+    return reason
 
 
 def _late(items: Sequence[Operation], held: Mapping[Operation, Sequence[CommandInfo]]) -> Iterator[int]:
@@ -97,7 +89,7 @@ def _deal(
     first: Sequence[Operation],
     last: Sequence[Operation],
     held: Mapping[Operation, Sequence[CommandInfo]],
-) -> _Split:
+) -> Split:
     units = {info.unit for item in last for info in held[item]}
     for position, item in enumerate(first):
         if isinstance(item, scf.ForOp) and any(info.unit in units for info in held[item]):
@@ -109,37 +101,36 @@ def _deal(
             ]
             iterations, trips = max(slots, default=1), trip_count(item)
             if trips is not None and iterations < trips and constant_of(item.lb) is not None and not item.results:
-                return _Split(
-                    loop, tuple(first[:position]), item, iterations, tuple(first[position + 1 :]), tuple(last)
-                )
-    return _Split(loop, tuple(first), None, 0, (), tuple(last))
+                return Split(loop, tuple(first[:position]), item, iterations, tuple(first[position + 1 :]), tuple(last))
+    return Split(loop, tuple(first), None, 0, (), tuple(last))
 
 
-def _may_pass(split: _Split, held: Mapping[Operation, Sequence[CommandInfo]]) -> bool:
-    """Whether the early part of an iteration has nothing to do with the last part of the iteration before."""
+def _in_the_way(split: Split, held: Mapping[Operation, Sequence[CommandInfo]]) -> str | None:
+    """What of the early part of an iteration depends on the last part of the iteration before, in words."""
     body = split.loop.body.block
     for item in (*split.early, *([split.cut] if split.cut is not None else [])):
         fewer = {split.cut.body.block: split.iterations} if item is split.cut and split.cut is not None else {}
         for early in held[item]:
             for late in (info for op in split.late for info in held[op]):
                 if may_conflict(late, early, body, fewer):
-                    return False
-    return True
+                    late_at = location_of(late.op)
+                    return f"{early.op.name} at {location_of(early.op)} needs {late.op.name} before it, at {late_at}"
+    return None
 
 
-def _share_buffers(split: _Split) -> bool:
-    """Whether a buffer that an iteration makes is used by its last part and before."""
+def _shared_buffer(split: Split) -> str | None:
+    """The buffer that an iteration makes, and that is used by its last part and before, in words."""
     for op in split.loop.body.block.ops:
         if isinstance(op, BufferOp):
             users = list(_users(op.memref))
             late = [any(part.is_ancestor(user) for part in split.late) for user in users]
-            if any(late) and not all(late):
-                return True
             in_cut = [split.cut is not None and split.cut.is_ancestor(user) for user in users]
             early = [any(part.is_ancestor(user) for part in split.early) for user in users]
-            if split.cut is not None and not all(late) and (any(in_cut) or (any(early) and not all(early))):
-                return True
-    return False
+            is_cut = split.cut is not None and not all(late) and (any(in_cut) or (any(early) and not all(early)))
+            if (any(late) and not all(late)) or is_cut:
+                name = op.memref.name_hint or "buffer"
+                return f"%{name} has one slot, and both parts of an iteration use it"
+    return None
 
 
 def _users(value: SSAValue) -> Iterator[Operation]:
@@ -151,7 +142,8 @@ def _users(value: SSAValue) -> Iterator[Operation]:
                 yield from _users(result)
 
 
-def _rewrite(split: _Split) -> None:
+def rewrite(split: Split) -> None:
+    """Make the prologue, the steady state and the epilogue."""
     loop = split.loop
     lower, step, trips = constant_of(loop.lb), constant_of(loop.step), trip_count(loop)
     assert lower is not None

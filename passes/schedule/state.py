@@ -8,15 +8,19 @@ See https://mlir.llvm.org/docs/Dialects/Transform/#handle-invalidation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from xdsl.dialects import func
+from xdsl.dialects import func, scf
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, render_location
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.registry import Registry
+from penstock.passes.schedule.ordering.accesses import CommandInfo
+from penstock.passes.schedule.scope_offsets import Kept, kept_beside
 
 Payload = tuple[Operation, ...]
 """The operations that a handle stands for."""
@@ -49,10 +53,28 @@ class TransformState:
         self.kernel = kernel
         self.target = target
         """The machine that the kernel runs on; None for the host."""
+        self.commands: Sequence[CommandInfo] | None = None
+        """The commands of the kernel, if whoever decides has looked at them already; until something is applied."""
+        self._kept: Kept | None = None
         self._payloads: dict[SSAValue, Payload] = {}
         self._parameters: dict[SSAValue, int] = {}
         self._invalid: dict[SSAValue, Operation] = {}
         """Handles that must not be used any more, and the op of the schedule that made them so."""
+        self.turns: dict[tuple[scf.ForOp, ...], SSAValue] = {}
+        """The numbers of the iterations of nests, by which the slots of their rings take turns."""
+
+    @property
+    def kept(self) -> Kept:
+        """The bytes of scopes that callers of the kernel hold while it runs."""
+        if self._kept is None:
+            module = self.kernel.parent_op()
+            found = kept_beside(module) if isinstance(module, ModuleOp) else {}
+            self._kept = found.get(self.kernel.sym_name.data, {})
+        return self._kept
+
+    @kept.setter
+    def kept(self, kept: Kept) -> None:
+        self._kept = kept
 
     def bind(self, handle: SSAValue, payload: Payload) -> None:
         """Let a handle stand for operations."""
@@ -104,6 +126,8 @@ class TransformState:
                 raise
             notes = [f"it is about what is at {error.loc}"] if error.loc else []
             raise UserError(error.message, loc=place, notes=[*notes, *error.notes], status=error.status) from None
+        finally:
+            self.commands = None
         self._invalidate(op)
         for value, result in zip(op.results, results, strict=True):
             if isinstance(result, int):
@@ -111,9 +135,30 @@ class TransformState:
             else:
                 self._payloads[value] = result
 
+    def replace(self, old: Operation, new: Operation) -> None:
+        """Let the handles of an operation stand for the one that has taken its place."""
+        for handle, payload in self._payloads.items():
+            if old in payload:
+                self._payloads[handle] = tuple(new if op is old else op for op in payload)
+
     def result(self, value: SSAValue) -> Result:
         """What a value of the schedule stands for: a number for a parameter."""
         return self._parameters[value] if value in self._parameters else self.payload(value)
+
+    @contextmanager
+    def undone_on_error(self) -> Generator[None]:
+        """Put the kernel back as it was, and let handles stand for the same operations, if there is a UserError."""
+        before, ops = self.kernel.body.clone(), list(self.kernel.walk())
+        try:
+            yield
+        except UserError:
+            self.kernel.detach_region(0)
+            self.kernel.add_region(before)
+            copies = dict(zip(ops, self.kernel.walk(), strict=True))
+            for handle, payload in self._payloads.items():
+                self._payloads[handle] = tuple(copies[each] for each in payload)
+            self.turns.clear()
+            raise
 
     def consume(self, handle: SSAValue, consumer: Operation) -> None:
         """Make a handle invalid."""

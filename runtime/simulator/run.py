@@ -16,7 +16,7 @@ from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.limits import limit_faults
 from penstock.passes.analysis.commands.program import Program
 from penstock.passes.analysis.commands.trace import Call, trace_calls
-from penstock.passes.analysis.kernels import machine_of, stated_macs
+from penstock.passes.analysis.kernels import ENTRY, device_of, machine_of, stated_macs
 from penstock.passes.planning.traffic_bounds import ContractionKernel, best_tiling, square_root
 from penstock.runtime.simulator.events import simulate
 from penstock.runtime.simulator.timeline import Simulation
@@ -82,11 +82,12 @@ def run_program(
     of them gives the bounds on their traffic.
 
     Raises UserError, located, with `verify` for a kernel that breaks a limit of the machine or is not free of hazards;
-    for a name that no kernel on the machine has; and for a module without a machine.
+    for a name that no kernel on the machine has; and for a module without a machine, or without `@main`.
     """
     target = machine_of(module)
     if target is None:
         raise UserError("the program is for the host: there is no machine to simulate", status=USAGE)
+    _require_entry(module, target)
     found: dict[Hashable, int] = {}
     runs: list[KernelRun] = []
     order: list[int] = []
@@ -120,6 +121,18 @@ def run_program(
         notes = [nearest_or_all(only, names, "kernels on the machine")]
         raise UserError(f'no kernel "{only}" runs on the machine', notes=notes, status=USAGE)
     return ProgramRun(target, tuple(runs), tuple(order), () if only is not None else tuple(host.items()))
+
+
+def _require_entry(module: ModuleOp, target: TargetOp) -> None:
+    """Raise UserError, at the first kernel on the machine, for a module without the function that is run."""
+    functions = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration}
+    if ENTRY in functions:
+        return
+    kernels = [op for op in functions.values() if device_of(op) == target.sym_name.data]
+    loc = location_of(kernels[0]) if kernels else None
+    names = ", ".join(f"@{op.sym_name.data}" for op in kernels) or "no kernels"
+    notes = [f"it has {names}: write a function @{ENTRY} that calls what is to be simulated"]
+    raise UserError(f"the program has no function @{ENTRY}, one run of which is simulated", loc=loc, notes=notes)
 
 
 def _shared_bytes(call: Call) -> Hashable:

@@ -26,6 +26,8 @@ class _Writer:
     def __init__(self, random: Random, element: str):
         self.random = random
         self.element = element
+        self.before: list[str] = []
+        """What is before the nest."""
         self.lines: list[str] = []
         self.count = 0
         self.constants: set[int] = set()
@@ -123,7 +125,7 @@ class _Writer:
         body = f"%s = arith.{self.op('add')} %a, %b"
         # The window has 3 elements; its extent is that of an operand which is not read.
         window = self.fresh()
-        self.lines.append(f"{window} = mem.buffer at 4096 : memref<3x{self.element}>")
+        self.lines.append(f"{window} = mem.buffer at 8192 : memref<3x{self.element}>")
         e = self.element
         self.lines += [
             f"linalg.generic {{indexing_maps = [{maps[0]}, affine_map<(d0, d1) -> (d1)>, {maps[1]}], "
@@ -177,8 +179,14 @@ class _Writer:
         if clipped := self.random.random() < 0.5:
             sides = [f"{source}[{', '.join(at)}]", f"{dest}[{', '.join(moved)}]"]
         padding = "" if clipped else " else %zero"
+        kept = self.random.choice(("inside", "before", "ring"))
+        if kept == "ring":
+            ring, number = self.fresh(), self.index(loops, 9)
+            self.before.append(f"{ring} = mem.ring 2 at 8320 : !mem.ring<{type}>")
+            self.lines.append(f"{tile} = mem.slot {ring}[{number}] : !mem.ring<{type}>")
+        else:
+            (self.lines if kept == "inside" else self.before).append(f"{tile} = mem.buffer at 8256 : {type}")
         self.lines += [
-            f"{tile} = mem.buffer at 4160 : {type}",
             f"mem.copy {sides[0]} to {tile}{padding} : {self.whole} to {type}",
             f"mem.copy {tile} to {sides[1]} : {type} to {self.whole}",
         ]
@@ -226,8 +234,9 @@ def loop_program(seed: int, element: str = "i32") -> str:
         f"func.func @main({', '.join(arguments)}) {{",
         f"%zero = arith.constant {zero} : {element}",
         *(f"{writer.constant(number)} = arith.constant {number} : index" for number in sorted(writer.constants | {0})),
-        *(f"{name} = mem.buffer at {n * 1024} : {whole}" for n, name in enumerate(names)),
+        *(f"{name} = mem.buffer at {n * 2048} : {whole}" for n, name in enumerate(names)),
         *(f"mem.copy %in{n} to {name} : {whole} to {whole}" for n, name in enumerate(names)),
+        *writer.before,
         *writer.lines,
         *(f"mem.copy {name} to %out{n} : {whole} to {whole}" for n, name in enumerate(names)),
         "func.return",

@@ -2,7 +2,8 @@
 Every pair of IR in a docstring runs: the text under `Before:`, after the pipeline that `After (...)` names, is the
 text under it. ``After (`pass` on `machine`):`` runs it with that machine in front of the module. Where `After` says
 ops of a schedule, such as ``After (`schedule.split %i by 4`):``, they are applied to the one kernel: `%kernel` is its
-handle, and other names that are not results are those of loops, by their counters, and of ops, by their first results.
+handle, and other names that are not results are those of loops, by their counters, and of ops, by their first results,
+or, without any, by the op's name.
 """
 
 from __future__ import annotations
@@ -15,26 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from schedules import apply_schedule
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
-from xdsl.dialects.scf import ForOp
-from xdsl.dialects.transform import NamedSequenceOp
-from xdsl.ir import Operation
 
-from penstock.dialects.context import PenstockContext, make_context
+from penstock.dialects.context import make_context
 from penstock.dialects.machine import TargetOp
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
-from penstock.passes.analysis.kernels import machine_of
-from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from penstock.passes.schedule.state import TransformState
 from penstock.runtime.compiler import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 from penstock.tools.universe import PASSES
 
 SCHEDULED = re.compile(r"(schedule|transform)\.")
-RESULTS = re.compile(r"^\s*(%[\w%, ]+) = ", re.MULTILINE)
-NAME = re.compile(r"%(\w+)")
 REPOSITORY = Path(__file__).parent.parent.parent
 PAIR = re.compile(
     r"^(?P<indent> *)Before:\s*\n\s*```mlir\n(?P<before>.*?)\n\s*```\s*\n"
@@ -96,35 +89,13 @@ def printed(text: str, pair: Pair, *, run: bool) -> str:
         if pair.machine is not None:
             attach_machine(module, pair.machine)
         if SCHEDULED.search(pair.pipeline):
-            schedule(ctx, module, pair.pipeline)
+            apply_schedule(ctx, module, pair.pipeline)
         else:
             run_passes(ctx, module, read_pipeline(pair.pipeline))
         without_machine(module, pair)
     else:
         verify(module)
     return module_text(ctx, module)
-
-
-def schedule(ctx: PenstockContext, module: ModuleOp, ops: str) -> None:
-    """Apply ops of a schedule, written as the body of a sequence, to the only kernel of a module."""
-    (kernel,) = (op for op in module.ops if isinstance(op, FuncOp))
-    results = {name for listed in RESULTS.findall(ops) for name in NAME.findall(listed)}
-    free = list(dict.fromkeys(name for name in NAME.findall(ops) if name not in results | {"kernel"}))
-    arguments = ", ".join(f"%{name}: !transform.any_op" for name in ("kernel", *free))
-    text = f"transform.named_sequence @k({arguments}) {{\n{ops}\ntransform.yield\n}}"
-    (sequence,) = parse_text(ctx, SourceText("schedule", text)).module.ops
-    assert isinstance(sequence, NamedSequenceOp)
-    state = TransformState(kernel, machine_of(module))
-    payloads: dict[str | None, Operation] = {"kernel": kernel}
-    for op in kernel.walk():
-        named = op.body.block.args[0] if isinstance(op, ForOp) else op.results[0] if op.results else None
-        if named is not None:
-            payloads.setdefault(named.name_hint, op)
-    for argument in sequence.body.block.args:
-        state.bind(argument, (payloads[argument.name_hint],))
-    for op in sequence.body.block.ops:
-        if op is not sequence.body.block.last_op:
-            state.apply(op)
 
 
 def without_machine(module: ModuleOp, pair: Pair) -> None:

@@ -17,7 +17,7 @@ from penstock.passes.accel.unrolling import unroll
 from penstock.passes.analysis.commands.hazards.induction import _steady  # pyright: ignore[reportPrivateUsage]
 from penstock.passes.analysis.commands.traffic import traffic
 from penstock.passes.analysis.index import AffineIndex
-from penstock.passes.loop.promote_levels import footprint, source_of
+from penstock.passes.schedule.footprint import footprint, source_of
 from penstock.passes.schedule.ordering.accesses import IterationReader
 from penstock.passes.tensor.bufferization.assignment import disjoint, slice_of, whole
 from penstock.passes.toolchain import find_compiler

@@ -532,3 +532,18 @@ def test_a_program_with_offsets_is_taken_as_it_is(penstock: Command, tmp_path: P
     assert (done.status, done.err) == (0, "")
     assert load_csv(tmp_path / "plans" / "kernel.spad.256.csv")[1].offsets == {"%a": 64, "%b": 0}
     assert load_csv(tmp_path / "plans" / "arena.csv")[1].offsets == {"%c of @kernel": 128}
+
+
+def test_what_the_compiler_places_is_no_plan_of_the_program(penstock: Command, tmp_path: Path) -> None:
+    """`mem-promote` places what stays on chip between kernels, before `mem-plan` does the rest."""
+    type = "tensor<32x32xf32>"
+    product = f"%y = graph.matmul %x, %x : ({type}, {type}) -> {type}"
+    (tmp_path / "layer.mlir").write_text(
+        f"func.func @main(%x: {type}) -> {type} {{\n  {product}\n  func.return %y : {type}\n}}\n"
+    )
+    done = penstock("plan", "layer.mlir", "--machine", "gemmini-fp32")
+    assert done.status == 0, done.err
+    assert "the program" not in done.out.splitlines()[0]
+    assert "offsets of the program" not in done.err
+    done = penstock("plan", "layer.mlir", "--machine", "gemmini-fp32", "--scope", "spad", "--map", "spad.svg")
+    assert "by the compiler" in done.err

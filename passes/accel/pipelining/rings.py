@@ -1,24 +1,20 @@
-"""Rings for the buffers of one kernel: how many slots each, as the model and the sizes of the scopes decide."""
+"""Rings for the buffers of one kernel: how many slots each, as the model says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from xdsl.dialects import func, scf
-from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.dialects import func
 from xdsl.ir import SSAValue
-from xdsl.rewriter import Rewriter
 
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp, RingOp, SlotOp
-from penstock.passes.accel.pipelining.candidates import candidates, filling
+from penstock.dialects.mem import BufferOp, RingOp
 from penstock.passes.accel.pipelining.model import Model
 from penstock.passes.analysis.commands.program import CommandOp
-from penstock.passes.planning.pipelining import NestTime
-from penstock.passes.schedule.ordering.accesses import CommandInfo, commands_of
-from penstock.passes.schedule.rings import Candidate, iteration_number, rotate
-from penstock.passes.schedule.scope_offsets import ScopeOffsets
+from penstock.passes.schedule.command_rings import candidates, filling
+from penstock.passes.schedule.ordering.accesses import CommandInfo
+from penstock.passes.schedule.rings import Candidate
 
 MAX_SLOTS = 8
 """The most slots that are tried; a delay that needs more needs a larger tile."""
@@ -27,59 +23,32 @@ MIN_GAIN = 200
 
 
 @dataclass(frozen=True)
-class Slots:
-    """How many slots a buffer of an iteration has got."""
+class Choice:
+    """How many slots the buffers of a kernel are to have, and what the model expects of that."""
 
-    buffer: str
-    """Its name, as far as it has one."""
-    scope: str
-    count: int
-    """One where it stays a buffer."""
-    wanted: int
-    """What it was to have, if the scope were large enough."""
+    slots: Mapping[BufferOp, int]
+    """Of the buffers that are to become rings."""
+    unskewed: Model
+    skewed: Model
+    """If loops are skewed where a unit needs it."""
 
-    def describe(self) -> str:
-        """In words, for people."""
-        if self.count == self.wanted:
-            return f"{self.buffer} in {self.scope}: {self.count} slots"
-        return f"{self.buffer} in {self.scope}: {self.count} of {self.wanted} slots, the scope is too small"
-
-
-@dataclass(frozen=True)
-class PipelinedKernel:
-    """What was made of one kernel."""
-
-    slots: tuple[Slots, ...]
-    """Of the rings at hand, and of the buffers that were to become rings."""
-    before: NestTime
-    """By the model, with the rings at hand only and loops as they were."""
-    after: NestTime
-    """With the new rings."""
-    skewed: NestTime
-    """With the new rings, if loops are skewed where a unit needs it."""
-
-    def describe(self, loops: int, *, too_large: bool = False) -> str:
-        """
-        In words, for people: with so many loops skewed, or none as that would not fit. Empty if nothing overlaps.
-        """
-        after = self.skewed if loops else self.after
-        if not self.slots and not loops:
-            return ""
-        parts = [each.describe() for each in self.slots]
-        parts += [f"{loops} loop{'s' * (loops > 1)} skewed"] if loops else []
-        parts += ["loops not skewed: the scopes are too small"] if too_large else []
-        before = f", {self.before.cycles:,} before" if self.before.cycles != after.cycles else ""
-        return "; ".join([*parts, f"modelled {after.cycles:,} cycles{before}, limit {after.limit}"])
+    def describe(self, counts: Sequence[int], *, skewed: bool) -> str:
+        """In words, for people, with so many slots of each buffer."""
+        found: dict[SSAValue, int] = {
+            buffer.memref: count for buffer, count in zip(self.slots, counts, strict=True) if count > 1
+        }
+        before, after = self.unskewed.time({}), (self.skewed if skewed else self.unskewed).time(found)
+        change = f", {before.cycles:,} before" if before.cycles != after.cycles else ""
+        return f"modelled {after.cycles:,} cycles{change}, limit {after.limit}"
 
 
-def make_rings(offsets: ScopeOffsets, depth: int | None, *, skewed: bool = False) -> PipelinedKernel:
+def choose_slots(
+    function: func.FuncOp, target: TargetOp, commands: Sequence[CommandInfo], depth: int | None, *, skewed: bool
+) -> Choice:
     """
-    Replace buffers by rings of `depth` slots each, or of as many as the model says, as far as the scopes hold them.
-
-    Tokens are of no account here: the order of commands is to be derived anew. `skewed` says that loops will be, too.
+    Rings of `depth` slots for all buffers that may have one, or of as many as the model says. Tokens are of no account
+    here: the order of commands is to be derived anew. `skewed` says that loops will be, too.
     """
-    function, target = offsets.function, offsets.target
-    commands = commands_of(function, target)
     found = candidates(function, commands)
     opens = _openers(function, commands, found)
     unskewed = Model(function, target, commands, opens, False)
@@ -88,22 +57,8 @@ def make_rings(offsets: ScopeOffsets, depth: int | None, *, skewed: bool = False
     if depth is None:
         # Commands of two iterations pass each other in the text of a skewed loop.
         wanted = _auto(model, wanted, 1 if model is unskewed else 2)
-    before = unskewed.time({})
-    slots = [_slots(op, op.slot_count, op.slot_count) for op in function.walk() if isinstance(op, RingOp)]
-    names = {each.buffer.memref: _slots(each.buffer, 1, wanted[each.buffer.memref]) for each in found}
-    made = _rotate([each for each in found if wanted[each.buffer.memref] > 1], wanted, target)
-    offsets.changed()
-    while made and (full := offsets.replan()) is not None:
-        _shrink(made, full)
-        offsets.changed()
-    counts: dict[SSAValue, int] = {each.storage: ring.slot_count for ring, each in made.items()}
-    slots += [replace(each, count=counts.get(storage, 1)) for storage, each in names.items() if each.wanted > 1]
-    return PipelinedKernel(tuple(slots), before, unskewed.time(counts), model.time(counts))
-
-
-def _slots(op: BufferOp | RingOp, count: int, wanted: int) -> Slots:
-    name = op.results[0].name_hint
-    return Slots(name.removesuffix("_ring") if name is not None else "a buffer", op.scope or "", count, wanted)
+    slots = {each.buffer: wanted[each.buffer.memref] for each in found}
+    return Choice({buffer: count for buffer, count in slots.items() if count > 1}, unskewed, model)
 
 
 def _openers(
@@ -133,44 +88,3 @@ def _auto(model: Model, most: Mapping[SSAValue, int], least: int) -> dict[SSAVal
                 slots[storage] = count
                 break
     return slots
-
-
-@dataclass(frozen=True)
-class _Replaced:
-    """The buffer that a ring has taken the place of."""
-
-    storage: SSAValue
-    offset: IntegerAttr | None
-
-
-def _rotate(found: Sequence[Candidate], wanted: Mapping[SSAValue, int], target: TargetOp) -> dict[RingOp, _Replaced]:
-    turns: dict[tuple[scf.ForOp, ...], SSAValue] = {}
-    rings: dict[RingOp, _Replaced] = {}
-    for each in found:
-        if each.loops not in turns:
-            turns[each.loops] = iteration_number(each.loops)
-        replaced = _Replaced(each.buffer.memref, each.buffer.offset)
-        chosen = Candidate(each.buffer, each.loops, wanted[each.buffer.memref])
-        rings[rotate(chosen, turns[each.loops], target)] = replaced
-    return rings
-
-
-def _shrink(rings: dict[RingOp, _Replaced], scope: str) -> None:
-    """
-    Take a slot from the ring of a scope whose slots are largest, of those that have most; one of one slot is a buffer
-    again.
-    """
-    ring = max((each for each in rings if each.scope == scope), key=lambda each: (each.slot_count, each.pitch_in_bytes))
-    if ring.slot_count > 2:
-        ring.depth = IntegerAttr(ring.slot_count - 1, i64)
-        return
-    replaced = rings.pop(ring)
-    for use in list(ring.ring.uses):
-        slot = use.operation
-        assert isinstance(slot, SlotOp)
-        buffer = BufferOp(ring.slot_type)
-        buffer.offset = replaced.offset
-        buffer.location = ring.location
-        buffer.memref.name_hint = slot.memref.name_hint
-        Rewriter.replace_op(slot, buffer)
-    Rewriter.erase_op(ring)

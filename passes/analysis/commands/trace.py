@@ -20,6 +20,7 @@ from typing import Any
 
 from xdsl.dialects import affine, func, memref, scf
 from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType, IntegerType, MemRefType, ModuleOp
+from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -631,7 +632,10 @@ class _Tracer(SourceWriter):
         elif self.called is not None:
             raise UserError(f"the calls inside {op.name} cannot be followed", loc=location_of(op))
         else:
-            raise UserError(f"{op.name} is nothing that a kernel of the machine does", loc=location_of(op))
+            is_above = isinstance(op, GenericOp | mem.CopyOp)
+            notes = ["`loop-to-accel` makes commands of copies and of what intrinsics compute"] if is_above else []
+            message = f"{op.name} is nothing that a kernel of the machine does"
+            raise UserError(message, loc=location_of(op), notes=notes)
 
     def _knows(self, op: Operation) -> bool:
         return self._unknown.isdisjoint(op.operands)
@@ -732,13 +736,10 @@ def _reinterpret(writer: _Tracer, op: memref.ReinterpretCastOp) -> None:
 
 
 def _buffer(writer: _Tracer, op: mem.BufferOp | mem.RingOp) -> None:
-    scope, offset = op.scope, op.byte_offset
-    if offset is None:
-        if scope is not None or isinstance(op, mem.RingOp):
-            raise UserError(f'this buffer in "{scope or DRAM}" has no offset', loc=location_of(op))
+    if op.byte_offset is None and op.scope is None and isinstance(op, mem.BufferOp):
         _alloc(writer, op)
-        return
-    writer.alias(op.storage, str(offset))
+    else:
+        writer.alias(op.storage, str(op.planned_offset()))
 
 
 def _alloc(writer: _Tracer, op: Operation) -> None:

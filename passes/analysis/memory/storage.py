@@ -38,6 +38,8 @@ def reads_and_writes(use: Use) -> tuple[bool, bool]:
     if isinstance(op, GenericOp):
         is_output = use.index >= len(op.inputs)
         return not is_output or bool(op.body.block.args[use.index].uses), is_output
+    if isinstance(op, memref.LoadOp):
+        return True, False
     return True, True
 
 

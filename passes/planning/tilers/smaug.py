@@ -75,9 +75,34 @@ def _strategy(letters: str) -> Callable[[TileProblem], TilePlan]:
     return strategy
 
 
-none, n, c, h, w = map(_strategy, ("", "N", "C", "H", "W"))
-nc, nh, nw, ch, cw, hw = map(_strategy, ("NC", "NH", "NW", "CH", "CW", "HW"))
-nhw, nch, ncw = map(_strategy, ("NHW", "NCH", "NCW"))
+none = _strategy("")
+"""Cuts nothing: the whole kernel is one tile."""
+n = _strategy("N")
+"""Cuts the batch and kernels."""
+c = _strategy("C")
+"""Cuts channels."""
+h = _strategy("H")
+"""Cuts rows."""
+w = _strategy("W")
+"""Cuts columns."""
+nc = _strategy("NC")
+"""Cuts the batch, kernels and channels."""
+nh = _strategy("NH")
+"""Cuts the batch, kernels and rows."""
+nw = _strategy("NW")
+"""Cuts the batch, kernels and columns."""
+ch = _strategy("CH")
+"""Cuts channels and rows."""
+cw = _strategy("CW")
+"""Cuts channels and columns."""
+hw = _strategy("HW")
+"""Cuts rows and columns."""
+nhw = _strategy("NHW")
+"""Cuts the batch, kernels, rows and columns."""
+nch = _strategy("NCH")
+"""Cuts the batch, kernels, channels and rows."""
+ncw = _strategy("NCW")
+"""Cuts the batch, kernels, channels and columns."""
 
 
 def dim_letters(problem: TileProblem) -> tuple[str, ...]:

@@ -43,12 +43,7 @@ def order(function: func.FuncOp, target: TargetOp, commands: Sequence[CommandInf
     units run ahead of each other, and it is what they compute in the order of the text; no token could be left out.
     Raises UserError for a kernel in queue form, whose order is in its pushes and pops.
     """
-    for op in function.walk():
-        if isinstance(op, PushOp | PopOp):
-            raise UserError(
-                f"@{function.sym_name.data} is ordered by queues; tokens are derived before they become queues",
-                loc=location_of(op),
-            )
+    require_tokens(function)
     if commands is None:
         strip(function)
         commands = commands_of(function, target)
@@ -64,6 +59,16 @@ def order(function: func.FuncOp, target: TargetOp, commands: Sequence[CommandInf
     tidy(function, completed)
     if isinstance(completed.owner, ReadyOp) and not completed.uses:
         Rewriter.erase_op(completed.owner)
+
+
+def require_tokens(function: func.FuncOp) -> None:
+    """Raise UserError for a kernel in queue form."""
+    for op in function.walk():
+        if isinstance(op, PushOp | PopOp):
+            raise UserError(
+                f"@{function.sym_name.data} is ordered by queues; tokens are derived before they become queues",
+                loc=location_of(op),
+            )
 
 
 def _with_bus_priority(
@@ -100,4 +105,4 @@ def _following(command: CommandInfo, commands: Sequence[CommandInfo]) -> Iterato
         yield other
 
 
-__all__ = ["order"]
+__all__ = ["order", "require_tokens"]

@@ -1,39 +1,7 @@
 """The primitives of schedules, a file each: importing this package registers all of them."""
 
-from penstock.passes.schedule.primitives import (
-    compute_at,
-    distribute,
-    fuse,
-    handles,
-    inline,
-    interchange,
-    peel,
-    reorder,
-    reverse_compute_at,
-    rfactor,
-    split,
-    storage_align,
-    tile,
-    tune,
-    unroll,
-    vectorize,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "compute_at",
-    "distribute",
-    "fuse",
-    "handles",
-    "inline",
-    "interchange",
-    "peel",
-    "reorder",
-    "reverse_compute_at",
-    "rfactor",
-    "split",
-    "storage_align",
-    "tile",
-    "tune",
-    "unroll",
-    "vectorize",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -7,13 +7,11 @@ from typing import NamedTuple
 
 from xdsl.builder import Builder
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.schedule_loops import DistributeOp
-from penstock.passes.analysis.effects import Effects
 from penstock.passes.analysis.loop_dependences import NestMemory, name_of
 from penstock.passes.schedule.loop_nests import body_of, builder_in, carries_nothing, iterations_of, new_loop
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
@@ -23,7 +21,9 @@ class DistributedLoops(NamedTuple):
     """What a loop has become."""
 
     first: scf.ForOp
+    """The loop over what stands before the cut."""
     second: scf.ForOp
+    """The loop over the rest."""
 
 
 def distribute(loop: scf.ForOp, op: Operation) -> DistributedLoops:
@@ -75,8 +75,9 @@ def distribute(loop: scf.ForOp, op: Operation) -> DistributedLoops:
         )
     second = body[body.index(op) :]
     first = body[: len(body) - len(second)]
-    shared = _shared(loop, first, second)
-    for dependence in NestMemory.around(loop).dependences([loop]):
+    memory = NestMemory.around(loop)
+    shared = _shared(memory, loop, first, second)
+    for dependence in memory.dependences([loop]):
         if _part_of(dependence.source.op, loop) in second and _part_of(dependence.sink.op, loop) in first:
             raise UserError(
                 f"{name_of(loop)} cannot be distributed: a dependence would be reversed",
@@ -115,10 +116,10 @@ def _part_of(op: Operation, loop: scf.ForOp) -> Operation:
     return op
 
 
-def _shared(loop: scf.ForOp, first: Sequence[Operation], second: Sequence[Operation]) -> list[Operation]:
+def _shared(
+    memory: NestMemory, loop: scf.ForOp, first: Sequence[Operation], second: Sequence[Operation]
+) -> list[Operation]:
     """The ops of the first part whose results the second one needs, which are pure; raises UserError for another."""
-    module = loop.get_toplevel_object()
-    pure = Effects(module if isinstance(module, ModuleOp) else ModuleOp([]))
     needed: dict[Operation, None] = {}
     waiting = [inner for each in second for inner in each.walk()]
     while waiting:
@@ -127,7 +128,7 @@ def _shared(loop: scf.ForOp, first: Sequence[Operation], second: Sequence[Operat
             owner = value.owner
             if not isinstance(owner, Operation) or owner not in first or owner in needed:
                 continue
-            if not pure.is_pure(owner):
+            if not memory.only_computes(owner):
                 raise UserError(
                     f"{name_of(loop)} cannot be distributed: {user.name} uses what {owner.name} yields in the same "
                     "iteration",

@@ -13,6 +13,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.upstream.transform import (
+    CastHandleOp,
     GeneralizeOp,
     GetConsumersOfResultOp,
     GetParentOp,
@@ -125,10 +126,14 @@ def select(state: TransformState, op: transform.SelectOp) -> Sequence[Payload]:
     return (tuple(each for each in state.payload(op.target) if each.name == op.op_name.data),)
 
 
-@PRIMITIVES.register(transform.CastOp)
-def cast(state: TransformState, op: transform.CastOp) -> Sequence[Payload]:
-    """The same operations."""
-    return (state.payload(op.input),)
+@PRIMITIVES.register(CastHandleOp)
+def cast(state: TransformState, op: CastHandleOp) -> Sequence[Payload]:
+    """The same operations, which have to be of the name that the type of the result says."""
+    payload, type = state.payload(op.input), op.output.type
+    wrong = [each for each in payload if isinstance(type, transform.OperationType) and each.name != type.operation.data]
+    if wrong:
+        raise UserError(f"the handle stands for {wrong[0].name}, which is not of the type {type}")
+    return (payload,)
 
 
 @PRIMITIVES.register(ParamConstantOp)

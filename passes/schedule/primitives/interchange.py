@@ -79,19 +79,13 @@ def interchange(generic: GenericOp, order: Sequence[int]) -> None:
             notes=["reductions keep the order that they have among themselves"],
         )
     parallel = {dim for dim, kind in enumerate(kinds) if kind == IteratorType.PARALLEL}
-    accesses = list(zip(generic.operands, generic.indexing_maps, strict=True))
-    for number, (value, map_attr) in enumerate(accesses[len(generic.inputs) :], len(generic.inputs)):
+    for map_attr in list(generic.indexing_maps)[len(generic.inputs) :]:
         dims = [expr.position for expr in map_attr.data.results if isinstance(expr, AffineDimExpr)]
         if set(dims) != parallel or len(dims) != len(parallel):
             raise UserError(
                 "an output is not accessed once at each point of the parallel dims", loc=location_of(generic)
             )
-        others = accesses[:number] + accesses[number + 1 :]
-        if isinstance(value.type, MemRefType) and any(
-            storage_of(other) is storage_of(value) and (other, its_map) != (value, map_attr)
-            for other, its_map in others
-        ):
-            raise UserError("an output may overlap another operand", loc=location_of(generic))
+    outputs_apart(generic)
     place = {dim: AffineDimExpr(order.index(dim)) for dim in order}
     maps = [
         AffineMapAttr(
@@ -104,6 +98,18 @@ def interchange(generic: GenericOp, order: Sequence[int]) -> None:
     for op in generic.body.block.ops:
         if isinstance(op, IndexOp):
             op.properties["dim"] = IntegerAttr(order.index(op.dim.value.data), i64)
+
+
+def outputs_apart(generic: GenericOp) -> None:
+    """Raise UserError for an op on memrefs of which an output may overlap another operand, unless they are the same."""
+    accesses = list(zip(generic.operands, generic.indexing_maps, strict=True))
+    for number, (value, map_attr) in enumerate(accesses[len(generic.inputs) :], len(generic.inputs)):
+        others = accesses[:number] + accesses[number + 1 :]
+        if isinstance(value.type, MemRefType) and any(
+            storage_of(other) is storage_of(value) and (other, its_map) != (value, map_attr)
+            for other, its_map in others
+        ):
+            raise UserError("an output may overlap another operand", loc=location_of(generic))
 
 
 @PRIMITIVES.register(InterchangeOp)

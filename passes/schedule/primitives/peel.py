@@ -37,7 +37,9 @@ def peel(loop: scf.ForOp, *, front: bool = False) -> tuple[scf.ForOp, scf.ForOp 
       func.return
     }
     ```
-    After (`%main, %rest = transform.loop.peel %i : (!transform.any_op) -> (!transform.any_op, !transform.any_op)`):
+    After (`%for = transform.cast %i : !transform.any_op to !transform.op<"scf.for">
+            %main, %rest = transform.loop.peel %for
+            : (!transform.op<"scf.for">) -> (!transform.any_op, !transform.any_op)`):
     ```mlir
     func.func @k(%x: memref<10xf32>, %y: memref<10xf32>) {
       %c0 = arith.constant 0 : index

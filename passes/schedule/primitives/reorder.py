@@ -141,7 +141,7 @@ def _permuted(nest: Sequence[scf.ForOp], loops: Sequence[scf.ForOp]) -> list[scf
 
 def _check(nest: Sequence[scf.ForOp], order: Sequence[scf.ForOp], reassociate: bool) -> None:
     places = [nest.index(loop) for loop in order]
-    for dependence in NestMemory.around(nest[0]).dependences(nest):
+    for dependence in NestMemory.around(nest[0]).dependences(nest, of_values=True):
         if not dependence.is_fixed(reassociate=reassociate):
             continue
         first = next(dependence.directions[place] for place in places if dependence.directions[place])

@@ -111,5 +111,7 @@ def split(loop: scf.ForOp, factor: int) -> SplitLoops:
 @PRIMITIVES.register(SplitOp)
 def apply_split(state: TransformState, op: SplitOp) -> Sequence[Payload]:
     """`schedule.split`."""
-    outer, inner, tail = split(state.one(op.loop, scf.ForOp), op.factor.value.data)
+    given = op.parameter
+    factor = state.parameter(given) if given is not None else op.factor.value.data if op.factor is not None else 0
+    outer, inner, tail = split(state.one(op.loop, scf.ForOp), factor)
     return (outer,), (inner,), () if tail is None else (tail,)

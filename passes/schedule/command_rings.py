@@ -7,17 +7,27 @@ from itertools import product, takewhile
 from math import prod
 
 import numpy as np
-from xdsl.dialects import func
+from xdsl.dialects import func, scf
 from xdsl.ir import Block
 
 from penstock.dialects.mem import BufferOp, element_bytes, static_strides
 from penstock.passes.analysis.commands.region import Region
-from penstock.passes.analysis.loops import nest_around, trip_count
+from penstock.passes.analysis.loops import iterations, nest_around, trip_count
 from penstock.passes.schedule.ordering.accesses import CommandAccess, CommandInfo, trips_of
 from penstock.passes.schedule.rings import Candidate
 
 MAX_COMMANDS = 4096
 """Commands that may fill a buffer together, and are looked at one by one."""
+
+
+def users_of(buffer: BufferOp, commands: Sequence[CommandInfo]) -> list[CommandInfo]:
+    """The commands that access a buffer."""
+    return [info for info in commands if any(a.storage is buffer.memref for a in info.accesses)]
+
+
+def counted_nest(buffer: BufferOp) -> tuple[scf.ForOp, ...]:
+    """The loops around a buffer whose iterations are known, outermost first."""
+    return tuple(takewhile(trip_count, reversed(nest_around(buffer))))[::-1]
 
 
 def candidates(function: func.FuncOp, commands: Sequence[CommandInfo]) -> list[Candidate]:
@@ -27,14 +37,24 @@ def candidates(function: func.FuncOp, commands: Sequence[CommandInfo]) -> list[C
     """
     found: list[Candidate] = []
     for buffer in function.walk():
-        if not isinstance(buffer, BufferOp) or buffer.scope is None:
-            continue
-        loops = tuple(takewhile(trip_count, reversed(nest_around(buffer))))[::-1]
-        users = [info for info in commands if any(a.storage is buffer.memref for a in info.accesses)]
-        iterations = prod(trip_count(loop) or 0 for loop in loops)
-        if loops and iterations > 1 and len({info.unit for info in users}) > 1 and is_filled_first(buffer, users):
-            found.append(Candidate(buffer, loops, iterations))
+        if isinstance(buffer, BufferOp) and len({info.unit for info in users_of(buffer, commands)}) > 1:
+            loops = counted_nest(buffer)
+            if why_no_command_ring(buffer, loops, commands) is None:
+                found.append(Candidate(buffer, loops, iterations(loops) or 1))
     return found
+
+
+def why_no_command_ring(buffer: BufferOp, loops: Sequence[scf.ForOp], commands: Sequence[CommandInfo]) -> str | None:
+    """Why no ring may take the place of a buffer of commands; None where one may."""
+    if buffer.scope is None:
+        return "it is off chip"
+    if not loops:
+        return "it is in no loop whose number of iterations is known"
+    if iterations(loops) == 1:
+        return "the loops around it have one iteration"
+    if not is_filled_first(buffer, users_of(buffer, commands)):
+        return "an iteration may read what it has not written"
+    return None
 
 
 def is_filled_first(buffer: BufferOp, users: Sequence[CommandInfo]) -> bool:

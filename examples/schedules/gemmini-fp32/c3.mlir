@@ -1,0 +1,12 @@
+// C3 on gemmini-fp32: 1 row at a time, the outer loop first.
+module attributes {transform.with_named_sequence} {
+  transform.named_sequence @conv(%kernel: !transform.any_op {transform.readonly}) {
+    %ops = transform.structured.match ops{["linalg.generic"]} in %kernel : (!transform.any_op) -> !transform.any_op
+    %zero, %conv, %bias, %relu = transform.split_handle %ops
+      : (!transform.any_op) -> (!transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op)
+    %tile, %tiles:3, %loops = schedule.tile %conv fusing(%zero, %bias, %relu)
+      sizes [0, 1, 0, 0, 0, 0, 0] interchange [1, 0, 2, 3, 4, 5, 6]
+      {slots = {acc = 2 : i64, spad = 2 : i64}}
+    transform.yield
+  }
+}

@@ -1,0 +1,12 @@
+// C6 on rapid-core-like: 14 rows by 8 input channels at a time, the outer loop first.
+module attributes {transform.with_named_sequence} {
+  transform.named_sequence @conv(%kernel: !transform.any_op {transform.readonly}) {
+    %ops = transform.structured.match ops{["linalg.generic"]} in %kernel : (!transform.any_op) -> !transform.any_op
+    %zero, %conv, %bias, %relu, %narrow = transform.split_handle %ops
+      : (!transform.any_op) -> (!transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op)
+    %tile, %tiles:4, %loops:2 = schedule.tile %conv fusing(%zero, %bias, %relu, %narrow)
+      sizes [0, 14, 0, 0, 0, 0, 8] interchange [1, 6, 0, 2, 3, 4, 5]
+      {slots = {spm = 2 : i64}}
+    transform.yield
+  }
+}

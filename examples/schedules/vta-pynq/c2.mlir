@@ -1,0 +1,12 @@
+// C2 on vta-pynq: 7 rows by 14 columns at a time, the outer loop first.
+module attributes {transform.with_named_sequence} {
+  transform.named_sequence @conv(%kernel: !transform.any_op {transform.readonly}) {
+    %ops = transform.structured.match ops{["linalg.generic"]} in %kernel : (!transform.any_op) -> !transform.any_op
+    %zero, %conv, %bias, %shift, %max, %min, %narrow = transform.split_handle %ops
+      : (!transform.any_op) -> (!transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op)
+    %tile, %tiles:6, %loops:2 = schedule.tile %conv fusing(%zero, %bias, %shift, %max, %min, %narrow)
+      sizes [0, 0, 7, 14, 0, 0, 0, 0, 0] interchange [2, 3, 0, 1, 4, 5, 6, 7, 8]
+      {slots = {acc = 2 : i64}}
+    transform.yield
+  }
+}

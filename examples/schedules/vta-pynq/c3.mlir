@@ -1,0 +1,12 @@
+// C3 on vta-pynq: 2 rows at a time, the outer loop first.
+module attributes {transform.with_named_sequence} {
+  transform.named_sequence @conv(%kernel: !transform.any_op {transform.readonly}) {
+    %ops = transform.structured.match ops{["linalg.generic"]} in %kernel : (!transform.any_op) -> !transform.any_op
+    %zero, %conv, %bias, %shift, %max, %min, %narrow = transform.split_handle %ops
+      : (!transform.any_op) -> (!transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op)
+    %tile, %tiles:6, %loops = schedule.tile %conv fusing(%zero, %bias, %shift, %max, %min, %narrow)
+      sizes [0, 0, 2, 0, 0, 0, 0, 0, 0] interchange [2, 0, 1, 3, 4, 5, 6, 7, 8]
+      {slots = {acc = 2 : i64}}
+    transform.yield
+  }
+}
