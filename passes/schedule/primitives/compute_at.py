@@ -173,6 +173,7 @@ class CarryingNest:
     """Loops that carry a tensor, of which each iteration replaces a box that no other one reads."""
 
     outer: scf.ForOp
+    """The outermost one."""
     index: int
     """Of the operand of `outer` that is what the tensor is at first."""
     slices: tuple[tensor.ExtractSliceOp, ...]
