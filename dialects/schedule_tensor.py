@@ -32,7 +32,8 @@ class ReverseComputeAtOp(IRDLOperation):
     """
     Compute an op that reads the result of a nest of loops in the nest, for the box that an iteration makes.
 
-    `loop` is the innermost one of the nest. Consumes the handle of the op; returns that of what computes it there.
+    `loop` is the innermost one of the nest, `consumer` the op. Consumes its handle; returns that of what computes it
+    there.
     """
 
     name = "schedule.reverse_compute_at"
@@ -48,7 +49,7 @@ class ReverseComputeAtOp(IRDLOperation):
 @irdl_op_definition
 class InlineOp(IRDLOperation):
     """
-    Put the body of a pointwise op into the ops that read it. Consumes the handle, and those of the readers.
+    Put the body of a pointwise op, `producer`, into the ops that read it. Consumes the handle, and those of the readers.
 
     Returns the handle of what the readers have become, in program order.
     """
@@ -65,7 +66,8 @@ class InlineOp(IRDLOperation):
 @irdl_op_definition
 class RfactorOp(IRDLOperation):
     """
-    Split a reduction into `factor` partial ones, side by side, and a reduction of their results. Consumes the handle.
+    Split reduction `dim` of `target` into `factor` partial ones, side by side, and a reduction of their results.
+    Consumes the handle.
 
     Returns the handles of what the partial results start from, of the partial reductions, and of the one that combines
     them. Sums of floats are rounded otherwise than before.
