@@ -52,10 +52,10 @@ class TileOp(IRDLOperation):
     """
     Compute an op a tile at a time, and others of its kernel in the same tile: tile and fuse.
 
-    `sizes` has one size for each dim of the target, a number or one of the
-    parameters `dynamic_sizes`, 0 for one that is not cut. Loops go over parallel dims first, then over reductions; `interchange` lists all dims, the outermost loop first. `fusing` names
-    the ops that are computed in the tile, too: producers, and consumers that lead from the target to the one op whose
-    result is used outside.
+    `sizes` has one size for each dim of the target, a number or one of the parameters `dynamic_sizes`, 0 for one that
+    is not cut. Loops go over parallel dims first, then over reductions; `interchange` lists all dims, the outermost
+    loop first. `fusing` names the ops that are computed in the tile, too: producers, and consumers that lead from the
+    target to the one op whose result is used outside.
 
     `edges` says, for each dim, what happens where the size does not divide it: `"overlap"` shifts the last tile of a
     parallel dim inwards, so that some elements are computed twice; `"zeros"` lets the last tile of a reduction read

@@ -49,7 +49,7 @@ class ReverseComputeAtOp(IRDLOperation):
 @irdl_op_definition
 class InlineOp(IRDLOperation):
     """
-    Put the body of a pointwise op, `producer`, into the ops that read it. Consumes the handle, and those of the readers.
+    Put the body of a pointwise op, `producer`, into the ops that read it. Consumes the handles of all of them.
 
     Returns the handle of what the readers have become, in program order.
     """
