@@ -33,10 +33,11 @@ from penstock.dialects.schedule_loops import (
 )
 from penstock.dialects.schedule_memory import SetScopeOp, StageInOp, StageOutOp, TensorizeOp
 from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarriersOp, ParallelizeOp
-from penstock.dialects.schedule_tensor import ComputeAtOp
+from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, ReverseComputeAtOp, RfactorOp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
 from penstock.dialects.upstream.transform import ANY_OP, CastHandleOp, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import ConvertToLoopsOp, InterchangeOp, LoopPeelOp, LoopUnrollOp
+from penstock.dialects.upstream.transform_tune import KnobOp
 from penstock.passes.analysis.kernels import kernels
 from penstock.passes.isomorphic_kernels import structure_of
 from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -153,7 +154,7 @@ class Schedule:
     def tile(
         self,
         target: SSAValue,
-        sizes: Sequence[int],
+        sizes: Sequence[int | SSAValue],
         *,
         fusing: Sequence[SSAValue] = (),
         interchange: Sequence[int] | None = None,
@@ -179,11 +180,27 @@ class Schedule:
             handle.name_hint = "loop"
         return self.append(op)
 
+    def knob(self, name: str, options: Sequence[int], selected: int) -> SSAValue:
+        """`transform.tune.knob`: returns a parameter, which may be the size of a tile."""
+        return self.append(KnobOp(name, options, selected)).result
+
     # structured ops on tensors
 
     def compute_at(self, producer: SSAValue, loop: SSAValue) -> SSAValue:
         """`schedule.compute_at`: returns the handle of what computes it in the loop."""
         return self.append(ComputeAtOp(producer, loop)).tiles
+
+    def reverse_compute_at(self, consumer: SSAValue, loop: SSAValue) -> SSAValue:
+        """`schedule.reverse_compute_at`: returns the handle of what computes it in the loop."""
+        return self.append(ReverseComputeAtOp(consumer, loop)).tile
+
+    def inline(self, producer: SSAValue) -> SSAValue:
+        """`schedule.inline`: returns the handle of what reads the producer's operands now."""
+        return self.append(InlineOp(producer)).merged
+
+    def rfactor(self, target: SSAValue, dim: int, factor: int) -> RfactorOp:
+        """`schedule.rfactor`; see the op."""
+        return self.append(RfactorOp(target, dim, factor))
 
     # loops and buffers of the loop level
 

@@ -8,7 +8,8 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, DictionaryAttr, StringAttr, Ten
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.transform import TileOp as TileUsingForOp
-from xdsl.ir import Operation
+from xdsl.dialects.utils import get_dynamic_index_list
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
@@ -32,10 +33,11 @@ def tile(state: TransformState, op: TileOp) -> Sequence[Payload]:
     root = _root_of(members)
     dims = dims_of(target)
     edges = [edge.data for edge in op.edges] if op.edges is not None else [""] * len(dims)
-    given = sizes_of(op.sizes)
+    given = _given_sizes(state, op.sizes, op.dynamic_sizes)
     sizes, edges = _checked(target, dims, given, edges)
     order = _order_of(dims, given, edges, sizes_of(op.interchange))
     unpadded = [members[1 + number] for number in sizes_of(op.unpadded)]
+    _require_aligned(target, _with_producers(root, set(members)), padded=[*fused] if "padded" in edges else [])
     if {"zeros", "padded"} & {*edges}:
         _require_paddable(members, unpadded)
     nest = TileNest(root, target, frozenset(members), sizes, order, frozenset(unpadded))
@@ -52,8 +54,7 @@ def tile_using_for(state: TransformState, op: TileUsingForOp) -> Sequence[Payloa
     See https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredtile_using_for
     """
     target = state.one(op.target, GenericOp)
-    dynamic = iter(op.dynamic_sizes)
-    given = [state.parameter(next(dynamic)) if size == DYNAMIC_INDEX else size for size in sizes_of(op.static_sizes)]
+    given = _given_sizes(state, op.static_sizes, op.dynamic_sizes)
     if op.scalable_sizes is not None and any(op.scalable_sizes.get_values()):
         raise UserError("the machine has no scalable vectors: a size is a number")
     nest, order = _divided(target, [target], given, sizes_of(op.interchange))
@@ -71,6 +72,17 @@ def fuse(state: TransformState, op: FuseOp) -> Sequence[Payload]:
     members = _with_producers(target)
     nest, order = _divided(target, members, list(sizes_of(op.tile_sizes)), sizes_of(op.tile_interchange))
     return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
+
+
+def _given_sizes(state: TransformState, static: Attribute | None, dynamic: Sequence[SSAValue]) -> list[int]:
+    """Sizes, some of which are parameters; raises UserError for a parameter that is no size."""
+    sizes: list[int] = []
+    for size in get_dynamic_index_list(sizes_of(static), dynamic, DYNAMIC_INDEX):
+        number = size if isinstance(size, int) else state.parameter(size)
+        if not isinstance(size, int) and number < 1:
+            raise UserError(f"a parameter that is a size is 1 or more, not {number}")
+        sizes.append(number)
+    return sizes
 
 
 def _divided(
@@ -190,6 +202,26 @@ def _with_producers(root: GenericOp, among: Collection[Operation] | None = None)
 
     visit(root)
     return list(found)
+
+
+def _require_aligned(target: GenericOp, members: Sequence[GenericOp], padded: Collection[GenericOp]) -> None:
+    """
+    Raise UserError where a box of the target's result is not the same box of what is computed from it in the tile.
+
+    Where tiles are padded, `padded` are the fused ops, which have to be aligned with the target, too.
+    """
+    aligned = {target, *padded}
+    for member in members:
+        maps = [map_attr.data for map_attr in member.indexing_maps]
+        for number, value in enumerate(member.operands):
+            if value.owner in aligned and maps[number] != maps[len(member.inputs)]:
+                raise UserError(
+                    f"operand {number} is computed in the tile, and indexed otherwise than the result",
+                    loc=location_of(member),
+                    notes=["only an op that reads it as it writes its result can follow it into the tile"],
+                )
+            if value.owner in aligned:
+                aligned.add(member)
 
 
 def _require_paddable(members: Sequence[GenericOp], unpadded: Sequence[GenericOp]) -> None:
