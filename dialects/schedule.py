@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, DictionaryAttr, IntegerAttr, StringAttr, i64
-from xdsl.dialects.transform import NamedSequenceOp, TransformOpHandleType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ArrayAttr, DenseArrayBase, DictionaryAttr, IntegerAttr, StringAttr, i64
+from xdsl.dialects.transform import NamedSequenceOp, TransformOpHandleType, TransformParamHandleType
+from xdsl.dialects.utils import print_dynamic_index_list, split_dynamic_index_list, verify_dynamic_index_list
 from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import (
+    AttrSizedOperandSegments,
     IRDLOperation,
     irdl_op_definition,
     operand_def,
@@ -30,7 +32,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects import schedule_accel, schedule_loops, schedule_memory, schedule_parallel, schedule_tensor
 from penstock.dialects.diagnostics import UnknownName
-from penstock.dialects.upstream.transform import ANY_OP
+from penstock.dialects.upstream.transform import ANY_OP, ANY_PARAM
 
 EDGES = ("divides", "whole", "overlap", "zeros", "padded")
 """What happens at the end of a dim that a tile does not divide: see `TileOp`."""
@@ -51,9 +53,10 @@ class TileOp(IRDLOperation):
     """
     Compute an op a tile at a time, and others of its kernel in the same tile: tile and fuse.
 
-    `sizes` has one size for each dim of the target, 0 for one that is not cut. Loops go over parallel dims first, then
-    over reductions; `interchange` lists all dims, the outermost loop first. `fusing` names the ops that are computed
-    in the tile, too: producers, and consumers that lead from the target to the one op whose result is used outside.
+    `sizes` has one size for each dim of the target, a number or one of the parameters `dynamic_sizes`, 0 for one that
+    is not cut. Loops go over parallel dims first, then over reductions; `interchange` lists all dims, the outermost
+    loop first. `fusing` names the ops that are computed in the tile, too: producers, and consumers that lead from the
+    target to the one op whose result is used outside.
 
     `edges` says, for each dim, what happens where the size does not divide it: `"overlap"` shifts the last tile of a
     parallel dim inwards, so that some elements are computed twice; `"zeros"` lets the last tile of a reduction read
@@ -68,6 +71,7 @@ class TileOp(IRDLOperation):
     name = "schedule.tile"
     target = operand_def(ANY_OP)
     fused = var_operand_def(ANY_OP)
+    dynamic_sizes = var_operand_def(TransformParamHandleType)
     sizes = prop_def(DenseArrayBase.constr(i64))
     interchange = opt_prop_def(DenseArrayBase.constr(i64))
     edges = opt_prop_def(ArrayAttr[StringAttr])
@@ -75,12 +79,13 @@ class TileOp(IRDLOperation):
     slots = opt_prop_def(DictionaryAttr)
     remark = opt_prop_def(StringAttr)
     handles = var_result_def(TransformOpHandleType)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
 
     def __init__(
         self,
         target: SSAValue,
         fused: Sequence[SSAValue],
-        sizes: Sequence[int],
+        sizes: Sequence[int | SSAValue],
         *,
         interchange: Sequence[int] | None = None,
         edges: Sequence[str] | None = None,
@@ -89,8 +94,9 @@ class TileOp(IRDLOperation):
         remark: str = "",
     ):
         ends = ArrayAttr([StringAttr(edge) for edge in edges]) if edges is not None else None
+        static, dynamic = split_dynamic_index_list(sizes, DYNAMIC_INDEX)
         properties: dict[str, Attribute | None] = {
-            "sizes": DenseArrayBase.from_list(i64, sizes),
+            "sizes": DenseArrayBase.from_list(i64, static),
             "interchange": DenseArrayBase.from_list(i64, interchange) if interchange is not None else None,
             "edges": ends,
             "unpadded": DenseArrayBase.from_list(i64, unpadded) if unpadded else None,
@@ -98,9 +104,9 @@ class TileOp(IRDLOperation):
             "remark": StringAttr(remark) if remark else None,
         }
         super().__init__(
-            operands=[target, fused],
+            operands=[target, fused, dynamic],
             properties=properties,
-            result_types=[[ANY_OP] * (1 + len(fused) + len(_looped(sizes, ends)))],
+            result_types=[[ANY_OP] * (1 + len(fused) + len(_looped(static, ends)))],
         )
 
     @property
@@ -122,7 +128,8 @@ class TileOp(IRDLOperation):
             raise VerifyException(f"{len(self.edges)} edges for {count} sizes")
         if self.interchange is not None and sorted(self.interchange.get_values()) != list(range(count)):
             raise VerifyException(f"the interchange is no permutation of the {count} dims")
-        if any(size < 0 for size in self.sizes.get_values()):
+        verify_dynamic_index_list(self.sizes.get_values(), self.dynamic_sizes, DYNAMIC_INDEX)
+        if any(size < 0 and size != DYNAMIC_INDEX for size in self.sizes.get_values()):
             raise VerifyException("a size is negative; 0 leaves a dim whole")
         if len(self.handles) != 1 + len(self.fused) + len(_looped(self.sizes.get_values(), self.edges)):
             raise VerifyException("the results are a handle of the target, of each fused op, and of each loop")
@@ -140,7 +147,7 @@ class TileOp(IRDLOperation):
         if parser.parse_optional_keyword("fusing") is not None:
             fused = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _handle(parser))
         parser.parse_keyword("sizes")
-        sizes = _integers(parser)
+        sizes = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _size(parser))
         interchange = _integers(parser) if parser.parse_optional_keyword("interchange") is not None else None
         edges = None
         if parser.parse_optional_keyword("edges") is not None:
@@ -164,7 +171,8 @@ class TileOp(IRDLOperation):
             printer.print_string(" fusing(")
             printer.print_list(self.fused, printer.print_operand)
             printer.print_string(")")
-        printer.print_string(f" sizes {list(self.sizes.get_values())}")
+        printer.print_string(" sizes ")
+        print_dynamic_index_list(printer, DYNAMIC_INDEX, self.dynamic_sizes, self.sizes.get_values())
         if self.interchange is not None:
             printer.print_string(f" interchange {list(self.interchange.get_values())}")
         if self.edges is not None:
@@ -185,6 +193,11 @@ def _looped(sizes: Sequence[int], edges: ArrayAttr[StringAttr] | None) -> list[i
 
 def _handle(parser: Parser) -> SSAValue:
     return parser.resolve_operand(parser.parse_unresolved_operand(), ANY_OP)
+
+
+def _size(parser: Parser) -> int | SSAValue:
+    value = parser.parse_optional_unresolved_operand()
+    return parser.parse_integer() if value is None else parser.resolve_operand(value, ANY_PARAM)
 
 
 def _integers(parser: Parser) -> list[int]:

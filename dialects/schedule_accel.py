@@ -165,4 +165,31 @@ class PipelineOp(IRDLOperation):
 
 _PIPELINE_OPTIONS = ("wanted", "where_possible", "fixed_offsets", "remark")
 
-OPS = (MultiBufferOp, PipelineOp)
+
+@irdl_op_definition
+class VirtualThreadOp(IRDLOperation):
+    """
+    Interleave so many iterations of a loop on the units, each with buffers of its own.
+
+    The loop is taken in strips of `threads` iterations, whose commands follow each other one by one; a loop inside it
+    in which several units work is executed by all threads together. Consumes the handles of all loops.
+
+    ```mlir
+    schedule.virtual_thread %i threads 2
+    ```
+    """
+
+    name = "schedule.virtual_thread"
+    loop = operand_def(ANY_OP)
+    threads = prop_def(IntegerAttr.constr(i64))
+    assembly_format = "$loop `threads` $threads attr-dict"
+
+    def __init__(self, loop: SSAValue, threads: int):
+        super().__init__(operands=[loop], properties={"threads": IntegerAttr(threads, i64)})
+
+    def verify_(self) -> None:
+        if self.threads.value.data < 2:
+            raise VerifyException(f"there are at least two virtual threads, not {self.threads.value.data}")
+
+
+OPS = (MultiBufferOp, PipelineOp, VirtualThreadOp)

@@ -35,6 +35,7 @@ from penstock.runtime.pass_manager import (
 )
 from penstock.runtime.pipeline_edits import edit_passes, refuse_edits
 from penstock.runtime.proofs import prove
+from penstock.runtime.schedules import require_applied
 from penstock.runtime.weights import open_weights
 
 if TYPE_CHECKING:
@@ -319,6 +320,7 @@ def compile_module(
     Returns name and seconds of every pass. Raises UserError for what is the fault of the input, for symbolic
     dimensions that are not bound, and for a program at loop or accel level that is not safe as it is given: passes that
     place buffers and tokens anew would hide it. With a `pipeline`, what it leaves is proved safe, whatever it verifies.
+    The schedules that `ctx` is given must be applied.
     """
     require_bound(module)
     passes = passes_for(module, until, machine, pipeline, machine_options=machine_options)
@@ -330,6 +332,7 @@ def compile_module(
     run_passes(
         ctx, module, passes, observers=[*observers, timer], progress=progress, remark_levels=is_own, parsed=parsed
     )
+    require_applied(ctx, module)
     if is_own:
         prove(module, hazards=not passes or passes[-1].name != _CHECKS_HAZARDS)
     return timer.seconds

@@ -21,6 +21,7 @@ from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.graph.dims import checked_sizes
 from penstock.runtime.compiler import LoadedProgram, bind_program, load_input, open_dims, passes_for
 from penstock.runtime.engine import Backend, Engine, Runnable, compile_program, require_backend
+from penstock.runtime.schedules import read_schedules
 from penstock.runtime.signature import BoundDims, signature_of
 
 if TYPE_CHECKING:
@@ -52,12 +53,14 @@ class DynamicEngine(Runnable):
         cached: int = CACHED_ENGINES,
         pipeline: str | None = None,
         machine_options: Mapping[str, object] | None = None,
+        schedule: str | Path | None = None,
     ):
         """
-        Make ready the program, which is at graph level and is not changed; `pipeline` and `machine_options` are those
-        of `compile`.
+        Make ready the program, which is at graph level and is not changed; `pipeline`, `machine_options` and `schedule`
+        are those of `compile`.
 
-        Raises UserError for an unknown backend or machine, and for what is wrong with the pipeline and the options.
+        Raises UserError for an unknown backend or machine, and for what is wrong with the pipeline, the options and the
+        schedule.
         """
         require_backend(backend)
         passes_for(program.module.clone(), "accel", machine, pipeline, machine_options=machine_options)
@@ -67,6 +70,7 @@ class DynamicEngine(Runnable):
         self.machine = machine
         self.pipeline = pipeline
         self.machine_options = dict(machine_options or {})
+        self.schedules = {} if schedule is None else read_schedules(schedule)
         self.backend: Backend = backend
         self.cached = cached
         self.signature = signature_of(program.module)
@@ -121,6 +125,7 @@ class DynamicEngine(Runnable):
         ctx = make_context()
         # Passes add weights in new layouts; those of one binding are no business of another.
         ctx.weights = self.program.ctx.weights.copy()
+        ctx.schedules.given = {name: sequence.clone() for name, sequence in self.schedules.items()}
         bound = replace(self.program, module=self.program.module.clone(), ctx=ctx, parsed=None)
         bind_program(bound, sizes)
         return compile_program(
@@ -149,6 +154,7 @@ def compile(
     *,
     pipeline: str | None = None,
     machine_options: Mapping[str, object] | None = None,
+    schedule: str | Path | None = None,
     dims: Mapping[str, int] | None = None,
     allow_nan: bool = False,
 ) -> Engine | DynamicEngine:
@@ -157,16 +163,21 @@ def compile(
 
     `pipeline` edits the passes of the compiler, `"default, -fuse-attention"`, or names others in their place, as
     penstock-opt takes them (see `runtime.pipeline_edits`). `machine_options` sets numbers of the machine, by their
-    paths in its file: `{"scope.spad.size": 65536}`.
+    paths in its file: `{"scope.spad.size": 65536}`. `schedule` is a file of schedules of kernels, which are applied
+    instead of what the compiler would decide.
 
     `dims` gives sizes to symbolic dimensions. If some are left, the result is a `DynamicEngine`, which is called as an
     `Engine` is and compiles for the sizes of its inputs. `allow_nan` accepts weights that hold NaN.
 
-    Raises UserError for what is wrong with the model, the names, the pipeline or the options.
+    Raises UserError for what is wrong with the model, the names, the pipeline, the options or the schedules.
     """
     program = load_input(model, dims=dims, allow_nan=allow_nan)
     if open_dims(program.module):
-        return DynamicEngine(program, machine, backend, pipeline=pipeline, machine_options=machine_options)
+        return DynamicEngine(
+            program, machine, backend, pipeline=pipeline, machine_options=machine_options, schedule=schedule
+        )
+    if schedule is not None:
+        program.ctx.schedules.given = read_schedules(schedule)
     return compile_program(
         program, machine=machine, backend=backend, pipeline=pipeline, machine_options=machine_options
     )

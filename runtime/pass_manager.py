@@ -13,7 +13,7 @@ from typing import Protocol
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass, get_pass_option_infos
-from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
+from xdsl.utils.arg_spec import ArgSpec, ParameterType, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, VerifyException
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
@@ -26,6 +26,7 @@ from penstock.runtime.levels import mismatched_level
 PIPELINE_NAME = "pass-pipeline"
 """The file name under which places in a pipeline's text are reported."""
 
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"})
 _STRING = r'"(?:\\.|[^"\\])*"'
 _ITEM = re.compile(rf'(?:{_STRING}|\{{(?:{_STRING}|[^"}}])*\}}|\[[^\]]*\]|[^,])*')
 """What stands between two commas, of which those in quotes, in options and in pipelines of MLIR are not counted."""
@@ -76,14 +77,22 @@ def available_passes() -> AvailablePasses:
 
 @dataclass(frozen=True)
 class PipelineItem:
-    """What stands between two commas of a pipeline, and the column that it begins in, from 0."""
+    """What stands between two commas of a pipeline, and the line and column that it begins in, from 1."""
 
     text: str
-    column: int
+    line: int = 1
+    column: int = 1
 
     @property
     def place(self) -> str:
-        return f"{PIPELINE_NAME}:1:{self.column + 1}"
+        return f"{PIPELINE_NAME}:{self.line}:{self.column}"
+
+    def part(self, text: str, at: int) -> PipelineItem:
+        """A text that stands in this one, or in place of a part of it, from the letter `at`."""
+        before = self.text[:at]
+        if (lines := before.count("\n")) == 0:
+            return PipelineItem(text, self.line, self.column + at)
+        return PipelineItem(text, self.line + lines, at - before.rindex("\n"))
 
 
 def split_pipeline(text: str) -> list[PipelineItem]:
@@ -92,15 +101,14 @@ def split_pipeline(text: str) -> list[PipelineItem]:
 
     An empty text has none, and a comma may follow the last.
     """
-    text = re.sub(r"\s", " ", text)
-    wrapped = re.fullmatch(r" *builtin\.module\((.*)\) *", text)
+    whole = PipelineItem(text)
+    wrapped = re.fullmatch(r"\s*builtin\.module\((.*)\)\s*", text, re.DOTALL)
     at, end = (0, len(text)) if wrapped is None else wrapped.span(1)
     items: list[PipelineItem] = []
     while at <= end:
         found = _ITEM.match(text, at, end)
         assert found is not None, "it matches nothing, too"
-        column = at + len(found[0]) - len(found[0].lstrip())
-        items.append(PipelineItem(found[0].strip(), column))
+        items.append(whole.part(found[0].strip(), at + len(found[0]) - len(found[0].lstrip())))
         at = found.end() + 1
     return items if items[-1].text else items[:-1]
 
@@ -124,8 +132,9 @@ def read_spec(item: PipelineItem) -> ArgSpec:
     except ArgSpecParseError as error:
         # The message is: a title, file:line:col, the line, the caret, the reason.
         lines = str(error).rstrip("\n").split("\n")
-        column = item.column + int(lines[1].rpartition(":")[2]) - 1
-        raise UserError(lines[-1].strip(), loc=PipelineItem(item.text, column).place) from None
+        line, column = (int(number) for number in lines[1].split(":")[-2:])
+        at = sum(len(each) + 1 for each in item.text.split("\n")[: line - 1]) + column - 1
+        raise UserError(lines[-1].strip(), loc=item.part("", at).place) from None
     return spec
 
 
@@ -135,8 +144,25 @@ def load_pass(name: str, place: str | None = None) -> type[ModulePass]:
 
 
 def pipeline_text(passes: Sequence[ModulePass]) -> str:
-    """The text that `read_pipeline` reads back as the same passes."""
-    return ",".join(str(module_pass.pipeline_pass_spec()) for module_pass in passes)
+    """The text, of one line, that `read_pipeline` reads back as the same passes."""
+    return ",".join(_spec_text(module_pass.pipeline_pass_spec()) for module_pass in passes)
+
+
+def _spec_text(spec: ArgSpec) -> str:
+    # xDSL's own text has no escapes, and exponents that it reads as words.
+    options = " ".join(
+        f"{name}={','.join(map(_value_text, values))}" if values else name for name, values in spec.parameters.items()
+    )
+    return f"{spec.name}{{{options}}}" if options else spec.name
+
+
+def _value_text(value: ParameterType) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value.translate(_ESCAPES)}"'
+    text = str(value)
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
 def verify(module: ModuleOp, parsed: ParsedText | None = None, verifier: Verifier | None = None) -> None:

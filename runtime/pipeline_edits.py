@@ -28,12 +28,12 @@ from penstock.runtime.pass_manager import AvailablePasses, PipelineItem, availab
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]*"
 _EDITED = rf"(?P<name>{_NAME})(?:#(?P<number>[0-9]{{1,9}}))?"
 _FORMS = {
-    "remove": re.compile(rf"- *{_EDITED}"),
-    "insert": re.compile(rf"\+ *(?P<spec>.*[^ ]) +(?P<where>before|after) +{_EDITED}"),
-    "replace": re.compile(rf"{_EDITED} *= *(?P<spec>.+)"),
-    "configure": re.compile(rf"{_EDITED} *(?P<spec>\{{.*)"),
+    "remove": re.compile(rf"-\s*{_EDITED}"),
+    "insert": re.compile(rf"\+\s*(?P<spec>.*\S)\s+(?P<where>before|after)\s+{_EDITED}", re.DOTALL),
+    "replace": re.compile(rf"{_EDITED}\s*=\s*(?P<spec>.+)", re.DOTALL),
+    "configure": re.compile(rf"{_EDITED}\s*(?P<spec>\{{.*)", re.DOTALL),
 }
-_FORM_OF_EDIT = re.compile(rf"[-+]|{_NAME} *(=|#)")
+_FORM_OF_EDIT = re.compile(rf"[-+]|{_NAME}\s*(=|#)")
 """What no pass of a whole pipeline looks like."""
 HOW_TO_EDIT = "edits are: PASS{option=value}, PASS=OTHER, -PASS, +NEW before PASS, +NEW after PASS"
 
@@ -93,9 +93,9 @@ def _read_edit(
         name, number, given = found["name"], found["number"], None
         if kind == "configure":
             # The number of the occurrence is no part of what is read, but of the column.
-            given = PipelineItem(name + found["spec"], item.column + found.start("spec") - len(name))
+            given = item.part(name + found["spec"], found.start("spec") - len(name))
         elif kind != "remove":
-            given = PipelineItem(found["spec"], item.column + found.start("spec"))
+            given = item.part(found["spec"], found.start("spec"))
         kind = found["where"] if kind == "insert" else kind
         return PipelineEdit(kind, name, None if number is None else int(number), item, given)  # pyright: ignore
     notes = [HOW_TO_EDIT]

@@ -17,6 +17,8 @@ from penstock.dialects.upstream.transform import IncludeOp
 from penstock.dialects.upstream.transform_tune import AlternativesOp, KnobOp
 from penstock.lowering.from_text import parse_text, read_text
 from penstock.lowering.to_text import module_text
+from penstock.passes.schedule.schedule import SECTIONS, START, section_of
+from penstock.runtime.levels import LEVELS, level_of
 from penstock.runtime.pass_manager import verify
 
 WITH_SEQUENCES = "transform.with_named_sequence"
@@ -48,6 +50,26 @@ def read_schedules(path: str | Path, knobs: Sequence[str] = ()) -> dict[str, Nam
     for knob in knobs:
         _select(found, knob)
     return found
+
+
+def require_applied(ctx: PenstockContext, module: ModuleOp) -> None:
+    """
+    Raise UserError for a schedule that `ctx` was given, and that passes went by: one with a section of a level that the
+    module has left, and of which nothing was applied; or where nothing at all was applied.
+    """
+    given, applied = ctx.schedules.given, ctx.schedules.applied
+    level = LEVELS.index(level_of(module))
+    for name, sequence in given.items():
+        for section in (START, *SECTIONS):
+            is_left = level > LEVELS.index("tensor" if section == START else "loop")
+            is_applied = name in applied and section_of(applied[name], section)
+            if section_of(sequence, section) and not is_applied and (is_left or given.keys().isdisjoint(applied)):
+                where = f"after {section}" if section != START else "of the tensor level"
+                raise UserError(
+                    f"the schedule of @{name} is not applied: no pass that ran applies its section {where}",
+                    loc=location_of(sequence),
+                    notes=["tile, promote, multi-buffer and accel-pipeline apply sections, to kernels of a machine"],
+                )
 
 
 def _expand(sequences: Mapping[str, NamedSequenceOp]) -> dict[str, NamedSequenceOp]:

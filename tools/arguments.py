@@ -11,6 +11,7 @@ from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.tools.text import STDIN, write_output
 
 if TYPE_CHECKING:
+    from penstock.dialects.context import PenstockContext
     from penstock.runtime.compiler import LoadedProgram
 
 MAX_DIGITS = 20
@@ -95,6 +96,41 @@ def add_pipeline(parser: argparse._ActionsContainer) -> None:  # pyright: ignore
         action="store_true",
         help="print the passes that would run, as penstock-opt -p takes them, and do no more",
     )
+
+
+def add_schedule(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """The schedules of kernels that a person gives, and what is left open in them."""
+    parser.add_argument(
+        "--schedule", metavar="FILE", help="schedules of kernels, applied instead of what the compiler would decide"
+    )
+    parser.add_argument(
+        "--knob",
+        metavar="KERNEL.NAME=VALUE",
+        action="append",
+        default=[],
+        help="with --schedule: the value of a knob, or the number of a region of alternatives",
+    )
+
+
+def give_schedules(args: argparse.Namespace, ctx: PenstockContext) -> None:
+    """Let the passes apply what `--schedule` names; raises UserError as `read_schedules` does."""
+    if args.schedule is None:
+        if args.knob:
+            raise UserError("--knob is for the schedules that --schedule names", status=USAGE)
+        return
+    from penstock.runtime.schedules import read_schedules
+
+    ctx.schedules.given = read_schedules(args.schedule, args.knob)
+
+
+def chosen_flags(args: argparse.Namespace) -> list[str]:
+    """The machine, its numbers and the schedules that a command was given, as penstock-opt takes them."""
+    flags: list[str] = []
+    if getattr(args, "machine", None) is not None:
+        flags += ["--machine", args.machine, *(f"--set={word}" for word in args.set)]
+    if getattr(args, "schedule", None) is not None:
+        flags += ["--schedule", args.schedule, *(f"--knob={word}" for word in args.knob)]
+    return flags
 
 
 def argument_texts(args: argparse.Namespace) -> dict[str, str]:

@@ -13,6 +13,8 @@ from penstock.tools.arguments import (
     add_machine,
     add_model,
     add_pipeline,
+    add_schedule,
+    give_schedules,
     machine_options,
     natural,
     print_passes,
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against", metavar="SOURCE", help="the program must compute what this one does, to begin with"
     )
     add_pipeline(parser)
+    add_schedule(parser)
     parser.add_argument("--input", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="inputs")
     parser.add_argument("--real", action="store_true", help="draw floats that are no integers")
     parser.add_argument("--seed", type=natural, default=0, help="what the inputs are drawn with; default 0")
@@ -45,6 +48,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.interpreter import Order, read_order
     from penstock.runtime.memory import interpreter_need, require_memory
     from penstock.runtime.pass_manager import verify
+    from penstock.runtime.schedules import require_applied
     from penstock.runtime.signature import signature_of
     from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, default_inputs
     from penstock.tools.programs import load_for_inputs
@@ -58,6 +62,7 @@ def execute(args: argparse.Namespace) -> int:
     verify(program.module, program.parsed)
     if print_passes(args, program, args.until, args.pipeline):
         return 0
+    give_schedules(args, program.ctx)
     options = machine_options(args)
     passes = passes_for(program.module, args.until, args.machine, args.pipeline, machine_options=options)
     signature = signature_of(program.module)
@@ -74,6 +79,7 @@ def execute(args: argparse.Namespace) -> int:
             verify(source.module, source.parsed)
             watch.compare_with(source.module, source.ctx, program.module)
         watch.run(program.module, passes, parsed=program.parsed)
+        require_applied(program.ctx, program.module)
     finally:
         if not args.quiet and watch.report.comparisons:
             print(watch.report)

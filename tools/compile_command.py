@@ -20,7 +20,9 @@ from penstock.tools.arguments import (
     add_machine,
     add_model,
     add_pipeline,
+    add_schedule,
     add_weights,
+    give_schedules,
     machine_options,
     print_passes,
     say,
@@ -56,16 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with vta: the tensors in memory, of which the expected outputs are; default: small integers",
     )
     add_weights(parser)
-    parser.add_argument(
-        "--schedule", metavar="FILE", help="schedules of kernels, applied instead of what the compiler would decide"
-    )
-    parser.add_argument(
-        "--knob",
-        metavar="KERNEL.NAME=VALUE",
-        action="append",
-        default=[],
-        help="with --schedule: the value of a knob, or the number of a region of alternatives",
-    )
+    add_schedule(parser)
     parser.add_argument("--report", metavar="FILE", help="write the report as JSON, too")
     parser.add_argument("--print-debuginfo", action="store_true", help="with a level: say where operations come from")
     add_common(parser)
@@ -74,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.compiler import compile_module, require_level
     from penstock.runtime.report import FusionCount, report_on
-    from penstock.runtime.schedules import read_schedules
     from penstock.runtime.signature import signature_of
     from penstock.tools.instruments import pass_progress
     from penstock.tools.programs import load_bound
@@ -89,12 +81,9 @@ def execute(args: argparse.Namespace) -> int:
         raise UserError("--input is for --emit=vta", status=USAGE)
     if args.weights is not None and not (emitter.is_text and args.emit in LEVELS):
         raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
-    if args.knob and args.schedule is None:
-        raise UserError("--knob is for the schedules that --schedule names", status=USAGE)
     require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
     program = load_bound(args)
-    if args.schedule is not None:
-        program.ctx.schedules.given = read_schedules(args.schedule, args.knob)
+    give_schedules(args, program.ctx)
     until = args.emit if args.emit in LEVELS else "accel"
     if print_passes(args, program, until, args.pipeline):
         return 0

@@ -36,7 +36,7 @@ from penstock.runtime.pass_manager import (
     read_pipeline,
     run_passes,
 )
-from penstock.tools.arguments import add_machine_options, machine_options
+from penstock.tools.arguments import add_machine_options, add_schedule, chosen_flags, give_schedules, machine_options
 from penstock.tools.errors import guarded, render, split_place
 from penstock.tools.instruments import ALL, IrDumper, timing_table
 from penstock.tools.reproduce import NAME, reproducer_folder, write_reproducer
@@ -126,11 +126,12 @@ class OptRun:
             from penstock.runtime.weights import open_weights
 
             opened = open_weights(ctx, parsed, source.name)
-        if args.schedule is not None:
-            from penstock.runtime.schedules import read_schedules
-
-            ctx.schedules.given = read_schedules(args.schedule)
+        give_schedules(args, ctx)
         self._run(ctx, parsed, passes)
+        if ctx.schedules.given:
+            from penstock.runtime.schedules import require_applied
+
+            require_applied(ctx, module)
         if ctx.has_weights:
             from penstock.runtime.weights import carry_weights
 
@@ -193,8 +194,7 @@ class OptRun:
             return None
         done = pipeline_text(error.pipeline) if isinstance(error, PassFault) else self.args.passes
         flags = ["penstock-opt"]
-        if self.args.machine is not None:
-            flags += ["--machine", self.args.machine, *(f"--set={word}" for word in self.args.set)]
+        flags += chosen_flags(self.args)
         if self.args.allow_unregistered_dialect:
             flags.append("--allow-unregistered-dialect")
 
@@ -344,7 +344,7 @@ def _parser() -> argparse.ArgumentParser:
         help="'pass{option=1 other=2,3},pass2'",
     )
     add("--machine", metavar="NAME", help="put the machine NAME at the start of the module")
-    add("--schedule", metavar="FILE", help="schedules of kernels, which passes apply instead of deciding")
+    add_schedule(parser)
     add_machine_options(parser)
     add("--lockstep", action="store_true", help="run the program around every pass and compare")
     add = parser.add_argument_group("reading").add_argument

@@ -17,7 +17,7 @@ from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.passes.planning.map_text import legend, text_map
 from penstock.passes.planning.problem import Limits, Plan, Problem, conflicts, height, lower_bound
 from penstock.passes.planning.registry import DEFAULT_PLANNER, planner
-from penstock.tools.arguments import add_common, add_machine, add_pipeline, say, write_texts
+from penstock.tools.arguments import add_common, add_machine, add_pipeline, add_schedule, say, write_texts
 from penstock.tools.planner_runs import (
     ALL,
     MAX_FAULTS,
@@ -38,7 +38,7 @@ PROGRAMS = (".onnx", ".mlir")
 """The ends of names of files that hold programs."""
 
 _OF_PROBLEMS = ("capacity", "bank-size", "fixed", "fit")
-_OF_PROGRAMS = ("machine", "set", "pipeline", "print-pipeline", "dim", "function", "scope")
+_OF_PROGRAMS = ("machine", "set", "pipeline", "print-pipeline", "schedule", "knob", "dim", "function", "scope")
 EPILOG = """\
 the exit status is 0 with a plan that fits, 1 where it is proved that none does, and 4 where none was found in time;
 without a capacity every plan fits
@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("of a model or a file of IR")
     add_machine(group)
     add_pipeline(group)
+    add_schedule(group)
     group.add_argument("--dim", metavar="NAME=SIZE", action="append", default=[], help="the size of a symbolic dim")
     group.add_argument("--function", metavar="F", help="only the problems of this function")
     group.add_argument("--scope", metavar="S", help="only the problems of this scope")

@@ -11,11 +11,11 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.diagnostics import USAGE, UserError, did_you_mean
 from penstock.dialects.files import write_whole
 from penstock.passes.planning.problem import Limits, Plan, Problem, conflicts, height, lower_bound
 from penstock.passes.planning.registry import DEFAULT_PLANNER
-from penstock.tools.arguments import machine_options, read_dims, say
+from penstock.tools.arguments import give_schedules, machine_options, read_dims, say
 from penstock.tools.planner_runs import MAX_FAULTS, Found, best_of, compare, does_not_fit, report
 from penstock.tools.text import STDIN, aligned, write_output
 
@@ -126,13 +126,15 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> str | None:
     from penstock.passes.analysis.memory.memory_problems import offset_of
     from penstock.runtime.compiler import attach_machine, passes_for
     from penstock.runtime.pass_manager import pipeline_text, run_passes, verify
+    from penstock.runtime.schedules import require_applied
     from penstock.tools.instruments import pass_progress
 
     allocations = (op for op in program.module.walk() if isinstance(op, Allocation))
     is_planned = program.level == "accel" or any(offset_of(op) is not None for op in allocations)
     if args.pipeline is None and not args.print_pipeline and (args.verify or is_planned):
-        if args.machine is not None:
-            attach_machine(program.module, args.machine, machine_options(args))
+        attach_machine(program.module, args.machine, machine_options(args))
+        if args.schedule is not None:
+            raise UserError("--schedule is for a program that is yet to be cut into tiles", status=USAGE)
         verify(program.module, program.parsed)
         return PROGRAM
     until = "loop" if program.level != "accel" else "accel"
@@ -143,6 +145,7 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> str | None:
     if args.print_pipeline:
         print(pipeline_text(passes))
         return None
+    give_schedules(args, program.ctx)
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         run_passes(
             program.ctx,
@@ -152,6 +155,7 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> str | None:
             remark_levels=args.pipeline is not None,
             parsed=program.parsed,
         )
+    require_applied(program.ctx, program.module)
     return COMPILER if args.pipeline is None else PROGRAM
 
 

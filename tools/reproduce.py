@@ -48,12 +48,10 @@ def reproduce_command(error: Exception, args: argparse.Namespace, words: Sequenc
     from penstock.lowering.to_text import module_text
     from penstock.runtime.compiler import load_input
     from penstock.runtime.weights import save_weights, weight_uses
-    from penstock.tools.arguments import read_dims
+    from penstock.tools.arguments import chosen_flags, read_dims
 
     program = load_input(model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
-    flags = ["penstock-opt"]
-    if args.machine is not None:
-        flags += ["--machine", args.machine, *(f"--set={word}" for word in args.set)]
+    flags = ["penstock-opt", *chosen_flags(args)]
 
     def command(path: str) -> str:
         return shlex.join([*flags, "-p", pipeline_text(error.pipeline), path])

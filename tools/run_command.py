@@ -25,6 +25,8 @@ from penstock.tools.arguments import (
     add_model,
     add_no_verify,
     add_pipeline,
+    add_schedule,
+    give_schedules,
     machine_options,
     print_passes,
     say,
@@ -35,7 +37,7 @@ from penstock.tools.programs import load_for_inputs
 from penstock.tools.tensors import FORMATS, GivenTensors, read_given, write_tensor
 
 RUN_LEVELS = ("graph", "tensor", "loop", "accel", "c")
-_FOR_COMPILING = ("machine", "set", "dim", "pipeline", "print_pipeline")
+_FOR_COMPILING = ("machine", "set", "dim", "pipeline", "print_pipeline", "schedule", "knob")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_machine(parser)
     add_pipeline(parser)
+    add_schedule(parser)
     add_interleaving(parser)
     add_no_verify(parser)
     add_common(parser)
@@ -69,6 +72,7 @@ def execute(args: argparse.Namespace) -> int:
         pipeline = "" if _is_run_as_it_stands(args, program) else args.pipeline
         if print_passes(args, program, _until(args), pipeline):
             return 0
+        give_schedules(args, program.ctx)
         engine = _engine(args, given, program)
     if args.interleaving is not None:
         engine.interleaving = _interleaving(args.interleaving, engine)
@@ -100,7 +104,7 @@ def _interleaving(text: str, engine: Engine) -> Order:
 
 def _is_run_as_it_stands(args: argparse.Namespace, program: LoadedProgram) -> bool:
     """Whether a file of IR is not compiled: it may have been edited by hand."""
-    asked = (args.level, args.machine, args.pipeline)
+    asked = (args.level, args.machine, args.pipeline, args.schedule)
     return program.parsed is not None and not args.set and all(each is None for each in asked)
 
 

@@ -16,6 +16,8 @@ from penstock.tools.arguments import (
     add_model,
     add_no_verify,
     add_pipeline,
+    add_schedule,
+    give_schedules,
     machine_options,
     print_passes,
     warn_unverified,
@@ -41,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_machine(parser)
     add_no_verify(parser)
     add_pipeline(parser)
+    add_schedule(parser)
     parser.add_argument("--kernel", metavar="NAME", help="only the runs of this kernel")
     group = parser.add_argument_group("files, written as a whole or not at all; - is stdout")
     group.add_argument("--csv", metavar="FILE", help="the figures, a row for each kernel")
@@ -52,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    from penstock.runtime.schedules import require_applied
     from penstock.runtime.simulator.run import run_program
     from penstock.tools.programs import load_bound
     from penstock.tools.simulation_tables import report
@@ -66,7 +70,9 @@ def execute(args: argparse.Namespace) -> int:
     _require_machine(args, program)
     if print_passes(args, program, "accel", pipeline):
         return 0
+    give_schedules(args, program.ctx)
     workloads = _lower(args, program, pipeline)
+    require_applied(program.ctx, program.module)
     run = run_program(program.module, workloads, args.kernel, verify=not args.no_verify)
     if not run.kernels:
         note = ", ".join(name for name, _ in run.host)

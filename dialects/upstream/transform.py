@@ -216,6 +216,35 @@ class GeneralizeOp(IRDLOperation):
 
 
 @irdl_op_definition
+class SplitReductionOp(IRDLOperation):
+    """Make partial reductions of one, and combine them.
+    https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredsplit_reduction
+    """
+
+    name = "transform.structured.split_reduction"
+    target = operand_def(base.TransformOpHandleType)
+    split_factor = opt_prop_def(IntegerAttr.constr(i64))
+    insert_split_dimension = opt_prop_def(IntegerAttr.constr(i64))
+    inner_parallel = opt_prop_def(UnitAttr)
+    use_scaling_algorithm = opt_prop_def(UnitAttr)
+    use_alloc = opt_prop_def(UnitAttr)
+    init_or_alloc_op = result_def(base.TransformOpHandleType)
+    fill_op = result_def(base.TransformOpHandleType)
+    split_linalg_op = result_def(base.TransformOpHandleType)
+    combining_linalg_op = result_def(base.TransformOpHandleType)
+    irdl_options = (ParsePropInAttrDict(),)
+    assembly_format = "$target attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, target: SSAValue, factor: int, position: int, *, strided: bool = False):
+        properties: dict[str, Attribute | None] = {
+            "split_factor": IntegerAttr(factor, i64),
+            "insert_split_dimension": IntegerAttr(position, i64),
+            "inner_parallel": UnitAttr() if strided else None,
+        }
+        super().__init__(operands=[target], properties=properties, result_types=[ANY_OP] * 4)
+
+
+@irdl_op_definition
 class IncludeOp(IRDLOperation):
     """The ops of another named sequence. https://mlir.llvm.org/docs/Dialects/Transform/#transforminclude"""
 
@@ -274,7 +303,8 @@ def sizes_of(attribute: Attribute | None) -> tuple[int, ...]:
 
 OWN = (
     *(SplitHandleOp, GetParentOp, GetProducerOfOperandOp, GetConsumersOfResultOp, MergeHandlesOp, ParamConstantOp),
-    *(CastHandleOp, FuseOp, FuseIntoContainingOp, GeneralizeOp, IncludeOp, *transform_loops.OPS, *transform_tune.OPS),
+    *(CastHandleOp, FuseOp, FuseIntoContainingOp, GeneralizeOp, SplitReductionOp, IncludeOp),
+    *(*transform_loops.OPS, *transform_tune.OPS),
 )
 _NAMES = {op.name for op in OWN}
 

@@ -266,27 +266,11 @@ def _nest(tiles: Tiles, index: int, loops: Sequence[int]) -> list[TimedStep | Ti
 
 
 def _shared_units(problem: TileProblem) -> frozenset[str]:
-    """
-    The units that only move data, before a tile is computed and after: their loops are skewed, so that what waits for
-    the result, a store or a transfer that adds to it, holds up no loads.
-    """
+    """The units that only move data, in both directions: their loops are skewed, so that stores hold up no loads."""
     into = {channel.unit for operand in problem.operands for channel in operand.fetch}
     out = {channel.unit for operand in problem.operands for channel in operand.put}
-    late = _late_works(problem)
-    out |= {work.channel.unit for n, work in enumerate(problem.works) if n in late and work.channel is not None}
+    out |= {work.channel.unit for work in problem.works if work.channel is not None and _leaves(problem, work)}
     return frozenset((into & out) - {work.unit for work in problem.works if work.channel is None})
-
-
-def _late_works(problem: TileProblem) -> frozenset[int]:
-    """The ops, by number, that an engine performs off chip, or on what a unit has computed before."""
-    computed: set[int] = set()
-    late: set[int] = set()
-    for number, work in enumerate(problem.works):
-        if work.channel is None:
-            computed.add(work.writes)
-        elif _leaves(problem, work) or not computed.isdisjoint((*work.reads, work.writes)):
-            late.add(number)
-    return frozenset(late)
 
 
 def _leaves(problem: TileProblem, work: TileOp) -> bool:
@@ -350,9 +334,9 @@ def _compute(tiles: Tiles, index: int, position: int, opened: set[int], shared: 
     writes = (str(work.writes),) if problem.operands[work.writes].scope is not None else ()
     opens = work.writes not in opened
     if work.channel is not None:
-        late = position in _late_works(problem)
-        stream = f"{work.channel.unit} {'out' if late else 'in'}" if work.channel.unit in shared else None
-        return _transfer(work.channel, cost, index, reads, writes, stream, opens=opens, leaves=late)
+        leaves = _leaves(problem, work)
+        stream = f"{work.channel.unit} {'out' if leaves else 'in'}" if work.channel.unit in shared else None
+        return _transfer(work.channel, cost, index, reads, writes, stream, opens=opens, leaves=leaves)
     return TimedStep(work.unit, int(cost.cycles[index]), reads=reads, writes=writes, opens=writes if opens else ())
 
 

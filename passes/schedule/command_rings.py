@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product, takewhile
 from math import prod
 
@@ -14,7 +15,7 @@ from penstock.dialects.mem import BufferOp, element_bytes, static_strides
 from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.loops import iterations, nest_around, trip_count
 from penstock.passes.schedule.ordering.accesses import CommandAccess, CommandInfo, trips_of
-from penstock.passes.schedule.rings import Candidate
+from penstock.passes.schedule.rings import Candidate, why_no_turns
 
 MAX_COMMANDS = 4096
 """Commands that may fill a buffer together, and are looked at one by one."""
@@ -39,27 +40,14 @@ def candidates(function: func.FuncOp, commands: Sequence[CommandInfo]) -> list[C
     for buffer in function.walk():
         if isinstance(buffer, BufferOp) and len({info.unit for info in users_of(buffer, commands)}) > 1:
             loops = counted_nest(buffer)
-            if why_no_command_ring(buffer, loops, commands) is None:
+            if why_no_turns(buffer, loops, partial(is_filled_first, buffer, commands)) is None:
                 found.append(Candidate(buffer, loops, iterations(loops) or 1))
     return found
 
 
-def why_no_command_ring(buffer: BufferOp, loops: Sequence[scf.ForOp], commands: Sequence[CommandInfo]) -> str | None:
-    """Why no ring may take the place of a buffer of commands; None where one may."""
-    if buffer.scope is None:
-        return "it is off chip"
-    if not loops:
-        return "it is in no loop whose number of iterations is known"
-    if iterations(loops) == 1:
-        return "the loops around it have one iteration"
-    if not is_filled_first(buffer, users_of(buffer, commands)):
-        return "an iteration may read what it has not written"
-    return None
-
-
-def is_filled_first(buffer: BufferOp, users: Sequence[CommandInfo]) -> bool:
+def is_filled_first(buffer: BufferOp, commands: Sequence[CommandInfo]) -> bool:
     """Whether an iteration writes every byte of the buffer before any is read."""
-    first = filling(buffer, users)
+    first = filling(buffer, users_of(buffer, commands))
     if not first or any(not a.writes for info in first for a in info.accesses if a.storage is buffer.memref):
         return False
     written = np.zeros(buffer.size_in_bytes, np.bool_)

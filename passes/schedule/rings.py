@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, memref, scf
-from xdsl.dialects.builtin import IndexType, MemRefType
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, i64
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Operation, SSAValue, Use
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import location_of
+from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_bytes, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.kernels import depths_of
@@ -21,6 +22,7 @@ from penstock.passes.analysis.loops import constant_of, iterations, trip_count
 from penstock.passes.analysis.memory.storage import overwrites, reads_and_writes, uses_through
 from penstock.passes.analysis.units import performer
 from penstock.passes.planning.tile_problem import COMPUTED_SLOTS
+from penstock.passes.schedule.scope_offsets import NoRoom
 
 
 def _loop_around(op: Operation) -> scf.ForOp | None:
@@ -74,23 +76,40 @@ def loops_of_ring(op: Operation) -> tuple[scf.ForOp, ...]:
     return tuple(loops)
 
 
-def why_no_ring(buffer: BufferOp, loops: Sequence[scf.ForOp], uses: Sequence[Use]) -> str | None:
-    """Why no ring may take the place of a buffer at the loop level, with its uses through views; None where one may."""
+def why_no_turns(buffer: BufferOp, loops: Sequence[scf.ForOp], is_filled_first: Callable[[], bool]) -> str | None:
+    """Why the iterations of a nest cannot take turns at several buffers like this one; None where they can."""
     if buffer.scope is None:
         return "it is off chip"
-    if buffer.byte_offset is not None:
-        return f"it has the offset {buffer.byte_offset}; rings are made before mem-plan"
     if not loops:
-        return "it is in no loop"
+        return "it is in no loop whose iterations are known"
     if iterations(loops) == 1:
         return "the loops around it have one iteration"
+    return None if is_filled_first() else "an iteration may read what it has not written"
+
+
+def why_no_ring(buffer: BufferOp, loops: Sequence[scf.ForOp], uses: Sequence[Use]) -> str | None:
+    """Why no ring may take the place of a buffer at the loop level, with its uses through views; None where one may."""
+    if buffer.byte_offset is not None:
+        return f"it has the offset {buffer.byte_offset}; rings are made before mem-plan"
     # What else may keep a buffer, a yield above all, may hand it to the next iteration.
     for use in uses:
         if not isinstance(use.operation, CopyOp | GenericOp):
             return f"{use.operation.name} at {location_of(use.operation)} hands it on"
-    if not _is_written_first(buffer, {use.operation for use in uses}):
-        return "an iteration may read what it has not written"
-    return None
+    return why_no_turns(buffer, loops, partial(_is_written_first, buffer, {use.operation for use in uses}))
+
+
+def require_turns(buffer: BufferOp, loops: Sequence[scf.ForOp], slots: int, reason: str | None) -> None:
+    """Raise UserError for a buffer that cannot be a ring, for a `reason` if there is one, or not of so many slots."""
+    name, most = name_of(buffer), iterations(loops)
+    if reason is not None:
+        raise UserError(f"{name} cannot be a ring: {reason}", loc=location_of(buffer))
+    if most is not None and slots > most:
+        raise UserError(f"{name} has {most} iterations, which use no {slots} slots", loc=location_of(buffer))
+
+
+def name_of(buffer: BufferOp) -> str:
+    """What people call a buffer."""
+    return f"%{buffer.memref.name_hint or 'buffer'}"
 
 
 def candidate(buffer: BufferOp, depth: int, target: TargetOp | None = None) -> Candidate | None:
@@ -199,6 +218,38 @@ def _exchange(old: BufferOp | SlotOp, new: BufferOp | SlotOp) -> None:
     Rewriter.insert_op(new, InsertPoint.before(old))
     old.memref.replace_all_uses_with(new.memref)
     old.detach()
+
+
+def require_room(made: Mapping[RingOp, BufferOp], full: Callable[[], str | None]) -> None:
+    """
+    Raise NoRoom, with the slots that there is room for, where a scope is `full`; rings are then buffers again.
+
+    Meanwhile the ring of such a scope whose slots are largest, of those that have most, loses one after the other.
+    """
+    wanted = {ring: ring.slot_count for ring in made}
+    fitting, rings, scopes = dict(wanted), dict(made), list[str]()
+    while rings and (scope := full()) is not None:
+        scopes.append(scope)
+        inside = (each for each in rings if each.scope == scope)
+        ring = max(inside, key=lambda each: (each.slot_count, each.pitch_in_bytes))
+        fitting[ring] -= 1
+        if fitting[ring] > 1:
+            ring.depth = IntegerAttr(fitting[ring], i64)
+        else:
+            restore(ring, rings.pop(ring))
+    if not scopes:
+        return
+    for ring, buffer in rings.items():
+        restore(ring, buffer)
+    fewer = [(count, fitting[ring], made[ring]) for ring, count in wanted.items() if fitting[ring] < count]
+    asked = " and ".join(f"{count} slots of {name_of(buffer)}" for count, _, buffer in fewer)
+    raise NoRoom(
+        f'the scope "{scopes[0]}" has no room for {asked}',
+        fitting=tuple(fitting.values()),
+        notes=[
+            f"it has room for {n} of {name_of(buffer)}, {buffer.size_in_bytes:,} bytes each" for _, n, buffer in fewer
+        ],
+    )
 
 
 def restore(ring: RingOp, buffer: BufferOp) -> None:

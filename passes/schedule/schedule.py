@@ -23,7 +23,7 @@ from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp
 from penstock.dialects.schedule import Schedules, TileOp
-from penstock.dialects.schedule_accel import MultiBufferOp, PipelineOp
+from penstock.dialects.schedule_accel import MultiBufferOp, PipelineOp, VirtualThreadOp
 from penstock.dialects.schedule_loops import (
     DistributeOp,
     FuseLoopsOp,
@@ -34,10 +34,11 @@ from penstock.dialects.schedule_loops import (
 )
 from penstock.dialects.schedule_memory import SetScopeOp, StageInOp, StageOutOp, TensorizeOp
 from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarriersOp, ParallelizeOp
-from penstock.dialects.schedule_tensor import ComputeAtOp
+from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, ReverseComputeAtOp, RfactorOp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
 from penstock.dialects.upstream.transform import ANY_OP, CastHandleOp, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import ConvertToLoopsOp, InterchangeOp, LoopPeelOp, LoopUnrollOp
+from penstock.dialects.upstream.transform_tune import KnobOp
 from penstock.passes.analysis.kernels import kernels
 from penstock.passes.isomorphic_kernels import structure_of
 from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -158,7 +159,7 @@ class Schedule:
     def tile(
         self,
         target: SSAValue,
-        sizes: Sequence[int],
+        sizes: Sequence[int | SSAValue],
         *,
         fusing: Sequence[SSAValue] = (),
         interchange: Sequence[int] | None = None,
@@ -184,11 +185,27 @@ class Schedule:
             handle.name_hint = "loop"
         return self.append(op)
 
+    def knob(self, name: str, options: Sequence[int], selected: int) -> SSAValue:
+        """`transform.tune.knob`: returns a parameter, which may be the size of a tile."""
+        return self.append(KnobOp(name, options, selected)).result
+
     # structured ops on tensors
 
     def compute_at(self, producer: SSAValue, loop: SSAValue) -> SSAValue:
         """`schedule.compute_at`: returns the handle of what computes it in the loop."""
         return self.append(ComputeAtOp(producer, loop)).tiles
+
+    def reverse_compute_at(self, consumer: SSAValue, loop: SSAValue) -> SSAValue:
+        """`schedule.reverse_compute_at`: returns the handle of what computes it in the loop."""
+        return self.append(ReverseComputeAtOp(consumer, loop)).tile
+
+    def inline(self, producer: SSAValue) -> SSAValue:
+        """`schedule.inline`: returns the handle of what reads the producer's operands now."""
+        return self.append(InlineOp(producer)).merged
+
+    def rfactor(self, target: SSAValue, dim: int, factor: int) -> RfactorOp:
+        """`schedule.rfactor`; see the op."""
+        return self.append(RfactorOp(target, dim, factor))
 
     # loops and buffers of the loop level
 
@@ -312,6 +329,10 @@ class Schedule:
         )
         return self.append(op)
 
+    def virtual_thread(self, loop: SSAValue, threads: int) -> None:
+        """`schedule.virtual_thread`; see the op."""
+        self.append(VirtualThreadOp(loop, threads))
+
     def drop_unused(self, handles: Sequence[SSAValue]) -> None:
         """Take away the ops that match what turned out to be of no use."""
         for op in dict.fromkeys(handle.owner for handle in handles):
@@ -403,6 +424,11 @@ def run_section(
                 notes=[f"the program has one of type {sequence.attributes[KERNEL_TYPE]}"],
             )
         schedule.replay(given, section)
+
+
+def has_section(ctx: Context, kernel: func.FuncOp, section: str) -> bool:
+    """Whether a pass has begun a section of a kernel's schedule."""
+    return any(_mark(op) == section for op in sequence_of(ctx, kernel).body.block.ops)
 
 
 def given_key(ctx: Context, kernel: func.FuncOp) -> Hashable:

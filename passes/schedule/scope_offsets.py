@@ -91,11 +91,11 @@ class NoRoom(UserError):
 class ScopeOffsets:
     """The offsets of one kernel's buffers in scopes, of which others hold the bytes `kept`."""
 
-    def __init__(self, function: func.FuncOp, target: TargetOp, kept: Kept):
+    def __init__(self, function: func.FuncOp, target: TargetOp, kept: Kept, *, in_flight: bool = False):
         self.function, self.target = function, target
         self._kept = kept
-        self._problems: list[MemoryProblem] | None = None
-        """Of each scope, if each command is complete before the next begins."""
+        self._problems: list[MemoryProblem] | None = self._find() if in_flight else None
+        """Of each scope, if each command is complete before the next begins, or while it may be in flight."""
 
     def changed(self) -> None:
         """The ops of the kernel, or the sizes of its buffers, are no longer what they were."""

@@ -17,7 +17,7 @@ from penstock.dialects.mem import Allocation, BufferOp, CopyOp, memref_of, scope
 from penstock.dialects.schedule_memory import InScopeOp
 from penstock.passes.analysis.memory.storage import in_scope, reads_and_writes, storage_of, uses_through
 from penstock.passes.analysis.scope_paths import no_path, scope_path
-from penstock.passes.index_builder import erase_unused
+from penstock.passes.index_builder import Index, erase_unused
 from penstock.passes.schedule.footprint import Footprint, footprint, source_of, whole
 from penstock.passes.schedule.state import TransformState
 
@@ -139,6 +139,18 @@ def insert_copy(builder: Builder, source: SSAValue, dest: SSAValue, op: Operatio
     return copy
 
 
+def insert_fill(
+    builder: Builder, type: MemRefType[Attribute], held: Footprint, like: SSAValue, op: Operation
+) -> tuple[CopyOp, list[Index]]:
+    """The copy of a footprint of what `op` reads to a buffer of `type`, and where the footprint begins."""
+    buffer = insert_buffer(builder, type, like, op)
+    origins = held.build_origins(builder)
+    is_all = held.extents == held.source.shape
+    fill = builder.insert(CopyOp(held.source.memref, buffer, source_offsets=() if is_all else origins))
+    fill.location = op.location
+    return fill, origins
+
+
 def split_copy(copy: CopyOp, type: MemRefType[Attribute], held: Footprint, loop: scf.ForOp | None) -> list[CopyOp]:
     """
     Make a copy through a buffer of `type`, which holds a footprint of its source, and is filled before `loop`.
@@ -147,23 +159,20 @@ def split_copy(copy: CopyOp, type: MemRefType[Attribute], held: Footprint, loop:
     """
     outside = Builder(InsertPoint.before(copy if loop is None else loop))
     like = copy.source if copy.source.name_hint else copy.dest
-    buffer = insert_buffer(outside, type, like, copy)
-    origins = held.build_origins(outside)
-    is_all = held.extents == held.source.shape
-    fill = outside.insert(CopyOp(held.source.memref, buffer, source_offsets=() if is_all else origins))
+    fill, origins = insert_fill(outside, type, held, like, copy)
     inside = Builder(InsertPoint.before(copy))
     offsets = held.build_offsets(inside, origins)
     is_window = held.extents != copy.box or any(offset != 0 for offset in offsets)
     rest = inside.insert(
         CopyOp(
-            buffer,
+            fill.dest,
             copy.dest,
             source_offsets=offsets if is_window else (),
             dest_offsets=copy.mixed_dest_offsets() if copy.window_side == "dest" else (),
             padding=copy.padding if is_window else None,
         )
     )
-    fill.location = rest.location = copy.location
+    rest.location = copy.location
     operands = list(copy.operands)
     Rewriter.erase_op(copy)
     for operand in operands:

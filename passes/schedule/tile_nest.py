@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import gt
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, tensor
@@ -147,6 +148,8 @@ class TileNest:
     """The members that a DMA engine performs on the way off chip: they see no padding."""
     destination: SSAValue | None = None
     """The empty tensor that the root's output starts from: a tile of it is a tile of what the loops carry."""
+    _first: GenericOp | None = None
+    """The one member that reads the destination; None if that is empty."""
     loops: dict[int, scf.ForOp] = field(default_factory=dict[int, scf.ForOp])
     """The loop of each dim of the anchor that is cut."""
     tiled: dict[Operation, GenericOp] = field(default_factory=dict[Operation, GenericOp])
@@ -164,7 +167,7 @@ class TileNest:
         assert block is not None
         self.root.results[0].replace_all_uses_with(self._build(Builder(InsertPoint.before(self.root))))
         for op in reversed(list(block.ops)):
-            if op in self.members or (isinstance(op, tensor.EmptyOp) and not op.results[0].uses):
+            if (op in self.members or isinstance(op, tensor.EmptyOp)) and not op.results[0].uses:
                 Rewriter.erase_op(op)
 
     def _build(self, builder: Builder) -> SSAValue:
@@ -203,9 +206,9 @@ class TileNest:
         """How far the tiles of `op` run past the ends of its dims."""
         extents, anchor_dims = self.anchor.get_static_loop_ranges(), result_dims(self.anchor)
         past: dict[int, int] = {}
-        more = [max(0, self.tile[dim] - extents[dim]) for dim in anchor_dims]
-        if any(more) and op not in self.streamed:
-            past.update(zip(result_dims(op), more, strict=True))
+        if op not in self.streamed and any(map(gt, self.tile, extents)):
+            for dim, own in zip(anchor_dims, result_dims(op), strict=True):
+                past[own] = max(0, self.tile[dim] - extents[dim])
         if op is self.anchor:
             reductions = [dim for dim in range(len(extents)) if dim not in anchor_dims]
             past.update((dim, -extents[dim] % self.tile[dim]) for dim in reductions)
@@ -221,15 +224,30 @@ class TileNest:
                     self._extended[(op, number)] = extend(builder, op, number, more)
 
     def _carrier(self, builder: Builder) -> SSAValue:
-        """The tensor that the loops carry. One that the root reads is sliced instead: tiles may overlap."""
-        value = self.root.outputs[0]
-        while value.owner in self.members:
+        """
+        The tensor that the loops carry. One that the root reads is sliced instead: tiles may overlap.
+
+        Where what the output starts from is a part of what a loop around carries, or was computed for it alone, tiles
+        that do not overlap are put back to where they were taken from, so that nothing needs to be copied.
+        """
+        last = self.root
+        is_chain = True
+        while (value := last.outputs[0]).owner in self.members:
             assert isinstance(value.owner, GenericOp)
-            value = value.owner.outputs[0]
+            last = value.owner
+            is_chain = is_chain and last.results[0].has_one_use()
         if isinstance(value.owner, tensor.EmptyOp):
             self.destination = value
             return value
+        if is_chain and self._divides() and _may_be_overwritten(value):
+            self.destination, self._first = value, last
+            return value
         return builder.insert(tensor.EmptyOp([], value.type)).results[0]
+
+    def _divides(self) -> bool:
+        """Whether no tile runs past an end, or overlaps another."""
+        extents = self.anchor.get_static_loop_ranges()
+        return all(extent % size == 0 for extent, size in zip(extents, self.tile, strict=True))
 
     def _tile(self, builder: Builder, op: GenericOp, box: Sequence[DimRange], result: SSAValue) -> SSAValue:
         """The part of the result of `op` that `box` computes, and what is beyond the end of padded dims."""
@@ -291,9 +309,19 @@ class TileNest:
             for dim, span in zip(dims, spans, strict=True):
                 inner[dim] = DimRange(span.offset, min(span.size, ranges[dim]))
             return _trimmed(builder, self._tile(builder, producer, inner, result), spans)
-        if value is self.destination and not self._excess(op):
+        is_first = self._first is None or (op is self._first and number == len(op.inputs))
+        if value is self.destination and is_first and not self._excess(op):
             return slice_of(builder, result, spans)
         return part_of(builder, value, spans)
+
+
+def _may_be_overwritten(value: SSAValue) -> bool:
+    """Whether a value is a part of what a loop carries, or computed here and used once."""
+    if isinstance(value.owner, GenericOp | scf.ForOp):
+        return value.has_one_use()
+    while isinstance(value.owner, tensor.ExtractSliceOp):
+        value = value.owner.source
+    return isinstance(value.owner, Block) and isinstance(value.owner.parent_op(), scf.ForOp)
 
 
 def _is_visible(value: SSAValue, builder: Builder) -> bool:

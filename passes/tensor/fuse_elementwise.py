@@ -7,32 +7,20 @@ from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects import arith, math, tensor
-from xdsl.dialects.builtin import AffineMapAttr, ModuleOp
-from xdsl.dialects.linalg.ops import GenericOp, IndexOp, YieldOp
-from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.linalg.ops import GenericOp, YieldOp
+from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from penstock.passes.analysis.kernels import HOST, device_of, has_reduction, is_contraction, kernels, machine_of
+from penstock.passes.analysis.kernels import HOST, device_of, is_contraction, kernels, machine_of
+from penstock.passes.schedule.inlining import bounds_every_loop, loops_of_elements, merged
 
 INSTRUCTIONS = (
     *(math.AbsFOp, math.AbsIOp, math.CeilOp, math.CopySignOp, math.FloorOp, math.FmaOp),
     *(math.RoundEvenOp, math.RsqrtOp, math.SqrtOp, math.TruncOp),
 )
 """The ops of `math` that processors have; the others are calls of a library."""
-
-
-def _loops_of_elements(generic: GenericOp) -> list[int] | None:
-    """Of a pointwise op, which loop indexes each dim of the result; None for any other op."""
-    block = generic.body.block
-    if has_reduction(generic) or len(generic.outputs) != 1 or len(generic.results) != 1 or block.args[-1].uses:
-        return None
-    if any(isinstance(op, IndexOp) for op in block.ops):
-        return None
-    exprs = list(generic.indexing_maps)[-1].data.results
-    loops = [expr.position for expr in exprs if isinstance(expr, AffineDimExpr)]
-    return loops if len(loops) == len(exprs) and sorted(loops) == list(range(generic.get_num_loops())) else None
 
 
 def _computes(generic: GenericOp) -> bool:
@@ -47,7 +35,7 @@ def _calls(generic: GenericOp) -> bool:
 
 def _inlinable_inputs(producer: GenericOp, consumer: GenericOp) -> list[int] | None:
     """The inputs of `consumer` that may be replaced by the body of `producer`; None where they may not."""
-    loops = _loops_of_elements(producer)
+    loops = loops_of_elements(producer)
     if loops is None or producer.parent is not consumer.parent or is_contraction(consumer):
         return None
     uses = list(producer.results[0].uses)
@@ -68,80 +56,6 @@ def _inlinable_inputs(producer: GenericOp, consumer: GenericOp) -> list[int] | N
     return inputs
 
 
-def _bounds_every_loop(generic: GenericOp) -> bool:
-    """
-    Whether the operands tell how often each loop runs: each is the index of a dim of one of them.
-
-    A producer that repeats its operand, as an expansion does, has the sizes of what it repeats in its result only.
-    """
-    return generic.get_loops_to_shapes_map().inverse_permutation() is not None
-
-
-class _Merged:
-    """A generic under construction that takes the place of two."""
-
-    def __init__(self, consumer: GenericOp):
-        self._consumer = consumer
-        self._operands: dict[tuple[SSAValue, AffineMapAttr], SSAValue] = {}
-        self._block = Block()
-
-    def _argument(self, value: SSAValue, indexing: AffineMapAttr, like: SSAValue) -> SSAValue:
-        """The scalar of an operand; the same element of the same tensor is read once."""
-        key = value, indexing
-        if key not in self._operands:
-            self._operands[key] = self._new(like)
-        return self._operands[key]
-
-    def _new(self, like: SSAValue) -> SSAValue:
-        made = self._block.insert_arg(like.type, len(self._block.args))
-        made.name_hint = like.name_hint
-        return made
-
-    def build(self, producer: GenericOp, inlined: list[int]) -> GenericOp:
-        """The consumer with the body of the producer before its own, and the producer's operands."""
-        consumer = self._consumer
-        maps = list(consumer.indexing_maps)
-        loops = _loops_of_elements(producer)
-        assert loops is not None
-        place: dict[int, AffineExpr] = dict(zip(loops, maps[inlined[0]].data.results, strict=True))
-        through = AffineMap(consumer.get_num_loops(), 0, tuple(place[loop] for loop in range(len(place))))
-        scalars: dict[SSAValue, SSAValue] = {}
-        before: dict[SSAValue, SSAValue] = {}
-        for number, (value, argument) in enumerate(zip(consumer.inputs, consumer.body.block.args, strict=False)):
-            if number not in inlined:
-                scalars[argument] = self._argument(value, maps[number], argument)
-            elif not before:
-                for read, own, its in zip(
-                    producer.inputs, producer.indexing_maps, producer.body.block.args, strict=False
-                ):
-                    before[its] = self._argument(read, AffineMapAttr(own.data.compose(through)), its)
-        last = consumer.body.block.args[-1]
-        scalars[last] = self._new(last)
-        result = self._append(producer.body.block, before)
-        scalars |= {consumer.body.block.args[number]: result for number in inlined}
-        self._block.add_op(YieldOp(self._append(consumer.body.block, scalars)))
-        merged = GenericOp(
-            [value for value, _ in self._operands],
-            consumer.outputs,
-            Region(self._block),
-            [*(indexing for _, indexing in self._operands), maps[-1]],
-            consumer.iterator_types,
-            consumer.result_types,
-        )
-        merged.location = consumer.location
-        return merged
-
-    def _append(self, body: Block, scalars: dict[SSAValue, SSAValue]) -> SSAValue:
-        """Clone the ops of a body but for its end, and return what it yields."""
-        for op in body.ops:
-            if isinstance(op, YieldOp):
-                return scalars.get(op.operands[0], op.operands[0])
-            copy = op.clone(scalars)
-            scalars.update(zip(op.results, copy.results, strict=True))
-            self._block.add_op(copy)
-        raise AssertionError("a body ends in linalg.yield")
-
-
 def _inline(producer: GenericOp, consumer: GenericOp) -> GenericOp | None:
     """
     Put the body of `producer` before that of `consumer`; None, and nothing is changed, where they must stay apart.
@@ -152,9 +66,9 @@ def _inline(producer: GenericOp, consumer: GenericOp) -> GenericOp | None:
     inlined = _inlinable_inputs(producer, consumer)
     if inlined is None or len(consumer.outputs) != 1:
         return None
-    together = _Merged(consumer).build(producer, inlined)
+    together = merged(consumer, producer, inlined)
     # What multiplies and adds is summed in another order.
-    if not _bounds_every_loop(together) or is_contraction(together):
+    if not bounds_every_loop(together) or is_contraction(together):
         together.erase()
         return None
     Rewriter.replace_op(consumer, together)

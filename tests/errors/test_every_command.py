@@ -48,6 +48,25 @@ WRITERS = [
     "plan p.csv --map {}",
 ]
 VALUES = ["-1", "nan", "1e999", "9" * 25, "1" * 5000, "é", "N=", "\u0663", "a b", "{", "cse{a=1}", "cse,,"]
+EDITS = [
+    "default, {",
+    'default, tile{"',
+    "default, -",
+    "default, +",
+    "default, = a",
+    "default, a#9=",
+    "default, \u0663=cse",
+]
+SETTINGS = [
+    "=",
+    "a=",
+    "scope=1",
+    "scope.spad.size=\u0663",
+    "scope.spad.size=[{",
+    "dma.mvin.latency=inf",
+    "scope.spad.x=é",
+]
+_MACHINE = ("--set", "--set scope.spad.size=1 --set")
 OPTIONS = [
     *(
         f"plan p.csv {option}"
@@ -57,6 +76,13 @@ OPTIONS = [
     *(f"opt m.mlir {option}" for option in ("-p", "--print-ir-after", "--help-pass")),
     *(f"test-planner first-fit-by-size {option}" for option in ("--problems", "--steps", "--seed")),
     *(f"test-tiler largest {option}" for option in ("--random", "--seed", "--machine", "m.mlir --dim")),
+    *(
+        f"{command} --machine gemmini-fp32 {option}"
+        for command in ("compile m.mlir -o o", "opt m.mlir")
+        for option in _MACHINE
+    ),
+    *(f"compile m.mlir -o o {option}" for option in ("-p", "--schedule", "--knob")),
+    "machines show vta-pynq --set",
     "run m.mlir --level",
     "simulate m.mlir --window",
     "quantize m.onnx --calibration x.npy -o o.mlir --method percentile --percentile",
@@ -126,7 +152,8 @@ def test_what_cannot_be_written_is_named(
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_values_that_make_no_sense_are_refused(call: Callable[[list[str]], tuple[int, str]], option: str) -> None:
-    for value in VALUES:
+    more = SETTINGS if option.endswith("--set") else EDITS if option.endswith("-p") else []
+    for value in [*VALUES, *more]:
         if option.endswith("--seed") and value == "9" * 25:
             continue
         status, err = call([*option.split(), value])

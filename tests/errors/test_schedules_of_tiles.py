@@ -34,7 +34,7 @@ func.func @k(%x: tensor<8x16xi32>) -> tensor<{shape}xi32> {{
 SAME = PROGRAM.format(shape="8x16", read="#id", written="#id", kind="parallel")
 TRANSPOSED = PROGRAM.format(shape="16x8", read="#to", written="#id", kind="parallel")
 REDUCED = PROGRAM.format(shape="8", read="#id", written="#m", kind="reduction")
-OTHER = "computes other elements than those of the target that it reads"
+OTHER = "operand 0 is computed in the tile, and indexed otherwise than the result"
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ OTHER = "computes other elements than those of the target that it reads"
         pytest.param(
             TRANSPOSED,
             '%a, %b = schedule.tile %z fusing(%y) sizes [32, 16] edges ["padded", "padded"]',
-            "the tile of an op cannot be padded",
+            OTHER,
             id="padded",
         ),
         pytest.param(
             SAME,
             '%a, %b = schedule.tile %z fusing(%y) sizes [16, 32] edges ["padded", "padded"] unpadded [0]',
-            "an op without padding is read by one that is padded",
+            "operand 0 is computed without padding, and this op is padded",
             id="unpadded",
         ),
     ],

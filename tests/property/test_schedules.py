@@ -10,21 +10,19 @@ from random import Random
 
 import numpy as np
 import pytest
-from in_c import Array, agree
+from in_c import agree
 from programs import checked
-from tensor_programs import tensor_program
+from tensor_programs import inputs_of, kernel_of, tensor_program
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import ModuleOp, TensorType
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.transform import TileOp as TileUsingForOp
 from xdsl.ir import SSAValue
-from xdsl.utils.hints import isa
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.upstream.transform import FuseIntoContainingOp, FuseOp
+from penstock.dialects.upstream.transform import FuseIntoContainingOp, FuseOp, SplitReductionOp
 from penstock.dialects.weights import WeightStore
 from penstock.passes.schedule.schedule import START, Schedule
 from penstock.runtime.interpreter import run_module
@@ -68,14 +66,19 @@ def tile_using_for(schedule: Schedule, random: Random) -> None:
 
 
 def tile_and_fuse(schedule: Schedule, random: Random) -> None:
+    """An op, mostly with producers that it alone reads; sizes mostly as the edges want them."""
     found = generics(schedule)
     handle, op = random.choice(found)
-    near = [other for other, its in found if its is not op and its.parent is op.parent]
+    own = [other for other, its in found if {use.operation for use in its.results[0].uses} == {op}]
+    near = own if random.random() < 0.8 else [other for other, its in found if its is not op]
     fused = random.sample(near, random.randint(0, len(near)))
-    kinds = [kind.data.value for kind in op.iterator_types]
-    edges = [random.choice(["whole", "overlap" if kind == "parallel" else "zeros", "padded"]) for kind in kinds]
-    some = some_sizes(op, random)
-    schedule.tile(handle, some, fusing=fused, edges=edges if random.random() < 0.7 else None)
+    sizes, edges = some_sizes(op, random), list[str]()
+    for number, (kind, extent) in enumerate(zip(op.iterator_types, op.get_static_loop_ranges(), strict=True)):
+        edge = "overlap" if kind.data == IteratorType.PARALLEL else "zeros"
+        edges.append(random.choice(["whole", edge, edge, "padded"]))
+        if edges[-1] == "padded" and random.random() < 0.9:
+            sizes[number] = extent + random.randint(1, 3)
+    schedule.tile(handle, sizes, fusing=fused, edges=edges if random.random() < 0.7 else None)
 
 
 def fuse(schedule: Schedule, random: Random) -> None:
@@ -83,9 +86,42 @@ def fuse(schedule: Schedule, random: Random) -> None:
     schedule.append(FuseOp(handle, some_sizes(op, random)))
 
 
+def _tiled(schedule: Schedule, handle: SSAValue, op: GenericOp, random: Random) -> list[SSAValue]:
+    """Tile parallel dims of an op, or some more, and return the loops."""
+    sizes = [
+        random.choice([size for size in range(1, extent + 1) if extent % size == 0])
+        if kind.data == IteratorType.PARALLEL or random.random() < 0.2
+        else 0
+        for kind, extent in zip(op.iterator_types, op.get_static_loop_ranges(), strict=True)
+    ]
+    return list(schedule.append(TileUsingForOp(handle, (), sizes)).loops)
+
+
 def compute_at(schedule: Schedule, random: Random) -> None:
-    producer, _ = random.choice(generics(schedule))
-    schedule.compute_at(producer, random.choice(loops(schedule)))
+    """A producer in a loop of an op that reads it, which is tiled first, or in any loop."""
+    found = generics(schedule)
+    pairs = [
+        (producer, handle, op)
+        for handle, op in found
+        for producer, its in found
+        if its.results[0] in op.operands and its.parent is op.parent
+    ]
+    if not pairs or random.random() < 0.2:
+        schedule.compute_at(random.choice(found)[0], random.choice(loops(schedule)))
+        return
+    producer, handle, op = random.choice(pairs)
+    around = _tiled(schedule, handle, op, random)
+    if around:
+        _or_not(schedule.compute_at, producer, random.choice(around))
+
+
+def _or_not(primitive: Callable[[SSAValue, SSAValue], SSAValue], op: SSAValue, loop: SSAValue) -> None:
+    """Apply the second primitive of a move, whose first one has changed the kernel; it may be refused."""
+    before = str(primitive.__self__.state.kernel)  # pyright: ignore
+    try:
+        primitive(op, loop)
+    except UserError:
+        assert str(primitive.__self__.state.kernel) == before, "refused, and changed"  # pyright: ignore
 
 
 def fuse_into_containing_op(schedule: Schedule, random: Random) -> None:
@@ -98,25 +134,47 @@ def interchange(schedule: Schedule, random: Random) -> None:
     schedule.interchange(handle, some_order(op.get_num_loops(), random))
 
 
+def inline(schedule: Schedule, random: Random) -> None:
+    found = generics(schedule)
+    read = [handle for handle, op in found if all(isinstance(use.operation, GenericOp) for use in op.results[0].uses)]
+    schedule.inline(random.choice(read or [handle for handle, _ in found]))
+
+
+def rfactor(schedule: Schedule, random: Random) -> None:
+    handle, op = random.choice(generics(schedule))
+    dim = random.choice([op.get_num_loops() - 1, random.randrange(op.get_num_loops())])
+    schedule.rfactor(handle, dim, random.choice((1, 2, 2, 3, 4)))
+
+
+def split_reduction(schedule: Schedule, random: Random) -> None:
+    handle, _ = random.choice(generics(schedule))
+    factor, place = random.choice((2, 3, 4)), random.randint(0, 2)
+    schedule.append(SplitReductionOp(handle, factor, place, strided=random.random() < 0.5))
+
+
+def reverse_compute_at(schedule: Schedule, random: Random) -> None:
+    """An op in the innermost loop of one that it reads, which is tiled first."""
+    found = generics(schedule)
+    pairs = [
+        (handle, op, reader)
+        for handle, op in found
+        for reader, its in found
+        if op.results[0] in its.inputs and op.results[0].has_one_use()
+    ]
+    if not pairs:
+        schedule.reverse_compute_at(random.choice(found)[0], random.choice(loops(schedule)))
+        return
+    handle, op, reader = random.choice(pairs)
+    around = _tiled(schedule, handle, op, random)
+    if around:
+        _or_not(schedule.reverse_compute_at, reader, around[-1] if random.random() < 0.8 else around[0])
+
+
 MOVES: tuple[Move, ...] = (
     *(tile_using_for, tile_using_for, tile_and_fuse, tile_and_fuse, fuse),
     *(compute_at, compute_at, fuse_into_containing_op, interchange),
+    *(reverse_compute_at, reverse_compute_at, inline, inline, rfactor, split_reduction),
 )
-
-
-def inputs_of(module: ModuleOp, seed: int) -> list[Array]:
-    rng = np.random.default_rng(seed)
-    (main,) = (op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "main")
-    found: list[Array] = []
-    for type in main.function_type.inputs:
-        assert isa(type, TensorType)
-        found.append(rng.integers(-4, 5, type.get_shape()).astype(numpy_dtype(type.element_type)))
-    return found
-
-
-def kernel_of(module: ModuleOp) -> FuncOp:
-    (kernel,) = (op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "kernel")
-    return kernel
 
 
 def scheduled(seed: int, moves: Sequence[Move], element: str = "i32") -> tuple[ModuleOp, ModuleOp, int, int]:
@@ -126,7 +184,7 @@ def scheduled(seed: int, moves: Sequence[Move], element: str = "i32") -> tuple[M
     random = Random(seed)
     schedule = Schedule(kernel_of(module))
     applied = refused = 0
-    for _ in range(random.randint(1, 4)):
+    for _ in range(random.randint(2, 6)):
         before = str(module)
         try:
             random.choice(moves)(schedule, random)
@@ -150,7 +208,7 @@ def compare(seed: int, moves: Sequence[Move] = MOVES, *, in_c: bool = False) -> 
     inputs = inputs_of(module, seed)
     expected = run_module(original, inputs, WeightStore(), ordered=True)
     results = [run_module(module, inputs, WeightStore(), ordered=True)]
-    run_passes(make_context(), module, read_pipeline("tensor-to-loop"))
+    run_passes(make_context(), module, read_pipeline("tensor-to-loop,mem-plan" if in_c else "tensor-to-loop"))
     results.append(agree(module, inputs) if in_c else run_module(module, inputs, WeightStore(), ordered=True))
     for found in results:
         for left, right in zip(expected, found, strict=True):

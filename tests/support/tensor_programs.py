@@ -6,6 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+import numpy as np
+from in_c import Array
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.utils.hints import isa
+
+from penstock.dialects.element_types import numpy_dtype
+
 SIZES = (2, 3, 4, 6, 8)
 """Of the dims."""
 
@@ -193,3 +201,20 @@ class _Writer:
 def tensor_program(seed: int, element: str = "i32") -> str:
     """The text of a module with a random kernel and @main, which calls it."""
     return _Writer(Random(seed), element).text()
+
+
+def inputs_of(module: ModuleOp, seed: int) -> list[Array]:
+    """Small integers for the arguments of @main."""
+    rng = np.random.default_rng(seed)
+    (main,) = (op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "main")
+    found: list[Array] = []
+    for type in main.function_type.inputs:
+        assert isa(type, TensorType)
+        found.append(rng.integers(-4, 5, type.get_shape()).astype(numpy_dtype(type.element_type)))
+    return found
+
+
+def kernel_of(module: ModuleOp) -> FuncOp:
+    """The kernel of a module that has one."""
+    (kernel,) = (op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "kernel")
+    return kernel

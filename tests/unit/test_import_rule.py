@@ -17,8 +17,8 @@ INTERPRETER = "penstock.runtime.interpreter"
 PASSES = "penstock.passes"
 LEVELS = tuple(f"{PASSES}.{level}" for level in ("graph", "tensor", "loop", "accel"))
 """The rooms of the passes, one a level."""
-ASKS = {LEVELS[0]: (LEVELS[1],), LEVELS[3]: (LEVELS[2],)}
-"""What the passes of a level may import of others: those of graphs ask what a machine covers, pipelines make rings."""
+ASKS = {LEVELS[0]: (LEVELS[1],)}
+"""What the passes of a level may import of others: those of graphs ask what a machine covers."""
 
 
 def module_name(path: Path, root: Path) -> str:

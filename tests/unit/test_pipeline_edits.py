@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from programs import parsed
+from sampling import examples
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.passes import ModulePass
@@ -19,6 +22,8 @@ import penstock as package
 from penstock.dialects.accel import DmaOp, ExecOp, ReadyOp, TokenType
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import BufferOp, RingOp
+from penstock.passes.loop.mem_plan import MemPlanPass
+from penstock.passes.loop.mem_verify import MemVerifyPass
 from penstock.runtime import pass_manager, pipeline_edits
 from penstock.runtime.compiler import passes_for
 from penstock.runtime.dynamic_engine import DynamicEngine
@@ -57,6 +62,17 @@ def test_blanks_and_a_last_comma_are_nothing() -> None:
     assert read_pipeline(" ") == ()
 
 
+@given(
+    st.text(st.characters(codec="ascii", exclude_categories=["Cc"]) | st.sampled_from('\n\t"\\{}[],= é')),
+    st.none() | st.integers(0) | st.floats(0, allow_nan=False, allow_infinity=False),
+)
+@examples(100)
+def test_what_is_printed_is_read_back(word: str, limit: float | None) -> None:
+    passes = (MemPlanPass(planner=word, time_limit=limit), MemPlanPass(seed=-3), MemVerifyPass())
+    assert read_pipeline(pipeline_text(passes)) == passes
+    assert "\n" not in pipeline_text(passes)
+
+
 @pytest.mark.parametrize(
     ("text", "column"),
     [("cse, csee", 6), ("builtin.module(cse,csee)", 20), ('mem-plan{planner="a,b"},csee', 25), ("cse,,dce", 5)],
@@ -65,6 +81,20 @@ def test_a_fault_is_placed_where_it_is(text: str, column: int) -> None:
     with pytest.raises(UserError) as caught:
         read_pipeline(text)
     assert caught.value.loc == f"pass-pipeline:1:{column}"
+
+
+def test_a_fault_on_another_line_is_placed_there() -> None:
+    for text, place in (
+        ("cse,\n  dce,\n  csee", "3:3"),
+        ("cse,\nmem-plan{seed=1\n  planer=x}", "2:1"),
+        ("cse,\nmem-plan{seed=1\n  steps=}", "3:9"),
+        ("builtin.module(\n  csee)", "2:3"),
+        ("default,\n+ csee\n after layout", "2:3"),
+        ("default,\nlayout\n= csee", "3:3"),
+    ):
+        with pytest.raises(UserError) as caught:
+            passes_of(text)
+        assert caught.value.loc == f"pass-pipeline:{place}"
 
 
 # edits

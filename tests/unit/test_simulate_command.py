@@ -14,13 +14,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.dialects.context import make_context
-from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
 from penstock.passes.analysis.commands.program import Kind
-from penstock.passes.analysis.kernels import TILING, depths_of, machine_kernels
 from penstock.runtime.compiler import compile_module, load_input
-from penstock.runtime.simulator.figures import total_of
 from penstock.runtime.simulator.run import CycleWindow, ProgramRun, calls, run_program
 from penstock.runtime.simulator.timeline_svg import WIDTH, timeline_svg
 from penstock.runtime.simulator.workloads import Workloads
@@ -300,25 +296,3 @@ def test_a_file_that_cannot_be_written_is_an_error(penstock: Command, accel: Pat
     done = penstock("simulate", accel, "--svg", "missing/out.svg")
     assert done.status == 1
     assert "missing/out.svg: error: cannot write the file" in done.err
-
-
-def test_the_cycles_of_a_tile_are_near_those_simulated_where_a_transfer_adds_to_it() -> None:
-    """The unit that loads also adds the bias to what was computed: loads of the next tile do not wait for that."""
-    text = """
-    func.func @main(%x: tensor<28x28x64xf32> {graph.name = "x"}, %w: tensor<64x64xf32> {graph.name = "w"},
-        %b: tensor<64xf32> {graph.name = "b"}) -> (tensor<28x28x64xf32> {graph.name = "y"}) {
-      %0 = graph.matmul %x, %w : (tensor<28x28x64xf32>, tensor<64x64xf32>) -> tensor<28x28x64xf32>
-      %1 = graph.add %0, %b : (tensor<28x28x64xf32>, tensor<64xf32>) -> tensor<28x28x64xf32>
-      %2 = graph.relu %1 : tensor<28x28x64xf32>
-      func.return %2 : tensor<28x28x64xf32>
-    }
-    """
-    ctx = make_context()
-    module = parse_text(ctx, SourceText("bias.mlir", text)).module
-    workloads = Workloads()
-    compile_module(module, ctx, "gemmini-fp32", observers=[workloads])
-    (kernel,) = machine_kernels(module)[1]
-    modelled = int(str(kernel.attributes[TILING]).split("modelled ")[1].split(" cycles")[0].replace(",", ""))
-    cycles = total_of(run_program(module, workloads)).cycles
-    assert abs(modelled / cycles - 1) < 0.03, (modelled, cycles)
-    assert depths_of(kernel) == {"acc": 2, "spad": 2}

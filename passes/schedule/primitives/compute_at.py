@@ -17,6 +17,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.schedule_tensor import ComputeAtOp
 from penstock.dialects.upstream.transform import FuseIntoContainingOp
+from penstock.passes.analysis.loops import constant_of
 from penstock.passes.index_builder import add
 from penstock.passes.schedule.primitives.tile import dims_of
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
@@ -28,8 +29,9 @@ def compute_at(state: TransformState, op: ComputeAtOp) -> Sequence[Payload]:
     """
     Compute the parts of a producer's result that a loop reads in the loop, where they are read.
 
-    The producer goes if nothing else reads it. What several iterations read is computed in each of them. Raises
-    UserError where the producer is in the loop already, and where the loop reads nothing of its result.
+    The producer goes if nothing else reads it. What several iterations read is computed in each of them. Where the loop
+    carries the result, and each iteration replaces a box of it that no other one reads, that box is computed there.
+    Raises UserError where the producer is in the loop already, and where the loop reads nothing of its result.
 
     Before:
     ```mlir
@@ -115,9 +117,22 @@ def _fuse_into(state: TransformState, producer_handle: SSAValue, loop_handle: SS
     if loop.is_ancestor(producer):
         raise UserError("the producer is computed in this loop already", loc=location_of(producer))
     reads = list(_reads(producer.results[0], None, loop))
-    if not reads:
-        raise UserError("the loop reads nothing of what this op computes", loc=location_of(producer))
+    nests = [carrying_nest(use.operation, use.index) for use in producer.results[0].uses]
+    carried = [nest for nest in nests if nest is not None and any(loop.is_ancestor(each) for each in nest.slices)]
+    if not reads and not carried:
+        again = any(isinstance(use.operation, scf.ForOp) for use in producer.results[0].uses)
+        raise UserError(
+            "the loop reads nothing of what this op computes",
+            loc=location_of(producer),
+            notes=["it is what a loop starts from, and every iteration goes on with what the one before has made"]
+            * again,
+        )
+    reads += [_Read(each, 0, (each,)) for nest in carried for each in nest.slices]
     found = [_replace(producer, read) for read in reads]
+    for nest in carried:
+        start = tensor.EmptyOp([], producer.results[0].type)
+        Rewriter.insert_op(start, InsertPoint.before(nest.outer))
+        nest.outer.operands[nest.index] = start.tensor
     erase_unused(producer)
     return tuple(found), loop
 
@@ -151,6 +166,63 @@ def _reads(value: SSAValue, through: tuple[tensor.ExtractSliceOp, ...] | None, l
             yield _Read(user, index, slices)
     for user in outside:
         yield from _reads(user.result, (*slices, user), loop)
+
+
+@dataclass(frozen=True)
+class CarryingNest:
+    """Loops that carry a tensor, of which each iteration replaces a box that no other one reads."""
+
+    outer: scf.ForOp
+    """The outermost one."""
+    index: int
+    """Of the operand of `outer` that is what the tensor is at first."""
+    slices: tuple[tensor.ExtractSliceOp, ...]
+    """Where the boxes are read."""
+    loops: tuple[scf.ForOp, ...]
+    """From `outer` to the innermost one."""
+    insertion: tensor.InsertSliceOp
+    """What replaces the box."""
+
+
+def carrying_nest(op: Operation, index: int) -> CarryingNest | None:
+    """The nest of loops that carries operand `index` of an op, if it only replaces boxes of it, each once."""
+    if not isinstance(op, scf.ForOp) or index < 3:
+        return None
+    loops, number = [op], index - 3
+    while True:
+        argument = loops[-1].body.block.args[1 + number]
+        last = loops[-1].body.block.last_op
+        assert last is not None
+        value, uses = last.operands[number], list(argument.uses)
+        inner = uses[0].operation if len(uses) == 1 else None
+        if not isinstance(inner, scf.ForOp):
+            break
+        number = uses[0].index - 3
+        if number < 0 or value is not inner.results[number]:
+            return None
+        loops.append(inner)
+    insertion = value.owner
+    if not isinstance(insertion, tensor.InsertSliceOp) or insertion.dest is not argument:
+        return None
+    if set(insertion.static_strides.get_values()) - {1}:
+        return None
+    users = [use.operation for use in uses if use.operation is not insertion]
+    slices = [user for user in users if isinstance(user, tensor.ExtractSliceOp) and _is_box(user)]
+    box = box_of(insertion)
+    if len(slices) != len(users) or any(box_of(each) != box for each in slices):
+        return None
+    for loop in loops:
+        step = constant_of(loop.step)
+        moved = [size for at, size in box if at is loop.body.block.args[0]]
+        if step is None or not moved or min(moved) > step:
+            return None
+    return CarryingNest(op, index, tuple(slices), tuple(loops), insertion)
+
+
+def box_of(op: tensor.ExtractSliceOp | tensor.InsertSliceOp) -> list[tuple[int | SSAValue, int]]:
+    """Where each dim of a slice begins, and its size."""
+    offsets = get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX)
+    return list(zip(offsets, op.static_sizes.get_values(), strict=True))
 
 
 def _is_box(op: tensor.ExtractSliceOp) -> bool:

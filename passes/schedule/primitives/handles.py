@@ -14,6 +14,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.upstream.transform import (
     CastHandleOp,
+    GeneralizeOp,
     GetConsumersOfResultOp,
     GetParentOp,
     GetProducerOfOperandOp,
@@ -21,7 +22,7 @@ from penstock.dialects.upstream.transform import (
     ParamConstantOp,
     SplitHandleOp,
 )
-from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
+from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState, of_kind
 
 _INTERFACES: dict[str, tuple[type[Operation], ...]] = {
     "LinalgOp": (GenericOp,),
@@ -104,6 +105,12 @@ def get_consumers_of_result(state: TransformState, op: GetConsumersOfResultOp) -
         raise UserError(f"{target.name} has {len(target.results)} results: there is no result {number}")
     users = {use.operation for use in target.results[number].uses}
     return (tuple(each for each in state.kernel.walk() if each in users),)
+
+
+@PRIMITIVES.register(GeneralizeOp)
+def generalize(state: TransformState, op: GeneralizeOp) -> Sequence[Payload]:
+    """The same operations: every structured op is a `linalg.generic`; raises UserError for what is none."""
+    return (tuple(of_kind(target, GenericOp) for target in state.payload(op.target)),)
 
 
 @PRIMITIVES.register(MergeHandlesOp)

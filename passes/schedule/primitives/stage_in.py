@@ -20,8 +20,7 @@ from penstock.passes.schedule.footprint import Footprint
 from penstock.passes.schedule.staging import (
     after_definition,
     has_known_storage,
-    insert_buffer,
-    insert_copy,
+    insert_fill,
     place_of,
     read_by,
     require_machine,
@@ -156,10 +155,8 @@ def stage_in(state: TransformState, op: StageInOp) -> Sequence[Payload]:
     if isinstance(reader, CopyOp):
         fill, rest = split_copy(reader, type, held, loop)
         state.replace(reader, rest)
-    elif loop is None:
-        fill = _stage_operand(reader, number, type)
     else:
-        fill = _stage_before(reader, number, type, held, loop)
+        fill = _stage_operand(reader, number, type, held, loop)
     return ((fill,),)
 
 
@@ -172,15 +169,26 @@ def _require_read(reader: GenericOp | CopyOp, number: int) -> None:
         )
 
 
-def _stage_operand(reader: GenericOp, number: int, type: MemRefType[Attribute]) -> CopyOp:
-    """Copy an operand where it is defined, if it never changes, else before the reader."""
+def _stage_operand(
+    reader: GenericOp, number: int, type: MemRefType[Attribute], held: Footprint, loop: scf.ForOp | None
+) -> CopyOp:
+    """
+    Copy what is read before the loop, of which the operand becomes a view; without one, copy all of the operand where
+    it is defined, if it never changes, else before the reader.
+    """
     operand = reader.operands[number]
-    is_constant = has_known_storage(operand) and not writers_of(operand)
-    fill = _filled_before(reader, operand, type) if is_constant else None
-    if fill is None:
-        builder = Builder(after_definition(operand) if is_constant else InsertPoint.before(reader))
-        fill = insert_copy(builder, operand, insert_buffer(builder, type, operand, reader), reader)
-    reader.operands[number] = fill.dest
+    is_constant = loop is None and has_known_storage(operand) and not writers_of(operand)
+    if is_constant and (known := _filled_before(reader, operand, type)) is not None:
+        reader.operands[number] = known.dest
+        return known
+    place = after_definition(operand) if is_constant else InsertPoint.before(reader if loop is None else loop)
+    fill, origins = insert_fill(Builder(place), type, held, operand, reader)
+    inside = Builder(InsertPoint.before(reader))
+    view = slice_of(inside, fill.dest, held.build_offsets(inside, origins), held.source.box)
+    if view is not fill.dest:
+        view.name_hint = operand.name_hint
+    reader.operands[number] = view
+    erase_unused(operand)
     return fill
 
 
@@ -196,22 +204,3 @@ def _filled_before(reader: GenericOp, operand: SSAValue, type: MemRefType[Attrib
         if around is not None and copy.is_before_in_block(around):
             return copy
     return None
-
-
-def _stage_before(
-    reader: GenericOp, number: int, type: MemRefType[Attribute], held: Footprint, loop: scf.ForOp
-) -> CopyOp:
-    """Copy what a loop reads through an operand before it; the operand becomes a view of that."""
-    operand = reader.operands[number]
-    outside, inside = Builder(InsertPoint.before(loop)), Builder(InsertPoint.before(reader))
-    buffer = insert_buffer(outside, type, operand, reader)
-    origins = held.build_origins(outside)
-    is_all = held.extents == held.source.shape
-    fill = outside.insert(CopyOp(held.source.memref, buffer, source_offsets=() if is_all else origins))
-    fill.location = reader.location
-    view = slice_of(inside, buffer, held.build_offsets(inside, origins), held.source.box)
-    if view is not buffer:
-        view.name_hint = operand.name_hint
-    reader.operands[number] = view
-    erase_unused(operand)
-    return fill

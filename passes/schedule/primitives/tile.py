@@ -8,7 +8,8 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, DictionaryAttr, StringAttr, Ten
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.transform import TileOp as TileUsingForOp
-from xdsl.ir import Operation
+from xdsl.dialects.utils import get_dynamic_index_list
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
@@ -32,15 +33,14 @@ def tile(state: TransformState, op: TileOp) -> Sequence[Payload]:
     root = _root_of(members)
     dims = dims_of(target)
     edges = [edge.data for edge in op.edges] if op.edges is not None else [""] * len(dims)
-    given = sizes_of(op.sizes)
+    given = _given_sizes(state, op.sizes, op.dynamic_sizes)
     sizes, edges = _checked(target, dims, given, edges)
     order = _order_of(dims, given, edges, sizes_of(op.interchange))
     unpadded = [fused[number] for number in sizes_of(op.unpadded)]
-    _require_one_result(target, root, members)
+    _require_aligned(target, _with_producers(root, set(members)), padded=[*fused] if "padded" in edges else [])
     if {"zeros", "padded"} & {*edges}:
         _require_paddable(members, unpadded)
-    if "padded" in edges:
-        _require_padded(target, members, unpadded)
+        _require_read_unpadded(members, unpadded)
     nest = TileNest(root, target, frozenset(members), sizes, order, frozenset(unpadded))
     nest.rewrite()
     _remark(state, dims, sizes, order, edges, op)
@@ -55,8 +55,7 @@ def tile_using_for(state: TransformState, op: TileUsingForOp) -> Sequence[Payloa
     See https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredtile_using_for
     """
     target = state.one(op.target, GenericOp)
-    dynamic = iter(op.dynamic_sizes)
-    given = [state.parameter(next(dynamic)) if size == DYNAMIC_INDEX else size for size in sizes_of(op.static_sizes)]
+    given = _given_sizes(state, op.static_sizes, op.dynamic_sizes)
     if op.scalable_sizes is not None and any(op.scalable_sizes.get_values()):
         raise UserError("the machine has no scalable vectors: a size is a number")
     nest, order = _divided(target, [target], given, sizes_of(op.interchange))
@@ -74,6 +73,17 @@ def fuse(state: TransformState, op: FuseOp) -> Sequence[Payload]:
     members = _with_producers(target)
     nest, order = _divided(target, members, list(sizes_of(op.tile_sizes)), sizes_of(op.tile_interchange))
     return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
+
+
+def _given_sizes(state: TransformState, static: Attribute | None, dynamic: Sequence[SSAValue]) -> list[int]:
+    """Sizes, some of which are parameters; raises UserError for a parameter that is no size."""
+    sizes: list[int] = []
+    for size in get_dynamic_index_list(sizes_of(static), dynamic, DYNAMIC_INDEX):
+        number = size if isinstance(size, int) else state.parameter(size)
+        if not isinstance(size, int) and number < 1:
+            raise UserError(f"a parameter that is a size is 1 or more, not {number}")
+        sizes.append(number)
+    return sizes
 
 
 def _divided(
@@ -195,66 +205,34 @@ def _with_producers(root: GenericOp, among: Collection[Operation] | None = None)
     return list(found)
 
 
-def _require_one_result(target: GenericOp, root: GenericOp, members: Sequence[GenericOp]) -> None:
+def _require_aligned(target: GenericOp, members: Sequence[GenericOp], padded: Collection[GenericOp]) -> None:
     """
-    Raise UserError for an op that computes other elements than those that it reads of what the target has computed:
-    the loops are over the dims of the target's result, and have to be those of the root's.
+    Raise UserError where a box of the target's result is not the same box of what is computed from it in the tile.
+
+    Where tiles are padded, `padded` are the fused ops, which have to be aligned with the target, too.
     """
-    computed: set[Operation] = {target}
-    for member in _with_producers(root, members):
-        reads = [number for number, value in enumerate(member.operands) if value.owner in computed]
-        if member is target or not reads:
-            continue
-        computed.add(member)
-        if not all(_is_read_like_result(member, number) for number in reads):
-            raise UserError(
-                "an op of the tile computes other elements than those of the target that it reads",
-                loc=location_of(member),
-                notes=["tile that op, and fuse what it is computed from"],
-            )
-
-
-def _is_read_like_result(member: GenericOp, number: int) -> bool:
-    """Whether an operand has the shape of the result, and each element is read for the one in its place."""
-    maps = [each.data.results for each in member.indexing_maps]
-    read, result = member.operands[number].type, member.results[0].type
-    assert isa(read, TensorType)
-    assert isa(result, TensorType)
-    return maps[number] == maps[len(member.inputs)] and read.get_shape() == result.get_shape()
-
-
-def _require_padded(target: GenericOp, members: Sequence[GenericOp], unpadded: Sequence[GenericOp]) -> None:
-    """
-    Raise UserError unless the tiles of all members but the `unpadded` ones are padded as that of the target is, and
-    these are read by none that is.
-    """
-    if target in unpadded:
-        raise UserError("the target itself is padded", loc=location_of(target))
-    reads = [
-        (value.owner, member, number)
-        for member in members
-        for number, value in enumerate(member.operands)
-        if isinstance(value.owner, GenericOp) and value.owner in members
-    ]
-    alike: set[Operation] = {target}
-    for _ in members:
-        for owner, member, number in reads:
-            if _is_read_like_result(member, number) and {owner, member} & alike:
-                alike |= {owner, member}
+    aligned = {target, *padded}
     for member in members:
-        if member not in unpadded and member not in alike:
-            raise UserError(
-                "the tile of an op cannot be padded: its elements are not those of the target's result",
-                loc=location_of(member),
-                notes=["fuse it not, or choose a size that divides"],
-            )
-    for owner, member, _ in reads:
-        if owner in unpadded and member not in unpadded:
-            raise UserError(
-                "an op without padding is read by one that is padded",
-                loc=location_of(member),
-                notes=[f"the op without padding is at {location_of(owner)}"],
-            )
+        maps = [map_attr.data for map_attr in member.indexing_maps]
+        for number, value in enumerate(member.operands):
+            if value.owner in aligned and maps[number] != maps[len(member.inputs)]:
+                raise UserError(
+                    f"operand {number} is computed in the tile, and indexed otherwise than the result",
+                    loc=location_of(member),
+                    notes=["only an op that reads it as it writes its result can follow it into the tile"],
+                )
+            if value.owner in aligned:
+                aligned.add(member)
+
+
+def _require_read_unpadded(members: Sequence[GenericOp], unpadded: Sequence[GenericOp]) -> None:
+    """Raise UserError where an op that sees no padding is read by one that does: it computes too little for that."""
+    for member in members:
+        for number, value in enumerate(member.operands):
+            if value.owner in unpadded and member not in unpadded:
+                raise UserError(
+                    f"operand {number} is computed without padding, and this op is padded", loc=location_of(member)
+                )
 
 
 def _require_paddable(members: Sequence[GenericOp], unpadded: Sequence[GenericOp]) -> None:

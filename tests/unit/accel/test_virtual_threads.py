@@ -201,9 +201,9 @@ def test_without_a_mark_a_kernel_of_dependent_rounds_is_left_as_it_is() -> None:
 def test_copies_without_room_name_the_scope_and_the_bytes() -> None:
     text = COPY.replace("memref<1x1x16xi8", "memref<9000x1x16xi8").replace("memref<9x1x16xi8>", "memref<81000x1x16xi8>")
     text = text.replace("constant 1 :", "constant 9000 :").replace("constant 9 :", "constant 81000 :")
-    with pytest.raises(UserError, match='does not fit scope "spad"') as caught:
+    with pytest.raises(UserError, match='the scope "spad" has no room for the buffers of 2 threads') as caught:
         apply(module_of(text.replace("at 64", "at 0")))
-    assert "288000 bytes are alive at once" in caught.value.message
+    assert caught.value.notes == ("those of all threads but the first are 144,000 bytes",)
 
 
 def test_what_is_in_the_way_of_the_copies_is_moved() -> None:

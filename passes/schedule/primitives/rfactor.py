@@ -1,0 +1,303 @@
+"""Splitting a reduction into partial results, which another reduction combines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from xdsl.builder import Builder
+from xdsl.dialects import arith, tensor
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    AnyFloat,
+    DenseArrayBase,
+    FloatAttr,
+    IntegerAttr,
+    IntegerType,
+    TensorType,
+    i64,
+)
+from xdsl.dialects.linalg.attrs import IteratorType, IteratorTypeAttr
+from xdsl.dialects.linalg.ops import GenericOp, IndexOp, YieldOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.hints import isa
+
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.schedule_tensor import RfactorOp
+from penstock.dialects.upstream.transform import SplitReductionOp
+from penstock.passes.analysis.loop_dependences import combiners
+from penstock.passes.analysis.strides import reassociation_attribute
+from penstock.passes.schedule.primitives.tile import dims_of
+from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
+
+
+@PRIMITIVES.register(RfactorOp)
+def rfactor(state: TransformState, op: RfactorOp) -> Sequence[Payload]:
+    """
+    Split a reduction into `factor` partial ones, side by side, and a reduction of their results.
+
+    The partial results are a tensor whose last dim, of size `factor`, is new. Each sums neighbouring points. A sum of
+    floats is rounded otherwise than before; all other combiners give the same bits. Raises UserError for a dim that is
+    no reduction or that the factor does not divide, for a body that does not combine one result with what is computed
+    without it, and where the dim indexes an operand together with others. The factoring of reductions is Suriana et
+    al., "Parallel associative reductions in Halide", CGO 2017.
+
+    Before:
+    ```mlir
+    func.func private @f(%x: tensor<4x12xi32>, %y: tensor<4xi32>) -> tensor<4xi32> {
+      %z = linalg.generic {
+        indexing_maps = [affine_map<(i, k) -> (i, k)>, affine_map<(i, k) -> (i)>],
+        iterator_types = ["parallel", "reduction"]
+      } ins(%x : tensor<4x12xi32>) outs(%y : tensor<4xi32>) {
+      ^bb0(%a: i32, %out: i32):
+        %s = arith.addi %out, %a : i32
+        linalg.yield %s : i32
+      } -> tensor<4xi32>
+      func.return %z : tensor<4xi32>
+    }
+    ```
+    After (`%fill, %partial, %whole = schedule.rfactor %z dim 1 factor 3`):
+    ```mlir
+    func.func private @f(%x: tensor<4x12xi32>, %y: tensor<4xi32>) -> tensor<4xi32> {
+      %x_1 = tensor.expand_shape %x [[0], [1, 2]] output_shape [4, 3, 4] : tensor<4x12xi32> into tensor<4x3x4xi32>
+      %y_1 = tensor.empty() : tensor<4x3xi32>
+      %0 = linalg.generic {
+        indexing_maps = [affine_map<(i, s) -> (i, s)>], iterator_types = ["parallel", "parallel"]
+      } outs(%y_1 : tensor<4x3xi32>) {
+      ^bb0(%1: i32):
+        %2 = arith.constant 0 : i32
+        linalg.yield %2 : i32
+      } -> tensor<4x3xi32>
+      %3 = linalg.generic {
+        indexing_maps = [affine_map<(i, s, k) -> (i, s, k)>, affine_map<(i, s, k) -> (i, s)>],
+        iterator_types = ["parallel", "parallel", "reduction"]
+      } ins(%x_1 : tensor<4x3x4xi32>) outs(%0 : tensor<4x3xi32>) {
+      ^bb0(%a: i32, %out: i32):
+        %s = arith.addi %out, %a : i32
+        linalg.yield %s : i32
+      } -> tensor<4x3xi32>
+      %z = linalg.generic {
+        indexing_maps = [affine_map<(i, s) -> (i, s)>, affine_map<(i, s) -> (i)>],
+        iterator_types = ["parallel", "reduction"]
+      } ins(%3 : tensor<4x3xi32>) outs(%y : tensor<4xi32>) {
+      ^bb0(%4: i32, %5: i32):
+        %6 = arith.addi %4, %5 : i32
+        linalg.yield %6 : i32
+      } -> tensor<4xi32>
+      func.return %z : tensor<4xi32>
+    }
+    ```
+    """
+    target = state.one(op.target, GenericOp)
+    place = _checked(target, op.dim.value.data, op.factor.value.data)
+    _, *made = _Split(target, place, len(_output(target).results), strided=False).rewrite()
+    return [(each,) for each in made]
+
+
+@PRIMITIVES.register(SplitReductionOp)
+def split_reduction(state: TransformState, op: SplitReductionOp) -> Sequence[Payload]:
+    """
+    Split the reduction of an op into partial ones; returns the empty tensor, its fill, and the two reductions.
+
+    See https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredsplit_reduction
+    """
+    target = state.one(op.target, GenericOp)
+    if op.use_scaling_algorithm is not None or op.use_alloc is not None:
+        raise UserError("a reduction is split on tensors by reshaping its operands, not by scaling or in buffers")
+    dims = [number for number, dim in enumerate(dims_of(target)) if not dim.parallel]
+    if len(dims) != 1:
+        raise UserError(
+            f"the op has {len(dims)} reductions, and one is split",
+            loc=location_of(target),
+            notes=["schedule.rfactor says which"] if dims else [],
+        )
+    factor = op.split_factor.value.data if op.split_factor is not None else 0
+    position = op.insert_split_dimension.value.data if op.insert_split_dimension is not None else 0
+    place = _checked(target, dims[0], factor)
+    if not 0 <= position <= len(_output(target).results):
+        raise UserError(f"the partial results have no dim {position}")
+    return [(each,) for each in _Split(target, place, position, strided=op.inner_parallel is not None).rewrite()]
+
+
+def _output(target: GenericOp) -> AffineMap:
+    return list(target.indexing_maps)[len(target.inputs)].data
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """A reduction that can be split."""
+
+    dim: int
+    factor: int
+    combiner: type[Operation]
+    neutral: Attribute
+
+
+def _checked(target: GenericOp, dim: int, factor: int) -> _Reduction:
+    """What is split; raises UserError for what cannot be."""
+    dims = dims_of(target)
+    if not 0 <= dim < len(dims) or dims[dim].parallel:
+        listed = [number for number, each in enumerate(dims) if not each.parallel]
+        raise UserError(
+            f"dim {dim} is no reduction", loc=location_of(target), notes=[f"{listed} are"] if listed else []
+        )
+    extent = dims[dim].extent
+    if factor < 1 or extent % factor:
+        divisors = [number for number in range(1, extent + 1) if extent % number == 0]
+        raise UserError(f"{factor} does not divide dim {dim} of {extent}", notes=[f"{divisors} do"])
+    if combiners(target).get(len(target.inputs)) is None:
+        raise UserError(
+            "the body does not combine its result with what is computed without it",
+            loc=location_of(target),
+            notes=["it ends in an op that is associative and commutative, of which the old result is one operand"],
+        )
+    last = target.body.block.last_op
+    assert last is not None
+    combining = last.operands[0].owner
+    assert isinstance(combining, Operation)
+    for number, (value, map_attr) in enumerate(zip(target.inputs, target.indexing_maps, strict=False)):
+        mixed = [expr for expr in map_attr.data.results if dim in expr.used_dims()]
+        if len(mixed) > 1 or any(not isinstance(expr, AffineDimExpr) for expr in mixed):
+            raise UserError(f"dim {dim} indexes operand {number} together with other dims", loc=location_of(target))
+        if mixed and not isa(value.type, TensorType):
+            raise UserError(f"operand {number} is no tensor", loc=location_of(target))
+    if any(isinstance(op, IndexOp) for op in target.body.walk()):
+        raise UserError("the body asks for its index, which the split changes", loc=location_of(target))
+    neutral = _neutral(combining.name, combining.results[0].type)
+    if neutral is None:
+        raise UserError(f"{combining.name} has no neutral element here", loc=location_of(target))
+    return _Reduction(dim, factor, type(combining), neutral)
+
+
+def _neutral(combiner: str, type: Attribute) -> Attribute | None:
+    """The element that changes nothing when it is combined."""
+    name = combiner.removeprefix("arith.")
+    if isinstance(type, AnyFloat):
+        numbers = {"addf": -0.0, "mulf": 1.0, "maximumf": -inf, "minimumf": inf}
+        return FloatAttr(numbers[name], type) if name in numbers else None
+    if not isa(type, IntegerType):
+        return None
+    least, most = -(1 << (type.width.data - 1)), (1 << (type.width.data - 1)) - 1
+    of_integers = {"addi": 0, "ori": 0, "xori": 0, "maxui": 0, "muli": 1, "andi": -1, "minui": -1}
+    of_integers |= {"maxsi": least, "minsi": most}
+    return IntegerAttr(of_integers[name], type) if name in of_integers else None
+
+
+@dataclass(frozen=True)
+class _Split:
+    """The rewrite of one reduction; where its points are `strided`, a partial result takes every factor-th of them."""
+
+    target: GenericOp
+    reduction: _Reduction
+    position: int
+    """Which dim of the partial results is the new one."""
+    strided: bool
+
+    @property
+    def split_dim(self) -> int:
+        """The new dim of the domain of the partial reductions."""
+        return self.reduction.dim + int(self.strided)
+
+    def rewrite(self) -> tuple[Operation, Operation, Operation, Operation]:
+        """Returns the empty tensor, what fills it, the partial reductions, and the one that combines them."""
+        target, builder = self.target, Builder(InsertPoint.before(self.target))
+        inputs = [self._expanded(builder, number) for number in range(len(target.inputs))]
+        type = target.results[0].type
+        assert isa(type, TensorType)
+        shape = list(type.get_shape())
+        shape.insert(self.position, self.reduction.factor)
+        empty = builder.insert(tensor.EmptyOp([], TensorType(type.element_type, shape)))
+        empty.tensor.name_hint = target.outputs[0].name_hint
+        fill = self._fill(builder, empty.tensor)
+        maps = [self._moved(map_attr.data, inner=True) for map_attr in list(target.indexing_maps)[: len(inputs)]]
+        partial_map = list(self._moved(_output(target), inner=False).results)
+        partial_map.insert(self.position, AffineExpr.dimension(self.split_dim))
+        kinds = list(target.iterator_types)
+        kinds.insert(self.split_dim, IteratorTypeAttr.parallel())
+        count = len(kinds)
+        partial = GenericOp(
+            inputs,
+            [fill.results[0]],
+            target.body.clone(),
+            [*map(AffineMapAttr, maps), AffineMapAttr(AffineMap(count, 0, tuple(partial_map)))],
+            kinds,
+            [empty.tensor.type],
+            target.doc,
+        )
+        partial.location = target.location
+        builder.insert(partial)
+        whole = builder.insert(self._combine(partial.results[0], len(shape)))
+        whole.results[0].name_hint = target.results[0].name_hint
+        Rewriter.replace_op(target, [], whole.results)
+        return empty, fill, partial, whole
+
+    def _moved(self, old: AffineMap, *, inner: bool) -> AffineMap:
+        """A map of the domain with the new dim; an operand that the reduction indexes has the new dim, too."""
+        count, dim = old.num_dims + 1, self.reduction.dim
+        reduced = dim + int(not self.strided)
+        new = [AffineExpr.dimension(n if n < dim else reduced if n == dim else n + 1) for n in range(old.num_dims)]
+        results: list[AffineExpr] = []
+        for expr in old.results:
+            moved = expr.replace_dims_and_symbols(new, [])
+            pair = [moved, AffineExpr.dimension(self.split_dim)]
+            is_reduced = inner and isinstance(expr, AffineDimExpr) and expr.position == dim
+            results += (pair if self.strided else pair[::-1]) if is_reduced else [moved]
+        return AffineMap(count, 0, tuple(results))
+
+    def _expanded(self, builder: Builder, number: int) -> SSAValue:
+        """An input with the dim that the reduction indexes split in two."""
+        value, old = self.target.inputs[number], list(self.target.indexing_maps)[number].data
+        at = [place for place, expr in enumerate(old.results) if self.reduction.dim in expr.used_dims()]
+        if not at:
+            return value
+        type = value.type
+        assert isa(type, TensorType)
+        shape, (place,), factor = list(type.get_shape()), at, self.reduction.factor
+        pair = [shape[place] // factor, factor]
+        shape[place : place + 1] = pair if self.strided else pair[::-1]
+        groups = [[n + int(n > place)] if n != place else [n, n + 1] for n in range(len(shape) - 1)]
+        expand = tensor.ExpandShapeOp.build(
+            operands=[value, []],
+            result_types=[TensorType(type.element_type, shape)],
+            properties={
+                "reassociation": reassociation_attribute(groups),
+                "static_output_shape": DenseArrayBase.from_list(i64, shape),
+            },
+        )
+        expand.location = self.target.location
+        expand.result.name_hint = value.name_hint
+        return builder.insert(expand).result
+
+    def _fill(self, builder: Builder, dest: SSAValue) -> GenericOp:
+        type = dest.type
+        assert isa(type, TensorType)
+        block = Block(arg_types=[type.element_type])
+        block.add_ops([constant := arith.ConstantOp(self.reduction.neutral), YieldOp(constant.result)])  # pyright: ignore
+        count = type.get_num_dims()
+        identity = AffineMapAttr(AffineMap.identity(count))
+        fill = GenericOp([], [dest], Region(block), [identity], [IteratorTypeAttr.parallel()] * count, [type])
+        fill.location = self.target.location
+        return builder.insert(fill)
+
+    def _combine(self, partial: SSAValue, count: int) -> GenericOp:
+        """The reduction of the partial results into what the whole one started from."""
+        dest = self.target.outputs[0]
+        type = dest.type
+        assert isa(type, TensorType)
+        block = Block(arg_types=[type.element_type] * 2)
+        combined = self.reduction.combiner.create(operands=block.args, result_types=[type.element_type])
+        last = self.target.body.block.last_op
+        assert last is not None
+        assert isinstance(last.operands[0].owner, Operation)
+        combined.properties |= last.operands[0].owner.properties
+        block.add_ops([combined, YieldOp(combined.results[0])])
+        kinds = [IteratorTypeAttr(IteratorType.PARALLEL)] * count
+        kinds[self.position] = IteratorTypeAttr.reduction()
+        kept = tuple(AffineExpr.dimension(number) for number in range(count) if number != self.position)
+        maps = [AffineMapAttr(AffineMap.identity(count)), AffineMapAttr(AffineMap(count, 0, kept))]
+        whole = GenericOp([partial], [dest], Region(block), maps, kinds, [type])
+        whole.location = self.target.location
+        return whole
