@@ -35,7 +35,7 @@ from penstock.dialects.diagnostics import UnknownName
 from penstock.dialects.upstream.transform import ANY_OP, ANY_PARAM
 
 EDGES = ("divides", "whole", "overlap", "zeros", "padded")
-"""What happens at the end of a dim that a tile does not divide: see `TileOp`."""
+"""What happens at the end of a dim that a tile does not divide: see `TileAndFuseOp`."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Schedules:
 
 
 @irdl_op_definition
-class TileOp(IRDLOperation):
+class TileAndFuseOp(IRDLOperation):
     """
     Compute an op a tile at a time, and others of its kernel in the same tile: tile and fuse.
 
@@ -141,7 +141,7 @@ class TileOp(IRDLOperation):
                 raise VerifyException(f'the slots of "{scope}" are a number from 1, not {slots}')
 
     @classmethod
-    def parse(cls, parser: Parser) -> TileOp:
+    def parse(cls, parser: Parser) -> TileAndFuseOp:
         target = _handle(parser)
         fused: list[SSAValue] = []
         if parser.parse_optional_keyword("fusing") is not None:
@@ -206,4 +206,4 @@ def _integers(parser: Parser) -> list[int]:
 
 _GROUPS = (schedule_tensor, schedule_loops, schedule_parallel, schedule_memory, schedule_accel)
 
-Schedule = Dialect("schedule", [TileOp, *(op for group in _GROUPS for op in group.OPS)])
+Schedule = Dialect("schedule", [TileAndFuseOp, *(op for group in _GROUPS for op in group.OPS)])

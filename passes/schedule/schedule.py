@@ -22,7 +22,7 @@ from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp
-from penstock.dialects.schedule import Schedules, TileOp
+from penstock.dialects.schedule import Schedules, TileAndFuseOp
 from penstock.dialects.schedule_accel import MultiBufferOp, PipelineOp, VirtualThreadOp
 from penstock.dialects.schedule_loops import (
     DistributeOp,
@@ -123,14 +123,11 @@ class Schedule:
 
     def replay(self, given: transform.NamedSequenceOp, section: str) -> None:
         """Append the ops of a section of another schedule, and apply them."""
-        values: dict[SSAValue, SSAValue] = {given.body.block.args[0]: self.kernel}
-        for op in given.body.block.ops:
-            if _mark(op) is not None:
-                values[op.results[0]] = self.kernel
+        # Handles of other sections stand for nothing any more: whoever uses one is told so.
+        begin = next((op.results[0] for op in given.body.block.ops if _mark(op) == section), given.body.block.args[0])
+        values: dict[SSAValue, SSAValue] = {begin: self.kernel}
         for op in section_of(given, section):
-            copy = self.append(op.clone(values))
-            for old, new in zip(op.results, copy.results, strict=True):
-                values[old] = new
+            self.append(op.clone(values))
 
     # handles
 
@@ -167,9 +164,9 @@ class Schedule:
         unpadded: Sequence[int] = (),
         slots: Mapping[str, int] | None = None,
         remark: str = "",
-    ) -> TileOp:
+    ) -> TileAndFuseOp:
         """`schedule.tile`; see the op."""
-        op = TileOp(
+        op = TileAndFuseOp(
             target,
             fusing,
             sizes,

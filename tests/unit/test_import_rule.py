@@ -20,6 +20,8 @@ LEVELS = tuple(f"{PASSES}.{level}" for level in ("graph", "tensor", "loop", "acc
 """The rooms of the passes, one a level."""
 ASKS = {LEVELS[0]: (LEVELS[1],)}
 """What the passes of a level may import of others: those of graphs ask what a machine covers."""
+BELOW = tuple(f"{PASSES}.{room}" for room in ("planning", "analysis", "schedule"))
+"""What the passes of all levels stand on, from the ground up: solvers without IR, what reads it, what schedules do."""
 
 
 def module_name(path: Path, root: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from xdsl.dialects.builtin import DYNAMIC_INDEX, DictionaryAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DictionaryAttr, TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.transform import TileOp as TileUsingForOp
@@ -14,9 +14,9 @@ from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.schedule import TileOp
+from penstock.dialects.schedule import TileAndFuseOp
 from penstock.dialects.upstream.transform import FuseOp, sizes_of
-from penstock.passes.analysis.kernels import DEPTHS, TILING
+from penstock.passes.analysis.kernels import DEPTHS, TILING, add_remark
 from penstock.passes.planning.tile_cost import TileDim
 from penstock.passes.planning.tiling import cut_text
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
@@ -24,8 +24,8 @@ from penstock.passes.schedule.tile_nest import TileNest
 from penstock.passes.schedule.zero_pads import may_run_past_its_end
 
 
-@PRIMITIVES.register(TileOp)
-def tile(state: TransformState, op: TileOp) -> Sequence[Payload]:
+@PRIMITIVES.register(TileAndFuseOp)
+def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
     """Tile and fuse; raises UserError for sizes, edges and ops of which no tile can be computed."""
     target = state.one(op.target, GenericOp)
     fused = [state.one(handle, GenericOp) for handle in op.fused]
@@ -254,13 +254,10 @@ def _remark(
     sizes: Sequence[int],
     order: Sequence[int],
     edges: Sequence[str],
-    op: TileOp,
+    op: TileAndFuseOp,
 ) -> None:
     """Say in the kernel's attributes how it is cut, and how many slots there are."""
-    attributes = state.kernel.attributes
-    before = attributes.get(TILING)
-    said = [before.data] if isinstance(before, StringAttr) else []
-    text = [*said, *cut_text(dims, sizes, order, edges), *([op.remark.data] if op.remark is not None else [])]
-    attributes[TILING] = StringAttr("; ".join(text))
+    said = [op.remark.data] if op.remark is not None else []
+    add_remark(state.kernel, TILING, [*cut_text(dims, sizes, order, edges), *said])
     if op.slots is not None:
-        attributes[DEPTHS] = DictionaryAttr(op.slots.data)
+        state.kernel.attributes[DEPTHS] = DictionaryAttr(op.slots.data)
