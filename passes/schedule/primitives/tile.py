@@ -58,8 +58,7 @@ def tile_using_for(state: TransformState, op: TileUsingForOp) -> Sequence[Payloa
     given = _given_sizes(state, op.static_sizes, op.dynamic_sizes)
     if op.scalable_sizes is not None and any(op.scalable_sizes.get_values()):
         raise UserError("the machine has no scalable vectors: a size is a number")
-    nest, order = _divided(target, [target], given, sizes_of(op.interchange))
-    return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
+    return _divided(target, [target], given, sizes_of(op.interchange), len(op.loops))
 
 
 @PRIMITIVES.register(FuseOp)
@@ -71,8 +70,7 @@ def fuse(state: TransformState, op: FuseOp) -> Sequence[Payload]:
     """
     target = state.one(op.target, GenericOp)
     members = _with_producers(target)
-    nest, order = _divided(target, members, list(sizes_of(op.tile_sizes)), sizes_of(op.tile_interchange))
-    return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
+    return _divided(target, members, list(sizes_of(op.tile_sizes)), sizes_of(op.tile_interchange), len(op.loops))
 
 
 def _given_sizes(state: TransformState, static: Attribute | None, dynamic: Sequence[SSAValue]) -> list[int]:
@@ -87,18 +85,23 @@ def _given_sizes(state: TransformState, static: Attribute | None, dynamic: Seque
 
 
 def _divided(
-    target: GenericOp, members: Sequence[GenericOp], given: list[int], interchange: Sequence[int]
-) -> tuple[TileNest, list[int]]:
-    """The nest of an op in which all sizes divide, and the dims of its loops."""
+    target: GenericOp, members: Sequence[GenericOp], given: list[int], interchange: Sequence[int], handles: int
+) -> Sequence[Payload]:
+    """Tile by sizes that all divide, into as many loops as there are `handles`: the tiled op, and the loops."""
     dims = dims_of(target)
     if len(given) > len(dims):
         raise UserError(f"{len(given)} sizes for an op of {len(dims)} dims")
     given += [0] * (len(dims) - len(given))
     sizes, edges = _checked(target, dims, given, [""] * len(dims))
     order = _order_of(dims, given, edges, interchange)
+    if len(order) != handles:
+        raise UserError(
+            f"the sizes make {len(order)} loops, and there are handles for {handles}",
+            notes=["0 leaves a dim whole, and makes no loop"],
+        )
     nest = TileNest(target, target, frozenset(members), sizes, order)
     nest.rewrite()
-    return nest, order
+    return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
 
 
 def dims_of(target: GenericOp) -> list[TileDim]:
