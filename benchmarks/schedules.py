@@ -3,10 +3,10 @@ Schedules: what the compiler decides, written down and applied again; and schedu
 
     python -m benchmarks.schedules [--only SECTION]... [--before PYTHON]
 
-Sections: replay (networks, the smaller ones, on machines: the program from the printed schedules is the same, byte for byte), hand
-(GEMM 1024 and ResNet-18's convolutions: the cycles of the schedules in examples/schedules, beside the compiler's own,
-aimed at within 3 %), time (CPU seconds of the passes that decide; with `--before`, the interpreter of an environment
-with another version of Penstock, also theirs).
+Sections: replay (the smaller networks on machines: the program from the printed schedules is the same, byte for byte),
+hand (GEMM 1024 and ResNet-18's convolutions: the cycles of the schedules in examples/schedules, beside the compiler's
+own, aimed at within 3 %), time (CPU seconds of the passes that decide; with `--before`, the interpreter of an
+environment with another version of Penstock, also theirs).
 """
 
 from __future__ import annotations
