@@ -28,13 +28,14 @@ from xdsl.irdl import (
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.hints import isa
 
 from penstock.dialects import schedule_accel, schedule_loops, schedule_memory, schedule_parallel, schedule_tensor
 from penstock.dialects.diagnostics import UnknownName
 from penstock.dialects.upstream.transform import ANY_OP, ANY_PARAM
 
 EDGES = ("divides", "whole", "overlap", "zeros", "padded")
-"""What happens at the end of a dim that a tile does not divide: see `TileOp`."""
+"""What happens at the end of a dim that a tile does not divide: see `TileAndFuseOp`."""
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Schedules:
 
 
 @irdl_op_definition
-class TileOp(IRDLOperation):
+class TileAndFuseOp(IRDLOperation):
     """
     Compute an op a tile at a time, and others of its kernel in the same tile: tile and fuse.
 
@@ -92,12 +93,12 @@ class TileOp(IRDLOperation):
         slots: Mapping[str, int] | None = None,
         remark: str = "",
     ):
-        loops = [number for number, size in enumerate(sizes) if size and (edges is None or edges[number] != "padded")]
+        ends = ArrayAttr([StringAttr(edge) for edge in edges]) if edges is not None else None
         static, dynamic = split_dynamic_index_list(sizes, DYNAMIC_INDEX)
         properties: dict[str, Attribute | None] = {
             "sizes": DenseArrayBase.from_list(i64, static),
             "interchange": DenseArrayBase.from_list(i64, interchange) if interchange is not None else None,
-            "edges": ArrayAttr([StringAttr(edge) for edge in edges]) if edges is not None else None,
+            "edges": ends,
             "unpadded": DenseArrayBase.from_list(i64, unpadded) if unpadded else None,
             "slots": DictionaryAttr({s: IntegerAttr(n, i64) for s, n in slots.items()}) if slots else None,
             "remark": StringAttr(remark) if remark else None,
@@ -105,7 +106,7 @@ class TileOp(IRDLOperation):
         super().__init__(
             operands=[target, fused, dynamic],
             properties=properties,
-            result_types=[[ANY_OP] * (1 + len(fused) + len(loops))],
+            result_types=[[ANY_OP] * (1 + len(fused) + len(_looped(static, ends)))],
         )
 
     @property
@@ -130,9 +131,17 @@ class TileOp(IRDLOperation):
         verify_dynamic_index_list(self.sizes.get_values(), self.dynamic_sizes, DYNAMIC_INDEX)
         if any(size < 0 and size != DYNAMIC_INDEX for size in self.sizes.get_values()):
             raise VerifyException("a size is negative; 0 leaves a dim whole")
+        if len(self.handles) != 1 + len(self.fused) + len(_looped(self.sizes.get_values(), self.edges)):
+            raise VerifyException("the results are a handle of the target, of each fused op, and of each loop")
+        for number in self.unpadded.get_values() if self.unpadded is not None else ():
+            if not 0 <= number < len(self.fused):
+                raise VerifyException(f"{len(self.fused)} ops are fused: there is no op {number} without padding")
+        for scope, slots in self.slots.data.items() if self.slots is not None else ():
+            if not isa(slots, IntegerAttr) or slots.value.data < 1:
+                raise VerifyException(f'the slots of "{scope}" are a number from 1, not {slots}')
 
     @classmethod
-    def parse(cls, parser: Parser) -> TileOp:
+    def parse(cls, parser: Parser) -> TileAndFuseOp:
         target = _handle(parser)
         fused: list[SSAValue] = []
         if parser.parse_optional_keyword("fusing") is not None:
@@ -176,6 +185,12 @@ class TileOp(IRDLOperation):
         )
 
 
+def _looped(sizes: Sequence[int], edges: ArrayAttr[StringAttr] | None) -> list[int]:
+    """The dims that become loops."""
+    padded = {number for number, edge in enumerate(edges or ()) if edge.data == "padded"}
+    return [number for number, size in enumerate(sizes) if size and number not in padded]
+
+
 def _handle(parser: Parser) -> SSAValue:
     return parser.resolve_operand(parser.parse_unresolved_operand(), ANY_OP)
 
@@ -191,4 +206,4 @@ def _integers(parser: Parser) -> list[int]:
 
 _GROUPS = (schedule_tensor, schedule_loops, schedule_parallel, schedule_memory, schedule_accel)
 
-Schedule = Dialect("schedule", [TileOp, *(op for group in _GROUPS for op in group.OPS)])
+Schedule = Dialect("schedule", [TileAndFuseOp, *(op for group in _GROUPS for op in group.OPS)])

@@ -17,10 +17,9 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
 from penstock.dialects.schedule_accel import PipelineOp
 from penstock.passes.accel.pipelining.rings import Choice, choose_slots
-from penstock.passes.analysis.kernels import AUTO, PIPELINING, machine_kernels
+from penstock.passes.analysis.kernels import AUTO, PIPELINING, add_remark, machine_kernels
 from penstock.passes.isomorphic_kernels import rewrite_kernels
 from penstock.passes.schedule.ordering.accesses import commands_of
-from penstock.passes.schedule.primitives.pipeline import add_remark
 from penstock.passes.schedule.schedule import (
     COMMANDS,
     Schedule,
@@ -132,7 +131,7 @@ class AccelPipelinePass(ModulePass):
             said = [op.remark.data] if op.remark is not None else []
             modelled = choice.describe(op.slot_counts, skewed=bool(op.skewed))
             op.properties["remark"] = StringAttr("; ".join([*said, modelled]))
-            add_remark(function, [modelled])
+            add_remark(function, PIPELINING, [modelled])
 
 
 def _write(schedule: Schedule, choice: Choice, buffers: Sequence[SSAValue], loops: Sequence[SSAValue]) -> PipelineOp:

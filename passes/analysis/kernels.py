@@ -46,6 +46,14 @@ def depths_of(kernel: func.FuncOp) -> dict[str, int]:
     return {scope: count.value.data for scope, count in pairs if isinstance(count, IntegerAttr)}
 
 
+def add_remark(kernel: func.FuncOp, name: str, parts: Sequence[str]) -> None:
+    """Add to what an attribute of a kernel says to people."""
+    before = kernel.attributes.get(name)
+    said = [before.data] if isinstance(before, StringAttr) else []
+    if text := "; ".join([*said, *parts]):
+        kernel.attributes[name] = StringAttr(text)
+
+
 def kernels(module: ModuleOp) -> Iterator[func.FuncOp]:
     """Every function with a body that is not the entry, in order."""
     for op in list(module.ops):

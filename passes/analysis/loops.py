@@ -32,15 +32,21 @@ def trip_count(loop: scf.ForOp) -> int | None:
     return count_between(loop.lb, loop.ub, loop.step)
 
 
-def iteration_count(loop: ForallOp) -> int | None:
-    """How many iterations run at once, if the bounds of all dims are constants."""
-    counts: list[int] = []
+def forall_iterations(loop: ForallOp) -> list[tuple[int, int, int]] | None:
+    """The first index, the step and the number of iterations in each dim, if the bounds of all are constants."""
+    found: list[tuple[int, int, int]] = []
     for bounds in zip(loop.lower_bounds, loop.upper_bounds, loop.steps, strict=True):
         lower, upper, step = (each if isinstance(each, int) else constant_of(each) for each in bounds)
         if lower is None or upper is None or not step:
             return None
-        counts.append(max(0, -(-(upper - lower) // step)))
-    return prod(counts)
+        found.append((lower, step, max(0, -(-(upper - lower) // step))))
+    return found
+
+
+def iteration_count(loop: ForallOp) -> int | None:
+    """How many iterations run at once, if the bounds of all dims are constants."""
+    found = forall_iterations(loop)
+    return None if found is None else prod(count for _, _, count in found)
 
 
 def iterations(loops: Iterable[scf.ForOp]) -> int | None:

@@ -13,7 +13,7 @@ from xdsl.rewriter import InsertPoint
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.loop_dependences import NestMemory, name_of
-from penstock.passes.analysis.loops import constant_of, trip_count
+from penstock.passes.analysis.loops import constant_of, forall_iterations, trip_count
 from penstock.passes.index_builder import Index, add, materialize, scale
 
 
@@ -168,15 +168,11 @@ def builder_in(loop: scf.ForOp) -> Builder:
 def iteration_of(forall: ForallOp, indices: Sequence[SSAValue], builder: Builder) -> SSAValue:
     """The number of an iteration, from 0 in program order, of a `scf.forall` with constant bounds."""
     number: Index = 0
-    for index, bounds in zip(
-        indices, zip(forall.lower_bounds, forall.upper_bounds, forall.steps, strict=True), strict=True
-    ):
-        lower, upper, step = (each if isinstance(each, int) else constant_of(each) for each in bounds)
-        assert lower is not None
-        assert upper is not None
-        assert step is not None
+    dims = forall_iterations(forall)
+    assert dims is not None
+    for index, (lower, step, count) in zip(indices, dims, strict=True):
         own = add(builder, index, -lower)
         if step != 1:
             own = builder.insert(arith.DivUIOp(materialize(builder, own), materialize(builder, step))).result
-        number = add(builder, scale(builder, number, max(0, -(-(upper - lower) // step))), own)
+        number = add(builder, scale(builder, number, count), own)
     return materialize(builder, number)

@@ -16,12 +16,13 @@ from xdsl.context import Context
 from xdsl.dialects import func, scf, transform
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, UnitAttr
 from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import CopyOp
-from penstock.dialects.schedule import Schedules, TileOp
+from penstock.dialects.schedule import Schedules, TileAndFuseOp
 from penstock.dialects.schedule_accel import MultiBufferOp, PipelineOp, VirtualThreadOp
 from penstock.dialects.schedule_loops import (
     DistributeOp,
@@ -79,8 +80,12 @@ class Schedule:
 
     def append(self, op: Op) -> Op:
         """Append an op and apply it; raises UserError, and leaves schedule and kernel alone, where that is illegal."""
-        block = self.sequence.body.block
-        block.add_op(op)
+        try:
+            op.verify()
+        except VerifyException as error:
+            op.erase()
+            raise UserError(str(error)) from None
+        self.sequence.body.block.add_op(op)
         try:
             self.state.apply(op)
         except UserError:
@@ -118,14 +123,11 @@ class Schedule:
 
     def replay(self, given: transform.NamedSequenceOp, section: str) -> None:
         """Append the ops of a section of another schedule, and apply them."""
-        values: dict[SSAValue, SSAValue] = {given.body.block.args[0]: self.kernel}
-        for op in given.body.block.ops:
-            if _mark(op) is not None:
-                values[op.results[0]] = self.kernel
+        # Handles of other sections stand for nothing any more: whoever uses one is told so.
+        begin = next((op.results[0] for op in given.body.block.ops if _mark(op) == section), given.body.block.args[0])
+        values: dict[SSAValue, SSAValue] = {begin: self.kernel}
         for op in section_of(given, section):
-            copy = self.append(op.clone(values))
-            for old, new in zip(op.results, copy.results, strict=True):
-                values[old] = new
+            self.append(op.clone(values))
 
     # handles
 
@@ -162,9 +164,9 @@ class Schedule:
         unpadded: Sequence[int] = (),
         slots: Mapping[str, int] | None = None,
         remark: str = "",
-    ) -> TileOp:
+    ) -> TileAndFuseOp:
         """`schedule.tile`; see the op."""
-        op = TileOp(
+        op = TileAndFuseOp(
             target,
             fusing,
             sizes,

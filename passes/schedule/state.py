@@ -153,15 +153,20 @@ class TransformState:
     @contextmanager
     def undone_on_error(self) -> Generator[None]:
         """Put the kernel back as it was, and let handles stand for the same operations, if there is a UserError."""
-        before, ops = self.kernel.body.clone(), list(self.kernel.walk())
+        kernel, before, ops = self.kernel, self.kernel.body.clone(), list(self.kernel.walk())
+        attributes, payloads, invalid = dict(kernel.attributes), dict(self._payloads), dict(self._invalid)
         try:
             yield
         except UserError:
-            self.kernel.detach_region(0)
-            self.kernel.add_region(before)
-            copies = dict(zip(ops, self.kernel.walk(), strict=True))
-            for handle, payload in self._payloads.items():
-                self._payloads[handle] = tuple(copies[each] for each in payload)
+            kernel.detach_region(0)
+            kernel.add_region(before)
+            kernel.attributes.clear()
+            kernel.attributes.update(attributes)
+            copies = dict(zip(ops, kernel.walk(), strict=True))
+            self._payloads = {
+                handle: tuple(copies.get(each, each) for each in payload) for handle, payload in payloads.items()
+            }
+            self._invalid = invalid
             self.turns.clear()
             raise
 

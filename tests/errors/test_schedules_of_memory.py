@@ -60,6 +60,10 @@ schedule.stage_out %op[2] in "acc"
 """
 
 REFUSED = {
+    '%old = transform.structured.match ops{["scf.for"]} in %root : (!transform.any_op) -> !transform.any_op': (
+        "this handle is of an earlier section, whose operations are not there any more",
+        "match again",
+    ),
     'schedule.stage_in %op[0] in "spda"': ('has no scope "spda"', 'did you mean "spad"?'),
     'schedule.stage_in %op[2] in "acc"': ("operand 2 is written here", "schedule.stage_out is for it"),
     'schedule.stage_in %op[3] in "spad"': ("linalg.generic has 3 operands: there is no operand 3", ""),

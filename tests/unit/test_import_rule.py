@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 FLOORS = ("dialects", "passes", "lowering", "runtime", "tools")
@@ -19,6 +20,8 @@ LEVELS = tuple(f"{PASSES}.{level}" for level in ("graph", "tensor", "loop", "acc
 """The rooms of the passes, one a level."""
 ASKS = {LEVELS[0]: (LEVELS[1],)}
 """What the passes of a level may import of others: those of graphs ask what a machine covers."""
+BELOW = tuple(f"{PASSES}.{room}" for room in ("planning", "analysis", "schedule"))
+"""What the passes of all levels stand on, from the ground up: solvers without IR, what reads it, what schedules do."""
 
 
 def module_name(path: Path, root: Path) -> str:
@@ -72,7 +75,12 @@ def is_in(module: str, room: str) -> bool:
 
 
 def violation_within_passes(importer: str, imported: str) -> str | None:
-    if not is_in(importer, PASSES) or (level := next((room for room in LEVELS if is_in(imported, room)), None)) is None:
+    if not is_in(importer, PASSES):
+        return None
+    below = next((number for number, room in enumerate(BELOW) if is_in(importer, room)), len(BELOW))
+    if any(is_in(imported, room) for room in BELOW[below + 1 :]):
+        return f"{importer.split('.')[2]} is below {imported.split('.')[2]}"
+    if (level := next((room for room in LEVELS if is_in(imported, room)), None)) is None:
         return None
     own = next((room for room in LEVELS if is_in(importer, room)), None)
     if own is None:
@@ -134,5 +142,8 @@ def test_the_checks_object_to_what_the_rule_forbids() -> None:
     assert violation("penstock.passes.graph.fold_constants", "penstock.runtime.engine") is not None
     assert violation(f"{INTERPRETER}.values", "penstock.runtime.signature") is not None
     assert violation("penstock.tools.main", "penstock.runtime.engine") is None
+    for importer, imported in pairwise((*BELOW, LEVELS[1])):
+        assert violation(f"{imported}.a", f"{importer}.b") is None
+        assert violation(f"{importer}.a", f"{imported}.b") is not None
     assert find_cycle({"a": ["b"], "b": ["c"], "c": ["a"]}) == ["a", "b", "c", "a"]
     assert find_cycle({"a": ["b", "c"], "b": ["c"], "c": []}) is None

@@ -14,6 +14,7 @@ from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import BufferOp, memref_of, static_strides
 from penstock.lowering.to_c.module import emit_c
 from penstock.passes.schedule.schedule import Schedule
@@ -116,6 +117,24 @@ def test_a_factor_may_be_a_parameter() -> None:
     parameter = "%f = transform.param.constant 4 : i64 -> !transform.any_param"
     apply_schedule(other_ctx, other, f"{parameter}\n%o, %n, %t = schedule.split %j by_param %f")
     assert str(module) == str(other)
+
+
+def test_alternatives_of_which_one_op_is_refused_change_nothing() -> None:
+    ctx, module = parsed_in_context(COPY.replace("memref.store %v, %y[%i, %j]", "memref.store %v, %y[%i, %c0]"))
+    before = str(module)
+    with pytest.raises(UserError, match="%j cannot be vectorized"):
+        apply_schedule(
+            ctx,
+            module,
+            """transform.tune.alternatives<"way"> selected_region = 0 {
+                 %outer, %inner, %tail = schedule.split %j by 4
+                 schedule.vectorize %inner
+                 transform.yield
+               }, {
+                 transform.yield
+               }""",
+        )
+    assert str(module) == before
 
 
 def test_python_and_text_say_the_same() -> None:

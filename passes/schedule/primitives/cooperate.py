@@ -7,7 +7,6 @@ from math import prod
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, memref, scf
-from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -77,17 +76,6 @@ def cooperate(copy: CopyOp) -> CopyOp:
     ```
     """
     forall, buffer = _check(copy)
-    # What insert_barriers refuses, too, leaves the program as it was.
-    module = copy.get_toplevel_object()
-    if isinstance(module, ModuleOp):
-        twin = module.clone()
-        ops = dict(zip(module.walk(), twin.walk(), strict=True))
-        like_copy, like_buffer, like_forall = ops[copy], ops[buffer], ops[forall]
-        assert isinstance(like_copy, CopyOp)
-        assert isinstance(like_buffer, _Buffer)
-        assert isinstance(like_forall, ForallOp)
-        _share(like_copy, like_buffer, like_forall)
-        insert_barriers(like_forall)
     part = _share(copy, buffer, forall)
     insert_barriers(forall)
     return part
@@ -229,5 +217,7 @@ def _share(copy: CopyOp, buffer: _Buffer, forall: ForallOp) -> CopyOp:
 
 @PRIMITIVES.register(CooperateOp)
 def _apply(state: TransformState, op: CooperateOp) -> Sequence[Payload]:
-    part: Operation = cooperate(state.one(op.copy, CopyOp))
+    # Only with the buffer shared is it seen which barriers there would have to be.
+    with state.undone_on_error():
+        part: Operation = cooperate(state.one(op.copy, CopyOp))
     return ((part,),)

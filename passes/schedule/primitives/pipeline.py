@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import func, scf
-from xdsl.dialects.builtin import StringAttr
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import BufferOp, RingOp
 from penstock.dialects.schedule_accel import PipelineOp
-from penstock.passes.analysis.kernels import PIPELINING
+from penstock.passes.analysis.kernels import PIPELINING, add_remark
 from penstock.passes.schedule.pipelining import pipeline_commands
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 
@@ -84,7 +83,7 @@ def pipeline(state: TransformState, op: PipelineOp) -> Sequence[Payload]:
     state.kernel.attributes.pop(PIPELINING, None)
     if op.fixed_offsets is not None:
         facts = []
-    add_remark(state.kernel, [*facts, *([op.remark.data] if op.remark is not None else [])])
+    add_remark(state.kernel, PIPELINING, [*facts, *([op.remark.data] if op.remark is not None else [])])
     return ()
 
 
@@ -93,11 +92,3 @@ def _slots(op: BufferOp | RingOp, count: int, wanted: int) -> str:
     name = (op.results[0].name_hint or "a buffer").removesuffix("_ring" if isinstance(op, RingOp) else "")
     number = f"{count} slots" if count >= wanted else f"{count} of {wanted} slots, the scope is too small"
     return f"{name} in {op.scope}: {number}"
-
-
-def add_remark(kernel: func.FuncOp, parts: Sequence[str]) -> None:
-    """Add to what a kernel says of how it is pipelined."""
-    before = kernel.attributes.get(PIPELINING)
-    said = [before.data] if isinstance(before, StringAttr) else []
-    if text := "; ".join([*said, *parts]):
-        kernel.attributes[PIPELINING] = StringAttr(text)

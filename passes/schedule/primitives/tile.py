@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from xdsl.dialects.builtin import DYNAMIC_INDEX, DictionaryAttr, IntegerAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DictionaryAttr, IntegerAttr, TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.transform import TileOp as TileUsingForOp
@@ -14,9 +14,9 @@ from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.schedule import TileOp
+from penstock.dialects.schedule import TileAndFuseOp
 from penstock.dialects.upstream.transform import FuseOp, sizes_of
-from penstock.passes.analysis.kernels import DEPTHS, TILING
+from penstock.passes.analysis.kernels import DEPTHS, TILING, add_remark
 from penstock.passes.planning.tile_problem import NoTile, TileDim
 from penstock.passes.planning.tilers.largest import largest_within
 from penstock.passes.planning.tiling import DoesNotFit, cut_text, footprint
@@ -26,8 +26,8 @@ from penstock.passes.schedule.tiled_ops import TiledOps
 from penstock.passes.schedule.zero_pads import may_run_past_its_end
 
 
-@PRIMITIVES.register(TileOp)
-def tile(state: TransformState, op: TileOp) -> Sequence[Payload]:
+@PRIMITIVES.register(TileAndFuseOp)
+def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
     """Tile and fuse; raises UserError for sizes, edges and ops of which no tile can be computed."""
     target = state.one(op.target, GenericOp)
     fused = [state.one(handle, GenericOp) for handle in op.fused]
@@ -38,10 +38,11 @@ def tile(state: TransformState, op: TileOp) -> Sequence[Payload]:
     given = _given_sizes(state, op.sizes, op.dynamic_sizes)
     sizes, edges = _checked(target, dims, given, edges)
     order = _order_of(dims, given, edges, sizes_of(op.interchange))
-    unpadded = [members[1 + number] for number in sizes_of(op.unpadded)]
+    unpadded = [fused[number] for number in sizes_of(op.unpadded)]
     _require_aligned(target, with_producers(root, set(members)), padded=[*fused] if "padded" in edges else [])
     if {"zeros", "padded"} & {*edges}:
         _require_paddable(members, unpadded)
+        _require_read_unpadded(members, unpadded)
     given_slots: Mapping[str, Attribute] = op.slots.data if op.slots is not None else {}
     slots = {scope: count.value.data for scope, count in given_slots.items() if isa(count, IntegerAttr)}
     _require_room(state, target, root, members, sizes, order, slots)
@@ -251,6 +252,16 @@ def _require_aligned(target: GenericOp, members: Sequence[GenericOp], padded: Co
                 aligned.add(member)
 
 
+def _require_read_unpadded(members: Sequence[GenericOp], unpadded: Sequence[GenericOp]) -> None:
+    """Raise UserError where an op that sees no padding is read by one that does: it computes too little for that."""
+    for member in members:
+        for number, value in enumerate(member.operands):
+            if value.owner in unpadded and member not in unpadded:
+                raise UserError(
+                    f"operand {number} is computed without padding, and this op is padded", loc=location_of(member)
+                )
+
+
 def _require_paddable(members: Sequence[GenericOp], unpadded: Sequence[GenericOp]) -> None:
     """Raise UserError where what is read past an end comes from an op outside of the tile."""
     for member in members:
@@ -270,13 +281,10 @@ def _remark(
     sizes: Sequence[int],
     order: Sequence[int],
     edges: Sequence[str],
-    op: TileOp,
+    op: TileAndFuseOp,
 ) -> None:
     """Say in the kernel's attributes how it is cut, and how many slots there are."""
-    attributes = state.kernel.attributes
-    before = attributes.get(TILING)
-    said = [before.data] if isinstance(before, StringAttr) else []
-    text = [*said, *cut_text(dims, sizes, order, edges), *([op.remark.data] if op.remark is not None else [])]
-    attributes[TILING] = StringAttr("; ".join(text))
+    said = [op.remark.data] if op.remark is not None else []
+    add_remark(state.kernel, TILING, [*cut_text(dims, sizes, order, edges), *said])
     if op.slots is not None:
-        attributes[DEPTHS] = DictionaryAttr(op.slots.data)
+        state.kernel.attributes[DEPTHS] = DictionaryAttr(op.slots.data)

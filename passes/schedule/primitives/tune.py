@@ -56,8 +56,9 @@ def alternatives(state: TransformState, op: AlternativesOp) -> Sequence[Result]:
     if not 0 <= number < len(op.alternatives):
         raise UserError(f"there is no region {number}: there are {len(op.alternatives)}")
     block = op.alternatives[number].block
-    for nested in block.ops:
-        if not isinstance(nested, YieldOp):
-            state.apply(nested)
+    with state.undone_on_error():
+        for nested in block.ops:
+            if not isinstance(nested, YieldOp):
+                state.apply(nested)
     last = block.last_op
     return [state.result(value) for value in last.operands] if last is not None else []

@@ -1,0 +1,83 @@
+"""Tiles that cannot be computed as a schedule says: each is refused, says why, and leaves the kernel as it was."""
+
+from __future__ import annotations
+
+import pytest
+from programs import parsed_in_context
+from schedules import apply_schedule
+from xdsl.dialects.func import FuncOp
+
+from penstock.dialects.diagnostics import UserError
+from penstock.passes.schedule.schedule import Schedule
+
+PROGRAM = """#id = affine_map<(m, n) -> (m, n)>
+#m = affine_map<(m, n) -> (m)>
+#to = affine_map<(m, n) -> (n, m)>
+func.func @k(%x: tensor<8x16xi32>) -> tensor<{shape}xi32> {{
+  %e = tensor.empty() : tensor<8x16xi32>
+  %y = linalg.generic {{indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}}
+      ins(%x : tensor<8x16xi32>) outs(%e : tensor<8x16xi32>) {{
+  ^bb0(%a: i32, %o: i32):
+    %s = arith.addi %a, %a : i32
+    linalg.yield %s : i32
+  }} -> tensor<8x16xi32>
+  %f = tensor.empty() : tensor<{shape}xi32>
+  %z = linalg.generic {{indexing_maps = [{read}, {written}], iterator_types = ["parallel", "{kind}"]}}
+      ins(%y : tensor<8x16xi32>) outs(%f : tensor<{shape}xi32>) {{
+  ^bb0(%a: i32, %o: i32):
+    %t = arith.muli %a, %a : i32
+    linalg.yield %t : i32
+  }} -> tensor<{shape}xi32>
+  func.return %z : tensor<{shape}xi32>
+}}
+"""
+SAME = PROGRAM.format(shape="8x16", read="#id", written="#id", kind="parallel")
+TRANSPOSED = PROGRAM.format(shape="16x8", read="#to", written="#id", kind="parallel")
+REDUCED = PROGRAM.format(shape="8", read="#id", written="#m", kind="reduction")
+OTHER = "operand 0 is computed in the tile, and indexed otherwise than the result"
+
+
+@pytest.mark.parametrize(
+    ("program", "op", "message"),
+    [
+        pytest.param(TRANSPOSED, "%a, %b, %c, %d = schedule.tile %y fusing(%z) sizes [4, 4]", OTHER, id="transposed"),
+        pytest.param(REDUCED, "%a, %b, %c = schedule.tile %y fusing(%z) sizes [4, 0]", OTHER, id="reduced"),
+        pytest.param(
+            TRANSPOSED,
+            '%a, %b = schedule.tile %z fusing(%y) sizes [32, 16] edges ["padded", "padded"]',
+            OTHER,
+            id="padded",
+        ),
+        pytest.param(
+            SAME,
+            '%a, %b = schedule.tile %z fusing(%y) sizes [16, 32] edges ["padded", "padded"] unpadded [0]',
+            "operand 0 is computed without padding, and this op is padded",
+            id="unpadded",
+        ),
+    ],
+)
+def test_what_no_tile_can_be_computed_of_is_refused(program: str, op: str, message: str) -> None:
+    ctx, module = parsed_in_context(program)
+    before = str(module)
+    with pytest.raises(UserError, match=message):
+        apply_schedule(ctx, module, op)
+    assert str(module) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"unpadded": [0]}, "0 ops are fused: there is no op 0 without padding"),
+        ({"slots": {"spad": 0}}, 'the slots of "spad" are a number from 1'),
+        ({"edges": ["round", "whole"]}, 'there is no edge "round"'),
+    ],
+)
+def test_what_makes_no_op_is_refused_in_python_too(options: dict[str, list[int]], message: str) -> None:
+    _, module = parsed_in_context(SAME)
+    (kernel,) = (op for op in module.ops if isinstance(op, FuncOp))
+    schedule = Schedule(kernel)
+    target, _ = schedule.match("linalg.generic")
+    before, text = str(module), str(schedule.sequence)
+    with pytest.raises(UserError, match=message):
+        schedule.tile(target, [4, 4], **options)  # pyright: ignore[reportArgumentType]
+    assert (str(module), str(schedule.sequence)) == (before, text)
