@@ -111,8 +111,16 @@ class TransformState:
         return of_kind(payload[0], kind)
 
     def parameter(self, value: SSAValue) -> int:
-        """The number of a parameter."""
-        return self._parameters[value]
+        """The number of a parameter; raises UserError for what is none in this section."""
+        if value in self._parameters:
+            return self._parameters[value]
+        name = f"%{value.name_hint}" if value.name_hint else "this value"
+        if value in self._payloads or value in self._invalid:
+            raise UserError(
+                f"{name} stands for operations, and a number is meant",
+                notes=['transform.param.constant and transform.tune.knob<"NAME"> return numbers'],
+            )
+        raise UserError(f"{name} is a parameter of an earlier section", notes=["say it in this section, too"])
 
     def apply(self, op: Operation) -> None:
         """

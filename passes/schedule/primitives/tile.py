@@ -32,6 +32,9 @@ def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
     target = state.one(op.target, GenericOp)
     fused = [state.one(handle, GenericOp) for handle in op.fused]
     members = [target, *fused]
+    if len(set(members)) < len(members):
+        raise UserError("an op is listed twice: the target, and each op that is fused, is another one")
+    _require_slots(state, op.slots)
     root = _root_of(members)
     dims = dims_of(target)
     edges = [edge.data for edge in op.edges] if op.edges is not None else [""] * len(dims)
@@ -78,6 +81,14 @@ def fuse(state: TransformState, op: FuseOp) -> Sequence[Payload]:
     members = with_producers(target)
     nest, order = _divided(state, target, members, list(sizes_of(op.tile_sizes)), sizes_of(op.tile_interchange))
     return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
+
+
+def _require_slots(state: TransformState, slots: DictionaryAttr | None) -> None:
+    """Raise UserError for slots of a scope that the machine lacks."""
+    if slots is None or state.target is None:
+        return
+    for scope in slots.data:
+        state.target.scope(scope)
 
 
 def _given_sizes(state: TransformState, static: Attribute | None, dynamic: Sequence[SSAValue]) -> list[int]:
