@@ -3,10 +3,10 @@ Schedules: what the compiler decides, written down and applied again; and schedu
 
     python -m benchmarks.schedules [--only SECTION]... [--before PYTHON]
 
-Sections: replay (networks on machines: the program from the printed schedules is the same, byte for byte), hand
-(GEMM 1024 and ResNet-18's convolutions: the cycles of the schedules in examples/schedules, beside the compiler's own,
-aimed at within 3 %), time (CPU seconds of the passes that decide; with `--before`, the interpreter of an environment
-with another version of Penstock, also theirs).
+Sections: replay (the smaller networks on machines: the program from the printed schedules is the same, byte for byte),
+hand (GEMM 1024 and ResNet-18's convolutions: the cycles of the schedules in examples/schedules, beside the compiler's
+own, aimed at within 3 %), time (CPU seconds of the passes that decide; with `--before`, the interpreter of an
+environment with another version of Penstock, also theirs).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.accel_programs import LAYERS, Layer, product
 from benchmarks.measure import ROOT, say
-from benchmarks.networks import layers_of_bert, network
+from benchmarks.networks import network
 from benchmarks.planning_runs import text_table
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.lowering.from_machine_toml import shipped_machines
@@ -92,7 +92,7 @@ def _model(name: str, folder: Path) -> Path:
         return ROOT / "examples" / "digits" / "digits.onnx"
     file = folder / f"{name}.onnx"
     if not file.exists():
-        onnx.save(layers_of_bert(1) if name == "bert_layer" else network(name)[0], file)
+        onnx.save(network(name, small=True)[0], file)
     return file
 
 

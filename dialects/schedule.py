@@ -66,6 +66,11 @@ class TileAndFuseOp(IRDLOperation):
 
     Consumes the handles. Returns those of the tiled target, of the tile of each fused op, and of the loops, outermost
     first.
+
+    ```mlir
+    %tile, %zero_tile, %i, %k = schedule.tile %product fusing(%zero) sizes [24, 0, 32] interchange [0, 1, 2]
+      edges ["overlap", "whole", "divides"] {slots = {acc = 2 : i64, spad = 2 : i64}}
+    ```
     """
 
     name = "schedule.tile"
@@ -126,6 +131,9 @@ class TileAndFuseOp(IRDLOperation):
                 raise UnknownName(f'there is no edge "{edge.data}"', edge.data, EDGES, "edges")
         if self.edges is not None and len(self.edges) != count:
             raise VerifyException(f"{len(self.edges)} edges for {count} sizes")
+        for scope, slots in self.slots.data.items() if self.slots is not None else ():
+            if not isa(slots, IntegerAttr) or slots.value.data < 1:
+                raise VerifyException(f'the slots of "{scope}" are a number from 1, not {slots}')
         if self.interchange is not None and sorted(self.interchange.get_values()) != list(range(count)):
             raise VerifyException(f"the interchange is no permutation of the {count} dims")
         verify_dynamic_index_list(self.sizes.get_values(), self.dynamic_sizes, DYNAMIC_INDEX)

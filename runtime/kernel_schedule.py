@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects import func
 from xdsl.dialects.builtin import MemRefType, ModuleOp, TensorType
+from xdsl.dialects.transform import ApplyRegisteredPassOp
 from xdsl.ir import Attribute, Operation
+from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from penstock.dialects.context import PenstockContext
-from penstock.dialects.diagnostics import UserError, nearest_or_all
+from penstock.dialects.diagnostics import UnknownName, UserError, nearest_or_all
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.files import write_whole
 from penstock.passes.analysis.kernels import device_of, kernels, machine_of
-from penstock.passes.schedule.schedule import SECTIONS, Schedule
+from penstock.passes.schedule.schedule import SECTIONS, Schedule, note_of_missing
 from penstock.runtime.compiler import load_input, passes_for
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.pass_manager import run_passes, verify
@@ -56,6 +58,12 @@ class KernelSchedule(Schedule):
 
     def append(self, op: Op) -> Op:
         """Append an op and apply it, as `Schedule` does; then check and print, if asked to."""
+        try:
+            op.verify()
+        except VerifyException as error:
+            notes = [error.note] if isinstance(error, UnknownName) else []
+            op.erase()
+            raise UserError(f"{op.name}: {error}", notes=notes) from None
         found = super().append(op)
         if op.results and not self._changes(op):
             return found
@@ -70,13 +78,25 @@ class KernelSchedule(Schedule):
         """
         Let the compiler run the rest of its passes up to one of `SECTIONS` on the whole program, and go on after it.
 
-        All handles are invalid then. Raises UserError for another pass.
+        All handles are invalid then. Raises UserError, and leaves schedule and program alone, for another pass, for
+        one after which the schedule goes on already, and where the kernel has another name afterwards.
         """
         if to not in SECTIONS:
             raise UserError(f'a schedule does not go on after "{to}"', notes=[nearest_or_all(to, SECTIONS, "passes")])
-        self._ctx.schedules.given = {self._name: self.sequence.clone()}
-        self._run_until(to, inclusive=True)
-        self._ctx.schedules.given = {}
+        begun = [op.pass_name.data for op in self.sequence.body.block.ops if isinstance(op, ApplyRegisteredPassOp)]
+        if begun and SECTIONS.index(to) <= SECTIONS.index(begun[-1]):
+            raise UserError(f'the schedule goes on after "{begun[-1]}" already', notes=["begin another schedule"])
+        schedules, module, applied = self._ctx.schedules, self.module, self._ctx.schedules.applied
+        schedules.given = {self._name: self.sequence.clone()}
+        schedules.applied = {self._name: self.sequence.clone()}
+        try:
+            self._run_until(to, inclusive=True)
+            self._find()
+        except UserError:
+            self.module, schedules.applied = module, applied
+            raise
+        finally:
+            schedules.given = {}
         self.sequence = self._ctx.schedules.applied[self._name]
         super().__init__(self._find(), self._target(), self.sequence)
         self.enter(to)
@@ -102,9 +122,7 @@ class KernelSchedule(Schedule):
     def _find(self) -> func.FuncOp:
         found = {kernel.sym_name.data: kernel for kernel in kernels(self.module)}
         if self._name not in found:
-            raise UserError(
-                f"the program has no kernel @{self._name}", notes=[nearest_or_all(self._name, found, "kernels")]
-            )
+            raise UserError(f"the program has no kernel @{self._name}", notes=[note_of_missing(self._name, found)])
         return found[self._name]
 
     def _target(self) -> Any:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, UnitAttr, i64
-from xdsl.dialects.transform import NamedSequenceOp, YieldOp
+from xdsl.dialects.transform import ApplyRegisteredPassOp, NamedSequenceOp, YieldOp
 from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import IRDLOperation
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
@@ -35,6 +36,7 @@ def read_schedules(path: str | Path, knobs: Sequence[str] = ()) -> dict[str, Nam
     for a knob or a value that is not there.
     """
     parsed = parse_text(make_context(), read_text(path))
+    _refuse_repeated(parsed.module)
     verify(parsed.module, parsed)
     sequences: dict[str, NamedSequenceOp] = {}
     for op in parsed.module.ops:
@@ -44,12 +46,68 @@ def read_schedules(path: str | Path, knobs: Sequence[str] = ()) -> dict[str, Nam
                 loc=location_of(op),
                 notes=["transform.named_sequence @KERNEL(%kernel: !transform.any_op {transform.readonly}) { ... }"],
             )
-        if sequences.setdefault(op.sym_name.data, op) is not op:
-            raise UserError(f"kernel @{op.sym_name.data} has two schedules", loc=location_of(op))
+        sequences[op.sym_name.data] = op
+        _require_known_attributes(op)
     found = _expand(sequences)
+    for sequence in found.values():
+        _require_sections(sequence)
     for knob in knobs:
         _select(found, knob)
     return found
+
+
+def _refuse_repeated(module: ModuleOp) -> None:
+    """Raise UserError for the second schedule of a kernel, at its place, which verification of the module has not."""
+    first: dict[str, NamedSequenceOp] = {}
+    for op in module.ops:
+        if isinstance(op, NamedSequenceOp) and first.setdefault(op.sym_name.data, op) is not op:
+            raise UserError(
+                f"kernel @{op.sym_name.data} has two schedules",
+                loc=location_of(op),
+                notes=[f"the other is at {location_of(first[op.sym_name.data])}"],
+            )
+
+
+def _require_known_attributes(sequence: NamedSequenceOp) -> None:
+    """Raise UserError for an attribute in braces that its op ignores, unless a dialect's name is before it."""
+    for op in sequence.walk():
+        definition = type(op).get_irdl_definition() if isinstance(op, IRDLOperation) else None
+        if definition is None or op is sequence:
+            continue
+        for name in op.attributes:
+            if "." in name or name in definition.attributes:
+                continue
+            notes = [nearest_or_all(name, sorted(definition.properties), "attributes")]
+            if name in definition.properties:
+                notes = [f"it is written before the braces: {name} ..."]
+            raise UserError(f'{op.name} takes no attribute "{name}" in braces', loc=location_of(op), notes=notes)
+
+
+def _require_sections(sequence: NamedSequenceOp) -> None:
+    """Raise UserError where a schedule goes on after a pass that is none of `SECTIONS`, or not in their order."""
+    kernel: SSAValue = sequence.body.block.args[0]
+    last = START
+    for op in sequence.walk():
+        if not isinstance(op, ApplyRegisteredPassOp):
+            continue
+        name = op.pass_name.data
+        if name not in SECTIONS:
+            raise UserError(
+                f'a schedule does not go on after "{name}"',
+                loc=location_of(op),
+                notes=[nearest_or_all(name, SECTIONS, "passes")],
+            )
+        if last != START and SECTIONS.index(name) <= SECTIONS.index(last):
+            raise UserError(
+                f'a section after "{name}" cannot follow one after "{last}"',
+                loc=location_of(op),
+                notes=[f"the compiler runs {', '.join(SECTIONS)}, in this order, each once"],
+            )
+        if op.parent is not sequence.body.block or op.operands[0] is not kernel:
+            raise UserError(
+                "a section begins with the handle of the kernel in the section before it", loc=location_of(op)
+            )
+        kernel, last = op.results[0], name
 
 
 def require_applied(ctx: PenstockContext, module: ModuleOp) -> None:

@@ -64,7 +64,8 @@ def kernel_problems(args: argparse.Namespace) -> list[tuple[str, TileProblem]]:
     """
     # The IR is imported where there is some.
     from penstock.passes.analysis.kernels import machine_kernels
-    from penstock.passes.tensor.tile_plan import TiledOps, root_of
+    from penstock.passes.schedule.tiled_ops import TiledOps
+    from penstock.passes.tensor.tile_plan import root_of
     from penstock.runtime.compiler import load_input, passes_for, require_bound
     from penstock.runtime.pass_manager import run_passes
 

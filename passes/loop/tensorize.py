@@ -50,7 +50,10 @@ def prove_named(generic: GenericOp, target: TargetOp) -> Match:
         raise UserError(
             f"this op says it is {named}, but it matches @{match.intrinsic.sym_name.data}",
             loc=location_of(generic),
-            notes=["run `tensorize` first"],
+            notes=[
+                "run `tensorize` first",
+                "a schedule with a section after tensor-to-loop has a schedule.tensorize for it",
+            ],
         ) from None
 
 

@@ -410,8 +410,15 @@ def run_section(
         schedule.enter(section)
     else:
         schedule.resume()
-    if given is None or not section_of(given, section):
+    if given is None:
         decide(schedule)
+    elif not section_of(given, section):
+        try:
+            decide(schedule)
+        except UserError as error:
+            where = f"after {section}" if section != START else "of the tensor level"
+            note = f"the schedule at {location_of(given)} leaves the section {where} to the compiler"
+            raise UserError(error.message, loc=error.loc, notes=[*error.notes, note], status=error.status) from None
     elif leads:
         wanted = given.attributes.get(KERNEL_TYPE)
         if wanted not in (None, sequence.attributes.get(KERNEL_TYPE)):
@@ -445,6 +452,18 @@ def copy_section(ctx: Context, section: str, source: func.FuncOp, kernel: func.F
         schedule.sequence.body.block.add_op(op.clone(values))
 
 
+def note_of_missing(name: str, known: Collection[str]) -> str:
+    """What helps where there is no kernel of a name: where it went, the nearest one, or all."""
+    on_chip, off_chip = f"{name}_on_chip", name.removesuffix("_on_chip")
+    if on_chip in known:
+        return f'it reads or writes what "mem-promote" keeps on chip: what follows is said in a schedule of @{on_chip}'
+    if off_chip != name and off_chip in known:
+        return (
+            f'"mem-promote" keeps nothing of @{off_chip} on chip now: say what follows in the schedule of that kernel'
+        )
+    return nearest_or_all(name, known, "kernels")
+
+
 def require_kernels(
     ctx: Context, module: ModuleOp, section: str, on_machine: Collection[func.FuncOp] | None = None
 ) -> None:
@@ -460,7 +479,7 @@ def require_kernels(
             raise UserError(
                 f"the program has no kernel @{name}",
                 loc=location_of(sequence),
-                notes=[nearest_or_all(name, known, "kernels")],
+                notes=[note_of_missing(name, known)],
             )
         if on_machine is not None and known[name] not in on_machine:
             raise UserError(

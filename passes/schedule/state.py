@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import ModuleOp
@@ -21,6 +21,9 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.registry import Registry
 from penstock.passes.schedule.ordering.accesses import CommandInfo
 from penstock.passes.schedule.scope_offsets import Kept, kept_beside
+
+if TYPE_CHECKING:
+    from penstock.passes.schedule.tiled_ops import TiledOps
 
 Payload = tuple[Operation, ...]
 """The operations that a handle stands for."""
@@ -53,6 +56,8 @@ class TransformState:
         self.kernel = kernel
         self.target = target
         """The machine that the kernel runs on; None for the host."""
+        self.tiled: TiledOps | None = None
+        """What is known of the kernel's ops to who plans its tiles."""
         self.commands: Sequence[CommandInfo] | None = None
         """The commands of the kernel, if whoever decides has looked at them already; until something is applied."""
         self._kept: Kept | None = None
@@ -106,8 +111,16 @@ class TransformState:
         return of_kind(payload[0], kind)
 
     def parameter(self, value: SSAValue) -> int:
-        """The number of a parameter."""
-        return self._parameters[value]
+        """The number of a parameter; raises UserError for what is none in this section."""
+        if value in self._parameters:
+            return self._parameters[value]
+        name = f"%{value.name_hint}" if value.name_hint else "this value"
+        if value in self._payloads or value in self._invalid:
+            raise UserError(
+                f"{name} stands for operations, and a number is meant",
+                notes=['transform.param.constant and transform.tune.knob<"NAME"> return numbers'],
+            )
+        raise UserError(f"{name} is a parameter of an earlier section", notes=["say it in this section, too"])
 
     def apply(self, op: Operation) -> None:
         """

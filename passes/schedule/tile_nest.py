@@ -10,7 +10,7 @@ elements twice. One that is longer than its dim is computed whole on padded oper
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import gt
 
@@ -128,6 +128,22 @@ def result_dims(generic: GenericOp) -> list[int]:
     """For each dim of the result of `generic`, the dim of its domain. The output map is a projected permutation."""
     output_map = list(generic.indexing_maps)[len(generic.inputs)].data
     return [expr.position for expr in output_map.results if isinstance(expr, AffineDimExpr)]
+
+
+def with_producers(root: GenericOp, among: Collection[Operation] | None = None) -> list[GenericOp]:
+    """An op, and the generics of its block that it is computed from, the op last."""
+    found: dict[GenericOp, None] = {}
+
+    def visit(op: GenericOp) -> None:
+        for operand in op.operands:
+            owner = operand.owner
+            if isinstance(owner, GenericOp) and owner not in found and owner.parent is root.parent:
+                if among is None or owner in among:
+                    visit(owner)
+        found[op] = None
+
+    visit(root)
+    return list(found)
 
 
 # the nest

@@ -18,7 +18,8 @@ from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.kernels import AUTO, device_of, kernels, machine_of
 from penstock.passes.planning.tiling import TilePlan
 from penstock.passes.schedule.schedule import START, Schedule, require_kernels, run_section
-from penstock.passes.tensor.tile_plan import TiledOps, plan_kernel, require_kernel, root_of, warn_of_others
+from penstock.passes.schedule.tiled_ops import TiledOps
+from penstock.passes.tensor.tile_plan import plan_kernel, require_kernel, root_of, warn_of_others
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def _decide(
     """Write the plan of a kernel as its schedule, if there is to be one."""
     if plan_of is None or (root := root_of(kernel)) is None:
         return
-    ops = TiledOps(root, target)
+    ops = schedule.state.tiled = TiledOps(root, target)
     plan = plan_of(kernel, ops)
     if not plan.is_cut:
         return

@@ -184,3 +184,21 @@ def test_a_sequence_of_other_arguments_has_to_be_included(penstock: Command, fil
     status, said = compile_with(penstock, files, macro)
     assert status == 1
     assert "@tail is no schedule of a kernel, and nothing includes it" in said
+
+
+def test_a_tile_larger_than_its_scope_names_the_largest_that_fits(penstock: Command, tmp_path: Path) -> None:
+    matrix = "tensor<512x512xf32>"
+    program, schedule, output = (tmp_path / name for name in ("product.mlir", "schedule.mlir", "accel.mlir"))
+    program.write_text(
+        f"func.func @main(%a: {matrix}, %b: {matrix}) -> {matrix} {{\n"
+        f"  %c = graph.matmul %a, %b : ({matrix}, {matrix}) -> {matrix}\n"
+        f"  func.return %c : {matrix}\n}}\n"
+    )
+    tile = "  %t, %u, %l:2 = schedule.tile %y fusing(%fill) sizes [256, 0, 128]\n"
+    schedule.write_text(HEAD.replace("@product", "@fused_0") + tile + TAIL)
+    words = ("--machine", "gemmini-fp32", "--emit", "accel", "-o", output, "--schedule", schedule, "-q")
+    found = penstock("compile", program, *words)
+    assert found.status == 1
+    assert 'schedule.mlir:4:3: error: the tile [256, 512, 128] does not fit scope "spad"' in found.err
+    assert "note: the largest that fits within these sizes is [64, 256, 128]" in found.err
+    assert not output.exists()

@@ -169,6 +169,6 @@ def test_legal_sequences_keep_every_bit_and_illegal_ones_change_nothing() -> Non
 
 
 @pytest.mark.slow
-def test_thousands_of_sequences_keep_every_bit() -> None:
-    for seed in range(1000, 3000):
+def test_hundreds_of_sequences_keep_every_bit() -> None:
+    for seed in range(1000, 1300):
         compare(seed, in_c=seed % 50 == 0, element="f32" if seed % 4 == 0 else "i32")

@@ -226,6 +226,6 @@ def test_legal_schedules_keep_every_bit_and_what_is_refused_changes_nothing() ->
 
 
 @pytest.mark.slow
-def test_thousands_of_schedules_keep_every_bit() -> None:
-    for seed in range(1000, 5000):
+def test_hundreds_of_schedules_keep_every_bit() -> None:
+    for seed in range(1000, 1600):
         compare(seed, in_c=seed % 50 == 0)

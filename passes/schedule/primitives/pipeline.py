@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import func, scf
+from xdsl.dialects.linalg.ops import GenericOp
 
-from penstock.dialects.diagnostics import UserError
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.mem import BufferOp, CopyOp, RingOp
 from penstock.dialects.schedule_accel import PipelineOp
 from penstock.passes.analysis.kernels import PIPELINING, add_remark
 from penstock.passes.schedule.pipelining import pipeline_commands
@@ -61,6 +62,12 @@ def pipeline(state: TransformState, op: PipelineOp) -> Sequence[Payload]:
     """
     if state.one(op.target, func.FuncOp) is not state.kernel:
         raise UserError("the handle is that of another kernel")
+    if above := next((each for each in state.kernel.walk() if isinstance(each, GenericOp | CopyOp)), None):
+        raise UserError(
+            f"the kernel has no commands yet, but {above.name}",
+            loc=location_of(above),
+            notes=['schedule.pipeline goes into the section after "loop-to-accel"'],
+        )
     buffers = [state.one(handle, BufferOp) for handle in op.buffers]
     loops = [state.one(handle, scf.ForOp) for handle in op.skewed]
     for twice in {each for each in (*buffers, *loops) if (*buffers, *loops).count(each) > 1}:

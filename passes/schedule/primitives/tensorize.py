@@ -73,6 +73,12 @@ def tensorize(state: TransformState, op: TensorizeOp) -> Sequence[Payload]:
     for each in state.payload(op.target):
         if not isinstance(each, GenericOp):
             raise UserError(f"what an intrinsic computes is a linalg.generic, not {each.name}", loc=location_of(each))
+        if each.results:
+            raise UserError(
+                "this op is on tensors, and an intrinsic is on scopes",
+                loc=location_of(each),
+                notes=['tensors become memrefs in the pass "tensor-to-loop", after which this is possible'],
+            )
         match_named(each, name, target)
         targets.append(each)
     for each in targets:

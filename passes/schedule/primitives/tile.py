@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from xdsl.dialects.builtin import DYNAMIC_INDEX, DictionaryAttr, TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DictionaryAttr, IntegerAttr, TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.transform import TileOp as TileUsingForOp
@@ -17,10 +17,12 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.schedule import TileAndFuseOp
 from penstock.dialects.upstream.transform import FuseOp, sizes_of
 from penstock.passes.analysis.kernels import DEPTHS, TILING, add_remark
-from penstock.passes.planning.tile_cost import TileDim
-from penstock.passes.planning.tiling import cut_text
+from penstock.passes.planning.tile_problem import NoTile, TileDim
+from penstock.passes.planning.tilers.largest import largest_within
+from penstock.passes.planning.tiling import DoesNotFit, cut_text, footprint
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
-from penstock.passes.schedule.tile_nest import TileNest
+from penstock.passes.schedule.tile_nest import TileNest, with_producers
+from penstock.passes.schedule.tiled_ops import TiledOps
 from penstock.passes.schedule.zero_pads import may_run_past_its_end
 
 
@@ -30,6 +32,9 @@ def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
     target = state.one(op.target, GenericOp)
     fused = [state.one(handle, GenericOp) for handle in op.fused]
     members = [target, *fused]
+    if len(set(members)) < len(members):
+        raise UserError("an op is listed twice: the target, and each op that is fused, is another one")
+    _require_slots(state, op.slots)
     root = _root_of(members)
     dims = dims_of(target)
     edges = [edge.data for edge in op.edges] if op.edges is not None else [""] * len(dims)
@@ -37,10 +42,13 @@ def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
     sizes, edges = _checked(target, dims, given, edges)
     order = _order_of(dims, given, edges, sizes_of(op.interchange))
     unpadded = [fused[number] for number in sizes_of(op.unpadded)]
-    _require_aligned(target, _with_producers(root, set(members)), padded=[*fused] if "padded" in edges else [])
+    _require_aligned(target, with_producers(root, set(members)), padded=[*fused] if "padded" in edges else [])
     if {"zeros", "padded"} & {*edges}:
         _require_paddable(members, unpadded)
         _require_read_unpadded(members, unpadded)
+    given_slots: Mapping[str, Attribute] = op.slots.data if op.slots is not None else {}
+    slots = {scope: count.value.data for scope, count in given_slots.items() if isa(count, IntegerAttr)}
+    _require_room(state, target, root, members, sizes, order, slots)
     nest = TileNest(root, target, frozenset(members), sizes, order, frozenset(unpadded))
     nest.rewrite()
     _remark(state, dims, sizes, order, edges, op)
@@ -58,7 +66,7 @@ def tile_using_for(state: TransformState, op: TileUsingForOp) -> Sequence[Payloa
     given = _given_sizes(state, op.static_sizes, op.dynamic_sizes)
     if op.scalable_sizes is not None and any(op.scalable_sizes.get_values()):
         raise UserError("the machine has no scalable vectors: a size is a number")
-    return _divided(target, [target], given, sizes_of(op.interchange), len(op.loops))
+    return _divided(state, target, [target], given, sizes_of(op.interchange), len(op.loops))
 
 
 @PRIMITIVES.register(FuseOp)
@@ -69,8 +77,16 @@ def fuse(state: TransformState, op: FuseOp) -> Sequence[Payload]:
     See https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse
     """
     target = state.one(op.target, GenericOp)
-    members = _with_producers(target)
-    return _divided(target, members, list(sizes_of(op.tile_sizes)), sizes_of(op.tile_interchange), len(op.loops))
+    sizes, members = list(sizes_of(op.tile_sizes)), with_producers(target)
+    return _divided(state, target, members, sizes, sizes_of(op.tile_interchange), len(op.loops))
+
+
+def _require_slots(state: TransformState, slots: DictionaryAttr | None) -> None:
+    """Raise UserError for slots of a scope that the machine lacks."""
+    if slots is None or state.target is None:
+        return
+    for scope in slots.data:
+        state.target.scope(scope)
 
 
 def _given_sizes(state: TransformState, static: Attribute | None, dynamic: Sequence[SSAValue]) -> list[int]:
@@ -85,7 +101,12 @@ def _given_sizes(state: TransformState, static: Attribute | None, dynamic: Seque
 
 
 def _divided(
-    target: GenericOp, members: Sequence[GenericOp], given: list[int], interchange: Sequence[int], handles: int
+    state: TransformState,
+    target: GenericOp,
+    members: Sequence[GenericOp],
+    given: list[int],
+    interchange: Sequence[int],
+    handles: int,
 ) -> Sequence[Payload]:
     """Tile by sizes that all divide, into as many loops as there are `handles`: the tiled op, and the loops."""
     dims = dims_of(target)
@@ -99,9 +120,43 @@ def _divided(
             f"the sizes make {len(order)} loops, and there are handles for {handles}",
             notes=["0 leaves a dim whole, and makes no loop"],
         )
+    _require_room(state, target, target, members, sizes, order, {})
     nest = TileNest(target, target, frozenset(members), sizes, order)
     nest.rewrite()
     return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
+
+
+def _require_room(
+    state: TransformState,
+    target: GenericOp,
+    root: GenericOp,
+    members: Collection[GenericOp],
+    sizes: Sequence[int],
+    order: Sequence[int],
+    slots: Mapping[str, int],
+) -> None:
+    """
+    Raise UserError, with the largest tile that fits, where a scope of the machine has no room for this one.
+
+    What a tile of a part of the kernel holds is not known before the rest is placed: `mem-plan` finds out.
+    """
+    if state.target is None or root.parent is not state.kernel.body.block:
+        return
+    ops = state.tiled if state.tiled is not None and state.tiled.root is root else TiledOps(root, state.target)
+    if ops.anchor is not target or {*ops.members} != {*members}:
+        return
+    problem = ops.problem
+    for scope, used in footprint(problem, sizes, order, slots).items():
+        if used <= (capacity := problem.capacity[scope]):
+            continue
+        try:
+            largest = [f"the largest that fits within these sizes is {list(largest_within(problem, sizes).tile)}"]
+        except (DoesNotFit, NoTile):
+            largest = []
+        raise UserError(
+            f'the tile {list(sizes)} does not fit scope "{scope}": it needs {used:,} bytes of its {capacity:,}',
+            notes=largest,
+        )
 
 
 def dims_of(target: GenericOp) -> list[TileDim]:
@@ -186,26 +241,10 @@ def _root_of(members: Sequence[GenericOp]) -> GenericOp:
             notes=[f"{location_of(op)} is one" for op in used],
         )
     (root,) = used
-    reached = set(_with_producers(root, inside))
+    reached = set(with_producers(root, inside))
     if stray := [member for member in members if member not in reached]:
         raise UserError("an op of the tile does not lead to its result", loc=location_of(stray[0]))
     return root
-
-
-def _with_producers(root: GenericOp, among: Collection[Operation] | None = None) -> list[GenericOp]:
-    """An op, and the generics of its block that it is computed from, the op last."""
-    found: dict[GenericOp, None] = {}
-
-    def visit(op: GenericOp) -> None:
-        for operand in op.operands:
-            owner = operand.owner
-            if isinstance(owner, GenericOp) and owner not in found and owner.parent is root.parent:
-                if among is None or owner in among:
-                    visit(owner)
-        found[op] = None
-
-    visit(root)
-    return list(found)
 
 
 def _require_aligned(target: GenericOp, members: Sequence[GenericOp], padded: Collection[GenericOp]) -> None:
