@@ -34,6 +34,19 @@ func.func @k(%x: tensor<8x16xi32>) -> tensor<{shape}xi32> {{
 SAME = PROGRAM.format(shape="8x16", read="#id", written="#id", kind="parallel")
 TRANSPOSED = PROGRAM.format(shape="16x8", read="#to", written="#id", kind="parallel")
 REDUCED = PROGRAM.format(shape="8", read="#id", written="#m", kind="reduction")
+# Of what the loop starts from it replaces half.
+PARTIAL = SAME.replace(
+    "func.return %z",
+    """%c0 = arith.constant 0 : index
+  %c4 = arith.constant 4 : index
+  %c2 = arith.constant 2 : index
+  %w = scf.for %i = %c0 to %c4 step %c2 iter_args(%all = %y) -> (tensor<8x16xi32>) {
+    %piece = tensor.extract_slice %all[%i, 0] [2, 16] [1, 1] : tensor<8x16xi32> to tensor<2x16xi32>
+    %next = tensor.insert_slice %piece into %all[%i, 0] [2, 16] [1, 1] : tensor<2x16xi32> into tensor<8x16xi32>
+    scf.yield %next : tensor<8x16xi32>
+  }
+  func.return %w""",
+)
 OTHER = "operand 0 is computed in the tile, and indexed otherwise than the result"
 
 
@@ -54,6 +67,14 @@ OTHER = "operand 0 is computed in the tile, and indexed otherwise than the resul
             "operand 0 is computed without padding, and this op is padded",
             id="unpadded",
         ),
+        pytest.param(
+            SAME,
+            "%a, %b, %c = transform.structured.tile_using_for %y tile_sizes [4, 0] "
+            ": (!transform.any_op) -> (!transform.any_op, !transform.any_op, !transform.any_op)",
+            "the sizes make 1 loops, and there are handles for 2",
+            id="handles",
+        ),
+        pytest.param(PARTIAL, "%a = schedule.compute_at %y at %i", "the loop reads nothing", id="partial"),
     ],
 )
 def test_what_no_tile_can_be_computed_of_is_refused(program: str, op: str, message: str) -> None:

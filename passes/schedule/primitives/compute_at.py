@@ -17,7 +17,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.schedule_tensor import ComputeAtOp
 from penstock.dialects.upstream.transform import FuseIntoContainingOp
-from penstock.passes.analysis.loops import constant_of
+from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.index_builder import add
 from penstock.passes.schedule.primitives.tile import dims_of
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
@@ -185,7 +185,7 @@ class CarryingNest:
 
 
 def carrying_nest(op: Operation, index: int) -> CarryingNest | None:
-    """The nest of loops that carries operand `index` of an op, if it only replaces boxes of it, each once."""
+    """The nest of loops that carries operand `index` of an op, if it replaces all of it, box by box, each once."""
     if not isinstance(op, scf.ForOp) or index < 3:
         return None
     loops, number = [op], index - 3
@@ -211,12 +211,23 @@ def carrying_nest(op: Operation, index: int) -> CarryingNest | None:
     box = box_of(insertion)
     if len(slices) != len(users) or any(box_of(each) != box for each in slices):
         return None
-    for loop in loops:
-        step = constant_of(loop.step)
-        moved = [size for at, size in box if at is loop.body.block.args[0]]
-        if step is None or not moved or min(moved) > step:
+    counters: dict[SSAValue, scf.ForOp] = {loop.body.block.args[0]: loop for loop in loops}
+    type = insertion.result.type
+    assert isa(type, TensorType)
+    for (at, size), extent in zip(box, type.get_shape(), strict=True):
+        if isinstance(at, int):
+            if (at, size) != (0, extent):
+                return None
+        # What no iteration replaces would have to be there before.
+        elif (around := counters.pop(at, None)) is None or not _covers(around, size, extent):
             return None
-    return CarryingNest(op, index, tuple(slices), tuple(loops), insertion)
+    return None if counters else CarryingNest(op, index, tuple(slices), tuple(loops), insertion)
+
+
+def _covers(loop: scf.ForOp, size: int, extent: int) -> bool:
+    """Whether boxes of this size, one for each value of the counter, are all of a dim, none in common."""
+    trips = trip_count(loop)
+    return constant_of(loop.lb) == 0 and constant_of(loop.step) == size and trips is not None and trips * size == extent
 
 
 def box_of(op: tensor.ExtractSliceOp | tensor.InsertSliceOp) -> list[tuple[int | SSAValue, int]]:

@@ -66,8 +66,7 @@ def tile_using_for(state: TransformState, op: TileUsingForOp) -> Sequence[Payloa
     given = _given_sizes(state, op.static_sizes, op.dynamic_sizes)
     if op.scalable_sizes is not None and any(op.scalable_sizes.get_values()):
         raise UserError("the machine has no scalable vectors: a size is a number")
-    nest, order = _divided(state, target, [target], given, sizes_of(op.interchange))
-    return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
+    return _divided(state, target, [target], given, sizes_of(op.interchange), len(op.loops))
 
 
 @PRIMITIVES.register(FuseOp)
@@ -78,9 +77,8 @@ def fuse(state: TransformState, op: FuseOp) -> Sequence[Payload]:
     See https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse
     """
     target = state.one(op.target, GenericOp)
-    members = with_producers(target)
-    nest, order = _divided(state, target, members, list(sizes_of(op.tile_sizes)), sizes_of(op.tile_interchange))
-    return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
+    sizes, members = list(sizes_of(op.tile_sizes)), with_producers(target)
+    return _divided(state, target, members, sizes, sizes_of(op.tile_interchange), len(op.loops))
 
 
 def _require_slots(state: TransformState, slots: DictionaryAttr | None) -> None:
@@ -108,18 +106,24 @@ def _divided(
     members: Sequence[GenericOp],
     given: list[int],
     interchange: Sequence[int],
-) -> tuple[TileNest, list[int]]:
-    """The nest of an op in which all sizes divide, and the dims of its loops."""
+    handles: int,
+) -> Sequence[Payload]:
+    """Tile by sizes that all divide, into as many loops as there are `handles`: the tiled op, and the loops."""
     dims = dims_of(target)
     if len(given) > len(dims):
         raise UserError(f"{len(given)} sizes for an op of {len(dims)} dims")
     given += [0] * (len(dims) - len(given))
     sizes, edges = _checked(target, dims, given, [""] * len(dims))
     order = _order_of(dims, given, edges, interchange)
+    if len(order) != handles:
+        raise UserError(
+            f"the sizes make {len(order)} loops, and there are handles for {handles}",
+            notes=["0 leaves a dim whole, and makes no loop"],
+        )
     _require_room(state, target, target, members, sizes, order, {})
     nest = TileNest(target, target, frozenset(members), sizes, order)
     nest.rewrite()
-    return nest, order
+    return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
 
 
 def _require_room(
