@@ -122,7 +122,9 @@ class SourceParser(Parser):
         found = self.ctx.get_optional_op(name, dialect_stack=self._parser_state.dialect_stack)
         if found is not None:
             return found
-        dialect_name = name.rpartition(".")[0]
+        prefixes = [name[: dot.start()] for dot in reversed(list(re.finditer(r"\.", name)))]
+        known = [prefix for prefix in prefixes if self.ctx.get_optional_dialect(prefix) is not None]
+        dialect_name = known[0] if known else prefixes[-1] if prefixes else ""
         error = ParseError(self._spot(self._op_start), f'the operation "{name}" is not registered')
         if dialect_name and (dialect := self.ctx.get_optional_dialect(dialect_name)) is not None:
             near = did_you_mean(name, [op.name for op in dialect.operations])
@@ -183,6 +185,8 @@ def parse_text(ctx: Context, source: SourceText) -> ParsedText:
         parser = SourceParser(ctx, source)
         module = parser.parse_module()
     except ParseError as error:
+        if not re.sub(r"//[^\n]*", "", source.text).strip():
+            raise UserError("the text holds no operation", loc=source.place(0)) from None
         raise _located(source, error) from error
     except RecursionError:
         raise UserError("the text is nested too deeply", loc=source.name) from None

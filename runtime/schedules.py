@@ -14,6 +14,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
+from penstock.dialects.machine import find_target
 from penstock.dialects.upstream.transform import IncludeOp
 from penstock.dialects.upstream.transform_tune import AlternativesOp, KnobOp
 from penstock.lowering.from_text import parse_text, read_text
@@ -123,10 +124,14 @@ def require_applied(ctx: PenstockContext, module: ModuleOp) -> None:
             is_applied = name in applied and section_of(applied[name], section)
             if section_of(sequence, section) and not is_applied and (is_left or given.keys().isdisjoint(applied)):
                 where = f"after {section}" if section != START else "of the tensor level"
+                note = "tile, promote, multi-buffer and accel-pipeline apply sections, to kernels of a machine"
+                hints = ["without a machine: -p 'default, +tile before tensor-to-loop'"]
+                if section != START or find_target(module) is not None:
+                    hints = []
                 raise UserError(
                     f"the schedule of @{name} is not applied: no pass that ran applies its section {where}",
                     loc=location_of(sequence),
-                    notes=["tile, promote, multi-buffer and accel-pipeline apply sections, to kernels of a machine"],
+                    notes=[note, *hints],
                 )
 
 

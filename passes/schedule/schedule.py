@@ -418,7 +418,8 @@ def run_section(
         except UserError as error:
             where = f"after {section}" if section != START else "of the tensor level"
             note = f"the schedule at {location_of(given)} leaves the section {where} to the compiler"
-            raise UserError(error.message, loc=error.loc, notes=[*error.notes, note], status=error.status) from None
+            place = error.loc or location_of(given)
+            raise UserError(error.message, loc=place, notes=[*error.notes, note], status=error.status) from None
     elif leads:
         wanted = given.attributes.get(KERNEL_TYPE)
         if wanted not in (None, sequence.attributes.get(KERNEL_TYPE)):

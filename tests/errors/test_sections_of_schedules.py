@@ -98,6 +98,30 @@ def test_what_a_schedule_cannot_say_is_refused_at_its_line(ops: str, penstock: C
     assert help in err
 
 
+@pytest.mark.parametrize("text", ["", "\n", "// rows\n// columns"])
+def test_a_file_without_operations_is_no_schedule(text: str, penstock: Command) -> None:
+    assert attempt(penstock, text).startswith("s.mlir:1:1: error: the text holds no operation\n")
+
+
+def test_an_op_is_looked_for_in_the_dialect_that_its_name_begins_with(penstock: Command) -> None:
+    err = attempt(penstock, BEGIN.replace("structured.match", "structured.mach") + END)
+    assert err.startswith('s.mlir:3:1: error: the operation "transform.structured.mach" is not registered')
+    assert 'note: did you mean "transform.structured.match"?' in err
+
+
+def test_the_host_without_a_machine_tiles_where_a_pass_is_named_for_it(penstock: Command) -> None:
+    text = BEGIN + "%tile, %zeros, %rows = schedule.tile %product fusing(%zero) sizes [4, 0, 0]\n" + END
+    Path("program.mlir").write_text(PROGRAM)
+    Path("s.mlir").write_text(text)
+    words = ("compile", "program.mlir", "--schedule", "s.mlir", "--emit", "loop", "-o", "out.mlir", "-q")
+    refused = penstock(*words)
+    assert refused.err.startswith("s.mlir:2:1: error: the schedule of @fused_0 is not applied")
+    edit = "default, +tile before tensor-to-loop"
+    assert f"note: without a machine: -p '{edit}'" in refused.err
+    assert penstock(*words, "-p", edit).status == 0
+    assert Path("out.mlir").read_text().count("scf.for") == 1
+
+
 def test_a_kernel_has_one_schedule(penstock: Command) -> None:
     one = BEGIN.partition("\n")[2] + "transform.yield\n}\n"
     err = attempt(penstock, one + one)

@@ -8,6 +8,7 @@ the same kind.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,12 @@ from mutant_table import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent
-FOUND = (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
-"""A test fails, or a file of tests cannot even be imported."""
+FOUND = (
+    pytest.ExitCode.TESTS_FAILED,
+    pytest.ExitCode.INTERRUPTED,
+    *(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)),
+)
+"""A test fails, a file of tests cannot even be imported, or C that is wrong ends the process."""
 
 
 def test_there_are_mutants_of_every_kind_of_code() -> None:
