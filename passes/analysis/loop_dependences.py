@@ -242,7 +242,7 @@ class NestMemory:
         ]
         for a, one in enumerate(roots):
             for b, other in enumerate(roots[:a]):
-                if _overlap(one, other) or any(_is_one_buffer(call, one, other) for call in calls):
+                if _overlap(one, other) or any(is_one_buffer(call, one, other) for call in calls):
                     found[a, b] = found[b, a] = True
         return found
 
@@ -378,7 +378,7 @@ def _overlap(one: SSAValue, other: SSAValue) -> bool:
     return a.scope == b.scope and a.byte_offset < ends[1] and b.byte_offset < ends[0]
 
 
-def _is_one_buffer(call: func.CallOp, one: SSAValue, other: SSAValue) -> bool:
+def is_one_buffer(call: func.CallOp, one: SSAValue, other: SSAValue) -> bool:
     """Whether a call hands over views of one buffer, as far as is seen, as both of two arguments."""
     if not isinstance(one, BlockArgument) or not isinstance(other, BlockArgument):
         return False

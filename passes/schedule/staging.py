@@ -6,15 +6,17 @@ from collections.abc import Sequence
 
 from xdsl.builder import Builder
 from xdsl.dialects import func, memref, scf
-from xdsl.dialects.builtin import MemRefType
+from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.machine import DRAM, HOST, TargetOp
 from penstock.dialects.mem import Allocation, BufferOp, CopyOp, memref_of, scope_of, span_in_bytes
 from penstock.dialects.schedule_memory import InScopeOp
+from penstock.passes.analysis.kernels import device_of
+from penstock.passes.analysis.loop_dependences import is_one_buffer
 from penstock.passes.analysis.memory.storage import in_scope, reads_and_writes, storage_of, uses_through
 from penstock.passes.analysis.scope_paths import no_path, scope_path
 from penstock.passes.index_builder import Index, erase_unused
@@ -33,11 +35,29 @@ def writers_of(value: SSAValue) -> list[Operation]:
 
 
 def has_known_storage(value: SSAValue) -> bool:
-    """Whether all views of the bytes of a memref are known: it is an allocation's, or an argument's of the kernel."""
-    owner = storage_of(value).owner
-    if isinstance(owner, Block):
-        return isinstance(owner.parent_op(), func.FuncOp)
-    return isinstance(owner, Allocation | memref.AllocOp)
+    """
+    Whether all views of the bytes of a memref are known: it is an allocation's, or that of an argument of the kernel
+    which no call hands over as another argument, too.
+    """
+    storage = storage_of(value)
+    if isinstance(storage, BlockArgument):
+        function = storage.owner.parent_op()
+        return isinstance(function, func.FuncOp) and not _is_handed_over_twice(storage, function)
+    return isinstance(storage.owner, Allocation | memref.AllocOp)
+
+
+def _is_handed_over_twice(argument: BlockArgument, function: func.FuncOp) -> bool:
+    module, others = function.parent_op(), [each for each in function.body.block.args if each is not argument]
+    # Kernels of a machine hold no calls, so only the others are looked at.
+    callers = [op for op in module.ops if isinstance(op, func.FuncOp)] if isinstance(module, ModuleOp) else []
+    return any(
+        isinstance(op, func.CallOp)
+        and op.callee.string_value() == function.sym_name.data
+        and any(is_one_buffer(op, argument, other) for other in others)
+        for caller in callers
+        if device_of(caller) in (None, HOST)
+        for op in caller.walk()
+    )
 
 
 def after_definition(value: SSAValue) -> InsertPoint:
@@ -60,7 +80,7 @@ def read_by(reader: CopyOp | GenericOp, number: int, loop: scf.ForOp | None) -> 
         if isinstance(reader, CopyOp) and reader.window_side == "dest":
             return "its destination is a window, and only one side of a mem.copy can be one"
         if not has_known_storage(operand):
-            return "it is handed on from somewhere else, where it may be written"
+            return "its bytes may be written by another name: another argument, or where it comes from"
         inside = [writer for writer in writers_of(operand) if loop.is_ancestor(writer)]
         if inside:
             return f"it is written in the loop ({location_of(inside[0])})"

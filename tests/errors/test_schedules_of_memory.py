@@ -91,9 +91,9 @@ REFUSED = {
 """What is refused at its last line, and the words that say so and that help."""
 
 
-def attempt(penstock_opt: Command, schedule: str) -> str:
+def attempt(penstock_opt: Command, schedule: str, program: str = PROGRAM) -> str:
     """What is said of a schedule that is refused."""
-    Path("program.mlir").write_text(PROGRAM)
+    Path("program.mlir").write_text(program)
     Path("s.mlir").write_text(schedule)
     finished = penstock_opt("program.mlir", "--machine", "gemmini-fp32", "-p", "promote", "--schedule", "s.mlir")
     assert (finished.status, finished.out) == (1, "")
@@ -149,3 +149,18 @@ def test_an_index_that_does_not_match_is_named(penstock_opt: Command) -> None:
     assert f"s.mlir:{LINE + 3}:" in finished.err
     assert "this op is not @gemm: " in finished.err
     assert "d1 does not move operand b by one element" in finished.err
+
+
+def test_an_argument_that_is_another_one_is_not_read_before_a_loop(penstock_opt: Command) -> None:
+    """The loop writes the bytes that it reads: a copy from before it would be stale."""
+    types = "memref<64x4xf32>, memref<4x4xf32>, memref<64x4xf32>, memref<9999x99xf32>"
+    caller = f"""func.func @main(%a: memref<64x4xf32>, %b: memref<4x4xf32>, %d: memref<9999x99xf32>) {{
+  func.call @product(%a, %b, %a, %d) : ({types}) -> ()
+  func.return
+}}
+"""
+    err = attempt(
+        penstock_opt, f'{BEGIN}{LOOP}%t = schedule.stage_in %op[0] in "spad" at %loop\n{END}', PROGRAM + caller
+    )
+    assert f"s.mlir:{LINE + 1}:" in err.splitlines()[0]
+    assert "its bytes may be written by another name" in err
