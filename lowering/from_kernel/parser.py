@@ -7,15 +7,20 @@ could stand there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache
 from typing import Any, TypeAlias, cast
 
-from lark import Lark, Token, Transformer, v_args
-from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
-from lark.tree import Meta
+from lark import Lark, Token, Transformer
+from lark.exceptions import UnexpectedInput
+from lark.lexer import PatternRE
 
+from penstock.lowering.from_kernel.comments import with_comments
 from penstock.lowering.from_kernel.syntax import (
+    PRECEDENCE,
+    PREFIX_PRECEDENCE,
     Access,
     Assignment,
     Binary,
@@ -33,20 +38,22 @@ from penstock.lowering.from_kernel.syntax import (
     Loop,
     LoopRange,
     Name,
+    Node,
     Number,
     Position,
     Reducer,
     Slice,
     Source,
     Unary,
+    children,
 )
 
 GRAMMAR = r"""
     source: _NL? [definition (_NL definition)* _NL?]
     ?definition: kernel | function | reducer
-    kernel: "kernel" NAME [constants] "(" [declarators] ")" "->" "(" declarators ")" block
-    function: "function" NAME "(" names ")" _EQUAL expression
-    reducer: "reducer" NAME "(" NAME "," NAME ")" "from" expression _EQUAL expression
+    kernel: KERNEL NAME [constants] "(" [declarators] ")" "->" "(" declarators ")" block
+    function: FUNCTION NAME "(" names ")" _EQUAL expression
+    reducer: REDUCER NAME "(" NAME "," NAME ")" "from" expression _EQUAL expression
     constants: "[" constant ("," constant)* "]"
     constant: NAME [_EQUAL expression]
     declarators: declarator ("," declarator)*
@@ -54,45 +61,41 @@ GRAMMAR = r"""
     dims: "[" expression ("," expression)* "]"
     names: NAME ("," NAME)*
 
-    block: "{" _NL? [statement (_NL statement)* _NL?] "}"
+    block: LBRACE _NL? [statement (_NL statement)* _NL?] RBRACE
     ?statement: declaration | assignment | call_statement | loop | if_
     declaration: declarator [_EQUAL expression]
     assignment: (access | name) (_EQUAL | ADD_ASSIGN) expression
     call_statement: call
     loop: (FOR | GRID) range ("," range)* block
-    range: NAME "in" expression ":" expression [":" expression]
-    if_: "if" expression block ["else" block]
+    range: NAME "in" expression COLON expression [COLON expression]
+    if_: IF expression block ["else" block]
 
-    ?expression: conjunction | expression OR conjunction -> binary
-    ?conjunction: negation | conjunction AND negation -> binary
-    ?negation: relation | NOT negation -> unary
-    ?relation: sum | sum RELATION sum -> binary
-    ?sum: product | sum (PLUS | MINUS) product -> binary
-    ?product: signed | product MULTIPLICATIVE signed -> binary
-    ?signed: power | MINUS signed -> unary
-    ?power: atom | atom POWER signed -> binary
+    expression: (MINUS | NOT)* atom ((MINUS | OPERATOR) (MINUS | NOT)* atom)*
     ?atom: NUMBER -> number | name | access | call | "(" expression ")"
     name: NAME
     access: NAME "[" index ("," index)* ["else" expression] "]"
     ?index: expression | slice | binding
-    slice: [expression] ":" [expression] | [expression] ":+" expression -> sized_slice
-    binding: NAME "in" expression ":" expression
+    slice: [expression] (COLON [expression] | SIZED expression)
+    binding: NAME "in" expression COLON expression
     call: NAME "(" [argument ("," argument)*] ")"
     ?argument: expression | binding
 
     _EQUAL: "="
     ADD_ASSIGN: "+="
+    KERNEL: "kernel"
+    FUNCTION: "function"
+    REDUCER: "reducer"
+    LBRACE: "{"
+    RBRACE: "}"
+    COLON: ":"
+    SIZED: ":+"
+    IF: "if"
     FOR: "for"
     GRID: "grid"
-    OR: "or"
-    AND: "and"
     NOT: "not"
-    RELATION: "==" | "!=" | "<=" | ">=" | "<" | ">"
-    PLUS: "+"
     MINUS: "-"
-    MULTIPLICATIVE: "*" | "//" | "/" | "%"
-    POWER: "**"
-    NAME: /[A-Za-z_][A-Za-z0-9_]*/
+    OPERATOR: /or\b|and\b|==|!=|<=|>=|<|>|\+(?!=)|\*\*|\*|\/\/|\/|%/
+    NAME: /(?!(?:and|else|for|from|function|grid|if|in|kernel|not|or|reducer)\b)[A-Za-z_][A-Za-z0-9_]*/
     NUMBER: /[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?/
     COMMENT: /#[^\n]*/
     _NL: /\r?\n/
@@ -100,14 +103,13 @@ GRAMMAR = r"""
     %ignore COMMENT
 """
 
-_WORDS = {
-    "$END": "the end of the text",
-    "_NL": "the end of the line",
-    "NAME": "a name",
-    "NUMBER": "a number",
-    "RELATION": "a comparison",
-    "MULTIPLICATIVE": '"*"',
-}
+MAX_NESTING = 150
+"""How deep expressions and blocks nest at most."""
+
+_WORD = re.compile(r"\w+")
+_EXPRESSION = frozenset({"NAME", "NUMBER", "LPAR", "MINUS", "NOT"})
+"""The tokens that an expression begins with."""
+_WORDS = {"$END": "the end of the text", "_NL": "the end of the line", "NAME": "a name", "NUMBER": "a number"}
 """What terminals are called in messages; the others are their own text."""
 
 
@@ -119,12 +121,12 @@ class SyntaxFault(Exception):
         self.message = message
         self.at = at
         self.expected = expected
-        """The tokens that could have stood there, in words."""
+        """What could have stood there, in words."""
 
 
 def parse_source(text: str) -> Source:
-    """The syntax tree of a whole text. Raises SyntaxFault."""
-    return cast(Source, _parse(text, "source"))
+    """The syntax tree of a whole text, with its comments. Raises SyntaxFault."""
+    return with_comments(cast(Source, _parse(text, "source")), text)
 
 
 def parse_assignment(text: str) -> Assignment:
@@ -155,144 +157,217 @@ def _parser() -> Lark:
         parser="lalr",
         start=["source", "assignment"],
         postlex=_Lines(),
-        propagate_positions=True,
         maybe_placeholders=True,
+        # Nodes are made while parsing, without a tree between: it would be walked by recursion.
+        transformer=_ToSyntax(),
     )
 
 
-def _parse(text: str, start: str) -> object:
+def _parse(text: str, start: str) -> Node:
     try:
-        tree = _parser().parse(text, start=start)  # pyright: ignore[reportUnknownMemberType]
+        node = cast(Node, _parser().parse(text, start=start))  # pyright: ignore[reportUnknownMemberType]
     except UnexpectedInput as error:
-        raise _fault(text, error) from None
-    return _ToSyntax().transform(tree)
+        raise _fault(text, start, error) from None
+    _require_shallow(node)
+    return node
 
 
-def _fault(text: str, error: UnexpectedInput) -> SyntaxFault:
-    """A fault of the parser in words."""
+def _require_shallow(root: Node) -> None:
+    """Refuse what a recursive function could not walk."""
+    stack = [(root, 1)]
+    while stack:
+        node, depth = stack.pop()
+        if depth > MAX_NESTING:
+            raise SyntaxFault(f"this is nested more than {MAX_NESTING} deep", node.at)
+        stack += [(child, depth + 1) for child in children(node)]
+
+
+def _fault(text: str, start: str, error: Any) -> SyntaxFault:
+    """An UnexpectedInput of the parser in words."""
     at = Position(error.line, error.column)
-    if isinstance(error, UnexpectedCharacters):
-        return SyntaxFault(f'unexpected character "{error.char}"', at)
-    assert isinstance(error, UnexpectedToken)
-    expected = tuple(sorted(_WORDS.get(name, _text_of(name)) for name in error.accepts or error.expected))
-    match error.token.type:
-        case "$END":
-            lines = text.split("\n")
-            return SyntaxFault("the text ends too early", Position(len(lines), len(lines[-1]) + 1), expected)
-        case "_NL":
-            return SyntaxFault("the line ends too early", at, expected)
-        case _:
-            return SyntaxFault(f'unexpected "{error.token}"', at, expected)
+    offset: int | None = error.pos_in_stream
+    token = cast("Token | None", getattr(error, "token", None))
+    is_end = token is not None and token.type == "$END"
+    expected = _in_words(_accepted(text if is_end else text[:offset], start))
+    if is_end:
+        lines = text.split("\n")
+        return SyntaxFault("the text ends too early", Position(len(lines), len(lines[-1]) + 1), expected)
+    if token is not None and token.type == "_NL":
+        return SyntaxFault("the line ends too early", at, expected)
+    if token is not None:
+        return SyntaxFault(f'unexpected "{token}"', at, expected)
+    word = _WORD.match(text, offset or 0)
+    return SyntaxFault(f'unexpected "{word[0]}"' if word else f'unexpected character "{error.char}"', at, expected)
+
+
+def _accepted(text: str, start: str) -> AbstractSet[str]:
+    """
+    The terminals that the parser accepts after a text.
+
+    The error itself holds those of a state after reductions that were made for the token that is wrong.
+    """
+    parser: Any = _parser().parse_interactive(text, start=start)  # pyright: ignore[reportUnknownMemberType]
+    try:
+        parser.exhaust_lexer()
+    except UnexpectedInput:
+        return frozenset()
+    return parser.accepts()
+
+
+def _in_words(terminals: AbstractSet[str]) -> tuple[str, ...]:
+    """What is expected where these terminals are accepted, the most general first."""
+    words: list[str] = []
+    if terminals >= _EXPRESSION:
+        words.append("an expression")
+        terminals = terminals - _EXPRESSION
+    if "OPERATOR" in terminals:
+        words.append("an operator")
+        terminals = terminals - {"OPERATOR", "MINUS"}
+    return (*words, *sorted(_WORDS.get(name) or f'"{_text_of(name)}"' for name in terminals))
 
 
 def _text_of(terminal: str) -> str:
     """A terminal that is one text, as it is written."""
-    found = _parser().get_terminal(terminal)
-    return f'"{found.pattern.value}"'
+    found = _parser().get_terminal(terminal).pattern
+    return found.value.replace("\\", "") if isinstance(found, PatternRE) else found.value
 
 
 _Parts: TypeAlias = Sequence[Any]
 """What the rules of the grammar hand on: nodes, tokens, and None for an optional part that is absent."""
 
 
-@v_args(meta=True)
 class _ToSyntax(Transformer[Token, Any]):
     """One method a rule, which makes its node from its parts."""
 
-    def source(self, meta: Meta, parts: _Parts) -> Source:
+    def source(self, parts: _Parts) -> Source:
         return Source(tuple(part for part in parts if part is not None))
 
-    def kernel(self, meta: Meta, parts: _Parts) -> Kernel:
-        name, constants, parameters, results, body = parts
-        return Kernel(str(name), constants or (), parameters or (), results, body, at=_at(meta))
+    def kernel(self, parts: _Parts) -> Kernel:
+        first, name, constants, parameters, results, body = parts
+        at, last = _at(first), body.last_line
+        return Kernel(str(name), constants or (), parameters or (), results, body, at=at, last_line=last)
 
-    def function(self, meta: Meta, parts: _Parts) -> Function:
-        name, parameters, value = parts
-        return Function(str(name), parameters, value, at=_at(meta))
+    def function(self, parts: _Parts) -> Function:
+        first, name, parameters, value = parts
+        return Function(str(name), parameters, value, at=_at(first))
 
-    def reducer(self, meta: Meta, parts: _Parts) -> Reducer:
-        name, left, right, identity, value = parts
-        return Reducer(str(name), str(left), str(right), identity, value, at=_at(meta))
+    def reducer(self, parts: _Parts) -> Reducer:
+        first, name, left, right, identity, value = parts
+        return Reducer(str(name), str(left), str(right), identity, value, at=_at(first))
 
-    def constants(self, meta: Meta, parts: _Parts) -> tuple[Constant, ...]:
+    def constants(self, parts: _Parts) -> tuple[Constant, ...]:
         return tuple(parts)
 
-    def constant(self, meta: Meta, parts: _Parts) -> Constant:
+    def constant(self, parts: _Parts) -> Constant:
         name, default = parts
-        return Constant(str(name), default, at=_at(meta))
+        return Constant(str(name), default, at=_at(name))
 
-    def declarators(self, meta: Meta, parts: _Parts) -> tuple[Declarator, ...]:
+    def declarators(self, parts: _Parts) -> tuple[Declarator, ...]:
         return tuple(parts)
 
-    def declarator(self, meta: Meta, parts: _Parts) -> Declarator:
+    def declarator(self, parts: _Parts) -> Declarator:
         scope, element, name, dims = parts
-        return Declarator(str(element), str(name), dims or (), None if scope is None else str(scope), at=_at(meta))
+        first = element if scope is None else scope
+        return Declarator(str(element), str(name), dims or (), None if scope is None else str(scope), at=_at(first))
 
-    def dims(self, meta: Meta, parts: _Parts) -> tuple[Expression, ...]:
+    def dims(self, parts: _Parts) -> tuple[Expression, ...]:
         return tuple(parts)
 
-    def names(self, meta: Meta, parts: _Parts) -> tuple[str, ...]:
+    def names(self, parts: _Parts) -> tuple[str, ...]:
         return tuple(str(part) for part in parts)
 
-    def block(self, meta: Meta, parts: _Parts) -> Block:
-        return Block(tuple(part for part in parts if part is not None), at=_at(meta))
+    def block(self, parts: _Parts) -> Block:
+        first, *statements, last = parts
+        return Block(tuple(part for part in statements if part is not None), at=_at(first), last_line=last.line)
 
-    def declaration(self, meta: Meta, parts: _Parts) -> Declaration:
+    def declaration(self, parts: _Parts) -> Declaration:
         declared, value = parts
-        return Declaration(declared, value, at=_at(meta))
+        return Declaration(declared, value, at=declared.at)
 
-    def assignment(self, meta: Meta, parts: _Parts) -> Assignment:
+    def assignment(self, parts: _Parts) -> Assignment:
         target, *operator, value = parts
-        return Assignment(target, str(*operator) or "=", value, at=_at(meta))
+        return Assignment(target, str(*operator) or "=", value, at=target.at)
 
-    def call_statement(self, meta: Meta, parts: _Parts) -> CallStatement:
-        return CallStatement(parts[0], at=_at(meta))
+    def call_statement(self, parts: _Parts) -> CallStatement:
+        return CallStatement(parts[0], at=parts[0].at)
 
-    def loop(self, meta: Meta, parts: _Parts) -> Loop:
+    def loop(self, parts: _Parts) -> Loop:
         kind, *ranges, body = parts
-        return Loop(str(kind), tuple(ranges), body, at=_at(meta))
+        return Loop(str(kind), tuple(ranges), body, at=_at(kind), last_line=body.last_line)
 
-    def range(self, meta: Meta, parts: _Parts) -> LoopRange:
-        name, start, stop, step = parts
-        return LoopRange(str(name), start, stop, step, at=_at(meta))
+    def range(self, parts: _Parts) -> LoopRange:
+        name, start, _, stop, _, step = parts
+        return LoopRange(str(name), start, stop, step, at=_at(name))
 
-    def if_(self, meta: Meta, parts: _Parts) -> If:
-        return If(*parts, at=_at(meta))
+    def if_(self, parts: _Parts) -> If:
+        first, condition, then, otherwise = parts
+        last = (otherwise or then).last_line
+        return If(condition, then, otherwise, at=_at(first), last_line=last)
 
-    def binary(self, meta: Meta, parts: _Parts) -> Binary:
-        left, operator, right = parts
-        return Binary(str(operator), left, right, at=_at(meta))
+    def expression(self, parts: _Parts) -> Expression:
+        return parts[0] if len(parts) == 1 else _Operators().joined(parts)
 
-    def unary(self, meta: Meta, parts: _Parts) -> Unary:
-        operator, operand = parts
-        return Unary(str(operator), operand, at=_at(meta))
+    def number(self, parts: _Parts) -> Number:
+        return Number(str(parts[0]), at=_at(parts[0]))
 
-    def number(self, meta: Meta, parts: _Parts) -> Number:
-        return Number(str(parts[0]), at=_at(meta))
+    def name(self, parts: _Parts) -> Name:
+        return Name(str(parts[0]), at=_at(parts[0]))
 
-    def name(self, meta: Meta, parts: _Parts) -> Name:
-        return Name(str(parts[0]), at=_at(meta))
-
-    def access(self, meta: Meta, parts: _Parts) -> Access:
+    def access(self, parts: _Parts) -> Access:
         name, *indices, otherwise = parts
-        return Access(str(name), tuple(indices), otherwise, at=_at(meta))
+        return Access(str(name), tuple(indices), otherwise, at=_at(name))
 
-    def slice(self, meta: Meta, parts: _Parts) -> Slice:
-        start, stop = parts
-        return Slice(start, stop, at=_at(meta))
+    def slice(self, parts: _Parts) -> Slice:
+        start, sign, end = parts
+        first = _at(sign) if start is None else start.at
+        return Slice(start, None, end, at=first) if sign == ":+" else Slice(start, end, at=first)
 
-    def sized_slice(self, meta: Meta, parts: _Parts) -> Slice:
-        start, size = parts
-        return Slice(start, None, size, at=_at(meta))
+    def binding(self, parts: _Parts) -> Binding:
+        name, start, _, stop = parts
+        return Binding(str(name), start, stop, at=_at(name))
 
-    def binding(self, meta: Meta, parts: _Parts) -> Binding:
-        name, start, stop = parts
-        return Binding(str(name), start, stop, at=_at(meta))
-
-    def call(self, meta: Meta, parts: _Parts) -> Call:
+    def call(self, parts: _Parts) -> Call:
         name, *arguments = parts
-        return Call(str(name), tuple(part for part in arguments if part is not None), at=_at(meta))
+        return Call(str(name), tuple(part for part in arguments if part is not None), at=_at(name))
 
 
-def _at(meta: Meta) -> Position:
-    return Position(meta.line, meta.column)
+class _Operators:
+    """Operands and operators in a row, made an expression by what binds more: Dijkstra's two stacks."""
+
+    def __init__(self) -> None:
+        self._operands: list[Expression] = []
+        self._operators: list[tuple[Token, int, bool]] = []
+        """Those that wait for their operand on the right: how they bind, and whether they have one on the left."""
+
+    def joined(self, parts: _Parts) -> Expression:
+        is_operand = False
+        for part in parts:
+            if not isinstance(part, Token):
+                self._operands.append(part)
+                is_operand = True
+            elif is_operand:
+                level = PRECEDENCE[part]
+                self._apply(level + (part == "**"), part)
+                self._operators.append((part, level, True))
+                is_operand = False
+            else:
+                self._operators.append((part, PREFIX_PRECEDENCE[part], False))
+        self._apply(0)
+        return self._operands[0]
+
+    def _apply(self, level: int, following: Token | None = None) -> None:
+        """Give the operators that bind as much as `level` their operands."""
+        while self._operators and self._operators[-1][1] >= level:
+            operator, own, is_binary = self._operators.pop()
+            right = self._operands.pop()
+            place = _at(operator)
+            if is_binary:
+                if following is not None and own == PRECEDENCE["=="] == level:
+                    raise SyntaxFault("comparisons do not chain", _at(following), ('"and"',))
+                self._operands.append(Binary(str(operator), self._operands.pop(), right, at=place))
+            else:
+                self._operands.append(Unary(str(operator), right, at=place))
+
+
+def _at(token: Token) -> Position:
+    return Position(token.line or 0, token.column or 0)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import TypeAlias
+from functools import cache
+from typing import TypeAlias, cast
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ _NOWHERE = Position(0, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """Anything that has a place in the text: that of its first token."""
+    """Anything that has a place in the text: that of its first token, or of its operator."""
 
     at: Position = field(default=_NOWHERE, compare=False, repr=False)
 
@@ -93,7 +94,7 @@ class Binary(Node):
 
 @dataclass(frozen=True)
 class Call(Node):
-    """A function of its arguments, `exp(x)`, or a reduction over the indices before the last one, `sum(i, j, x[i, j])`."""
+    """A function, `exp(x)`, or a reduction over the indices before the last argument, `sum(i, j, x[i, j])`."""
 
     function: str
     arguments: tuple[Expression | Binding, ...]
@@ -104,12 +105,19 @@ Target: TypeAlias = Name | Access
 """What is assigned to: a tensor, or elements of one."""
 
 
+_LEVELS = (("or",), ("and",), (), ("==", "!=", "<", "<=", ">", ">="), ("+", "-"), ("*", "/", "//", "%"), (), ("**",))
+PRECEDENCE = {operator: level for level, operators in enumerate(_LEVELS) for operator in operators}
+"""How much an operator between two operands binds. `**` associates to the right, comparisons do not chain."""
+PREFIX_PRECEDENCE = {"not": PRECEDENCE["and"] + 1, "-": PRECEDENCE["*"] + 1}
+"""How much an operator before its operand binds."""
+
+
 # statements
 
 
 @dataclass(frozen=True)
 class Declarator(Node):
-    """A tensor that is declared, `f32 x[N, M]`, or a scalar, `f32 x`, in a scope of the machine if one is named first."""
+    """A tensor that is declared, `f32 x[N, M]`, or a scalar, `f32 x`; in a scope, if one is named first."""
 
     element: str
     name: str
@@ -125,6 +133,8 @@ class Commented(Node):
     """The lines of comment above it, from `#` on; an empty one is an empty line."""
     beside: str = field(default="", compare=False, repr=False)
     """The comment at the end of its first line, from `#` on."""
+    last_line: int = field(default=0, compare=False, repr=False)
+    """The line of its closing brace, if it has one."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +173,7 @@ class LoopRange(Node):
 
 @dataclass(frozen=True)
 class Loop(Commented):
-    """Iterations one after the other (`for`), or independent of each other (`grid`); the last range is the innermost."""
+    """Iterations in order (`for`), or independent of each other (`grid`); the last range is the innermost."""
 
     kind: str
     ranges: tuple[LoopRange, ...]
@@ -189,6 +199,8 @@ class Block(Node):
     statements: tuple[Statement, ...]
     after: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """The lines of comment after the last statement."""
+    last_line: int = field(default=0, compare=False, repr=False)
+    """The line of its closing brace."""
 
 
 # definitions
@@ -245,11 +257,23 @@ class Source(Node):
     """The lines of comment after the last definition."""
 
 
+def children(node: Node) -> Iterator[Node]:
+    """The nodes that a node is made of, in the order of its fields."""
+    for name in _fields_of(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, Node):
+            yield value
+        elif isinstance(value, tuple):
+            yield from (each for each in cast(tuple[object, ...], value) if isinstance(each, Node))
+
+
 def walk(node: Node) -> Iterator[Node]:
     """The node and all below it, in the order of the text."""
     yield node
-    for each in fields(node):
-        value = getattr(node, each.name)
-        for child in value if isinstance(value, tuple) else (value,):
-            if isinstance(child, Node):
-                yield from walk(child)
+    for child in children(node):
+        yield from walk(child)
+
+
+@cache
+def _fields_of(kind: type[Node]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind) if each.compare)
