@@ -189,7 +189,7 @@ def test_indices_are_affine_in_the_dims() -> None:
         ("y[n] = cast(^f33, x[n])", 'unknown type "f33"'),
         ("y[n] = ^cast(i8, x[n])", "the right side is i8, but the left f32"),
         ("y[n] = x[n] + ^x[n+1]", '"x" is indexed in two ways'),
-        ("y[^2*n] = x[n]", "an index on the left must be a dim"),
+        ("y[2^*n] = x[n]", "an index on the left must be a dim"),
         ("y[n,^n] = x[n]", '"n" is on the left twice'),
         ("y[n] = x[^1.5]", "an index must be affine in the dims"),
         ("y[n] ^== x[n]", 'unexpected "=="'),
