@@ -55,22 +55,23 @@ class TensorBuilder:
         initial: Sequence[SSAValue],
         body: Callable[[Index, Sequence[SSAValue]], Sequence[SSAValue]],
         *,
+        start: int = 0,
         always: bool = False,
     ) -> list[SSAValue]:
         """
-        `body` at each iteration of a loop, on the values carried; at its end it is shifted inwards where `step` does
-        not divide.
+        `body` at each iteration of a loop from `start` on, on the values carried; at its end it is shifted inwards
+        where `step` does not divide `extent`.
 
         One iteration needs no loop, but with `always` it has one, which says that the kernel is tiled as it is.
         """
         if 0 < extent <= step and not always:
-            return list(body(0, initial))
-        bounds = [materialize(self.builder(), bound) for bound in (0, extent, step)]
+            return list(body(start, initial))
+        bounds = [materialize(self.builder(), bound) for bound in (start, start + extent, step)]
         block = Block(arg_types=[IndexType(), *(value.type for value in initial)])
         outer, self.block = self.block, block
         at: Index = block.args[0]
         if extent % step:
-            last = materialize(self.builder(), extent - step)
+            last = materialize(self.builder(), start + extent - step)
             at = self.builder().insert(arith.MinSIOp(block.args[0], last)).result
         block.add_op(scf.YieldOp(*body(at, block.args[1:])))
         self.block = outer

@@ -170,12 +170,12 @@ class _BehaviourBuilder:
         out.name_hint = "out"
         body, value = Body(block, UnknownLoc()), self.assignment.value
         elements = {name: Operand(arg.type, arg) for name, arg in zip(names, block.args, strict=True)}
-        scalars = Scalars({part: elements[name] for part, name in self.parts.items()}, _NUMBERS, types=scalar_type)
-        found = scalars.type_of(value)
+        expression = Scalars({part: elements[name] for part, name in self.parts.items()}, _NUMBERS, types=scalar_type)
+        found = expression.type_of(value)
         if found is not None and found != out.type:
             message = f"the right side is {found}, but the left {out.type}"
             raise Fault(message, value, (f"cast({out.type}, ...) converts it",))
-        computed = scalars.emit(body, value, out.type)
+        computed = expression.emit(body, value, out.type)
         body.end(body.add(out, computed) if self.accumulates else computed)
         return Region(block)
 

@@ -7,9 +7,8 @@ They are computed as Python computes them, integers exactly and others in f64, a
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.syntax import Binary, Call, Expression, Name, Node, Number, Slice, Unary
@@ -25,42 +24,41 @@ NAMED: Numbers = {"inf": math.inf, "nan": math.nan, "pi": math.pi, "true": True,
 _MOST_BITS = 64
 """An integer that needs more is no size, and no element either."""
 
-_BINARY: Mapping[str, Callable[[Value, Value], Value]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
+_BINARY: Mapping[str, Callable[[Any, Any], Value]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
     "and": lambda a, b: bool(a) and bool(b),
     "or": lambda a, b: bool(a) or bool(b),
 }
-_FUNCTIONS: Mapping[str, Callable[..., Value]] = {
+
+
+def _reciprocal(x: float) -> float:
+    return 1 / x
+
+
+def _reciprocal_root(x: float) -> float:
+    return 1 / math.sqrt(x)
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{name: getattr(math, name) for name in ("ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "pow")},
+    **{name: getattr(math, name) for name in ("sin", "sqrt", "tan", "tanh")},
     "abs": abs,
-    "ceil": math.ceil,
-    "cos": math.cos,
-    "erf": math.erf,
-    "exp": math.exp,
-    "expm1": math.expm1,
-    "floor": math.floor,
-    "log": math.log,
-    "log1p": math.log1p,
     "max": max,
     "min": min,
-    "pow": math.pow,
-    "reciprocal": lambda x: 1 / x,
+    "reciprocal": _reciprocal,
     "round": round,
-    "rsqrt": lambda x: 1 / math.sqrt(x),
-    "sin": math.sin,
-    "sqrt": math.sqrt,
-    "tan": math.tan,
-    "tanh": math.tanh,
+    "rsqrt": _reciprocal_root,
 }
 
 

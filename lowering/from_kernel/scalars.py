@@ -98,7 +98,7 @@ def _quotient(body: Body, xs: tuple[SSAValue, ...]) -> SSAValue:
     """The quotient rounded down."""
     if isinstance(xs[0].type, AnyFloat):
         return body.apply("floor", body.div(*xs))
-    return body.div(*xs) if body.unsigned else body.emit(arith.FloorDivSIOp(*xs))
+    return body.div(*xs) if body.unsigned else body.emit(arith.FloorDivSIOp(xs[0], xs[1]))
 
 
 def _remainder(body: Body, xs: tuple[SSAValue, ...]) -> SSAValue:
@@ -349,7 +349,7 @@ class Scalars:
         if isinstance(element, AnyFloat):
             return body.constant(number, element)
         if not isinstance(number, int):
-            whole = math.isfinite(number) and number == int(number)
+            whole = math.isfinite(number) and number.is_integer()
             notes = [f"write {int(number)}"] if whole else []
             raise Fault(f"{number} is no integer, but meets {name_of(element)}", node, notes)
         if isa(element, IntegerType):
