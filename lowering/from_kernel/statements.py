@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
@@ -13,10 +12,11 @@ from penstock.dialects.diagnostics import did_you_mean
 from penstock.lowering.from_kernel.accesses import IndexRange, Place
 from penstock.lowering.from_kernel.expressions import Destination, Expressions, Reads
 from penstock.lowering.from_kernel.faults import Fault
+from penstock.lowering.from_kernel.loops import Loops, Store
 from penstock.lowering.from_kernel.numbers import number_of
 from penstock.lowering.from_kernel.scalars import element_called
 from penstock.lowering.from_kernel.sizes import shape_of_declaration
-from penstock.lowering.from_kernel.symbols import LoopVariable, Symbols, Tensor, dims_text
+from penstock.lowering.from_kernel.symbols import NOTHING_STORED, LoopVariable, Symbols, Tensor, dims_text
 from penstock.lowering.from_kernel.syntax import (
     Access,
     Assignment,
@@ -48,9 +48,11 @@ class _Target:
     """None for one that the statement declares."""
     space: dict[str, IndexRange]
     box: tuple[tuple[Place, int], ...] | None
-    """Where each dim is written from, and how much of it; None for the whole tensor."""
+    """Where each dim is written from, and how much of it is stored; None for the whole tensor."""
     dims: tuple[AffineExpr, ...]
     """How the indices of the statement index what is written."""
+    sizes: tuple[int, ...]
+    """The shape of what is written; what passes the end of a tensor is not stored."""
 
 
 class Statements:
@@ -61,6 +63,7 @@ class Statements:
         self._builder = expressions.builder
         self._symbols: Symbols = expressions.symbols
         self._accesses = expressions.accesses
+        self._loops = Loops(expressions, self.run)
 
     def run(self, block: Block) -> None:
         """Lower statements in their order. Raises Fault."""
@@ -80,7 +83,7 @@ class Statements:
             case CallStatement():
                 raise Fault("a call for its effect must be store(tensor[...], value)", statement)
             case Loop():
-                raise Fault(f"a {statement.kind} loop cannot be lowered", statement)
+                self._loops.run(statement)
             case If():
                 self._branch(statement)
 
@@ -112,7 +115,7 @@ class Statements:
             raise Fault(f'"{tensor.name}" is read before anything is stored to it', reads_itself[0])
         self._builder.name = tensor.name
         self._require_shape(value, tensor.shape, tensor.name)
-        whole = _Target(tensor, Expressions.tile_space(tensor.shape), None, tuple(loops(tensor.rank)))
+        whole = _Target(tensor, Expressions.tile_space(tensor.shape), None, tuple(loops(tensor.rank)), tensor.shape)
         tensor.value = self._computed(whole, value, tensor.element)[0]
 
     def _require_shape(self, value: Expression, shape: Sequence[int], name: str) -> None:
@@ -160,7 +163,7 @@ class Statements:
             shape = tuple(each.size for each in found.space.values())
             self._symbols.declare(Tensor(name, "local", element, shape, target, computed), target)
         else:
-            self._store(found, found.tensor, self._computed(found, value, found.tensor.element)[0])
+            self._store(found, found.tensor, self._computed(found, value, found.tensor.element)[0], target)
 
     def _computed(self, target: _Target, value: Expression, element: Attribute | None) -> tuple[SSAValue, Attribute]:
         """The right side, in the shape of what is written, and its type, which is `element` if one is given."""
@@ -182,6 +185,8 @@ class Statements:
         assert tensor.value is not None
         old = tensor.value
         if target.box is not None:
+            if target.sizes != tuple(length for _, length in target.box):
+                raise Fault("a sum into the last tile, which passes the end of the tensor, is not supported", at)
             old = slice_of(self._builder.builder(), old, self._spans(target))
         total = self._expressions.add_to(value, target.space, old, target.dims, tensor.element)
         if total is None:
@@ -192,7 +197,7 @@ class Statements:
                 )
                 read = Access(at.tensor, indices, at=at.at)
             total, _ = self._computed(target, Binary("+", read, value, at=at.at), tensor.element)
-        self._store(target, tensor, total)
+        self._store(target, tensor, total, at)
 
     # what is assigned to
 
@@ -209,7 +214,7 @@ class Statements:
         if isinstance(target, Name):
             shape = self._expressions.tile_shape(value) if tensor is None else tensor.shape
             self._require_shape(value, shape, name)
-            return _Target(tensor, Expressions.tile_space(shape), None, tuple(loops(len(shape))))
+            return _Target(tensor, Expressions.tile_space(shape), None, tuple(loops(len(shape))), shape)
         return self._new_tensor(target, value) if tensor is None else self._part_of(tensor, target, value)
 
     def _new_tensor(self, target: Access, value: Expression) -> _Target:
@@ -223,7 +228,7 @@ class Statements:
             space[index.name] = self._accesses.bound(index) if is_bound else self._accesses.range_of(index, value)
             if space[index.name].start:
                 raise Fault(f'the range of "{index.name}" begins at {space[index.name].start}, and not at 0', index)
-        return _Target(None, space, None, tuple(loops(len(space))))
+        return _Target(None, space, None, tuple(loops(len(space))), tuple(each.size for each in space.values()))
 
     def _require_new(self, index: Name | Binding, space: Mapping[str, IndexRange]) -> None:
         if index.name in space:
@@ -240,6 +245,7 @@ class Statements:
         space: dict[str, IndexRange] = {}
         box: list[tuple[Place, int]] = []
         dims: list[AffineExpr] = []
+        sizes: list[int] = []
         slices = [index for index in target.indices if isinstance(index, Slice)]
         for index, size in zip(target.indices, tensor.shape, strict=True):
             if isinstance(index, Slice):
@@ -260,15 +266,16 @@ class Statements:
                     place = self._accesses.place_of(inner, space)
                     place = Place(place.constant + range.start, {k: v for k, v in place.terms.items() if k != name})
                     length = range.size
-            self._require_inside(place, length, size, tensor, target if isinstance(index, Slice) else index)
-            box.append((place, length))
+            at = target if isinstance(index, Slice) else index
+            sizes.append(length)
+            box.append((place, self._stored_length(place, length, size, tensor, at)))
         if slices:
             shape = [each.size for each in space.values()]
             self._require_shape(value, shape, f"{tensor.name}[...]")
         is_whole = all(
             not place.terms and length == size for (place, length), size in zip(box, tensor.shape, strict=True)
         )
-        return _Target(tensor, space, None if is_whole else tuple(box), tuple(dims))
+        return _Target(tensor, space, None if is_whole else tuple(box), tuple(dims), tuple(sizes))
 
     def _index_of(
         self,
@@ -303,13 +310,16 @@ class Statements:
             raise Fault("a stride on the left is not supported", index, ["an index on the left is added to others"])
         return name.name, self._accesses.range_of(name, value)
 
-    def _require_inside(self, place: Place, length: int, size: int, tensor: Tensor, at: Node) -> None:
+    def _stored_length(self, place: Place, length: int, size: int, tensor: Tensor, at: Node) -> int:
+        """How much is stored: all, but for what the last tile of a loop has past the end of the tensor."""
         low, high = place.bounds(self._accesses.variables())
+        variables = [self._symbols.find(name) for name in place.terms]
+        if any(isinstance(each, LoopVariable) and each.is_last for each in variables) and 0 <= low == high < size:
+            return min(length, size - low)
         if low < 0 or high + length > size:
-            message = (
-                f'index out of bounds: it is {low} to {high + length - 1}, and the dim of "{tensor.name}" has the size'
-            )
-            raise Fault(f"{message} {size}", at)
+            where = f"{low} to {high + length - 1}"
+            raise Fault(f'index out of bounds: it is {where}, and the dim of "{tensor.name}" has the size {size}', at)
+        return length
 
     # storing
 
@@ -320,32 +330,30 @@ class Statements:
     def _destination(self, target: _Target, element: Attribute, reads: Reads) -> Destination:
         """Where the right side is written."""
         tensor = target.tensor
-        if tensor is None or target.box is None:
+        if tensor is None:
             return self._expressions.fresh(target.space, element)
+        old = tensor.value
+        if target.box is None:
+            # What a loop carries is overwritten in its place, unless other elements of it are read.
+            is_carried = old is not None and self._symbols.depth > tensor.depth
+            if old is None or not is_carried:
+                return self._expressions.fresh(target.space, element)
+            others = [read for read in reads.values() if read.value is old and read.dims != target.dims]
+            return self._expressions.fresh(target.space, element) if others else Destination(old, target.dims)
         if tensor.value is None:
-            tensor.value = self._builder.empty(tensor.shape, signless(tensor.element))
-            tensor.missing = "nothing of it is stored yet"
+            tensor.value = self._builder.empty(tensor.shape, signless(tensor.element), name=tensor.name)
+            tensor.missing = NOTHING_STORED
+        if target.sizes != tuple(length for _, length in target.box):
+            return Destination(self._builder.empty(target.sizes, signless(element)), target.dims)
         return Destination(slice_of(self._builder.builder(), tensor.value, self._spans(target)), target.dims)
 
-    def _store(self, target: _Target, tensor: Tensor, written: SSAValue) -> None:
+    def _store(self, target: _Target, tensor: Tensor, written: SSAValue, at: Node) -> None:
         if target.box is None:
-            tensor.value, tensor.missing = written, None
-            return
-        assert tensor.value is not None
-        tensor.value = insert_slice(self._builder.builder(), written, tensor.value, self._spans(target))
-        if tensor.missing is not None:
-            tensor.boxes.append(tuple((place.constant, place.constant + length) for place, length in target.box))
-            hole = _hole(tensor.shape, tensor.boxes)
-            tensor.missing = None if hole is None else f"the element [{', '.join(map(str, hole))}] is never stored"
-
-
-def _hole(shape: Sequence[int], boxes: Sequence[tuple[tuple[int, int], ...]]) -> tuple[int, ...] | None:
-    """The first place of a tensor that no box has; None if they cover it."""
-    # Between two ends of boxes all places are alike.
-    ends = [
-        sorted({0, *(end for box in boxes for end in box[dim] if 0 <= end < size)}) for dim, size in enumerate(shape)
-    ]
-    for place in product(*ends):
-        if not any(all(low <= at < high for at, (low, high) in zip(place, box, strict=True)) for box in boxes):
-            return place
-    return None
+            tensor.value = written
+        else:
+            assert tensor.value is not None
+            builder = self._builder.builder()
+            inside = slice_of(builder, written, [DimRange(0, length) for _, length in target.box])
+            tensor.value = insert_slice(builder, inside, tensor.value, self._spans(target))
+            self._builder.names[tensor.value] = tensor.name
+        self._loops.record(Store(tensor, target.box, at))

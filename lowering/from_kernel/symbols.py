@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from xdsl.ir import Attribute, SSAValue
 
@@ -12,6 +13,11 @@ from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import NAMED, Value
 from penstock.lowering.from_kernel.scalars import SCALAR_NAMES
 from penstock.lowering.from_kernel.syntax import Function, Node, Reducer
+
+Box = tuple[tuple[int, int], ...]
+"""A part of a tensor: along each dim where it begins and ends."""
+
+NOTHING_STORED = "nothing of it is stored yet"
 
 
 @dataclass
@@ -30,13 +36,23 @@ class Tensor:
     missing: str | None = None
     """What of it has not been stored yet, in words; None for nothing."""
 
-    boxes: list[tuple[tuple[int, int], ...]] = field(default_factory=list[tuple[tuple[int, int], ...]])
+    depth: int = 0
+    """In how many frames it is declared."""
+    boxes: list[Box] = field(default_factory=list[Box])
     """The parts that are stored, while some are missing."""
 
     @property
     def rank(self) -> int:
         """How many dims it has."""
         return len(self.shape)
+
+    def note_stored(self) -> None:
+        """Say what is missing, after all iterations of the loops in which parts are stored."""
+        if self.missing is not None and self.boxes:
+            hole = _hole(self.shape, self.boxes)
+            self.missing = (
+                None if hole is None else f"the element [{', '.join(map(str, hole))}] is not known to be stored"
+            )
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,14 @@ class LoopVariable:
     value: SSAValue | int
     first: int
     last: int
+    step: int = 1
+    is_last: bool = False
+    """Whether it is the last iteration alone, which may pass the end of its range."""
+
+    @property
+    def values(self) -> range:
+        """All that it is."""
+        return range(self.first, self.last + 1, self.step)
 
 
 Symbol = Tensor | LoopVariable
@@ -66,6 +90,8 @@ class Symbols:
     def declare(self, symbol: Symbol, at: Node) -> None:
         """Add a name to the innermost frame. Raises Fault for one that is taken."""
         self.require_free(symbol.name, at)
+        if isinstance(symbol, Tensor):
+            symbol.depth = self.depth
         self._frames[-1][symbol.name] = symbol
 
     def require_free(self, name: str, at: Node) -> None:
@@ -126,9 +152,14 @@ class Symbols:
                 if isinstance(symbol, Tensor):
                     yield symbol
 
-    def variables(self) -> Iterator[LoopVariable]:
-        """The variables of all loops around."""
-        for frame in self._frames:
+    @property
+    def depth(self) -> int:
+        """How many frames there are."""
+        return len(self._frames)
+
+    def variables(self, below: int = 0) -> Iterator[LoopVariable]:
+        """The variables of the loops around, without those of the first frames."""
+        for frame in self._frames[below:]:
             for symbol in frame.values():
                 if isinstance(symbol, LoopVariable):
                     yield symbol
@@ -145,3 +176,15 @@ class Symbols:
 def dims_text(shape: Sequence[int]) -> str:
     """A shape in words."""
     return "x".join(map(str, shape)) or "a scalar"
+
+
+def _hole(shape: Sequence[int], boxes: Sequence[Box]) -> tuple[int, ...] | None:
+    """The first place of a tensor that no box has; None if they cover it."""
+    # Between two ends of boxes all places are alike.
+    ends = [
+        sorted({0, *(end for box in boxes for end in box[dim] if 0 <= end < size)}) for dim, size in enumerate(shape)
+    ]
+    for place in product(*ends):
+        if not any(all(low <= at < high for at, (low, high) in zip(place, box, strict=True)) for box in boxes):
+            return place
+    return None
