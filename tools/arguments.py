@@ -35,8 +35,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the size of a symbolic dimension, such as batch=1",
     )
-    parser.add_argument("--kernel", metavar="NAME", help="which kernel of a .pk file that has several")
     parser.add_argument("--allow-nan", action="store_true", help="accept an ONNX model with weights that hold NaN")
+
+
+def add_kernel(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Which kernel of a text in the kernel language."""
+    parser.add_argument("--kernel", metavar="NAME", help="which kernel of a .pk file that has several")
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:

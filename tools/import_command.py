@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from penstock.tools.arguments import add_common, add_model, add_weights, read_dims, say
+from penstock.tools.arguments import add_common, add_kernel, add_model, add_weights, read_dims, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
+    add_kernel(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="where the IR goes; default: MODEL with .mlir")
     add_weights(parser)
     add_common(parser)

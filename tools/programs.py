@@ -27,9 +27,9 @@ from penstock.tools.tensors import GivenTensors
 from penstock.tools.text import write_output
 
 
-def load_bound(args: argparse.Namespace) -> LoadedProgram:
-    """Load the model or IR of `args.model`; raises UserError for dimensions that are still open."""
-    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan, kernel=args.kernel)
+def load_bound(args: argparse.Namespace, kernel: str | None = None) -> LoadedProgram:
+    """Load the model, IR or `kernel` of `args.model`; raises UserError for dimensions that are still open."""
+    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan, kernel=kernel)
     require_bound(program.module, str(program.path))
     return program
 

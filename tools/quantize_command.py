@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.tools.arguments import add_common, add_model, add_weights, read_dims, say
+from penstock.tools.arguments import add_common, add_kernel, add_model, add_weights, read_dims, say
 
 SCHEMES = ("qdq", "symmetric", "power-of-two")
 METHODS = ("min-max", "percentile", "mse")
@@ -19,6 +19,7 @@ METHODS = ("min-max", "percentile", "mse")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
+    add_kernel(parser)
     parser.add_argument(
         "--calibration",
         nargs="+",

@@ -158,12 +158,32 @@ class Statements:
         found = self._target(target, name, value)
         if operator == "+=":
             self._add(found, target, value)
+        elif (tile := self._tile(found, value)) is not None and found.tensor is not None:
+            self._store(found, found.tensor, tile, target)
         elif found.tensor is None:
             computed, element = self._computed(found, value, None)
             shape = tuple(each.size for each in found.space.values())
             self._symbols.declare(Tensor(name, "local", element, shape, target, computed), target)
         else:
             self._store(found, found.tensor, self._computed(found, value, found.tensor.element)[0], target)
+
+    def _tile(self, target: _Target, value: Expression) -> SSAValue | None:
+        """The local tile that is stored to a part of a tensor as it is; None for anything else."""
+        symbol = self._symbols.find(value.name) if isinstance(value, Name) else None
+        if target.box is None or target.tensor is None or not isinstance(symbol, Tensor) or symbol.kind == "parameter":
+            return None
+        tile = self._symbols.stored(symbol.name, value)
+        is_same = tile.shape == target.sizes and tile.element == target.tensor.element
+        if not is_same:
+            return None
+        if target.tensor.value is None:
+            self._make(target.tensor)
+        return tile.value
+
+    def _make(self, tensor: Tensor) -> None:
+        """A tensor to store parts to."""
+        tensor.value = self._builder.empty(tensor.shape, signless(tensor.element), name=tensor.name)
+        tensor.missing = NOTHING_STORED
 
     def _computed(self, target: _Target, value: Expression, element: Attribute | None) -> tuple[SSAValue, Attribute]:
         """The right side, in the shape of what is written, and its type, which is `element` if one is given."""
@@ -341,8 +361,7 @@ class Statements:
             others = [read for read in reads.values() if read.value is old and read.dims != target.dims]
             return self._expressions.fresh(target.space, element) if others else Destination(old, target.dims)
         if tensor.value is None:
-            tensor.value = self._builder.empty(tensor.shape, signless(tensor.element), name=tensor.name)
-            tensor.missing = NOTHING_STORED
+            self._make(tensor)
         if target.sizes != tuple(length for _, length in target.box):
             return Destination(self._builder.empty(target.sizes, signless(element)), target.dims)
         return Destination(slice_of(self._builder.builder(), tensor.value, self._spans(target)), target.dims)
