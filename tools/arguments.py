@@ -27,7 +27,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model or IR to work on, and the sizes of its symbolic dimensions."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX model (.onnx) or a file of IR (.mlir)")
+    parser.add_argument("model", metavar="MODEL", help="an ONNX model (.onnx), IR (.mlir) or kernels (.pk)")
     parser.add_argument(
         "--dim",
         metavar="NAME=SIZE",
@@ -35,6 +35,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the size of a symbolic dimension, such as batch=1",
     )
+    parser.add_argument("--kernel", metavar="NAME", help="which kernel of a .pk file that has several")
     parser.add_argument("--allow-nan", action="store_true", help="accept an ONNX model with weights that hold NaN")
 
 

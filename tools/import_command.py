@@ -20,7 +20,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.tools.programs import write_program
     from penstock.tools.text import require_distinct
 
-    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
+    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan, kernel=args.kernel)
     output = Path(args.output or program.path.with_suffix(".mlir").name)
     require_distinct({"-o": output, "--weights": args.weights}, args.model)
     file = write_program(program, output, weights=args.weights, locations=True)

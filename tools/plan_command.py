@@ -72,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pipeline(group)
     add_schedule(group)
     group.add_argument("--dim", metavar="NAME=SIZE", action="append", default=[], help="the size of a symbolic dim")
+    group.add_argument("--kernel", metavar="NAME", help="which kernel of a .pk file that has several")
     group.add_argument("--function", metavar="F", help="only the problems of this function")
     group.add_argument("--scope", metavar="S", help="only the problems of this scope")
     add_common(parser)

@@ -68,7 +68,7 @@ def execute(args: argparse.Namespace) -> int:
     require_distinct({"-o": output, "--weights": args.weights, "--save-ranges": args.save_ranges}, args.model)
     ranges = None if args.ranges is None else read_ranges(args.ranges)
     calibration = read_calibration(args.calibration) or None
-    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
+    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan, kernel=args.kernel)
     done = quantize(
         program,
         calibration,
