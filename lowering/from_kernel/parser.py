@@ -48,6 +48,8 @@ from penstock.lowering.from_kernel.syntax import (
     children,
 )
 
+KEYWORDS = ("and", "else", "for", "from", "function", "grid", "if", "in", "kernel", "not", "or", "reducer")
+"""The words that are no names."""
 GRAMMAR = r"""
     source: _NL? [definition (_NL definition)* _NL?]
     ?definition: kernel | function | reducer
@@ -95,13 +97,13 @@ GRAMMAR = r"""
     NOT: "not"
     MINUS: "-"
     OPERATOR: /or\b|and\b|==|!=|<=|>=|<|>|\+(?!=)|\*\*|\*|\/\/|\/|%/
-    NAME: /(?!(?:and|else|for|from|function|grid|if|in|kernel|not|or|reducer)\b)[A-Za-z_][A-Za-z0-9_]*/
+    NAME: /(?!(?:KEYWORDS)\b)[A-Za-z_][A-Za-z0-9_]*/
     NUMBER: /[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?/
     COMMENT: /#[^\n]*/
     _NL: /\r?\n/
     %ignore /[ \t\r]+/
     %ignore COMMENT
-"""
+""".replace("KEYWORDS", "|".join(KEYWORDS))
 
 MAX_NESTING = 150
 """How deep expressions and blocks nest at most."""
