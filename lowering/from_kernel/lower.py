@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region
+from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.dialects.functions import NAME
+from penstock.dialects.graph.kernel import KernelOp
 from penstock.lowering.from_kernel import read_source
 from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import NAMED
 from penstock.lowering.from_kernel.reductions import PLACES, REDUCTIONS
-from penstock.lowering.from_kernel.scalars import SCALAR_NAMES
+from penstock.lowering.from_kernel.scalars import SCALAR_NAMES, element_called
 from penstock.lowering.from_kernel.sizes import bind_numbers, open_sizes, sizes_from_shapes
 from penstock.lowering.from_kernel.statements import Statements
 from penstock.lowering.from_kernel.symbols import Symbols
-from penstock.lowering.from_kernel.syntax import Call, Definition, Function, Kernel, Reducer, walk
+from penstock.lowering.from_kernel.syntax import Call, Declarator, Definition, Function, Kernel, Reducer, walk
 from penstock.lowering.from_text import SourceText
 from penstock.lowering.shapes import signless, tensor_type
 from penstock.lowering.tensor_builder import TensorBuilder
@@ -93,20 +95,23 @@ class KernelFile:
             return self._function(kernel, sizes)
 
     def module(self, kernel: Kernel, sizes: Mapping[str, int]) -> ModuleOp:
-        """A program whose @main calls a kernel on its arguments, which have the names of the kernel's parameters."""
+        """
+        A program at graph level: @main is the kernel on its arguments, which have the names of the kernel's parameters.
+        """
         function = self.function(kernel, sizes)
-        types = function.function_type
-        block = Block(arg_types=types.inputs.data)
+        inputs = _types(kernel.parameters, function.function_type.inputs)
+        outputs = _types(kernel.results, function.function_type.outputs)
+        block = Block(arg_types=inputs)
         for argument, parameter in zip(block.args, kernel.parameters, strict=True):
             argument.name_hint = parameter.name
-        call = CallOp(kernel.name, block.args, types.outputs.data)
-        for value, result in zip(call.results, kernel.results, strict=True):
+        call = KernelOp(kernel.name, block.args, outputs)
+        for value, result in zip(call.outputs, kernel.results, strict=True):
             value.name_hint = result.name
-        last = ReturnOp(*call.results)
+        last = ReturnOp(*call.outputs)
         block.add_ops([call, last])
         main = FuncOp(
             _MAIN,
-            (types.inputs.data, types.outputs.data),
+            (inputs, outputs),
             Region(block),
             arg_attrs=_names([each.name for each in kernel.parameters]),
             res_attrs=_names([each.name for each in kernel.results]),
@@ -185,6 +190,17 @@ class KernelFile:
             line = self.text.first_line - 1 + fault.at.line
             loc = f"{self.text.name}:{line}:{fault.at.column}"
             raise UserError(fault.message, loc=loc, notes=fault.notes) from None
+
+
+def _types(declared: Sequence[Declarator], stored: Iterable[Attribute]) -> list[Attribute]:
+    """The types of arguments or results at graph level, where integers have a sign."""
+    types: list[Attribute] = []
+    for each, type in zip(declared, stored, strict=True):
+        element = element_called(each.element)
+        assert element is not None
+        assert isa(type, TensorType)
+        types.append(TensorType(element, type.get_shape()))
+    return types
 
 
 def _names(names: Sequence[str]) -> ArrayAttr[DictionaryAttr]:

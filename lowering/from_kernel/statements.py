@@ -364,6 +364,7 @@ class Statements:
             self._make(tensor)
         if target.sizes != tuple(length for _, length in target.box):
             return Destination(self._builder.empty(target.sizes, signless(element)), target.dims)
+        assert tensor.value is not None
         return Destination(slice_of(self._builder.builder(), tensor.value, self._spans(target)), target.dims)
 
     def _store(self, target: _Target, tensor: Tensor, written: SSAValue, at: Node) -> None:

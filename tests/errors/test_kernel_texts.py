@@ -158,14 +158,19 @@ MISUSES = [
 ]
 
 
+def lower(text: str) -> None:
+    """Lower the only kernel of a text."""
+    file = KernelFile(SourceText("k.pk", text))
+    file.function(file.kernel(), {name: size for name, size in SIZES.items() if name in text})
+
+
 @pytest.mark.parametrize("misuse", MISUSES, ids=[misuse.name for misuse in MISUSES])
 def test_a_misuse_is_refused_at_its_token(misuse: Misuse) -> None:
     before, mark, after = misuse.text.partition("^")
     assert mark
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
     with pytest.raises(UserError) as caught:
-        file = KernelFile(SourceText("k.pk", before + after))
-        file.function(file.kernel(), {name: size for name, size in SIZES.items() if f"{name}" in before + after})
+        lower(before + after)
     assert caught.value.message.startswith(misuse.message)
     assert caught.value.loc == f"k.pk:{line}:{column}"
 

@@ -1,5 +1,9 @@
 """The kernel language: what each construct computes, against NumPy, at shapes of which the last divides nothing."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
+# The references are lambdas of as many arrays as their kernels take.
+
 from __future__ import annotations
 
 import math
@@ -122,12 +126,14 @@ CASES = [
     Case("f16 sums", "kernel f(f16 x[N, M]) -> (f16 y[N]) {\n y[i] = sum(j, x[i, j]) \n}", narrow_sum),
     Case(
         "integers",
-        "kernel f(i32 x[N], i32 z[N]) -> (i32 y[N]) {\n y[i] = (x[i] - 9) // z[i] + (x[i] - 9) % z[i] + shr(x[i], 1) \n}",
+        "kernel f(i32 x[N], i32 z[N]) -> (i32 y[N]) {\n"
+        " y[i] = (x[i] - 9) // z[i] + (x[i] - 9) % z[i] + shr(x[i], 1) \n}",
         lambda x, z: (x - 9) // z + (x - 9) % z + (x >> 1),
     ),
     Case(
         "a sum that is added",
-        "kernel f(f32 a[N, K], f32 b[K, M], f32 c[M]) -> (f32 y[N, M]) {\n y[i, j] = c[j]\n y[i, j] += a[i, k] * b[k, j] \n}",
+        "kernel f(f32 a[N, K], f32 b[K, M], f32 c[M]) -> (f32 y[N, M]) {\n"
+        " y[i, j] = c[j]\n y[i, j] += a[i, k] * b[k, j] \n}",
         lambda a, b, c: a @ b + c,
     ),
     Case(
@@ -143,7 +149,8 @@ CASES = [
     ),
     Case(
         "parts of a result",
-        "kernel f(f32 a[N, M], f32 b[K, M]) -> (f32 y[N + K, M]) {\n y[i in 0:N, j] = a[i, j]\n y[N + i, j] = b[i, j] \n}",
+        "kernel f(f32 a[N, M], f32 b[K, M]) -> (f32 y[N + K, M]) {\n"
+        " y[i in 0:N, j] = a[i, j]\n y[N + i, j] = b[i, j] \n}",
         lambda a, b: np.concatenate([a, b]),
     ),
     Case(
@@ -161,7 +168,8 @@ CASES = [
     ),
     Case(
         "a loop that carries",
-        "kernel f(f32 x[N, M]) -> (f32 y[N, M]) {\n f32 t[M] = 0\n for n in 0:N {\n t[j] += x[n, j]\n y[n, j] = t[j] \n}\n}",
+        "kernel f(f32 x[N, M]) -> (f32 y[N, M]) {\n"
+        " f32 t[M] = 0\n for n in 0:N {\n t[j] += x[n, j]\n y[n, j] = t[j] \n}\n}",
         lambda x: np.cumsum(x, 0),
     ),
     Case(
