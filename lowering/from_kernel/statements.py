@@ -12,6 +12,7 @@ from penstock.dialects.diagnostics import did_you_mean
 from penstock.lowering.from_kernel.accesses import IndexRange, Place
 from penstock.lowering.from_kernel.expressions import Destination, Expressions, Reads
 from penstock.lowering.from_kernel.faults import Fault
+from penstock.lowering.from_kernel.index_splits import split_indices
 from penstock.lowering.from_kernel.loops import Loops, Store
 from penstock.lowering.from_kernel.numbers import number_of
 from penstock.lowering.from_kernel.scalars import element_called
@@ -38,6 +39,7 @@ from penstock.lowering.from_kernel.syntax import (
 )
 from penstock.lowering.shapes import loops, signless
 from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
+from penstock.passes.tensor.reshape import emit_reshape
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,15 @@ class Statements:
         def destination(element: Attribute, reads: Reads) -> Destination:
             return self._destination(target, element, reads)
 
+        split = split_indices(value, target.space, self._symbols.numbers)
+        if split is not None:
+            if target.box is not None:
+                raise Fault("a part of a tensor cannot be stored by quotients of indices: store the whole", value)
+            space, value = split
+            sizes = tuple(range.size for range in space.values())
+            whole = _Target(None, space, None, tuple(loops(len(space))), sizes)
+            computed, found = self._computed(whole, value, element)
+            return emit_reshape(self._builder.emit, computed, target.sizes), found
         if isinstance(value, Call) and self._expressions.is_reduction(value, target.space):
             # One that is the same along an index of the left is repeated along it.
             if self._expressions.names_in(value, target.space) == list(target.space) and value.arguments:

@@ -41,6 +41,8 @@ MISUSES = [
     ),
     Misuse("constant index out of bounds", body("y[i, j] = x[i, ^6]+z[i]"), "index out of bounds: it is 6"),
     Misuse("product of indices", body("y[i, j] = x[i ^* j, j]"), "an index must be affine in the dims"),
+    Misuse("remainder of a range", body("y[i, j] = x[i ^// 3, j]"), '"i" runs over 0 to 3, which 3 does not divide'),
+    Misuse("quotient of a sum", body("y[i, j] = x[(i + 1) ^// 2, j]"), "an index must be affine in the dims"),
     Misuse("index that is read", body("y[i, j] = x[^z[i], j]"), "an index must be affine in the dims"),
     Misuse("tensor in an index", body("y[i, j] = x[^z, j]"), '"z" is a parameter, and no index'),
     Misuse("rank", body("y[i, j] = ^z[i, j]"), '"z" takes 1 index, not 2'),

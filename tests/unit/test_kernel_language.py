@@ -54,6 +54,11 @@ def above_diagonal(x: Array) -> Array:
     return np.where((rows + 1 < columns) | (rows == x.shape[1]), x, -1)
 
 
+def repeated(x: Array) -> Array:
+    rows = np.arange(2 * len(x))[:, None]
+    return x.repeat(2, 0).repeat(3, 1) + rows % 2 - rows
+
+
 def halo(x: Array, w: Array) -> Array:
     padded = np.pad(x, 1)
     parts = (padded[r : r + x.shape[0], q : q + x.shape[1]] * w[r, q] for r in range(3) for q in range(3))
@@ -105,6 +110,12 @@ CASES = [
         lambda x: np.where(
             (np.arange(len(x))[:, None] + 1 < np.arange(x.shape[1])) | (np.arange(len(x))[:, None] == x.shape[1]), x, -1
         ),
+    ),
+    Case(
+        "quotients and remainders of indices",
+        "kernel f(f32 x[N, M]) -> (f32 y[2 * N, 3 * M]) {\n"
+        " y[i, j] = x[i // 2, j // 3] + cast(f32, i % 2) - cast(f32, i) \n}",
+        repeated,
     ),
     Case("argmax", "kernel f(f32 x[N, M]) -> (i64 y[N]) {\n y[i] = argmax(j, x[i, j]) \n}", lambda x: x.argmax(1)),
     Case("argmin", "kernel f(f32 x[N, M]) -> (i64 y[M]) {\n y[j] = argmin(i, x[i, j]) \n}", lambda x: x.argmin(0)),
