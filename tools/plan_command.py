@@ -34,7 +34,7 @@ from penstock.tools.planner_runs import (
 )
 from penstock.tools.text import STDIN, require_distinct
 
-PROGRAMS = (".onnx", ".mlir")
+PROGRAMS = (".onnx", ".mlir", ".pk")
 """The ends of names of files that hold programs."""
 
 _OF_PROBLEMS = ("capacity", "bank-size", "fixed", "fit")

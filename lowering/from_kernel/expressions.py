@@ -117,10 +117,11 @@ class Expressions:
         Raises Fault. `destination` is asked when the type is known and all that is read.
         """
         reads = self.reads(node, space)
+        found = self.type_of(node, reads)
         if element is not None:
-            self.require_type(node, reads, element)
+            self._require_expected(found or element, element, node)
         else:
-            element = self.type_of(node, reads)
+            element = found
             if element is None or isinstance(element, IndexType):
                 raise Fault("the type of this is not known", node, ["cast(type, x) says it"])
         output, known = destination(element, reads), element
@@ -129,13 +130,6 @@ class Expressions:
             return self._scalars(operands).emit(body, node, known)
 
         return self._generic(space, reads, output, 0, compute, node.at), element
-
-    def require_type(self, node: Expression, reads: Reads, element: Attribute) -> None:
-        """Raise Fault unless an expression is of a type."""
-        found = self.type_of(node, reads)
-        if found is not None and found != element:
-            notes = [f"cast({name_of(element)}, ...) converts"]
-            raise Fault(f"the right side is {name_of(found)}, but the left {name_of(element)}", node, notes)
 
     def type_of(self, node: Expression, reads: Reads) -> Attribute | None:
         """The type of an expression; None for a number."""
@@ -202,7 +196,7 @@ class Expressions:
             case Name():
                 found[node] = self._read_name(node, space)
             case Call(function="dot"):
-                found[node] = self._as_operand(self._dot(node), space)
+                found[node] = self._as_operand(self.dot(node), space)
             case Call() if self.is_reduction(node, space):
                 found[node] = self._reduced(node, space)
             case Call():
@@ -300,13 +294,13 @@ class Expressions:
             raise Fault(f"dot of {dims_text(left)} and {dims_text(right)}", node, ["it is of NxK and KxM"])
         return left, right
 
-    def _dot(self, node: Call) -> tuple[SSAValue, Attribute]:
-        """The product of two matrices."""
+    def dot(
+        self, node: Call, destination: MakeDestination | None = None, expected: Attribute | None = None
+    ) -> tuple[SSAValue, Attribute]:
+        """The product of two matrices, and its type; as `reduce` is asked for it."""
         terms, shape = self._dot_terms(node)
-        element, outer = terms.element, self.tile_space(shape)
-        wide = self._wide(SUM, element)
-        value = self._combine(SUM, terms, self._filled(self.fresh(outer, wide), SUM, element), node.at)
-        return value if wide == signless(element) else self.rounded(value, element, self.fresh(outer, element)), element
+        outer = self.tile_space(shape)
+        return self._reduced_into(SUM, terms, outer, destination, expected, node), terms.element
 
     def _dot_terms(self, node: Call) -> tuple[_Terms, tuple[int, ...]]:
         left, right = self._factors(node)
@@ -377,26 +371,39 @@ class Expressions:
         in what `destination` makes. Raises Fault.
         """
         terms = self._terms(node, outer)
-        is_place = node.function in PLACES
-        reduction = PLACES[node.function] if is_place else self._reduction(node, terms.element)
-        element = i64 if is_place else terms.element
+        if node.function not in PLACES:
+            reduction = self._reduction(node, terms.element)
+            return self._reduced_into(reduction, terms, outer, destination, expected, node), terms.element
+        self._require_expected(i64, expected, node)
+        shape = [each.size for each in outer.values()]
+        output = self.fresh(outer, i64) if destination is None else destination(i64, terms.reads)
+        return self._place_of_extremum(node, terms, shape, output), i64
+
+    def _reduced_into(
+        self,
+        reduction: Reduction,
+        terms: _Terms,
+        outer: Space,
+        destination: MakeDestination | None,
+        expected: Attribute | None,
+        node: Call,
+    ) -> SSAValue:
+        """A reduction over a space, rounded to the type of its terms, where that is to be."""
+        element = terms.element
+        self._require_expected(element, expected, node)
+        wide = self._wide(reduction, element)
+        if wide == signless(element):
+            output = self.fresh(outer, element) if destination is None else destination(element, terms.reads)
+            return self._combine(reduction, terms, self._filled(output, reduction, element), node.at)
+        value = self._combine(reduction, terms, self._filled(self.fresh(outer, wide), reduction, element), node.at)
+        output = self.fresh(outer, element) if destination is None else destination(element, terms.reads)
+        return self.rounded(value, element, output)
+
+    @staticmethod
+    def _require_expected(element: Attribute, expected: Attribute | None, node: Node) -> None:
         if expected is not None and element != expected:
             notes = [f"cast({name_of(expected)}, ...) converts"]
             raise Fault(f"the right side is {name_of(element)}, but the left {name_of(expected)}", node, notes)
-        shape = [each.size for each in outer.values()]
-
-        def make(element: Attribute, reads: Reads) -> Destination:
-            return self.fresh(outer, element) if destination is None else destination(element, reads)
-
-        if is_place:
-            return self._place_of_extremum(node, terms, shape, make(element, terms.reads)), element
-        wide = self._wide(reduction, element)
-        if wide != signless(element):
-            value = self._combine(reduction, terms, self._filled(self.fresh(outer, wide), reduction, element), node.at)
-            output = make(element, terms.reads)
-            return self.rounded(value, element, output), element
-        output = self._filled(make(element, terms.reads), reduction, element)
-        return self._combine(reduction, terms, output, node.at), element
 
     def _filled(self, output: Destination, reduction: Reduction, element: Attribute) -> Destination:
         """Where a reduction of elements of a type begins."""

@@ -202,6 +202,8 @@ class Statements:
             whole = _Target(None, space, None, tuple(loops(len(space))), sizes)
             computed, found = self._computed(whole, value, element)
             return emit_reshape(self._builder.emit, computed, target.sizes), found
+        if isinstance(value, Call) and value.function == "dot":
+            return self._expressions.dot(value, destination, element)
         if isinstance(value, Call) and self._expressions.is_reduction(value, target.space):
             # One that is the same along an index of the left is repeated along it.
             if self._expressions.names_in(value, target.space) == list(target.space) and value.arguments:

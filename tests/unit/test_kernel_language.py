@@ -274,6 +274,14 @@ def test_tiles_get_slots_and_tokens_without_a_word_about_them() -> None:
     assert "device = @host" not in text
 
 
+def test_tiles_that_pass_the_end_stay_on_the_machine() -> None:
+    case = next(case for case in CASES if case.name == "tiles")
+    text = penstock.kernel(case.text, machine="gemmini-fp32").mlir("tensor", **SHAPES[-1])
+    assert "tensor.pad" in text
+    assert "device = @gemmini_fp32" in text
+    assert "device = @host" not in text
+
+
 def test_every_op_says_where_it_comes_from() -> None:
     text = "kernel f(f32 x[N, M]) -> (f32 y[N]) {\n    y[i] = sum(j, exp(x[i, j]))\n}"
     file = KernelFile(SourceText("k.pk", text))
