@@ -213,6 +213,31 @@ CASES = [
         lambda q, k, v: softmax(q @ k.T / np.sqrt(q.shape[1])) @ v,
     ),
 ]
+ATTENTION = """\
+kernel attention[BQ = 16, BK = 16](f16 q[H, D, S], f16 k[H, S, D], f16 v[H, D, S]) -> (f32 o[H, D, S]) {
+    grid h in 0:H, m in 0:S:BQ {
+        f32 largest[BQ] = -60000
+        f32 total[BQ] = 0
+        f32 acc[D, BQ] = 0
+        for n in 0:S:BK {
+            s[c in 0:BK, r in 0:BQ] = sum(d, cast(f32, k[h, n + c, d]) * cast(f32, q[h, d, m + r]))
+            s[c, r] = s[c, r] * (1 / sqrt(D))
+            highest[r] = max(largest[r], max(c, s[c, r]))
+            factor[r] = exp(largest[r] - highest[r])
+            power[c, r] = exp(s[c, r] - highest[r])
+            total[r] = total[r] * factor[r]
+            total[r] += sum(c, power[c, r])
+            narrow[c, r] = cast(f16, power[c, r])
+            acc[d, r] = acc[d, r] * factor[r]
+            acc[d, r] += sum(c, cast(f32, v[h, d, n + c]) * cast(f32, narrow[c, r]))
+            largest = highest
+        }
+        share[r] = 1 / total[r]
+        o[h, d, m + r] = acc[d, r] * share[r]
+    }
+}
+"""
+"""In the form that the machine's intrinsics take: f16 into products, and what belongs to a query innermost."""
 ON_MACHINES = ["function of a product", "halo", "tiles", "a sum that is added"]
 
 
@@ -311,3 +336,14 @@ def test_the_shapes_of_arguments_must_agree() -> None:
     add = penstock.kernel("kernel f(f32 x[N], f32 z[N]) -> (f32 y[N]) {\n y = x + z \n}")
     with pytest.raises(UserError, match='"N" is 3, and 4 by the argument "z"'):
         add(np.zeros(3, np.float32), np.zeros(4, np.float32))
+
+
+def test_attention_runs_on_a_machine_as_a_whole() -> None:
+    attention = penstock.kernel(ATTENTION).on("rapid-core-like", "interpreter")
+    assert "device = @host" not in attention.mlir("tensor", H=1, S=32, D=16)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=(1, 32, 16)).astype(np.float16) for _ in range(3))
+    found = attention(*(np.ascontiguousarray(each) for each in (q.swapaxes(1, 2), k, v.swapaxes(1, 2))))
+    wide = [each.astype(np.float64) for each in (q, k, v)]
+    expected = softmax(wide[0] @ wide[1].swapaxes(1, 2) / 4) @ wide[2]
+    np.testing.assert_allclose(np.asarray(found).swapaxes(1, 2), expected, atol=2e-3)
