@@ -26,6 +26,7 @@ from penstock.dialects.upstream.transform import FuseIntoContainingOp, FuseOp, S
 from penstock.dialects.upstream.transform_loops import LoopCoalesceOp
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import candidates
+from penstock.passes.analysis.loops import trip_count
 from penstock.passes.schedule.schedule import Schedule
 
 Move = Callable[[Schedule, Random], None]
@@ -138,8 +139,17 @@ def compute_at(schedule: Schedule, random: Random) -> None:
 
 
 def fuse_into_containing_op(schedule: Schedule, random: Random) -> None:
-    producer, _ = one(generics(schedule), random)
-    schedule.append(FuseIntoContainingOp(producer, one(loops(schedule), random)[0]))
+    """A producer in a loop, mostly one that reads it."""
+    known, around = generics(schedule), loops(schedule)
+    pairs = [
+        (producer, handle)
+        for producer, op in known
+        for handle, loop in around
+        if not loop.is_ancestor(op) and any(loop.is_ancestor(use.operation) for use in op.results[0].uses)
+    ]
+    if random.random() < 0.2:
+        pairs = [(producer, handle) for producer, _ in known for handle, _ in around]
+    schedule.append(FuseIntoContainingOp(*one(pairs, random)))
 
 
 def interchange(schedule: Schedule, random: Random) -> None:
@@ -148,20 +158,52 @@ def interchange(schedule: Schedule, random: Random) -> None:
 
 
 def inline(schedule: Schedule, random: Random) -> None:
+    """An op, mostly a pointwise one that other ops read."""
     known = generics(schedule)
-    read = [handle for handle, op in known if all(isinstance(use.operation, GenericOp) for use in op.results[0].uses)]
-    schedule.inline(one(read or [handle for handle, _ in known], random))
+    read = [
+        handle
+        for handle, op in known
+        if op.results
+        and op.inputs
+        and not reductions(op)
+        and op.results[0].uses
+        and all(_reads(use.operation, op.results[0]) for use in op.results[0].uses)
+    ]
+    schedule.inline(one(read if random.random() < 0.9 else [handle for handle, _ in known], random))
+
+
+def _reads(op: Operation, value: SSAValue) -> bool:
+    """Whether an op is a structured one that reads a value, and does not start from it."""
+    return isinstance(op, GenericOp) and value in op.inputs and value not in op.outputs
+
+
+def reductions(op: GenericOp) -> list[int]:
+    """The dims that an op reduces."""
+    return [dim for dim, kind in enumerate(op.iterator_types) if kind.data == IteratorType.REDUCTION]
+
+
+def _reducing(schedule: Schedule, random: Random) -> tuple[SSAValue, GenericOp]:
+    """An op, mostly one that reduces."""
+    known = generics(schedule)
+    reducing = [pair for pair in known if reductions(pair[1])]
+    return one(reducing if random.random() < 0.9 else known, random)
 
 
 def rfactor(schedule: Schedule, random: Random) -> None:
-    handle, op = one(generics(schedule), random)
-    dim = random.choice([op.get_num_loops() - 1, random.randrange(op.get_num_loops())])
-    schedule.rfactor(handle, dim, random.choice((1, 2, 2, 3, 4)))
+    handle, op = _reducing(schedule, random)
+    dim = random.choice(reductions(op) or [*range(op.get_num_loops())])
+    schedule.rfactor(handle, dim, _factor(op.get_static_loop_ranges()[dim], random))
+
+
+def _factor(extent: int, random: Random) -> int:
+    """A factor, mostly of an extent."""
+    return random.choice([size for size in range(1, extent + 1) if extent % size == 0 or random.random() < 0.2])
 
 
 def split_reduction(schedule: Schedule, random: Random) -> None:
-    handle, _ = one(generics(schedule), random)
-    factor, place = random.choice((2, 3, 4)), random.randint(0, 2)
+    handle, op = _reducing(schedule, random)
+    extents = [op.get_static_loop_ranges()[dim] for dim in reductions(op)] or [4]
+    factor, place = _factor(extents[0], random), random.randint(0, 2)
     schedule.append(SplitReductionOp(handle, factor, place, strided=random.random() < 0.5))
 
 
@@ -201,7 +243,8 @@ def reorder(schedule: Schedule, random: Random) -> None:
 
 
 def split(schedule: Schedule, random: Random) -> None:
-    schedule.split(one(loops(schedule), random)[0], random.randint(1, 3))
+    handle, loop = one(loops(schedule), random)
+    schedule.split(handle, random.randint(1, max(2, trip_count(loop) or 3)))
 
 
 def fuse(schedule: Schedule, random: Random) -> None:
@@ -226,13 +269,21 @@ def distribute(schedule: Schedule, random: Random) -> None:
     """A loop, cut before one of the ops that its body is made of."""
     handle, loop = one(loops(schedule), random)
     kinds = (GenericOp, CopyOp, scf.ForOp, memref.StoreOp, memref.SubviewOp)
-    first = one([op for op in loop.body.block.ops if isinstance(op, kinds)], random)
+    inside = [op for op in loop.body.block.ops if isinstance(op, kinds)]
+    first = one(inside[1:] if random.random() < 0.8 else inside, random)
     cut = next(each for each in schedule.match(first.name, within=handle) if schedule.op(each) is first)
     schedule.distribute(handle, cut)
 
 
 def vectorize(schedule: Schedule, random: Random) -> None:
-    schedule.vectorize(one(loops(schedule), random)[0])
+    """A loop, mostly of scalars."""
+    known = loops(schedule)
+    scalar = [handle for handle, loop in known if _is_scalar(loop)]
+    schedule.vectorize(one(scalar if random.random() < 0.8 else [handle for handle, _ in known], random))
+
+
+def _is_scalar(loop: scf.ForOp) -> bool:
+    return not any(isinstance(op, GenericOp | CopyOp | scf.ForOp) for op in loop.body.block.ops)
 
 
 def convert_to_loops(schedule: Schedule, random: Random) -> None:
@@ -240,8 +291,8 @@ def convert_to_loops(schedule: Schedule, random: Random) -> None:
 
 
 def storage_align(schedule: Schedule, random: Random) -> None:
-    buffer, op = one([*found(schedule, BufferOp), *found(schedule, memref.AllocOp)], random)
-    dims = op.memref.type.get_num_dims()  # pyright: ignore[reportAttributeAccessIssue]
+    buffer, op = one([pair for pair in found(schedule, BufferOp) if pair[1].byte_offset is None], random)
+    dims = op.type.get_num_dims()
     schedule.storage_align(buffer, random.randrange(max(1, dims - 1)), random.choice((2, 4)), random.randint(0, 1))
 
 
@@ -292,8 +343,9 @@ def _scope(schedule: Schedule, random: Random) -> str:
 def stage_in(schedule: Schedule, random: Random) -> None:
     """What an op or a copy reads, sometimes before a loop around it."""
     scope = _scope(schedule, random)
-    reader, op = one([*generics(schedule), *generics(schedule), *found(schedule, CopyOp)], random)
-    number = random.randrange(max(1, len(op.inputs))) if isinstance(op, GenericOp) else 0
+    reading = [pair for pair in generics(schedule) if pair[1].inputs]
+    reader, op = one([*reading, *reading, *found(schedule, CopyOp)], random)
+    number = random.randrange(len(op.inputs)) if isinstance(op, GenericOp) else 0
     around = [handle for handle, loop in loops(schedule) if loop.is_ancestor(op)]
     at = random.choice(around) if around and random.random() < 0.4 else None
     schedule.stage_in(reader, number, scope, at=at)
@@ -328,17 +380,20 @@ def tensorize(schedule: Schedule, random: Random) -> None:
 def multi_buffer(schedule: Schedule, random: Random) -> None:
     """A buffer, mostly one in a loop."""
     known = found(schedule, BufferOp)
-    inside = [handle for handle, op in known if isinstance(op.parent_op(), scf.ForOp)]
-    schedule.multi_buffer(one(inside if random.random() < 0.8 else [each for each, _ in known], random), _slots(random))
+    inside = [pair for pair in known if _is_repeated(pair[1])]
+    buffer, _ = one(inside if random.random() < 0.9 else known, random)
+    schedule.multi_buffer(buffer, random.choice((2, 2, 2, 3)))
 
 
-def _slots(random: Random) -> int:
-    return random.choice((2, 2, 2, 3, 4))
+def _is_repeated(op: Operation) -> bool:
+    """Whether an op is in a loop of several iterations."""
+    parent = op.parent_op()
+    return isinstance(parent, scf.ForOp) and ((trip_count(parent) or 0) > 1 or _is_repeated(parent))
 
 
 def pipeline(schedule: Schedule, random: Random) -> None:
-    buffers = [handle for handle, op in found(schedule, BufferOp) if isinstance(op.parent_op(), scf.ForOp)]
-    around = [handle for handle, _ in loops(schedule)]
+    buffers = [handle for handle, op in found(schedule, BufferOp) if _is_repeated(op)]
+    around = [handle for handle, loop in loops(schedule) if (trip_count(loop) or 0) > 1]
     chosen = [each for each in buffers if random.random() < 0.6]
     skewed = [each for each in around if random.random() < 0.6]
     slots = [(each, random.choice((1, 2, 2, 3))) for each in chosen]
@@ -346,7 +401,8 @@ def pipeline(schedule: Schedule, random: Random) -> None:
 
 
 def virtual_thread(schedule: Schedule, random: Random) -> None:
-    schedule.virtual_thread(one(loops(schedule), random)[0], random.choice((2, 2, 3)))
+    known = [handle for handle, loop in loops(schedule) if (trip_count(loop) or 0) > 1]
+    schedule.virtual_thread(one(known, random), random.choice((2, 2, 3)))
 
 
 TENSOR: tuple[Move, ...] = (

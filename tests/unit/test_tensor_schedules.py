@@ -87,6 +87,11 @@ SCHEDULES = {
         "%f = schedule.compute_at %fill at %j",
         "%s = schedule.reverse_compute_at %sum at %j",
     ],
+    "the sum follows the product, and then the zeros": [
+        typed("%t, %i, %j = transform.structured.tile_using_for %mm tile_sizes [16, 16]", 1, 3),
+        "%s = schedule.reverse_compute_at %sum at %j",
+        "%f = schedule.compute_at %fill at %j",
+    ],
     "interchanged": [
         f"%t = transform.structured.interchange %mm iterator_interchange = [1, 0, 2] : ({HANDLE}) -> {HANDLE}",
         "%u:6 = schedule.tile %t fusing(%fill, %sum) sizes [16, 16, 32]",
