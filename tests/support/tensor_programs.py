@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from random import Random
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import DictionaryAttr, MemRefType, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
 from xdsl.utils.hints import isa
 
 from penstock.dialects.element_types import numpy_dtype
@@ -209,13 +210,16 @@ def tensor_program(seed: int, element: str = "i32", *, is_named: bool = False) -
 
 
 def inputs_of(module: ModuleOp, seed: int) -> list[Array]:
-    """Small integers for the arguments of @main."""
+    """Small integers for the arguments of @main that are not outputs."""
     rng = np.random.default_rng(seed)
     (main,) = (op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "main")
+    types = main.function_type.inputs.data
+    attributes = main.arg_attrs.data if main.arg_attrs is not None else [DictionaryAttr({})] * len(types)
     found: list[Array] = []
-    for type in main.function_type.inputs:
-        assert isa(type, TensorType)
-        found.append(rng.integers(-4, 5, type.get_shape()).astype(numpy_dtype(type.element_type)))
+    for type, attribute in zip(types, attributes, strict=True):
+        assert isa(type, TensorType[Attribute]) or isa(type, MemRefType[Attribute])
+        if "graph.output" not in attribute.data:
+            found.append(rng.integers(-4, 5, type.get_shape()).astype(numpy_dtype(type.element_type)))
     return found
 
 
