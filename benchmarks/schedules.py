@@ -175,24 +175,23 @@ def timed(args: argparse.Namespace) -> None:
 
 
 def random(args: argparse.Namespace) -> None:
-    """Random kernels under random schedules; what goes wrong is said at once, by its case."""
+    """Random kernels under random schedules; what goes wrong is said at once, and an interrupt ends it earlier."""
     tally, wrong, started = Tally(), 0, time.process_time()
     gc.disable()  # a fifth of the time: what a case makes is dropped with it, or soon after
-    for number in range(args.count):
-        seed = args.seed + number
-        try:
-            run_case(seed, tally, in_c=seed % IN_C == 0)
-        except Exception as error:
-            wrong += 1
-            print(f"WRONG: case {seed}: {type(error).__name__}: {error}", flush=True)
-        if number % COLLECTED == COLLECTED - 1:
-            gc.collect()
-            seconds = time.process_time() - started
-            applied, refused = tally.applied.total(), tally.refused.total()
-            say(
-                f"schedules: {number + 1:,} cases, {applied:,} primitives applied, {refused:,} refused, {wrong} wrong, "
-                f"{seconds:.0f} CPU s"
-            )
+    done = 0
+    try:
+        for done in range(1, args.count + 1):
+            seed = args.seed + done - 1
+            try:
+                run_case(seed, tally, in_c=seed % IN_C == 0)
+            except Exception as error:
+                wrong += 1
+                print(f"WRONG: case {seed}: {type(error).__name__}: {error}", flush=True)
+            if done % COLLECTED == 0:
+                gc.collect()
+                say(f"schedules: {done:,} cases, {_counts(tally, wrong, started)}")
+    except KeyboardInterrupt:
+        done -= 1
     gc.enable()
     print(text_table("Cases and their ends", ("cases", "number"), tally.cases.most_common()))
     rows: list[Sequence[object]] = []
@@ -203,10 +202,14 @@ def random(args: argparse.Namespace) -> None:
     print(text_table("Primitives", ("primitive", "applied", "refused", "refused"), rows))
     for kind, count in tally.refused.most_common():
         print(f"{count:6,} {': '.join(kind)} (case {tally.examples[kind]})")
-    applied, refused = tally.applied.total(), tally.refused.total()
-    print(
-        f"{args.count:,} cases from {args.seed}: {applied:,} primitives applied, {refused:,} refused without a change, "
-        f"{wrong} wrong (must: 0), {time.process_time() - started:.0f} CPU s"
+    print(f"{done:,} cases from {args.seed}: {_counts(tally, wrong, started)}")
+
+
+def _counts(tally: Tally, wrong: int, started: float) -> str:
+    applied, refused, seconds = tally.applied.total(), tally.refused.total(), time.process_time() - started
+    return (
+        f"{applied:,} primitives applied, {refused:,} refused without a change, {wrong} wrong (must: 0), "
+        f"{seconds:.0f} CPU s"
     )
 
 

@@ -43,6 +43,8 @@ from penstock.runtime.proofs import prove
 from penstock.runtime.schedules import read_schedules, schedules_text
 from penstock.runtime.simulator.run import run_program
 
+PROOFS = ("mem-verify", "accel-check-hazards")
+"""Passes that refuse what no schedule may have made."""
 TOYS = 24
 """How many small machines there are."""
 SHIPPED = ("gemmini-fp32", "rapid-core-like", "gemmini", "vta-pynq", "smaug-smv", "snax-opengemm", "neural-accelerator")
@@ -195,6 +197,9 @@ def machine_case(case: Case) -> None:
             if each.name in ("promote-levels", "tensorize"):
                 continue
             where, step = steps.get(each.name, (None, None))
+            if each.name in PROOFS:
+                _prove(each, descent, reached)
+                continue
             if where is None or step is None:
                 each.apply(descent.ctx, case.module)
                 continue
@@ -209,6 +214,14 @@ def machine_case(case: Case) -> None:
     else:
         _finish_commands(case)
     _require_same_program(case, descent.ctx, refusal)
+
+
+def _prove(proof: ModulePass, descent: Descent, reached: str) -> None:
+    """Raise WrongError where what was made of legal primitives is not proved."""
+    try:
+        proof.apply(descent.ctx, descent.case.module)
+    except UserError as error:
+        raise WrongError(f"{proof.name}, after {reached}: {error.loc}: {error.message}") from error
 
 
 def _finish_commands(case: Case) -> None:

@@ -132,8 +132,15 @@ class Case:
         self.module = self.program.module.clone()
 
     def compare(self, where: str) -> None:
-        """Raise WrongError where the module does not verify any more, or computes something else."""
-        verify(self.module)
+        """Raise WrongError where the module does not verify any more, faults as it runs, or computes something else."""
+        try:
+            verify(self.module)
+            self._run(where)
+        except UserError as error:
+            # A race, say, or bytes that nothing has written: no refusal of what is legal.
+            raise WrongError(f"{where}: {error.loc}: {error.message}") from error
+
+    def _run(self, where: str) -> None:
         orders: Sequence[Any] = ("program",)
         if where == "commands" or any(isinstance(op, ForallOp) for op in self.module.walk()):
             orders = ORDERS
