@@ -46,6 +46,8 @@ class Schedules:
     """Those that a person gives: passes apply them instead of deciding."""
     applied: dict[str, NamedSequenceOp] = field(default_factory=dict[str, NamedSequenceOp])
     """Those that have been applied, given or decided."""
+    open: dict[str, object] = field(default_factory=dict[str, object])
+    """What their handles stand for in the section that was begun last, which `passes/schedule` keeps here."""
 
 
 @irdl_op_definition
@@ -124,6 +126,12 @@ class TileAndFuseOp(IRDLOperation):
         """The handles of the loops, outermost first."""
         return self.handles[1 + len(self.fused) :]
 
+    @property
+    def looped_dims(self) -> list[int]:
+        """The dims that become loops: in the order of the loops, if there is an interchange."""
+        looped = _looped(self.sizes.get_values(), self.edges)
+        return looped if self.interchange is None else [dim for dim in self.interchange.get_values() if dim in looped]
+
     def verify_(self) -> None:
         count = len(self.sizes)
         for edge in self.edges or ():
@@ -131,9 +139,6 @@ class TileAndFuseOp(IRDLOperation):
                 raise UnknownName(f'there is no edge "{edge.data}"', edge.data, EDGES, "edges")
         if self.edges is not None and len(self.edges) != count:
             raise VerifyException(f"{len(self.edges)} edges for {count} sizes")
-        for scope, slots in self.slots.data.items() if self.slots is not None else ():
-            if not isa(slots, IntegerAttr) or slots.value.data < 1:
-                raise VerifyException(f'the slots of "{scope}" are a number from 1, not {slots}')
         if self.interchange is not None and sorted(self.interchange.get_values()) != list(range(count)):
             raise VerifyException(f"the interchange is no permutation of the {count} dims")
         verify_dynamic_index_list(self.sizes.get_values(), self.dynamic_sizes, DYNAMIC_INDEX)
@@ -214,4 +219,4 @@ def _integers(parser: Parser) -> list[int]:
 
 _GROUPS = (schedule_tensor, schedule_loops, schedule_parallel, schedule_memory, schedule_accel)
 
-Schedule = Dialect("schedule", [TileAndFuseOp, *(op for group in _GROUPS for op in group.OPS)])
+ScheduleDialect = Dialect("schedule", [TileAndFuseOp, *(op for group in _GROUPS for op in group.OPS)])
