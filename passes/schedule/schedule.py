@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from xdsl.dialects import func, scf, transform
+from xdsl.dialects.builtin import ArrayAttr, BoolAttr, SymbolRefAttr
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -30,7 +31,8 @@ from penstock.dialects.schedule_memory import SetScopeOp, StageInOp, StageOutOp,
 from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarriersOp, ParallelizeOp
 from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, ReverseComputeAtOp, RfactorOp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
-from penstock.dialects.upstream.transform import ANY_OP, CastHandleOp, GetParentOp, SplitHandleOp
+from penstock.dialects.upstream.handle_ops import ANY_OP
+from penstock.dialects.upstream.transform import CastHandleOp, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import ConvertToLoopsOp, InterchangeOp, LoopPeelOp, LoopUnrollOp
 from penstock.dialects.upstream.transform_tune import KnobOp
 from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -116,7 +118,7 @@ class Schedule:
             return tuple(live[each] for each in payload)
         if len(payload) == 1:
             return (op.result,)
-        return tuple(self.append(SplitHandleOp(op.result, len(payload))).results)
+        return tuple(self.append(SplitHandleOp(op.result, handles=len(payload))).results)
 
     def handles(self, ops: Iterable[Operation]) -> list[SSAValue]:
         """A handle for each of some operations of the kernel: what it has already, or else a match of its name."""
@@ -129,7 +131,7 @@ class Schedule:
     def parent(self, handle: SSAValue, name: str, nth: int = 1) -> SSAValue:
         """The handle of the op around, of that name, the nth one from inside."""
         live = self._live()
-        op = self.append(GetParentOp(handle, name, nth))
+        op = self.append(GetParentOp(handle, op_name=name, nth_parent=nth if nth != 1 else None))
         if (known := live.get(self.state.only(op.parent_result) or op)) is not None:
             self._drop(op)
             return known
@@ -183,9 +185,9 @@ class Schedule:
             sizes,
             interchange=interchange,
             edges=edges,
-            unpadded=unpadded,
-            slots=slots,
-            remark=remark,
+            unpadded=unpadded or None,
+            slots=slots or None,
+            remark=remark or None,
         )
         for handle, old in zip(op.handles, (target, *fusing), strict=False):
             handle.name_hint = f"{old.name_hint or 'op'}_tile"
@@ -213,13 +215,14 @@ class Schedule:
 
     def rfactor(self, target: SSAValue, dim: int, factor: int) -> RfactorOp:
         """`schedule.rfactor`; see the op."""
-        return self.append(RfactorOp(target, dim, factor))
+        return self.append(RfactorOp(target, dim=dim, factor=factor))
 
     # loops and buffers of the loop level
 
     def split(self, loop: SSAValue, factor: int | SSAValue) -> SplitOp:
         """`schedule.split`; see the op."""
-        op = SplitOp(loop, factor)
+        parameter, number = (factor, None) if isinstance(factor, SSAValue) else (None, factor)
+        op = SplitOp(loop, parameter, factor=number)
         for handle, place in zip(op.results, ("outer", "inner", "tail"), strict=True):
             handle.name_hint = f"{loop.name_hint or 'loop'}_{place}"
         return self.append(op)
@@ -234,11 +237,13 @@ class Schedule:
 
     def unroll(self, loop: SSAValue, factor: int) -> None:
         """`transform.loop.unroll`; no loop is left where it has no more iterations than `factor`."""
-        self.append(LoopUnrollOp(loop, factor))
+        self.append(LoopUnrollOp(loop, factor=factor))
 
     def peel(self, loop: SSAValue, *, front: bool = False) -> LoopPeelOp:
         """`transform.loop.peel`, on a handle that is cast to what upstream demands of it."""
-        return self.append(LoopPeelOp(self._cast(loop, scf.ForOp.name), peel_front=front))
+        return self.append(
+            LoopPeelOp(self._cast(loop, scf.ForOp.name), peel_front=BoolAttr.from_bool(True) if front else None)
+        )
 
     def distribute(self, loop: SSAValue, op: SSAValue) -> DistributeOp:
         """`schedule.distribute`: what is before `op` in a loop, and the rest, in loops of their own."""
@@ -250,11 +255,11 @@ class Schedule:
 
     def storage_align(self, buffer: SSAValue, dim: int, factor: int, offset: int = 0) -> None:
         """`schedule.storage_align`; see the op."""
-        self.append(StorageAlignOp(buffer, dim, factor, offset))
+        self.append(StorageAlignOp(buffer, dim=dim, factor=factor, offset=offset))
 
     def interchange(self, target: SSAValue, order: Sequence[int]) -> SSAValue:
         """`transform.structured.interchange`: dim `order[n]` of a structured op becomes dim n."""
-        return self.append(InterchangeOp(target, order)).transformed
+        return self.append(InterchangeOp(target, iterator_interchange=order)).transformed
 
     # iterations that run at once
 
@@ -264,7 +269,7 @@ class Schedule:
 
     def bind(self, *loops: SSAValue, to: Sequence[DeviceMappingAttr]) -> SSAValue:
         """`schedule.bind`: returns the handle of the `scf.forall`."""
-        return self.append(BindOp(loops, to)).forall
+        return self.append(BindOp(loops, mapping=ArrayAttr(to))).forall
 
     def cooperate(self, copy: SSAValue) -> SSAValue:
         """`schedule.cooperate`: returns the handle of the copy of a part."""
@@ -278,7 +283,7 @@ class Schedule:
         """`transform.structured.convert_to_loops`: returns a handle for each of the loops, outermost first."""
         loops = self.append(ConvertToLoopsOp(target)).result
         count = len(self.state.payload(loops))
-        return self.append(SplitHandleOp(loops, count)).results if count else ()
+        return self.append(SplitHandleOp(loops, handles=count)).results if count else ()
 
     def _cast(self, handle: SSAValue, name: str) -> SSAValue:
         type = transform.OperationType(name)
@@ -292,29 +297,29 @@ class Schedule:
         self, reader: SSAValue, operand: int, scope: str, *, at: SSAValue | None = None, contiguous: int = 1
     ) -> SSAValue:
         """`schedule.stage_in`; see the op. Returns the handle of the copy."""
-        op = StageInOp(reader, operand, scope, at=at, contiguous=contiguous)
+        op = StageInOp(reader, at, operand_number=operand, scope=scope, contiguous=contiguous)
         op.transfer.name_hint = f"{reader.name_hint or 'op'}_in"
         return self.append(op).transfer
 
     def stage_out(self, writer: SSAValue, operand: int, scope: str, *, contiguous: int = 1) -> SSAValue:
         """`schedule.stage_out`; see the op. Returns the handle of the copy."""
-        op = StageOutOp(writer, operand, scope, contiguous=contiguous)
+        op = StageOutOp(writer, operand_number=operand, scope=scope, contiguous=contiguous)
         op.transfer.name_hint = f"{writer.name_hint or 'op'}_out"
         return self.append(op).transfer
 
     def set_scope(self, allocation: SSAValue, scope: str, *, contiguous: int = 1) -> None:
         """`schedule.set_scope`; see the op."""
-        self.append(SetScopeOp(allocation, scope, contiguous=contiguous))
+        self.append(SetScopeOp(allocation, scope=scope, contiguous=contiguous))
 
     def tensorize(self, target: SSAValue, intrinsic: str) -> None:
         """`schedule.tensorize`; see the op."""
-        self.append(TensorizeOp(target, intrinsic))
+        self.append(TensorizeOp(target, intrinsic=SymbolRefAttr(intrinsic)))
 
     # buffers in scopes, and commands
 
     def multi_buffer(self, buffer: SSAValue, slots: int) -> SSAValue:
         """`schedule.multi_buffer`; see the op."""
-        op = MultiBufferOp(buffer, slots)
+        op = MultiBufferOp(buffer, slots=slots)
         op.ring.name_hint = f"{buffer.name_hint or 'buffer'}_ring"
         return self.append(op).ring
 
@@ -329,17 +334,19 @@ class Schedule:
         remark: str = "",
     ) -> PipelineOp:
         """`schedule.pipeline` of the kernel; see the op."""
+        counts = [count for _, count in slots]
         op = PipelineOp(
             self.kernel,
-            slots,
+            [buffer for buffer, _ in slots],
             skewing,
-            wanted=wanted,
+            slots=counts,
+            wanted=wanted if wanted and list(wanted) != counts else None,
             where_possible=where_possible,
             fixed_offsets=fixed_offsets,
-            remark=remark,
+            remark=remark or None,
         )
         return self.append(op)
 
     def virtual_thread(self, loop: SSAValue, threads: int) -> None:
         """`schedule.virtual_thread`; see the op."""
-        self.append(VirtualThreadOp(loop, threads))
+        self.append(VirtualThreadOp(loop, threads=threads))
