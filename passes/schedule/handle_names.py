@@ -18,7 +18,7 @@ def name_of(op: Operation) -> str:
     """
     The name of a handle of `op`: that of what it computes, or else its own.
 
-    A loop is called by what it moves along, `loop_ARRAY_dN`: dim N of an array that it writes, or else reads.
+    A loop is called by what it moves along: an array that it writes, or else reads, and the dim of that.
     """
     if isinstance(op, scf.ForOp):
         values: Sequence[SSAValue] = op.body.block.args[:1]
