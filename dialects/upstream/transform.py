@@ -41,7 +41,7 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
-from penstock.dialects.upstream import transform_loops, transform_tune
+from penstock.dialects.upstream import transform_loops, transform_structured, transform_tune
 
 ANY_OP = base.AnyOpType()
 ANY_PARAM = base.AnyParamType()
@@ -155,34 +155,6 @@ class ParamConstantOp(IRDLOperation):
 
     def __init__(self, value: int):
         super().__init__(properties={"value": IntegerAttr(value, i64)}, result_types=[ANY_PARAM])
-
-
-@irdl_op_definition
-class FuseOp(IRDLOperation):
-    """Tile an op, and compute its producers in the tile.
-    https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse
-    """
-
-    name = "transform.structured.fuse"
-    target = operand_def(base.TransformOpHandleType)
-    tile_sizes = opt_prop_def(ArrayAttr[IntegerAttr])
-    tile_interchange = opt_prop_def(ArrayAttr[IntegerAttr])
-    transformed = result_def(base.TransformOpHandleType)
-    loops = var_result_def(base.TransformOpHandleType)
-    irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = (
-        "$target ($tile_sizes^)? (`interchange` $tile_interchange^)? attr-dict `:` functional-type(operands, results)"
-    )
-
-    def __init__(self, target: SSAValue, sizes: Sequence[int], interchange: Sequence[int] | None = None):
-        super().__init__(
-            operands=[target],
-            properties={
-                "tile_sizes": ArrayAttr([IntegerAttr(size, i64) for size in sizes]),
-                "tile_interchange": ArrayAttr([IntegerAttr(n, i64) for n in interchange]) if interchange else None,
-            },
-            result_types=[ANY_OP, [ANY_OP for size in sizes if size]],
-        )
 
 
 @irdl_op_definition
@@ -303,8 +275,8 @@ def sizes_of(attribute: Attribute | None) -> tuple[int, ...]:
 
 OWN = (
     *(SplitHandleOp, GetParentOp, GetProducerOfOperandOp, GetConsumersOfResultOp, MergeHandlesOp, ParamConstantOp),
-    *(CastHandleOp, FuseOp, FuseIntoContainingOp, GeneralizeOp, SplitReductionOp, IncludeOp),
-    *(*transform_loops.OPS, *transform_tune.OPS),
+    *(CastHandleOp, FuseIntoContainingOp, GeneralizeOp, SplitReductionOp, IncludeOp),
+    *(*transform_loops.OPS, *transform_structured.OPS, *transform_tune.OPS),
 )
 _NAMES = {op.name for op in OWN}
 

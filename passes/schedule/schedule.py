@@ -38,6 +38,7 @@ from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, ReverseComp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
 from penstock.dialects.upstream.transform import ANY_OP, CastHandleOp, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import ConvertToLoopsOp, InterchangeOp, LoopPeelOp, LoopUnrollOp
+from penstock.dialects.upstream.transform_structured import TileUsingForallOp
 from penstock.dialects.upstream.transform_tune import KnobOp
 from penstock.passes.analysis.kernels import kernels
 from penstock.passes.isomorphic_kernels import structure_of
@@ -199,6 +200,17 @@ class Schedule:
     def inline(self, producer: SSAValue) -> SSAValue:
         """`schedule.inline`: returns the handle of what reads the producer's operands now."""
         return self.append(InlineOp(producer)).merged
+
+    def tile_using_forall(
+        self,
+        target: SSAValue,
+        sizes: Sequence[int | SSAValue] = (),
+        *,
+        num_threads: Sequence[int | SSAValue] = (),
+        mapping: Sequence[DeviceMappingAttr] = (),
+    ) -> TileUsingForallOp:
+        """`transform.structured.tile_using_forall`: into tiles of these sizes, or into so many for each dim."""
+        return self.append(TileUsingForallOp(target, sizes, num_threads=num_threads, mapping=mapping))
 
     def rfactor(self, target: SSAValue, dim: int, factor: int) -> RfactorOp:
         """`schedule.rfactor`; see the op."""

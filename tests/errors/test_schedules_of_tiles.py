@@ -74,6 +74,37 @@ OTHER = "operand 0 is computed in the tile, and indexed otherwise than the resul
             "the sizes make 1 loops, and there are handles for 2",
             id="handles",
         ),
+        *(
+            pytest.param(
+                program,
+                f"%a, %b = transform.structured.tile_using_forall {ops} "
+                ": (!transform.any_op) -> (!transform.any_op, !transform.any_op)",
+                message,
+                id=f"forall {ops}",
+            )
+            for program, ops, message in (
+                (REDUCED, "%z tile_sizes [4, 8]", "dim 1 is a reduction, and tiles that are computed at once"),
+                (SAME, "%z tile_sizes [3]", "size 3 does not divide dim 0 of 8"),
+                (SAME, "%z tile_sizes [0, 32]", "size 32 is larger than dim 1 of 16"),
+                (SAME, "%z num_threads [0, 3]", "dim 1 of 16 has no 3 tiles of one size"),
+                (SAME, "%z num_threads [2] tile_sizes [4]", "one of the two is given"),
+                (SAME, "%z tile_sizes [0, 0]", "no dim is tiled"),
+                (SAME, "%z tile_sizes [4, 4, 4]", "3 sizes for an op of 2 dims"),
+                (SAME, "%z num_threads [2, 2, 2]", "3 sizes for an op of 2 dims"),
+                (
+                    SAME,
+                    "%z tile_sizes [4](mapping = [#gpu.thread<y>, #gpu.thread<x>])",
+                    "1 loops cannot be mapped to 2",
+                ),
+            )
+        ),
+        pytest.param(
+            SAME,
+            "%a, %b = transform.structured.fuse %z {tile_sizes = [4, 0], use_forall} "
+            ": (!transform.any_op) -> (!transform.any_op, !transform.any_op)",
+            "it has no use_forall",
+            id="use_forall",
+        ),
         pytest.param(PARTIAL, "%a = schedule.compute_at %y at %i", "the loop reads nothing", id="partial"),
     ],
 )
