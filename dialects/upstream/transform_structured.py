@@ -13,13 +13,11 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, ArrayAttr, DenseArrayBase, Func
 from xdsl.dialects.utils import (
     parse_dynamic_index_list_without_types,
     print_dynamic_index_list,
-    split_dynamic_index_list,
     verify_dynamic_index_list,
 )
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
-    IRDLOperation,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -33,8 +31,7 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
-
-ANY_OP = base.AnyOpType()
+from penstock.dialects.upstream.handle_ops import I64_ARRAY, HandleOp
 
 
 def parse_type_of(
@@ -49,7 +46,7 @@ def parse_type_of(
 
 
 @irdl_op_definition
-class FuseOp(IRDLOperation):
+class FuseOp(HandleOp):
     """Tile an op, and compute its producers in the tile.
     https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse
     """
@@ -60,16 +57,6 @@ class FuseOp(IRDLOperation):
     tile_interchange = opt_prop_def(ArrayAttr[IntegerAttr])
     transformed = result_def(base.TransformOpHandleType)
     loops = var_result_def(base.TransformOpHandleType)
-
-    def __init__(self, target: SSAValue, sizes: Sequence[int], interchange: Sequence[int] | None = None):
-        super().__init__(
-            operands=[target],
-            properties={
-                "tile_sizes": ArrayAttr([IntegerAttr(size, i64) for size in sizes]),
-                "tile_interchange": ArrayAttr([IntegerAttr(n, i64) for n in interchange]) if interchange else None,
-            },
-            result_types=[ANY_OP, [ANY_OP for size in sizes if size]],
-        )
 
     @classmethod
     def parse(cls, parser: Parser) -> FuseOp:
@@ -101,7 +88,7 @@ class FuseOp(IRDLOperation):
 
 
 @irdl_op_definition
-class TileUsingForallOp(IRDLOperation):
+class TileUsingForallOp(HandleOp):
     """Tile an op in a loop whose iterations run at once.
     https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredtile_using_forall
     """
@@ -112,32 +99,12 @@ class TileUsingForallOp(IRDLOperation):
     tile_sizes = var_operand_def(base.TransformHandleType)
     packed_num_threads = opt_operand_def(base.TransformHandleType)
     packed_tile_sizes = opt_operand_def(base.TransformHandleType)
-    static_num_threads = opt_prop_def(DenseArrayBase.constr(i64))
-    static_tile_sizes = opt_prop_def(DenseArrayBase.constr(i64))
+    static_num_threads = opt_prop_def(I64_ARRAY)
+    static_tile_sizes = opt_prop_def(I64_ARRAY)
     mapping = opt_prop_def(ArrayAttr[DeviceMappingAttr])
     tiled_op = result_def(base.TransformOpHandleType)
     forall_op = result_def(base.TransformOpHandleType)
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
-
-    def __init__(
-        self,
-        target: SSAValue,
-        sizes: Sequence[int | SSAValue] = (),
-        *,
-        num_threads: Sequence[int | SSAValue] = (),
-        mapping: Sequence[DeviceMappingAttr] = (),
-    ):
-        threads, dynamic_threads = split_dynamic_index_list(num_threads, DYNAMIC_INDEX)
-        static, dynamic = split_dynamic_index_list(sizes, DYNAMIC_INDEX)
-        super().__init__(
-            operands=[target, dynamic_threads, dynamic, None, None],
-            properties={
-                "static_num_threads": DenseArrayBase.from_list(i64, threads) if threads else None,
-                "static_tile_sizes": DenseArrayBase.from_list(i64, static) if static else None,
-                "mapping": ArrayAttr(mapping) if mapping else None,
-            },
-            result_types=[ANY_OP, ANY_OP],
-        )
 
     def verify_(self) -> None:
         for static, dynamic in (

@@ -49,43 +49,7 @@ class AccelPipelinePass(ModulePass):
 
     Guaranteed: the same results bit for bit, `mem-verify` passes; a kernel for which no offsets are found stays as it
     was. The attribute `pipelining` of a kernel says in words what was done and what the model expects of it. Raises
-    UserError for a depth below 1 and for a kernel in queue form.
-
-    Before:
-    ```mlir
-    func.func private @k(%x: memref<64x4xf32>, %y: memref<64x4xf32>) attributes {device = @gemmini_fp32} {
-      %zero = arith.constant 0 : index
-      %tile = arith.constant 4 : index
-      %end = arith.constant 64 : index
-      scf.for %i = %zero to %end step %tile {
-        %c = mem.buffer at 0 : memref<4x4xf32, "acc">
-        %0 = accel.dma %x[%i, 0] to %c on "mvin" : memref<64x4xf32> to memref<4x4xf32, "acc">
-        %1 = accel.dma %c to %y[%i, 0] on "mvout" after(%0) : memref<4x4xf32, "acc"> to memref<64x4xf32>
-      }
-      accel.barrier
-      func.return
-    }
-    ```
-    After (`accel-pipeline{depth=2}` on `gemmini-fp32`):
-    ```mlir
-    func.func private @k(%x: memref<64x4xf32>, %y: memref<64x4xf32>) attributes {device = @gemmini_fp32,
-        pipelining = "c in acc: 2 slots; modelled 1,855 cycles, 3,360 before, limit latency"} {
-      %0 = accel.ready
-      %zero = arith.constant 0 : index
-      %tile = arith.constant 4 : index
-      %end = arith.constant 64 : index
-      %c_ring = mem.ring 2 at 0 : !mem.ring<memref<4x4xf32, "acc">>
-      %1, %2 = scf.for %i = %zero to %end step %tile iter_args(%3 = %0, %4 = %0) -> (!accel.token, !accel.token) {
-        %iteration = arith.divui %i, %tile : index
-        %c = mem.slot %c_ring[%iteration] : !mem.ring<memref<4x4xf32, "acc">>
-        %5 = accel.dma %x[%i, 0] to %c on "mvin" after(%3) : memref<64x4xf32> to memref<4x4xf32, "acc">
-        %6 = accel.dma %c to %y[%i, 0] on "mvout" after(%5) : memref<4x4xf32, "acc"> to memref<64x4xf32>
-        scf.yield %4, %6 : !accel.token, !accel.token
-      }
-      accel.barrier
-      func.return
-    }
-    ```
+    UserError for a depth below 1 and for a kernel in queue form. See `schedule.pipeline` for an example.
     """
 
     name = "accel-pipeline"

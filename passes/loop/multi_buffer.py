@@ -34,38 +34,7 @@ class MultiBufferPass(ModulePass):
     (yielded, passed to a call), and loops of a single iteration; a nest of fewer iterations than `depth` gets as many
     slots. With `fit`, and with `depth=auto`, buffer by buffer in program order, a ring has fewer slots, or is none,
     where its scope would be too small. Guaranteed: the same results bit for bit. Raises UserError for a depth below 1
-    and for an unknown scope.
-
-    Before:
-    ```mlir
-    func.func private @k(%x: memref<64xf32>, %y: memref<64xf32>) attributes {device = @gemmini_fp32} {
-      %zero = arith.constant 0 : index
-      %tile = arith.constant 16 : index
-      %end = arith.constant 64 : index
-      scf.for %i = %zero to %end step %tile {
-        %a = mem.buffer : memref<16xf32, "spad">
-        mem.copy %x[%i] to %a : memref<64xf32> to memref<16xf32, "spad">
-        mem.copy %a to %y[%i] : memref<16xf32, "spad"> to memref<64xf32>
-      }
-      func.return
-    }
-    ```
-    After (`multi-buffer` on `gemmini-fp32`):
-    ```mlir
-    func.func private @k(%x: memref<64xf32>, %y: memref<64xf32>) attributes {device = @gemmini_fp32} {
-      %zero = arith.constant 0 : index
-      %tile = arith.constant 16 : index
-      %end = arith.constant 64 : index
-      %a_ring = mem.ring 2 : !mem.ring<memref<16xf32, "spad">>
-      scf.for %i = %zero to %end step %tile {
-        %iteration = arith.divui %i, %tile : index
-        %a = mem.slot %a_ring[%iteration] : !mem.ring<memref<16xf32, "spad">>
-        mem.copy %x[%i] to %a : memref<64xf32> to memref<16xf32, "spad">
-        mem.copy %a to %y[%i] : memref<16xf32, "spad"> to memref<64xf32>
-      }
-      func.return
-    }
-    ```
+    and for an unknown scope. See `schedule.multi_buffer` for an example.
     """
 
     name = "multi-buffer"

@@ -65,49 +65,8 @@ class TensorizePass(ModulePass):
     Requires the loop level with operands promoted. The op stays what it is: its body says what it computes, and
     the lowering to commands proves the match again. Guarantees: every generic of a kernel on the machine has a
     `library_call` that names an intrinsic it matches in body, iterator kinds, scopes and strides. Raises UserError
-    for an op that is no intrinsic; it is never moved to the host behind the user's back.
-
-    Before:
-    ```mlir
-    #mk = affine_map<(m, n, k) -> (m, k)>
-    #kn = affine_map<(m, n, k) -> (k, n)>
-    #mn = affine_map<(m, n, k) -> (m, n)>
-    func.func private @k() attributes {device = @gemmini_fp32} {
-      %a = mem.buffer : memref<8x3xf32, strided<[4, 1]>, "spad">
-      %b = mem.buffer : memref<3x4xf32, "spad">
-      %c = mem.buffer : memref<8x4xf32, "acc">
-      linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"]}
-          ins(%a, %b : memref<8x3xf32, strided<[4, 1]>, "spad">, memref<3x4xf32, "spad">)
-          outs(%c : memref<8x4xf32, "acc">) {
-      ^bb0(%x: f32, %y: f32, %z: f32):
-        %p = arith.mulf %y, %x : f32
-        %s = arith.addf %p, %z : f32
-        linalg.yield %s : f32
-      }
-      func.return
-    }
-    ```
-    After (`tensorize` on `gemmini-fp32`):
-    ```mlir
-    #mk = affine_map<(m, n, k) -> (m, k)>
-    #kn = affine_map<(m, n, k) -> (k, n)>
-    #mn = affine_map<(m, n, k) -> (m, n)>
-    func.func private @k() attributes {device = @gemmini_fp32} {
-      %a = mem.buffer : memref<8x3xf32, strided<[4, 1]>, "spad">
-      %b = mem.buffer : memref<3x4xf32, "spad">
-      %c = mem.buffer : memref<8x4xf32, "acc">
-      linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"],
-          library_call = "gemm"}
-          ins(%a, %b : memref<8x3xf32, strided<[4, 1]>, "spad">, memref<3x4xf32, "spad">)
-          outs(%c : memref<8x4xf32, "acc">) {
-      ^bb0(%x: f32, %y: f32, %z: f32):
-        %p = arith.mulf %y, %x : f32
-        %s = arith.addf %p, %z : f32
-        linalg.yield %s : f32
-      }
-      func.return
-    }
-    ```
+    for an op that is no intrinsic; it is never moved to the host behind the user's back. See `schedule.tensorize` for
+    an example.
     """
 
     name = "tensorize"

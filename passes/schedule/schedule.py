@@ -14,7 +14,16 @@ from typing import TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects import func, scf, transform
-from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, UnitAttr
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    ArrayAttr,
+    BoolAttr,
+    DictionaryAttr,
+    ModuleOp,
+    SymbolRefAttr,
+    UnitAttr,
+)
+from xdsl.dialects.utils import split_dynamic_index_list
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -36,7 +45,8 @@ from penstock.dialects.schedule_memory import SetScopeOp, StageInOp, StageOutOp,
 from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarriersOp, ParallelizeOp
 from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, ReverseComputeAtOp, RfactorOp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
-from penstock.dialects.upstream.transform import ANY_OP, CastHandleOp, GetParentOp, SplitHandleOp
+from penstock.dialects.upstream.handle_ops import ANY_OP
+from penstock.dialects.upstream.transform import CastHandleOp, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import ConvertToLoopsOp, InterchangeOp, LoopPeelOp, LoopUnrollOp
 from penstock.dialects.upstream.transform_structured import TileUsingForallOp
 from penstock.dialects.upstream.transform_tune import KnobOp
@@ -139,14 +149,14 @@ class Schedule:
         if len(payload) < 2:
             _name(op.result, payload[0] if payload else None)
             return (op.result,) * len(payload)
-        split = self.append(SplitHandleOp(op.result, len(payload)))
+        split = self.append(SplitHandleOp(op.result, handles=len(payload)))
         for result, matched in zip(split.results, payload, strict=True):
             _name(result, matched)
         return tuple(split.results)
 
     def parent(self, handle: SSAValue, name: str, nth: int = 1) -> SSAValue:
         """The handle of the op around, of that name, the nth one from inside."""
-        return self.append(GetParentOp(handle, name, nth)).parent_result
+        return self.append(GetParentOp(handle, op_name=name, nth_parent=nth if nth != 1 else None)).parent_result
 
     def op(self, handle: SSAValue) -> Operation:
         """The operation that a handle stands for."""
@@ -173,9 +183,9 @@ class Schedule:
             sizes,
             interchange=interchange,
             edges=edges,
-            unpadded=unpadded,
-            slots=slots,
-            remark=remark,
+            unpadded=unpadded or None,
+            slots=slots or None,
+            remark=remark or None,
         )
         for handle, old in zip(op.handles, (target, *fusing), strict=False):
             handle.name_hint = f"{old.name_hint or 'op'}_tile"
@@ -210,17 +220,28 @@ class Schedule:
         mapping: Sequence[DeviceMappingAttr] = (),
     ) -> TileUsingForallOp:
         """`transform.structured.tile_using_forall`: into tiles of these sizes, or into so many for each dim."""
-        return self.append(TileUsingForallOp(target, sizes, num_threads=num_threads, mapping=mapping))
+        threads, dynamic_threads = split_dynamic_index_list(num_threads, DYNAMIC_INDEX)
+        static, dynamic = split_dynamic_index_list(sizes, DYNAMIC_INDEX)
+        op = TileUsingForallOp(
+            target,
+            dynamic_threads,
+            dynamic,
+            static_num_threads=threads or None,
+            static_tile_sizes=static or None,
+            mapping=ArrayAttr(mapping) if mapping else None,
+        )
+        return self.append(op)
 
     def rfactor(self, target: SSAValue, dim: int, factor: int) -> RfactorOp:
         """`schedule.rfactor`; see the op."""
-        return self.append(RfactorOp(target, dim, factor))
+        return self.append(RfactorOp(target, dim=dim, factor=factor))
 
     # loops and buffers of the loop level
 
     def split(self, loop: SSAValue, factor: int | SSAValue) -> SplitOp:
         """`schedule.split`; see the op."""
-        return self.append(SplitOp(loop, factor))
+        parameter, number = (factor, None) if isinstance(factor, SSAValue) else (None, factor)
+        return self.append(SplitOp(loop, parameter, factor=number))
 
     def fuse(self, outer: SSAValue, inner: SSAValue) -> SSAValue:
         """`schedule.fuse`: returns the handle of the one loop."""
@@ -232,11 +253,13 @@ class Schedule:
 
     def unroll(self, loop: SSAValue, factor: int) -> None:
         """`transform.loop.unroll`; no loop is left where it has no more iterations than `factor`."""
-        self.append(LoopUnrollOp(loop, factor))
+        self.append(LoopUnrollOp(loop, factor=factor))
 
     def peel(self, loop: SSAValue, *, front: bool = False) -> LoopPeelOp:
         """`transform.loop.peel`, on a handle that is cast to what upstream demands of it."""
-        return self.append(LoopPeelOp(self._cast(loop, scf.ForOp.name), peel_front=front))
+        return self.append(
+            LoopPeelOp(self._cast(loop, scf.ForOp.name), peel_front=BoolAttr.from_bool(True) if front else None)
+        )
 
     def distribute(self, loop: SSAValue, op: SSAValue) -> DistributeOp:
         """`schedule.distribute`: what is before `op` in a loop, and the rest, in loops of their own."""
@@ -248,11 +271,11 @@ class Schedule:
 
     def storage_align(self, buffer: SSAValue, dim: int, factor: int, offset: int = 0) -> None:
         """`schedule.storage_align`; see the op."""
-        self.append(StorageAlignOp(buffer, dim, factor, offset))
+        self.append(StorageAlignOp(buffer, dim=dim, factor=factor, offset=offset))
 
     def interchange(self, target: SSAValue, order: Sequence[int]) -> SSAValue:
         """`transform.structured.interchange`: dim `order[n]` of a structured op becomes dim n."""
-        return self.append(InterchangeOp(target, order)).transformed
+        return self.append(InterchangeOp(target, iterator_interchange=order)).transformed
 
     # iterations that run at once
 
@@ -262,7 +285,7 @@ class Schedule:
 
     def bind(self, *loops: SSAValue, to: Sequence[DeviceMappingAttr]) -> SSAValue:
         """`schedule.bind`: returns the handle of the `scf.forall`."""
-        return self.append(BindOp(loops, to)).forall
+        return self.append(BindOp(loops, mapping=ArrayAttr(to))).forall
 
     def cooperate(self, copy: SSAValue) -> SSAValue:
         """`schedule.cooperate`: returns the handle of the copy of a part."""
@@ -276,7 +299,7 @@ class Schedule:
         """`transform.structured.convert_to_loops`: returns a handle for each of the loops, outermost first."""
         loops = self.append(ConvertToLoopsOp(target)).result
         count = len(self.state.payload(loops))
-        return self.append(SplitHandleOp(loops, count)).results if count else ()
+        return self.append(SplitHandleOp(loops, handles=count)).results if count else ()
 
     def _cast(self, handle: SSAValue, name: str) -> SSAValue:
         type = transform.OperationType(name)
@@ -290,29 +313,29 @@ class Schedule:
         self, reader: SSAValue, operand: int, scope: str, *, at: SSAValue | None = None, contiguous: int = 1
     ) -> SSAValue:
         """`schedule.stage_in`; see the op. Returns the handle of the copy."""
-        op = StageInOp(reader, operand, scope, at=at, contiguous=contiguous)
+        op = StageInOp(reader, at, operand_number=operand, scope=scope, contiguous=contiguous)
         op.transfer.name_hint = f"{reader.name_hint or 'op'}_in"
         return self.append(op).transfer
 
     def stage_out(self, writer: SSAValue, operand: int, scope: str, *, contiguous: int = 1) -> SSAValue:
         """`schedule.stage_out`; see the op. Returns the handle of the copy."""
-        op = StageOutOp(writer, operand, scope, contiguous=contiguous)
+        op = StageOutOp(writer, operand_number=operand, scope=scope, contiguous=contiguous)
         op.transfer.name_hint = f"{writer.name_hint or 'op'}_out"
         return self.append(op).transfer
 
     def set_scope(self, allocation: SSAValue, scope: str, *, contiguous: int = 1) -> None:
         """`schedule.set_scope`; see the op."""
-        self.append(SetScopeOp(allocation, scope, contiguous=contiguous))
+        self.append(SetScopeOp(allocation, scope=scope, contiguous=contiguous))
 
     def tensorize(self, target: SSAValue, intrinsic: str) -> None:
         """`schedule.tensorize`; see the op."""
-        self.append(TensorizeOp(target, intrinsic))
+        self.append(TensorizeOp(target, intrinsic=SymbolRefAttr(intrinsic)))
 
     # buffers in scopes, and commands
 
     def multi_buffer(self, buffer: SSAValue, slots: int) -> SSAValue:
         """`schedule.multi_buffer`; see the op."""
-        op = MultiBufferOp(buffer, slots)
+        op = MultiBufferOp(buffer, slots=slots)
         op.ring.name_hint = f"{buffer.name_hint or 'buffer'}_ring"
         return self.append(op).ring
 
@@ -327,20 +350,22 @@ class Schedule:
         remark: str = "",
     ) -> PipelineOp:
         """`schedule.pipeline` of the kernel; see the op."""
+        counts = [count for _, count in slots]
         op = PipelineOp(
             self.kernel,
-            slots,
+            [buffer for buffer, _ in slots],
             skewing,
-            wanted=wanted,
+            slots=counts,
+            wanted=wanted if wanted and list(wanted) != counts else None,
             where_possible=where_possible,
             fixed_offsets=fixed_offsets,
-            remark=remark,
+            remark=remark or None,
         )
         return self.append(op)
 
     def virtual_thread(self, loop: SSAValue, threads: int) -> None:
         """`schedule.virtual_thread`; see the op."""
-        self.append(VirtualThreadOp(loop, threads))
+        self.append(VirtualThreadOp(loop, threads=threads))
 
     def drop_unused(self, handles: Sequence[SSAValue]) -> None:
         """Take away the ops that match what turned out to be of no use."""

@@ -132,7 +132,7 @@ def require_room(
     type, scope = memref_of(value), op.scope.data
     if shape is not None and tuple(shape) != type.get_shape():
         type = MemRefType(type.element_type, shape)
-    type = in_scope(type, target, scope, op.contiguous_dims)
+    type = in_scope(type, target, scope, op.contiguous.value.data)
     if scope != DRAM and (size := span_in_bytes(type)) > (most := target.scope(scope).size_bytes):
         raise UserError(
             f'a buffer of {size:,} bytes is larger than "{scope}", which has {most:,}',

@@ -41,49 +41,7 @@ class TilePass(ModulePass):
     with the cycles that it is modelled to take. Tiles may take all of a scope; `reserve` leaves a share of those free
     that are filled from off chip and emptied there, so that `mem-promote` finds room. Raises UserError for a share that
     is not from 0 to below 1, for a depth that is neither "auto" nor from 1, for a tiler or a kernel that there is not,
-    and for a plan that is not valid.
-
-    Before:
-    ```mlir
-    #id = affine_map<(d0) -> (d0)>
-    func.func private @add(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-      %e = tensor.empty() : tensor<8xf32>
-      %z = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel"]}
-          ins(%x, %y : tensor<8xf32>, tensor<8xf32>) outs(%e : tensor<8xf32>) {
-      ^bb0(%a: f32, %b: f32, %out: f32):
-        %s = arith.addf %a, %b : f32
-        linalg.yield %s : f32
-      } -> tensor<8xf32>
-      func.return %z : tensor<8xf32>
-    }
-    ```
-    After (`tile{sizes=3}`):
-    ```mlir
-    #id = affine_map<(d0) -> (d0)>
-    func.func private @add(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32>
-        attributes {tiling = "d0 parallel, 3 tiles of 3 in 8, the last overlaps, 12.5% is done twice"} {
-      %e = tensor.empty() : tensor<8xf32>
-      %0 = arith.constant 0 : index
-      %1 = arith.constant 8 : index
-      %2 = arith.constant 3 : index
-      %z = scf.for %3 = %0 to %1 step %2 iter_args(%4 = %e) -> (tensor<8xf32>) {
-        %5 = arith.constant 5 : index
-        %6 = arith.minsi %3, %5 : index
-        %7 = tensor.extract_slice %4[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
-        %x_1 = tensor.extract_slice %x[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
-        %y_1 = tensor.extract_slice %y[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
-        %8 = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel"]}
-            ins(%x_1, %y_1 : tensor<3xf32>, tensor<3xf32>) outs(%7 : tensor<3xf32>) {
-        ^bb0(%a: f32, %b: f32, %out: f32):
-          %s = arith.addf %a, %b : f32
-          linalg.yield %s : f32
-        } -> tensor<3xf32>
-        %9 = tensor.insert_slice %8 into %4[%6] [3] [1] : tensor<3xf32> into tensor<8xf32>
-        scf.yield %9 : tensor<8xf32>
-      }
-      func.return %z : tensor<8xf32>
-    }
-    ```
+    and for a plan that is not valid. See `schedule.tile` for an example.
     """
 
     name = "tile"
