@@ -16,15 +16,19 @@ class InScopeOp(HandleOp, ABC):
     An op that makes a buffer in a scope of the machine.
 
     Rows are rounded up to the granule of the scope; a row is one of the last dim, or of the last `contiguous` ones,
-    between which there are then no gaps.
+    between which there are then no gaps. With `slots` the iterations of the loops around take turns at so many buffers,
+    as `schedule.multi_buffer` lets them.
     """
 
     scope = prop_def(StringAttr)
     contiguous = opt_prop_def(I64, IntegerAttr(1, i64))
+    slots = opt_prop_def(I64, IntegerAttr(1, i64))
 
     def verify_(self) -> None:
         if self.contiguous.value.data < 1:
             raise VerifyException(f"a row is of one dim or more, not of {self.contiguous.value.data}")
+        if self.slots.value.data < 1:
+            raise VerifyException(f"a buffer has one slot or more, not {self.slots.value.data}")
 
 
 @irdl_op_definition
@@ -48,7 +52,8 @@ class StageInOp(InScopeOp):
     loop = opt_operand_def(ANY_OP)
     transfer = result_def(ANY_OP)
     assembly_format = (
-        "$reader `[` $operand_number `]` `in` $scope (`at` $loop^)? (`contiguous` $contiguous^)? attr-dict"
+        "$reader `[` $operand_number `]` `in` $scope (`at` $loop^)? (`contiguous` $contiguous^)? (`slots` $slots^)?"
+        " attr-dict"
     )
 
 
@@ -69,7 +74,9 @@ class StageOutOp(InScopeOp):
     operand_number = prop_def(I64)
     """Which operand it is, from 0."""
     transfer = result_def(ANY_OP)
-    assembly_format = "$writer `[` $operand_number `]` `in` $scope (`contiguous` $contiguous^)? attr-dict"
+    assembly_format = (
+        "$writer `[` $operand_number `]` `in` $scope (`contiguous` $contiguous^)? (`slots` $slots^)? attr-dict"
+    )
 
 
 @irdl_op_definition
@@ -82,7 +89,7 @@ class SetScopeOp(InScopeOp):
 
     name = "schedule.set_scope"
     allocation = operand_def(ANY_OP)
-    assembly_format = "$allocation $scope (`contiguous` $contiguous^)? attr-dict"
+    assembly_format = "$allocation $scope (`contiguous` $contiguous^)? (`slots` $slots^)? attr-dict"
 
 
 @irdl_op_definition

@@ -310,22 +310,29 @@ class Schedule:
     # what lives in which scope, and which intrinsic computes it
 
     def stage_in(
-        self, reader: SSAValue, operand: int, scope: str, *, at: SSAValue | None = None, contiguous: int = 1
+        self,
+        reader: SSAValue,
+        operand: int,
+        scope: str,
+        *,
+        at: SSAValue | None = None,
+        contiguous: int = 1,
+        slots: int = 1,
     ) -> SSAValue:
         """`schedule.stage_in`; see the op. Returns the handle of the copy."""
-        op = StageInOp(reader, at, operand_number=operand, scope=scope, contiguous=contiguous)
+        op = StageInOp(reader, at, operand_number=operand, scope=scope, contiguous=contiguous, slots=slots)
         op.transfer.name_hint = f"{reader.name_hint or 'op'}_in"
         return self.append(op).transfer
 
-    def stage_out(self, writer: SSAValue, operand: int, scope: str, *, contiguous: int = 1) -> SSAValue:
+    def stage_out(self, writer: SSAValue, operand: int, scope: str, *, contiguous: int = 1, slots: int = 1) -> SSAValue:
         """`schedule.stage_out`; see the op. Returns the handle of the copy."""
-        op = StageOutOp(writer, operand_number=operand, scope=scope, contiguous=contiguous)
+        op = StageOutOp(writer, operand_number=operand, scope=scope, contiguous=contiguous, slots=slots)
         op.transfer.name_hint = f"{writer.name_hint or 'op'}_out"
         return self.append(op).transfer
 
-    def set_scope(self, allocation: SSAValue, scope: str, *, contiguous: int = 1) -> None:
+    def set_scope(self, allocation: SSAValue, scope: str, *, contiguous: int = 1, slots: int = 1) -> None:
         """`schedule.set_scope`; see the op."""
-        self.append(SetScopeOp(allocation, scope=scope, contiguous=contiguous))
+        self.append(SetScopeOp(allocation, scope=scope, contiguous=contiguous, slots=slots))
 
     def tensorize(self, target: SSAValue, intrinsic: str) -> None:
         """`schedule.tensorize`; see the op."""
