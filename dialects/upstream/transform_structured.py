@@ -7,9 +7,19 @@ See https://mlir.llvm.org/docs/Dialects/Transform/
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.dialects import transform as base
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ArrayAttr, DenseArrayBase, FunctionType, IntegerAttr, i32, i64
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    ArrayAttr,
+    DenseArrayBase,
+    FunctionType,
+    IntegerAttr,
+    StringAttr,
+    i32,
+    i64,
+)
 from xdsl.dialects.utils import (
     parse_dynamic_index_list_without_types,
     print_dynamic_index_list,
@@ -164,5 +174,65 @@ class TileUsingForallOp(HandleOp):
         printer.print_operation_type(self)
 
 
-OPS = (FuseOp, TileUsingForallOp)
+@irdl_op_definition
+class PadStructuredOp(HandleOp):
+    """Pad the operands of an op, and compute it on them.
+    https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredpad
+    """
+
+    name = "transform.structured.pad"
+    target = operand_def(base.TransformOpHandleType)
+    pad_to_multiple_of = var_operand_def(base.TransformHandleType)
+    padding_values = opt_prop_def(ArrayAttr)
+    padding_dimensions = opt_prop_def(ArrayAttr[IntegerAttr])
+    static_pad_to_multiple_of = opt_prop_def(I64_ARRAY)
+    pack_paddings = opt_prop_def(ArrayAttr[IntegerAttr])
+    transpose_paddings = opt_prop_def(ArrayAttr[ArrayAttr[IntegerAttr]])
+    copy_back_op = opt_prop_def(StringAttr, StringAttr("bufferization.materialize_in_destination"))
+    padded = result_def(base.TransformOpHandleType)
+    pad = result_def(base.TransformOpHandleType)
+    copy = result_def(base.TransformOpHandleType)
+
+    def verify_(self) -> None:
+        multiples = () if self.static_pad_to_multiple_of is None else self.static_pad_to_multiple_of.get_values()
+        verify_dynamic_index_list(multiples, self.pad_to_multiple_of, DYNAMIC_INDEX)
+        dims = [dim.value.data for dim in self.padding_dimensions or ()]
+        if any(dim < 0 for dim in dims) or len({*dims}) < len(dims):
+            raise VerifyException(f"padding_dimensions are different dims from 0, not {dims}")
+        if multiples and len(multiples) != len(dims):
+            raise VerifyException(f"there are {len(multiples)} multiples for {len(dims)} padding_dimensions")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> PadStructuredOp:
+        target = parser.parse_unresolved_operand()
+        properties: dict[str, Attribute] = {}
+        multiples: Sequence[UnresolvedOperand] = ()
+        if parser.parse_optional_keyword("pad_to_multiple_of") is not None:
+            multiples, static = parse_dynamic_index_list_without_types(parser, DYNAMIC_INDEX)
+            properties["static_pad_to_multiple_of"] = DenseArrayBase.from_list(i64, static)
+        attributes = parser.parse_optional_attr_dict()
+        for name in cls.OPTIONS:
+            if name in attributes:
+                properties[name] = attributes.pop(name)
+        parser.parse_punctuation(":")
+        operands, results = parse_type_of(parser, [target, *multiples])
+        return cls.create(operands=operands, result_types=results, properties=properties, attributes=attributes)
+
+    OPTIONS: ClassVar = ("copy_back_op", "pack_paddings", "padding_dimensions", "padding_values", "transpose_paddings")
+    """The properties that stand in the attribute dictionary."""
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_operand(self.target)
+        if self.static_pad_to_multiple_of is not None:
+            printer.print_string(" pad_to_multiple_of ")
+            static = self.static_pad_to_multiple_of.get_values()
+            print_dynamic_index_list(printer, DYNAMIC_INDEX, self.pad_to_multiple_of, static)
+        given = {name: self.properties[name] for name in self.OPTIONS if name in self.properties}
+        printer.print_op_attributes(given | self.attributes)
+        printer.print_string(" : ")
+        printer.print_operation_type(self)
+
+
+OPS = (FuseOp, TileUsingForallOp, PadStructuredOp)
 """All of them."""

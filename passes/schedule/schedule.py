@@ -19,9 +19,12 @@ from xdsl.dialects.builtin import (
     ArrayAttr,
     BoolAttr,
     DictionaryAttr,
+    FloatAttr,
+    IntegerAttr,
     ModuleOp,
     SymbolRefAttr,
     UnitAttr,
+    i64,
 )
 from xdsl.dialects.utils import split_dynamic_index_list
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -48,7 +51,7 @@ from penstock.dialects.upstream.gpu import DeviceMappingAttr
 from penstock.dialects.upstream.handle_ops import ANY_OP
 from penstock.dialects.upstream.transform import CastHandleOp, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import ConvertToLoopsOp, InterchangeOp, LoopPeelOp, LoopUnrollOp
-from penstock.dialects.upstream.transform_structured import TileUsingForallOp
+from penstock.dialects.upstream.transform_structured import PadStructuredOp, TileUsingForallOp
 from penstock.dialects.upstream.transform_tune import KnobOp
 from penstock.passes.analysis.kernels import kernels
 from penstock.passes.isomorphic_kernels import structure_of
@@ -229,6 +232,19 @@ class Schedule:
             static_num_threads=threads or None,
             static_tile_sizes=static or None,
             mapping=ArrayAttr(mapping) if mapping else None,
+        )
+        return self.append(op)
+
+    def pad(
+        self, target: SSAValue, multiples: Mapping[int, int], values: Sequence[FloatAttr | IntegerAttr]
+    ) -> PadStructuredOp:
+        """`transform.structured.pad`: each of these dims up to a multiple, each operand with its value."""
+        op = PadStructuredOp(
+            target,
+            static_pad_to_multiple_of=list(multiples.values()),
+            padding_dimensions=ArrayAttr([IntegerAttr(dim, i64) for dim in multiples]),
+            padding_values=ArrayAttr(values),
+            copy_back_op="none",
         )
         return self.append(op)
 

@@ -47,6 +47,11 @@ PARTIAL = SAME.replace(
   }
   func.return %w""",
 )
+DIVIDED = SAME.replace("%t = arith.muli", "%t = arith.divsi")
+PADDED = (
+    '{} pad_to_multiple_of [{}] {{copy_back_op = "none", padding_dimensions = [{}], '
+    "padding_values = [0 : i32, 0 : i32]}}"
+)
 OTHER = "operand 0 is computed in the tile, and indexed otherwise than the result"
 
 
@@ -104,6 +109,26 @@ OTHER = "operand 0 is computed in the tile, and indexed otherwise than the resul
             ": (!transform.any_op) -> (!transform.any_op, !transform.any_op)",
             "it has no use_forall",
             id="use_forall",
+        ),
+        *(
+            pytest.param(
+                program,
+                f"%a, %b, %c = transform.structured.pad {ops} "
+                ": (!transform.any_op) -> (!transform.any_op, !transform.any_op, !transform.any_op)",
+                message,
+                id=f"pad {ops}",
+            )
+            for program, ops, message in (
+                (REDUCED, PADDED.format("%z", "5", "1"), "dim 1 is a reduction, which the padding would change"),
+                (SAME, PADDED.format("%z", "3", "2"), "the op has 2 dims: there is no dim 2"),
+                (SAME, PADDED.format("%z", "0", "1"), "a multiple of 1 or more, not of 0"),
+                (SAME, PADDED.format("%z", "3", "1").replace("0 : i32, ", ""), "operand 1 is padded, and there are 1"),
+                (SAME, PADDED.format("%z", "3", "1").replace("i32", "i8"), "with a value of type i32, not with 0 : i8"),
+                (SAME, PADDED.format("%z", "3", "1").replace("none", "x.y"), "is a value, which x.y does not store"),
+                (SAME, PADDED.format("%z", "3", "1").replace("{", "{pack_paddings = [1], "), "as copies"),
+                (SAME, PADDED.format("%z", "3", "1").replace("{", "{transpose_paddings = [[1, 0]], "), "are not done"),
+                (DIVIDED, PADDED.format("%z", "3", "1"), "could divide by zero"),
+            )
         ),
         pytest.param(PARTIAL, "%a = schedule.compute_at %y at %i", "the loop reads nothing", id="partial"),
     ],

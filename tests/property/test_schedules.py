@@ -14,11 +14,13 @@ from in_c import agree
 from programs import checked
 from tensor_programs import inputs_of, kernel_of, tensor_program
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, i64
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, IntegerType, ModuleOp, i64
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.transform import TileOp as TileUsingForOp
 from xdsl.ir import SSAValue
+from xdsl.utils.hints import isa
+from xdsl.utils.type import get_element_type_or_self
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
@@ -98,6 +100,19 @@ def tile_using_forall(schedule: Schedule, random: Random) -> None:
         forall = schedule.tile_using_forall(handle, sizes).forall_op
     if producers and random.random() < 0.6:
         _or_not(schedule.compute_at, random.choice(producers), forall)
+
+
+def pad(schedule: Schedule, random: Random) -> None:
+    """Dims of an op, mostly parallel ones, or a reduction with what mostly changes nothing."""
+    handle, op = random.choice(generics(schedule))
+    multiples = {
+        dim: random.randint(2, 6)
+        for dim, kind in enumerate(op.iterator_types)
+        if random.random() < (0.7 if kind.data == IteratorType.PARALLEL else 0.4)
+    }
+    elements = [get_element_type_or_self(operand.type) for operand in op.operands]
+    values = [IntegerAttr(random.choice((0, 0, 0, 1, 7)), type) for type in elements if isa(type, IntegerType)]
+    schedule.pad(handle, multiples, values)
 
 
 def fuse(schedule: Schedule, random: Random) -> None:
@@ -192,7 +207,7 @@ def reverse_compute_at(schedule: Schedule, random: Random) -> None:
 
 
 MOVES: tuple[Move, ...] = (
-    *(tile_using_for, tile_using_for, tile_using_forall, tile_and_fuse, tile_and_fuse, fuse),
+    *(tile_using_for, tile_using_for, tile_using_forall, tile_and_fuse, tile_and_fuse, fuse, pad),
     *(compute_at, compute_at, fuse_into_containing_op, interchange),
     *(reverse_compute_at, reverse_compute_at, inline, inline, rfactor, split_reduction),
 )

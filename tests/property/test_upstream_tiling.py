@@ -147,6 +147,14 @@ def typed(line: str, inputs: int, outputs: int) -> str:
     return f"{line} : ({', '.join([HANDLE] * inputs)}) -> {f'({results})' if outputs != 1 else results}"
 
 
+def padded(target: str, multiples: Sequence[object], dims: Sequence[int], copy: str = "none") -> str:
+    """`pad`, with zeros."""
+    options = f'copy_back_op = "{copy}", padding_dimensions = {dims}, padding_values = [0 : i32, 0 : i32, 0 : i32]'
+    listed = ", ".join(map(str, multiples))
+    line = f"%p, %pads, %back = transform.structured.pad {target} pad_to_multiple_of [{listed}] {{{options}}}"
+    return typed(line, 1, 3)
+
+
 SCHEDULES = {
     "tile": [
         typed("%t, %l:3 = transform.structured.tile_using_for %mm tile_sizes [4, 8, 16]", 1, 4),
@@ -235,6 +243,20 @@ SCHEDULES = {
     "at once, from what it starts from": [
         typed("%t, %l = transform.structured.tile_using_forall %mm tile_sizes [4, 8]", 1, 2),
         typed("%f, %n = transform.structured.fuse_into_containing_op %fill into %l", 2, 2),
+    ],
+    "pad": [
+        padded("%mm", [5, 7, 9], [0, 1, 2]),
+        typed("%t, %l:3 = transform.structured.tile_using_for %p tile_sizes [5, 7, 9]", 1, 4),
+    ],
+    "pad, copied": [
+        padded("%r", [10], [1], "linalg.copy"),
+    ],
+    "pad, nothing to do": [
+        padded("%mm", [4, 8], [1, 2]),
+    ],
+    "pad, to a parameter": [
+        "%c = transform.param.constant 18 : i64 -> !transform.param<i64>",
+        padded("%r", ["%c"], [0]).replace(f"({HANDLE}) ->", f"({HANDLE}, !transform.param<i64>) ->"),
     ],
     "handles": [
         typed("%p = transform.get_producer_of_operand %r[0]", 1, 1),
