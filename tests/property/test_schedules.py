@@ -27,7 +27,8 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.upstream.transform import FuseIntoContainingOp, SplitReductionOp
 from penstock.dialects.upstream.transform_structured import FuseOp
 from penstock.dialects.weights import WeightStore
-from penstock.passes.schedule.schedule import START, Schedule
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import START
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 
