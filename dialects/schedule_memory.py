@@ -8,7 +8,8 @@ from xdsl.dialects.builtin import FlatSymbolRefAttrConstr, IntegerAttr, StringAt
 from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.upstream.handle_ops import ANY_OP, I64, HandleOp
+from penstock.dialects.upstream.handle_ops import ANY_OP, I64, I64_ARRAY, HandleOp
+from penstock.dialects.window import IntegerList
 
 
 class InScopeOp(HandleOp, ABC):
@@ -93,6 +94,27 @@ class SetScopeOp(InScopeOp):
 
 
 @irdl_op_definition
+class LayoutOp(HandleOp):
+    """
+    Store a buffer in another order of its dims: `order` lists them, the one whose neighbours are farthest apart first.
+    TVM's transform_layout, of a permutation.
+
+    Its strides change, and so do those of the views of it; indices are what they were. Rows, of the dim that is listed
+    last, are rounded up to the granule of the scope. The handle stays valid.
+
+    ```mlir
+    schedule.layout %buffer order [1, 0]
+    ```
+    """
+
+    name = "schedule.layout"
+    buffer = operand_def(ANY_OP)
+    order = prop_def(I64_ARRAY)
+    custom_directives = (IntegerList,)
+    assembly_format = "$buffer `order` custom<IntegerList>($order) attr-dict"
+
+
+@irdl_op_definition
 class TensorizeOp(HandleOp):
     """
     Compute ops by an intrinsic of the machine, which each of them is shown to be, with its operands where they are.
@@ -107,4 +129,4 @@ class TensorizeOp(HandleOp):
     assembly_format = "$target $intrinsic attr-dict"
 
 
-OPS = (StageInOp, StageOutOp, SetScopeOp, TensorizeOp)
+OPS = (StageInOp, StageOutOp, SetScopeOp, LayoutOp, TensorizeOp)

@@ -31,6 +31,7 @@ from penstock.passes.analysis.strides import (
     collapsed_strides,
     contiguous_strides,
     expanded_strides,
+    kept_dims,
     reassociation,
     reassociation_attribute,
 )
@@ -41,7 +42,6 @@ from penstock.passes.tensor.bufferization.assignment import (
     StructuredOp,
     is_tensor,
     is_window_pad,
-    kept_dims,
     mixed_slice,
     same,
     shape_of,

@@ -28,7 +28,7 @@ from penstock.dialects.schedule_loops import (
     StorageAlignOp,
     VectorizeOp,
 )
-from penstock.dialects.schedule_memory import SetScopeOp, StageInOp, StageOutOp, TensorizeOp
+from penstock.dialects.schedule_memory import LayoutOp, SetScopeOp, StageInOp, StageOutOp, TensorizeOp
 from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarriersOp, ParallelizeOp
 from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, ReverseComputeAtOp, RfactorOp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
@@ -353,6 +353,10 @@ class Schedule:
     def set_scope(self, allocation: SSAValue, scope: str, *, contiguous: int = 1, slots: int = 1) -> None:
         """`schedule.set_scope`; see the op."""
         self.append(SetScopeOp(allocation, scope=scope, contiguous=contiguous, slots=slots))
+
+    def layout(self, buffer: SSAValue, order: Sequence[int]) -> None:
+        """`schedule.layout`; see the op."""
+        self.append(LayoutOp(buffer, order=list(order)))
 
     def tensorize(self, target: SSAValue, intrinsic: str) -> None:
         """`schedule.tensorize`; see the op."""

@@ -25,7 +25,7 @@ from penstock.dialects.upstream.scf import ForallOp
 from penstock.dialects.upstream.tensor import Insertion
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.kernels import HOST, device_of
-from penstock.passes.analysis.strides import contiguous_strides, reshaped_strides
+from penstock.passes.analysis.strides import contiguous_strides, kept_dims, reshaped_strides
 
 # slices of buffers
 
@@ -346,15 +346,6 @@ def mixed_slice(
     """Offsets, sizes and steps of a slice whose sizes and steps are static."""
     offsets = get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX)
     return offsets, list(op.static_sizes.get_values()), list(op.static_strides.get_values())
-
-
-def kept_dims(sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """The dims of a slice of `sizes` that a value of `shape` has; those that it lacks are of size 1."""
-    kept: list[int] = []
-    for dim, size in enumerate(sizes):
-        if len(kept) < len(shape) and size == shape[len(kept)]:
-            kept.append(dim)
-    return kept
 
 
 # slices
