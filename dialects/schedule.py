@@ -46,6 +46,8 @@ class Schedules:
     """Those that a person gives: passes apply them instead of deciding."""
     applied: dict[str, NamedSequenceOp] = field(default_factory=dict[str, NamedSequenceOp])
     """Those that have been applied, given or decided."""
+    left_out: set[str] = field(default_factory=set[str])
+    """Those of `given` whose kernels are not there any more after `mem-promote`: what they say after it is left out."""
 
 
 @irdl_op_definition

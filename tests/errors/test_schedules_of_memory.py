@@ -117,8 +117,9 @@ def test_a_kernel_that_does_not_exist_has_no_schedule(penstock_opt: Command) -> 
 
 
 def test_a_kernel_of_the_host_has_no_scopes(penstock_opt: Command) -> None:
-    err = attempt(penstock_opt, BEGIN.replace("@product", "@host") + ON_CHIP + END)
-    assert "s.mlir:2:1: error: kernel @host runs on the host, which has no scopes" in err
+    err = attempt(penstock_opt, BEGIN + ON_CHIP + END, PROGRAM.replace("@gemmini_fp32", "@host"))
+    assert f"s.mlir:{LINE}:1: error: the kernel runs on the host, which has no scopes" in err
+    assert "note: a schedule for a machine is applied with --machine NAME" in err
 
 
 def test_a_kernel_with_other_ops_is_another_kernel(penstock_opt: Command) -> None:

@@ -11,7 +11,7 @@ from xdsl.dialects.scf import ForOp
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, location_of, some_of
 from penstock.dialects.upstream.transform import (
     CastHandleOp,
     GeneralizeOp,
@@ -61,9 +61,14 @@ def split_handle(state: TransformState, op: SplitHandleOp) -> Sequence[Payload]:
     """A handle for each operation."""
     payload = state.payload(op.handle)
     if len(payload) != len(op.results):
+        found = some_of([f"{each.name} at {location_of(each)}" for each in payload])
         raise UserError(
             f"{len(op.results)} operations are meant, and the handle stands for {len(payload)}",
-            notes=["is the schedule of another kernel, or of another version of it?"],
+            notes=[
+                *(["it stands for " + ", ".join(found)] if found else []),
+                "is the schedule of another kernel, or of another version of it? Without ops, this section and those "
+                "after it are left to the compiler",
+            ],
         )
     return [(each,) for each in payload]
 
