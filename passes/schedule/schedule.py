@@ -530,5 +530,7 @@ def _require_scopes(module: ModuleOp, kernel: func.FuncOp, sequence: transform.N
                 f'kernel @{kernel.sym_name.data} runs on the host, which has no scopes: what is after "{section}" is '
                 "not for it",
                 loc=location_of(sequence),
-                notes=[f"because {remark.data}"] if isinstance(remark, StringAttr) else (),
+                notes=[f"because {remark.data}"]
+                if isinstance(remark, StringAttr)
+                else ["a schedule for a machine is applied with --machine NAME"],
             )
