@@ -480,15 +480,17 @@ def copy_section(ctx: Context, section: str, source: func.FuncOp, kernel: func.F
 
 def require_kernels(ctx: Context, module: ModuleOp, section: str) -> None:
     """
-    Raise UserError for a schedule that is given, with ops of this section, and whose kernel is not there; and for one
-    of a kernel on the host with ops of a section that is about scopes.
+    Raise UserError for a schedule that is given, with ops of this section, and whose kernel is not there; without any,
+    too, as long as it is known which kernels there are; and for one of a kernel on the host with ops of a section that
+    is about scopes.
 
     Which kernels there are after `mem-promote` depends on what it decides. What a schedule says after it of a kernel
     that is not there now is left to the compiler, with an InputWarning.
     """
     schedules, known = schedules_of(ctx), {kernel.sym_name.data: kernel for kernel in kernels(module)}
     for name, sequence in schedules.given.items():
-        if not section_of(sequence, section) or name in schedules.left_out:
+        is_checked = section_of(sequence, section) or (section in (START, LOOPS) and not _is_made(name))
+        if not is_checked or name in schedules.left_out:
             continue
         place = location_of(sequence)
         taking = [each for each in known.values() if given_for(schedules, sequence_of(ctx, each)) is sequence]

@@ -79,7 +79,7 @@ REFUSED = {
     f'{LOOP}schedule.stage_in %large[0] in "spad" at %loop': ("the loop is not around the reader", ""),
     'schedule.set_scope %op "spad"': ("an allocation is a memref.alloc or a mem.buffer, not linalg.generic", ""),
     "schedule.tensorize %op @gem": ("@gemmini_fp32 has no intrinsic @gem", 'did you mean "gemm"?'),
-    "schedule.tensorize %op @gemm": ("this op is not @gemm: operand", 'lives in "spad", not in "dram"'),
+    "schedule.tensorize %op @gemm": ("this op is not @gemm: operand", 'is to be in "spad", and is in "dram"'),
     "schedule.tensorize %kernel @gemm": ("what an intrinsic computes is a linalg.generic, not func.func", ""),
     COPIES: ("the match finds nothing: there is no mem.copy here", ""),
     f"{LOOP}%outer {AROUND.format('%loop')}": ("there is no such scf.for around scf.for", ""),
