@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects import func
 from xdsl.dialects.builtin import MemRefType, ModuleOp, TensorType
-from xdsl.dialects.transform import ApplyRegisteredPassOp, NamedSequenceOp
+from xdsl.dialects.transform import NamedSequenceOp
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
@@ -21,7 +21,9 @@ from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.files import write_whole
 from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.kernels import device_of, is_mover, kernels, machine_of, origin_of
-from penstock.passes.schedule.schedule import LOOPS, ON_CHIP, SECTIONS, START, Schedule, sequence_of
+from penstock.passes.schedule.deciding import sequence_of
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import LOOPS, ON_CHIP, SECTIONS, START, changes, section_begun_by
 from penstock.runtime.compiler import load_input, passes_for
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.levels import level_of
@@ -74,7 +76,7 @@ class KernelSchedule(Schedule):
             op.erase()
             raise UserError(f"{op.name}: {error}", notes=notes) from None
         found = super().append(op)
-        if op.results and not self._changes(op):
+        if not changes(op):
             return found
         verify(self.module)
         if self._check:
@@ -94,7 +96,7 @@ class KernelSchedule(Schedule):
         """
         if to not in SECTIONS:
             raise UserError(f'a schedule does not go on after "{to}"', notes=[nearest_or_all(to, SECTIONS, "passes")])
-        begun = [op.pass_name.data for op in self.sequence.body.block.ops if isinstance(op, ApplyRegisteredPassOp)]
+        begun = [name for op in self.sequence.body.block.ops if (name := section_begun_by(op)) is not None]
         if begun and SECTIONS.index(to) <= SECTIONS.index(begun[-1]):
             raise UserError(f'the schedule goes on after "{begun[-1]}" already', notes=["begin another schedule"])
         if to != LOOPS and self.state.target is None:
@@ -177,10 +179,6 @@ class KernelSchedule(Schedule):
         for before, after in zip(self._expected, self._results(), strict=True):
             if before.tobytes() != after.tobytes():
                 raise UserError(f"{op.name} changed what @{self._name} computes: this is a fault of the primitive")
-
-    @staticmethod
-    def _changes(op: Operation) -> bool:
-        return not op.name.startswith("transform.") or op.name.startswith(("transform.structured.", "transform.loop."))
 
 
 def _draw(rng: np.random.Generator, type: Attribute, kernel: str) -> Array:

@@ -18,7 +18,8 @@ from penstock.dialects.upstream.transform import IncludeOp
 from penstock.dialects.upstream.transform_tune import AlternativesOp, KnobOp
 from penstock.lowering.from_text import parse_text, read_text
 from penstock.lowering.to_text import module_text
-from penstock.passes.schedule.schedule import LOOPS, SECTIONS, START, given_for, section_of
+from penstock.passes.schedule.deciding import given_for
+from penstock.passes.schedule.sections import LOOPS, SECTIONS, START, decides
 from penstock.runtime.levels import LEVELS, level_of
 from penstock.runtime.pass_manager import verify
 
@@ -122,8 +123,8 @@ def require_applied(ctx: PenstockContext, module: ModuleOp) -> None:
         sections = (START, LOOPS) if name in ctx.schedules.left_out else (START, *SECTIONS)
         for section in sections:
             is_left = level > LEVELS.index("tensor" if section == START else "loop")
-            is_applied = any(section_of(each, section) for each in done)
-            if section_of(sequence, section) and not is_applied and (is_left or given.keys().isdisjoint(applied)):
+            is_applied = any(decides(each, section) for each in done)
+            if decides(sequence, section) and not is_applied and (is_left or given.keys().isdisjoint(applied)):
                 where = f"after {section}" if section != START else "of the tensor level"
                 raise UserError(
                     f"the schedule of @{name} is not applied: no pass that ran applies its section {where}",

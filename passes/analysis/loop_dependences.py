@@ -19,7 +19,7 @@ from xdsl.traits import IsTerminator
 
 from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
+from penstock.dialects.mem import CopyOp, RingOp, ScopedAllocation, SlotOp
 from penstock.passes.analysis.effects import Effects, is_computed
 from penstock.passes.analysis.loop_accesses import (
     ANY,
@@ -37,13 +37,7 @@ from penstock.passes.analysis.memory.aliases import Aliases, Allocation, RootBox
 from penstock.passes.analysis.memory.effects import MemoryEffects
 from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
 from penstock.passes.analysis.memory.storage import overwrites, storage_of, uses_through
-
-EXACT_COMBINERS = frozenset(
-    f"arith.{name}" for name in "addi muli maxsi maxui minsi minui andi ori xori maximumf minimumf".split()
-)
-"""Of the ops that reductions combine with, those whose result is the same bits in any order."""
-ROUNDING_COMBINERS = frozenset(("arith.addf", "arith.mulf"))
-"""Those that round: another order is another result."""
+from penstock.passes.analysis.reductions import EXACT_COMBINERS, ROUNDING_COMBINERS, combiners
 
 _SIGNS = {1: LATER, 0: SAME, -1: EARLIER}
 
@@ -351,31 +345,10 @@ def _unit(dim: int, rank: int) -> Vector:
     return tuple(int(each == dim) for each in range(rank))
 
 
-def combiners(op: GenericOp) -> dict[int, str]:
-    """For each output of a generic that every point combines with what does not depend on it: the op that combines."""
-    block = op.body.block
-    terminator = block.last_op
-    assert terminator is not None
-    found: dict[int, str] = {}
-    for number, value in enumerate(terminator.operands, len(op.inputs)):
-        argument, combining = block.args[number], value.owner
-        if not isinstance(combining, Operation) or combining.name not in EXACT_COMBINERS | ROUNDING_COMBINERS:
-            continue
-        # A sum that is read on the way to its end is one of another order.
-        if argument.has_one_use() and value.has_one_use() and argument in combining.operands:
-            found[number] = combining.name
-    return found
-
-
 def _overlap(one: SSAValue, other: SSAValue) -> bool:
     """Whether two allocations were given common bytes."""
     a, b = one.owner, other.owner
-    if not isinstance(a, BufferOp | RingOp) or not isinstance(b, BufferOp | RingOp):
-        return False
-    if a.byte_offset is None or b.byte_offset is None:
-        return False
-    ends = a.byte_offset + a.size_in_bytes, b.byte_offset + b.size_in_bytes
-    return a.scope == b.scope and a.byte_offset < ends[1] and b.byte_offset < ends[0]
+    return isinstance(a, ScopedAllocation) and isinstance(b, ScopedAllocation) and a.overlaps(b) is True
 
 
 def is_one_buffer(call: func.CallOp, one: SSAValue, other: SSAValue) -> bool:

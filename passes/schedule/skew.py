@@ -22,7 +22,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import NoMemoryEffect
 
 from penstock.dialects.diagnostics import location_of
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import BufferOp, RingOp, ScopedAllocation
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.index_builder import materialize
@@ -208,5 +208,5 @@ def remove_unused(function: func.FuncOp) -> None:
     """Erase index arithmetic and views that nothing uses, and buffers likewise."""
     for op in list(function.walk(reverse=True)):
         unused = bool(op.results) and not any(result.uses for result in op.results)
-        if unused and not op.regions and (op.has_trait(NoMemoryEffect) or isinstance(op, BufferOp | RingOp)):
+        if unused and not op.regions and (op.has_trait(NoMemoryEffect) or isinstance(op, ScopedAllocation)):
             Rewriter.erase_op(op)

@@ -13,7 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, HOST, TargetOp
-from penstock.dialects.mem import Allocation, BufferOp, CopyOp, memref_of, scope_of, span_in_bytes
+from penstock.dialects.mem import BufferOp, CopyOp, ScopedAllocation, memref_of, scope_of, span_in_bytes
 from penstock.dialects.schedule_memory import InScopeOp
 from penstock.passes.analysis.kernels import device_of
 from penstock.passes.analysis.loop_dependences import is_one_buffer
@@ -43,7 +43,7 @@ def has_known_storage(value: SSAValue) -> bool:
     if isinstance(storage, BlockArgument):
         function = storage.owner.parent_op()
         return isinstance(function, func.FuncOp) and not _is_handed_over_twice(storage, function)
-    return isinstance(storage.owner, Allocation | memref.AllocOp)
+    return isinstance(storage.owner, ScopedAllocation | memref.AllocOp)
 
 
 def _is_handed_over_twice(argument: BlockArgument, function: func.FuncOp) -> bool:
@@ -135,7 +135,7 @@ def require_room(
     type, scope = memref_of(value), op.scope.data
     if shape is not None and tuple(shape) != type.get_shape():
         type = MemRefType(type.element_type, shape)
-    type = in_scope(type, target, scope, op.contiguous_dims)
+    type = in_scope(type, target, scope, op.contiguous.value.data)
     if scope != DRAM and (size := span_in_bytes(type)) > (most := target.scope(scope).size_bytes):
         raise UserError(
             f'a buffer of {size:,} bytes is larger than "{scope}", which has {most:,}',

@@ -113,7 +113,8 @@ def test_an_op_is_looked_for_in_the_dialect_that_its_name_begins_with(penstock: 
 
 
 def test_the_host_has_no_section_after_what_stays_on_chip(penstock: Command) -> None:
-    text = f"{BEGIN}%chip {MARK.format('mem-promote', 'kernel')}\n{BUFFERS}\n{END}"
+    ring = f"{BUFFERS}\n%ring = schedule.multi_buffer %buffers slots 2"
+    text = f"{BEGIN}%chip {MARK.format('mem-promote', 'kernel')}\n{ring}\n{END}"
     Path("program.mlir").write_text(PROGRAM)
     Path("s.mlir").write_text(text)
     refused = penstock("compile", "program.mlir", "--schedule", "s.mlir", "--emit", "loop", "-o", "out.mlir", "-q")

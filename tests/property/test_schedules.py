@@ -14,7 +14,7 @@ from in_c import agree
 from programs import checked
 from tensor_programs import inputs_of, kernel_of, tensor_program
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, i64
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.transform import TileOp as TileUsingForOp
@@ -24,7 +24,8 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.upstream.transform import FuseIntoContainingOp, FuseOp, SplitReductionOp
 from penstock.dialects.weights import WeightStore
-from penstock.passes.schedule.schedule import START, Schedule
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import START
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 
@@ -83,7 +84,9 @@ def tile_and_fuse(schedule: Schedule, random: Random) -> None:
 
 def fuse(schedule: Schedule, random: Random) -> None:
     handle, op = random.choice(generics(schedule))
-    schedule.append(FuseOp(handle, some_sizes(op, random)))
+    sizes = some_sizes(op, random)
+    tiles = ArrayAttr([IntegerAttr(size, i64) for size in sizes])
+    schedule.append(FuseOp(handle, tile_sizes=tiles, handles=sum(size != 0 for size in sizes)))
 
 
 def _tiled(schedule: Schedule, handle: SSAValue, op: GenericOp, random: Random) -> list[SSAValue]:
@@ -148,8 +151,8 @@ def rfactor(schedule: Schedule, random: Random) -> None:
 
 def split_reduction(schedule: Schedule, random: Random) -> None:
     handle, _ = random.choice(generics(schedule))
-    factor, place = random.choice((2, 3, 4)), random.randint(0, 2)
-    schedule.append(SplitReductionOp(handle, factor, place, strided=random.random() < 0.5))
+    factor, place, strided = random.choice((2, 3, 4)), random.randint(0, 2), random.random() < 0.5
+    schedule.append(SplitReductionOp(handle, split_factor=factor, insert_split_dimension=place, inner_parallel=strided))
 
 
 def reverse_compute_at(schedule: Schedule, random: Random) -> None:

@@ -22,7 +22,7 @@ from penstock.dialects.accel import BarrierOp, ExecOp
 from penstock.dialects.accel import DmaOp as TransferOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, IMMEDIATE, DmaOp, IntrinsicOp, ScopeOp, TargetOp
-from penstock.dialects.mem import BufferOp, RingOp, memref_of, scope_of
+from penstock.dialects.mem import ScopedAllocation, memref_of, scope_of
 from penstock.passes.analysis.access import Access, Expression, Hole, Leaf, Node, Operand, steps_of
 from penstock.passes.analysis.commands.command_loops import counted_dims, iterations_of, long_dims
 from penstock.passes.analysis.commands.descriptor import Descriptor, describe, entry_elements
@@ -157,7 +157,7 @@ def _alignment(op: Operation | None, engine: DmaOp) -> Iterator[Broken]:
     """A buffer off chip that does not begin where the engine needs it to."""
     for value in () if op is None else op.operands:
         buffer = storage_of(value).owner if isinstance(value.type, MemRefType) else None
-        if not isinstance(buffer, BufferOp | RingOp) or buffer.scope is not None or buffer.byte_offset is None:
+        if not isinstance(buffer, ScopedAllocation) or buffer.scope is not None or buffer.byte_offset is None:
             continue
         if buffer.byte_offset % engine.alignment:
             yield (

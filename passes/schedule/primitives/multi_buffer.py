@@ -35,7 +35,7 @@ def multi_buffer(state: TransformState, op: MultiBufferOp) -> Sequence[Payload]:
       func.return
     }
     ```
-    After (`schedule.multi_buffer %a slots 3` on `gemmini-fp32`):
+    After (`schedule.multi_buffer %a slots 3` or `multi-buffer{depth=3}` on `gemmini-fp32`):
     ```mlir
     func.func private @k(%x: memref<64xf32>, %y: memref<64xf32>) attributes {device = @gemmini_fp32} {
       %zero = arith.constant 0 : index

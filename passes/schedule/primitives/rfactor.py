@@ -28,7 +28,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.schedule_tensor import RfactorOp
 from penstock.dialects.upstream.transform import SplitReductionOp
-from penstock.passes.analysis.loop_dependences import combiners
+from penstock.passes.analysis.reductions import combiners
 from penstock.passes.analysis.strides import reassociation_attribute
 from penstock.passes.schedule.primitives.tile import dims_of
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState

@@ -85,28 +85,6 @@ def stage_in(state: TransformState, op: StageInOp) -> Sequence[Payload]:
       func.return
     }
     ```
-
-    Before:
-    ```mlir
-    #id = affine_map<(i, j) -> (i, j)>
-    func.func private @k(%x: memref<64x16xf32>) attributes {device = @gemmini_fp32} {
-      %c0 = arith.constant 0 : index
-      %c16 = arith.constant 16 : index
-      %c64 = arith.constant 64 : index
-      %sum = mem.buffer : memref<16x16xf32, "acc">
-      scf.for %i = %c0 to %c64 step %c16 {
-        %t = memref.subview %x[%i, 0] [16, 16] [1, 1]
-            : memref<64x16xf32> to memref<16x16xf32, strided<[16, 1], offset: ?>>
-        linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
-            ins(%t : memref<16x16xf32, strided<[16, 1], offset: ?>>) outs(%sum : memref<16x16xf32, "acc">) {
-        ^bb0(%a: f32, %s: f32):
-          %r = arith.addf %s, %a : f32
-          linalg.yield %r : f32
-        }
-      }
-      func.return
-    }
-    ```
     After (`%copy = schedule.stage_in %generic[0] in "spad" at %i` on `gemmini-fp32`):
     ```mlir
     #id = affine_map<(i, j) -> (i, j)>

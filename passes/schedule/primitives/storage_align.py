@@ -105,6 +105,6 @@ def _check_scope(buffer: BufferOp, type: MemRefType[Attribute], dim: int, target
 def apply_storage_align(state: TransformState, op: StorageAlignOp) -> Sequence[Payload]:
     """`schedule.storage_align`."""
     buffer = state.one(op.buffer, BufferOp)
-    offset = 0 if op.offset is None else op.offset.value.data
+    offset = op.offset.value.data
     storage_align(buffer, op.dim.value.data, op.factor.value.data, offset, state.target)
     return ()

@@ -43,7 +43,7 @@ def tensorize(state: TransformState, op: TensorizeOp) -> Sequence[Payload]:
       func.return
     }
     ```
-    After (`schedule.tensorize %generic @gemm` on `gemmini-fp32`):
+    After (`schedule.tensorize %generic @gemm` or `tensorize` on `gemmini-fp32`):
     ```mlir
     #mk = affine_map<(m, n, k) -> (m, k)>
     #kn = affine_map<(m, n, k) -> (k, n)>

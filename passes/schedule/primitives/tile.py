@@ -28,7 +28,51 @@ from penstock.passes.schedule.zero_pads import may_run_past_its_end
 
 @PRIMITIVES.register(TileAndFuseOp)
 def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
-    """Tile and fuse; raises UserError for sizes, edges and ops of which no tile can be computed."""
+    """
+    Tile and fuse; raises UserError for sizes, edges and ops of which no tile can be computed.
+
+    Before:
+    ```mlir
+    #id = affine_map<(d0) -> (d0)>
+    func.func private @add(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
+      %e = tensor.empty() : tensor<8xf32>
+      %z = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel"]}
+          ins(%x, %y : tensor<8xf32>, tensor<8xf32>) outs(%e : tensor<8xf32>) {
+      ^bb0(%a: f32, %b: f32, %out: f32):
+        %s = arith.addf %a, %b : f32
+        linalg.yield %s : f32
+      } -> tensor<8xf32>
+      func.return %z : tensor<8xf32>
+    }
+    ```
+    After (`%tile, %loop = schedule.tile %z sizes [3] edges ["overlap"]` or `tile{sizes=3}`):
+    ```mlir
+    #id = affine_map<(d0) -> (d0)>
+    func.func private @add(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32>
+        attributes {tiling = "d0 parallel, 3 tiles of 3 in 8, the last overlaps, 12.5% is done twice"} {
+      %e = tensor.empty() : tensor<8xf32>
+      %0 = arith.constant 0 : index
+      %1 = arith.constant 8 : index
+      %2 = arith.constant 3 : index
+      %z = scf.for %3 = %0 to %1 step %2 iter_args(%4 = %e) -> (tensor<8xf32>) {
+        %5 = arith.constant 5 : index
+        %6 = arith.minsi %3, %5 : index
+        %7 = tensor.extract_slice %4[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
+        %x_1 = tensor.extract_slice %x[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
+        %y_1 = tensor.extract_slice %y[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
+        %8 = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel"]}
+            ins(%x_1, %y_1 : tensor<3xf32>, tensor<3xf32>) outs(%7 : tensor<3xf32>) {
+        ^bb0(%a: f32, %b: f32, %out: f32):
+          %s = arith.addf %a, %b : f32
+          linalg.yield %s : f32
+        } -> tensor<3xf32>
+        %9 = tensor.insert_slice %8 into %4[%6] [3] [1] : tensor<3xf32> into tensor<8xf32>
+        scf.yield %9 : tensor<8xf32>
+      }
+      func.return %z : tensor<8xf32>
+    }
+    ```
+    """
     target = state.one(op.target, GenericOp)
     fused = [state.one(handle, GenericOp) for handle in op.fused]
     members = [target, *fused]
