@@ -203,7 +203,7 @@ class _Matching:
             if operand.element != spec.dtype:
                 return Failure(self._name, 2, f"operand {spec.name} is {spec.dtype}, not {operand.element}")
             if operand.scope is not None and operand.scope != spec.scope:
-                reason = f'operand {spec.name} lives in "{spec.scope}", not in "{operand.scope}"'
+                reason = f'operand {spec.name} is to be in "{spec.scope}", and is in "{operand.scope}"'
                 return Failure(self._name, 3, reason)
         dims = self._dims()
         if isinstance(dims, Failure):

@@ -17,14 +17,12 @@ from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import scope_of
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, runs_on_unit
-from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.analysis.kernels import kernels, machine_kernels
 from penstock.passes.analysis.memory.storage import storage_of
 from penstock.passes.schedule.deciding import require_kernels, run_section
 from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import LOOPS
 from penstock.passes.schedule.staging import place_of, writers_of
-
-SECTION = "tensor-to-loop"
-"""The section of schedules that `promote` begins, and `promote-levels` and `tensorize` go on with."""
 
 
 @dataclass
@@ -113,6 +111,7 @@ class PromotePass(ModulePass):
     defined, so that hoisting the slice before hoists the copy; what is written is copied in before its first use,
     unless that overwrites it, and out after its last. Guarantees: every operand lives where some intrinsic of the
     machine needs it. A copy may lead where no single DMA does, if several in turn do: `promote-levels` sees to that.
+    Kernels on the host are left as they are, but for what a schedule that is given says of their loops.
     Raises UserError for an op that no intrinsic computes, and where no path of DMAs leads.
 
     Before:
@@ -162,8 +161,10 @@ class PromotePass(ModulePass):
     name = "promote"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        target, functions = machine_kernels(op)
-        require_kernels(ctx, op, SECTION, functions)
-        for function in functions:
-            assert target is not None
-            run_section(ctx, function, target, SECTION, Promotion(function, target).write)
+        require_kernels(ctx, op, LOOPS)
+        target, on_machine = machine_kernels(op)
+        for kernel in kernels(op):
+            if target is not None and kernel in on_machine:
+                run_section(ctx, kernel, target, LOOPS, Promotion(kernel, target).write)
+            else:
+                run_section(ctx, kernel, None, LOOPS, lambda _: None)

@@ -21,11 +21,11 @@ from penstock.passes.analysis.loops import nest_around, trip_count
 from penstock.passes.analysis.memory.memory_problems import bytes_taken
 from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import no_path, scope_path
-from penstock.passes.loop.promote import SECTION
 from penstock.passes.planning.problem import Limits
 from penstock.passes.schedule.deciding import run_section
 from penstock.passes.schedule.footprint import Footprint
 from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import LOOPS
 from penstock.passes.schedule.staging import place_of, read_by, split_copy
 
 FIT_PLANNER = "first-fit-by-size"
@@ -252,4 +252,4 @@ class PromoteLevelsPass(ModulePass):
         target, functions = machine_kernels(op)
         for function in functions:
             assert target is not None
-            run_section(ctx, function, target, SECTION, Routing(self.hoist, self.reserve).write, leads=False)
+            run_section(ctx, function, target, LOOPS, Routing(self.hoist, self.reserve).write, leads=False)

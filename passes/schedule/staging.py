@@ -94,7 +94,10 @@ def read_by(reader: CopyOp | GenericOp, number: int, loop: scf.ForOp | None) -> 
 def require_machine(state: TransformState) -> TargetOp:
     """The machine of the kernel; raises UserError for a kernel of the host."""
     if state.target is None:
-        raise UserError("the kernel runs on the host, which has no scopes and no intrinsics")
+        raise UserError(
+            "the kernel runs on the host, which has no scopes and no intrinsics",
+            notes=["a schedule for a machine is applied with --machine NAME, to kernels that run on it"],
+        )
     return state.target
 
 
