@@ -7,6 +7,7 @@ See https://mlir.llvm.org/docs/Dialects/Transform/
 
 from __future__ import annotations
 
+from abc import ABC
 from typing import ClassVar
 
 from xdsl.dialects import transform as base
@@ -39,7 +40,8 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from penstock.dialects.upstream import transform_loops, transform_structured, transform_tune
-from penstock.dialects.upstream.handle_ops import ANY_OP, FUNCTIONAL, I64, HandleOp
+from penstock.dialects.upstream.handle_ops import ANY_OP, FUNCTIONAL, I64, I64_ARRAY, HandleOp
+from penstock.dialects.window import IntegerList
 
 
 @irdl_op_definition
@@ -90,6 +92,42 @@ class GetConsumersOfResultOp(HandleOp):
     result_number = prop_def(I64)
     consumers = result_def(base.TransformOpHandleType)
     assembly_format = "$target `[` $result_number `]` attr-dict `:` functional-type(operands, results)"
+
+
+class PositionsOp(HandleOp, ABC):
+    """Values of an operation, at some positions."""
+
+    target = operand_def(base.TransformOpHandleType)
+    raw_position_list = prop_def(I64_ARRAY)
+    result = result_def(base.AnyValueType)
+    custom_directives = (IntegerList,)
+    assembly_format = (
+        "$target `` custom<IntegerList>($raw_position_list) attr-dict `:` functional-type(operands, results)"
+    )
+
+
+@irdl_op_definition
+class GetOperandOp(PositionsOp):
+    """Operands of an operation. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_operand"""
+
+    name = "transform.get_operand"
+
+
+@irdl_op_definition
+class GetResultOp(PositionsOp):
+    """Results of an operation. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_result"""
+
+    name = "transform.get_result"
+
+
+@irdl_op_definition
+class GetDefiningOp(HandleOp):
+    """What computes a value. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_defining_op"""
+
+    name = "transform.get_defining_op"
+    target = operand_def(base.AnyValueType)
+    result = result_def(base.TransformOpHandleType)
+    assembly_format = FUNCTIONAL
 
 
 @irdl_op_definition
@@ -228,7 +266,17 @@ def sizes_of(attribute: Attribute | None) -> tuple[int, ...]:
 
 
 OWN = (
-    *(SplitHandleOp, GetParentOp, GetProducerOfOperandOp, GetConsumersOfResultOp, MergeHandlesOp, ParamConstantOp),
+    *(
+        SplitHandleOp,
+        GetParentOp,
+        GetProducerOfOperandOp,
+        GetConsumersOfResultOp,
+        GetOperandOp,
+        GetResultOp,
+        GetDefiningOp,
+        MergeHandlesOp,
+        ParamConstantOp,
+    ),
     *(CastHandleOp, FuseIntoContainingOp, GeneralizeOp, SplitReductionOp, IncludeOp),
     *(*transform_loops.OPS, *transform_structured.OPS, *transform_tune.OPS),
 )

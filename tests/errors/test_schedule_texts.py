@@ -60,6 +60,17 @@ MISUSES = {
     "a size that does not divide": (tiled("[3]", 1), "size 3 does not divide dim 0 of 8", "2 does"),
     "a size past the dim": (tiled("[9]", 1), "size 9 is larger than dim 0 of 8", "0 leaves a dim whole"),
     "too many sizes": (tiled("[2, 2, 2, 2]", 4), "4 sizes for an op of 3 dims", ""),
+    "what computes an argument": (
+        f"  %v = transform.get_operand %y[0] : ({HANDLE}) -> !transform.any_value\n"
+        f"  %d = transform.get_defining_op %v : (!transform.any_value) -> {HANDLE}\n",
+        "operand 0 of linalg.generic is an argument: no operation computes it",
+        "",
+    ),
+    "a result that is not there": (
+        f"  %v = transform.get_result %y[1] : ({HANDLE}) -> !transform.any_value\n",
+        "linalg.generic has 1 results: there is no result 1",
+        "",
+    ),
     "a reduction around a parallel dim": (
         "  %u:3 = schedule.tile %y sizes [4, 0, 8] interchange [2, 0, 1]\n",
         "the loop of a reduction is around that of a parallel dim",

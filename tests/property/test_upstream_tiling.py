@@ -245,6 +245,17 @@ SCHEDULES = {
         typed("%t, %l = transform.structured.tile_using_forall %mm tile_sizes [4, 8]", 1, 2),
         typed("%f, %n = transform.structured.fuse_into_containing_op %fill into %l", 2, 2),
     ],
+    "values": [
+        f"%v = transform.get_operand %r[0] : ({HANDLE}) -> !transform.any_value",
+        f"%p = transform.get_defining_op %v : (!transform.any_value) -> {HANDLE}",
+        f"%w = transform.get_result %p[0] : ({HANDLE}) -> !transform.any_value",
+        f"%q = transform.get_defining_op %w : (!transform.any_value) -> {HANDLE}",
+        typed("%f = transform.get_parent_op %q {isolated_from_above}", 1, 1),
+        typed('%none = transform.get_parent_op %q {allow_empty_results, op_name = "scf.for"}', 1, 1),
+        typed('%again = transform.structured.match ops{["linalg.generic"]} in %f', 1, 1),
+        typed("%fills = transform.get_producer_of_operand %q[2]", 1, 1),
+        typed("%t, %l:2 = transform.structured.tile_using_for %fills tile_sizes [4, 8]", 1, 3),
+    ],
     "pad": [
         padded("%mm", [5, 7, 9], [0, 1, 2]),
         typed("%t, %l:3 = transform.structured.tile_using_for %p tile_sizes [5, 7, 9]", 1, 4),
