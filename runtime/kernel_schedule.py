@@ -12,11 +12,10 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import MemRefType, ModuleOp, TensorType
 from xdsl.dialects.transform import NamedSequenceOp
 from xdsl.ir import Attribute, Operation
-from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from penstock.dialects.context import PenstockContext
-from penstock.dialects.diagnostics import UnknownName, UserError, nearest_or_all
+from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.files import write_whole
 from penstock.dialects.machine import TargetOp
@@ -69,12 +68,6 @@ class KernelSchedule(Schedule):
 
     def append(self, op: Op) -> Op:
         """Append an op and apply it, as `Schedule` does; then check and print, if asked to."""
-        try:
-            op.verify()
-        except VerifyException as error:
-            notes = [error.note] if isinstance(error, UnknownName) else []
-            op.erase()
-            raise UserError(f"{op.name}: {error}", notes=notes) from None
         found = super().append(op)
         if not changes(op):
             return found

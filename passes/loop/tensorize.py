@@ -85,4 +85,6 @@ def _write(schedule: Schedule) -> None:
     assert target is not None
     generics = [op for op in kernel.walk() if isinstance(op, GenericOp)]
     for generic, handle in zip(generics, schedule.handles(generics), strict=True):
-        schedule.tensorize(handle, prove(generic, target).intrinsic.sym_name.data)
+        match = prove(generic, target)
+        schedule.state.matches = {generic: match}
+        schedule.tensorize(handle, match.intrinsic.sym_name.data)
