@@ -31,7 +31,7 @@ from penstock.passes.schedule.ordering.conflicts import may_conflict
 
 
 @dataclass(frozen=True)
-class Split:
+class SkewSplit:
     """How the commands and inner loops of an iteration are divided."""
 
     loop: scf.ForOp
@@ -45,7 +45,7 @@ class Split:
     """The last part."""
 
 
-def split_of(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> Split | str:
+def split_of(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> SkewSplit | str:
     """How the iterations of a loop are divided, or why it is not skewed, in words."""
     trips = trip_count(loop)
     if loop.results:
@@ -89,7 +89,7 @@ def _deal(
     first: Sequence[Operation],
     last: Sequence[Operation],
     held: Mapping[Operation, Sequence[CommandInfo]],
-) -> Split:
+) -> SkewSplit:
     units = {info.unit for item in last for info in held[item]}
     for position, item in enumerate(first):
         if isinstance(item, scf.ForOp) and any(info.unit in units for info in held[item]):
@@ -101,11 +101,13 @@ def _deal(
             ]
             iterations, trips = max(slots, default=1), trip_count(item)
             if trips is not None and iterations < trips and constant_of(item.lb) is not None and not item.results:
-                return Split(loop, tuple(first[:position]), item, iterations, tuple(first[position + 1 :]), tuple(last))
-    return Split(loop, tuple(first), None, 0, (), tuple(last))
+                return SkewSplit(
+                    loop, tuple(first[:position]), item, iterations, tuple(first[position + 1 :]), tuple(last)
+                )
+    return SkewSplit(loop, tuple(first), None, 0, (), tuple(last))
 
 
-def _in_the_way(split: Split, held: Mapping[Operation, Sequence[CommandInfo]]) -> str | None:
+def _in_the_way(split: SkewSplit, held: Mapping[Operation, Sequence[CommandInfo]]) -> str | None:
     """What of the early part of an iteration depends on the last part of the iteration before, in words."""
     body = split.loop.body.block
     for item in (*split.early, *([split.cut] if split.cut is not None else [])):
@@ -118,7 +120,7 @@ def _in_the_way(split: Split, held: Mapping[Operation, Sequence[CommandInfo]]) -
     return None
 
 
-def _shared_buffer(split: Split) -> str | None:
+def _shared_buffer(split: SkewSplit) -> str | None:
     """The buffer that an iteration makes, and that is used by its last part and before, in words."""
     for op in split.loop.body.block.ops:
         if isinstance(op, BufferOp):
@@ -142,7 +144,7 @@ def _users(value: SSAValue) -> Iterator[Operation]:
                 yield from _users(result)
 
 
-def rewrite(split: Split) -> None:
+def rewrite(split: SkewSplit) -> None:
     """Make the prologue, the steady state and the epilogue."""
     loop = split.loop
     lower, step, trips = constant_of(loop.lb), constant_of(loop.step), trip_count(loop)

@@ -315,7 +315,7 @@ class SpmModel:
     halves: bool
     """Whether values are stored in f16 between kernels."""
     otherwise: Veto | None = None
-    """Who decides where a group has no estimate."""
+    """The rules that decide where a group has no estimate."""
     known: dict[tuple[Operation, ...], Estimate] = field(default_factory=dict[tuple[Operation, ...], Estimate])
     like: dict[str, Estimate] = field(default_factory=dict[str, Estimate])
     """By the text of the kernel: a network repeats itself."""
