@@ -64,12 +64,19 @@ class Schedules:
     """Those that a person gives: passes apply them instead of deciding."""
     applied: dict[str, NamedSequenceOp] = field(default_factory=dict[str, NamedSequenceOp])
     """Those that have been applied, given or decided."""
+    open: dict[str, object] = field(default_factory=dict[str, object])
+    """What their handles stand for in the section that was begun last, which `passes/schedule` keeps here."""
+
+
+def _looped(sizes: Sequence[int], edges: ArrayAttr[StringAttr] | None) -> list[int]:
+    """The dims that become loops."""
+    padded = {number for number, edge in enumerate(edges or ()) if edge.data == "padded"}
+    return [number for number, size in enumerate(sizes) if size and number not in padded]
 
 
 def _handle_count(fused: int, sizes: Sequence[int], edges: ArrayAttr[StringAttr] | None) -> int:
     """One for the target, one for each fused op, and one for each dim that becomes a loop."""
-    padded = {number for number, edge in enumerate(edges or ()) if edge.data == "padded"}
-    return 1 + fused + sum(size != 0 and number not in padded for number, size in enumerate(sizes))
+    return 1 + fused + len(_looped(sizes, edges))
 
 
 @irdl_custom_directive
@@ -161,6 +168,12 @@ class TileAndFuseOp(HandleOp):
         """The handles of the loops, outermost first."""
         return self.handles[1 + len(self.fused) :]
 
+    @property
+    def looped_dims(self) -> list[int]:
+        """The dims that become loops: in the order of the loops, if there is an interchange."""
+        looped = _looped(self.sizes.get_values(), self.edges)
+        return looped if self.interchange is None else [dim for dim in self.interchange.get_values() if dim in looped]
+
     def verify_(self) -> None:
         count = len(self.sizes)
         for edge in self.edges or ():
@@ -185,4 +198,4 @@ class TileAndFuseOp(HandleOp):
 
 _GROUPS = (schedule_tensor, schedule_loops, schedule_parallel, schedule_memory, schedule_accel)
 
-Schedule = Dialect("schedule", [TileAndFuseOp, *(op for group in _GROUPS for op in group.OPS)])
+ScheduleDialect = Dialect("schedule", [TileAndFuseOp, *(op for group in _GROUPS for op in group.OPS)])

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects import func
 from xdsl.dialects.builtin import MemRefType, ModuleOp, TensorType
-from xdsl.dialects.transform import ApplyRegisteredPassOp
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
@@ -20,7 +19,9 @@ from penstock.dialects.diagnostics import UnknownName, UserError, nearest_or_all
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.files import write_whole
 from penstock.passes.analysis.kernels import device_of, kernels, machine_of
-from penstock.passes.schedule.schedule import SECTIONS, Schedule, note_of_missing
+from penstock.passes.schedule.deciding import note_of_missing
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import SECTIONS, changes, section_begun_by
 from penstock.runtime.compiler import load_input, passes_for
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.pass_manager import run_passes, verify
@@ -65,7 +66,7 @@ class KernelSchedule(Schedule):
             op.erase()
             raise UserError(f"{op.name}: {error}", notes=notes) from None
         found = super().append(op)
-        if op.results and not self._changes(op):
+        if not changes(op):
             return found
         verify(self.module)
         if self._check:
@@ -83,7 +84,7 @@ class KernelSchedule(Schedule):
         """
         if to not in SECTIONS:
             raise UserError(f'a schedule does not go on after "{to}"', notes=[nearest_or_all(to, SECTIONS, "passes")])
-        begun = [op.pass_name.data for op in self.sequence.body.block.ops if isinstance(op, ApplyRegisteredPassOp)]
+        begun = [name for op in self.sequence.body.block.ops if (name := section_begun_by(op)) is not None]
         if begun and SECTIONS.index(to) <= SECTIONS.index(begun[-1]):
             raise UserError(f'the schedule goes on after "{begun[-1]}" already', notes=["begin another schedule"])
         schedules, module, applied = self._ctx.schedules, self.module, self._ctx.schedules.applied
@@ -150,10 +151,6 @@ class KernelSchedule(Schedule):
         for before, after in zip(self._expected, self._results(), strict=True):
             if before.tobytes() != after.tobytes():
                 raise UserError(f"{op.name} changed what @{self._name} computes: this is a fault of the primitive")
-
-    @staticmethod
-    def _changes(op: Operation) -> bool:
-        return not op.name.startswith("transform.") or op.name.startswith(("transform.structured.", "transform.loop."))
 
 
 def _draw(rng: np.random.Generator, type: Attribute, kernel: str) -> Array:

@@ -19,7 +19,7 @@ from penstock.dialects.upstream.transform import IncludeOp
 from penstock.dialects.upstream.transform_tune import AlternativesOp, KnobOp
 from penstock.lowering.from_text import parse_text, read_text
 from penstock.lowering.to_text import module_text
-from penstock.passes.schedule.schedule import SECTIONS, START, section_of
+from penstock.passes.schedule.sections import SECTIONS, START, decides
 from penstock.runtime.levels import LEVELS, level_of
 from penstock.runtime.pass_manager import verify
 
@@ -121,8 +121,8 @@ def require_applied(ctx: PenstockContext, module: ModuleOp) -> None:
     for name, sequence in given.items():
         for section in (START, *SECTIONS):
             is_left = level > LEVELS.index("tensor" if section == START else "loop")
-            is_applied = name in applied and section_of(applied[name], section)
-            if section_of(sequence, section) and not is_applied and (is_left or given.keys().isdisjoint(applied)):
+            is_applied = name in applied and decides(applied[name], section)
+            if decides(sequence, section) and not is_applied and (is_left or given.keys().isdisjoint(applied)):
                 where = f"after {section}" if section != START else "of the tensor level"
                 note = "tile, promote, multi-buffer and accel-pipeline apply sections, to kernels of a machine"
                 hints = ["without a machine: -p 'default, +tile before tensor-to-loop'"]

@@ -19,7 +19,8 @@ from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, runs_on_unit
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.memory.storage import storage_of
-from penstock.passes.schedule.schedule import Schedule, require_kernels, run_section
+from penstock.passes.schedule.deciding import require_kernels, run_section
+from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.staging import place_of, writers_of
 
 SECTION = "tensor-to-loop"
@@ -37,21 +38,14 @@ class Promotion:
     def write(self, schedule: Schedule) -> None:
         """Write it as the schedule of the kernel."""
         generics = [op for op in self.function.walk() if isinstance(op, GenericOp)]
-        if not generics:
-            return
-        if scopes := self._choose(generics):
-            handles: dict[SSAValue, SSAValue] = {
-                schedule.op(each).results[0]: each for each in schedule.match(memref.AllocOp.name)
-            }
-            for allocation, scope in scopes.items():
-                schedule.set_scope(handles[allocation], scope, contiguous=self._adjoining(allocation))
-        for handle in schedule.match(GenericOp.name):
-            self._stage(schedule, handle)
+        scopes = self._choose(generics)
+        for (allocation, scope), handle in zip(scopes.items(), schedule.handles(scopes), strict=True):
+            schedule.set_scope(handle, scope, contiguous=self._adjoining(allocation.memref))
+        for generic, handle in zip(generics, schedule.handles(generics), strict=True):
+            self._stage(schedule, generic, handle)
 
-    def _stage(self, schedule: Schedule, handle: SSAValue) -> None:
+    def _stage(self, schedule: Schedule, generic: GenericOp, handle: SSAValue) -> None:
         """Bring the operands of an op into the scopes where its intrinsic wants them."""
-        generic = schedule.op(handle)
-        assert isinstance(generic, GenericOp)
         match = self.matches[generic]
         for number in range(len(generic.operands)):
             operand, scope = generic.operands[number], match.scope_of_operand(number)
@@ -63,7 +57,7 @@ class Promotion:
             stage = schedule.stage_in if is_read else schedule.stage_out
             stage(handle, number, scope, contiguous=match.adjoining(number))
 
-    def _choose(self, generics: list[GenericOp]) -> dict[SSAValue, str]:
+    def _choose(self, generics: list[GenericOp]) -> dict[memref.AllocOp, str]:
         """An intrinsic for every generic, and a scope for every allocation. Units choose; DMA engines follow."""
         scopes: dict[SSAValue, str] = {}
         options = {generic: self._options(generic) for generic in generics}
@@ -76,8 +70,8 @@ class Promotion:
                 # What is written stays in its scope from one op to the next, wherever it goes in the end.
                 if isinstance(root.owner, memref.AllocOp) or (operand in generic.outputs and scope != DRAM):
                     scopes.setdefault(root, scope)
-        allocated = {root: scope for root, scope in scopes.items() if isinstance(root.owner, memref.AllocOp)}
-        return {root: scope for root, scope in allocated.items() if scope != DRAM}
+        placed = [(root.owner, scope) for root, scope in scopes.items() if scope != DRAM]
+        return {owner: scope for owner, scope in placed if isinstance(owner, memref.AllocOp)}
 
     def _options(self, generic: GenericOp) -> list[Match]:
         access = access_of(generic, placed=False)

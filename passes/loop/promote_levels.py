@@ -10,7 +10,7 @@ from math import prod
 from xdsl.context import Context
 from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
@@ -23,8 +23,9 @@ from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import no_path, scope_path
 from penstock.passes.loop.promote import SECTION
 from penstock.passes.planning.problem import Limits
+from penstock.passes.schedule.deciding import run_section
 from penstock.passes.schedule.footprint import Footprint
-from penstock.passes.schedule.schedule import Schedule, run_section
+from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.staging import place_of, read_by, split_copy
 
 FIT_PLANNER = "first-fit-by-size"
@@ -114,17 +115,13 @@ class Routing:
         """
         kernel, target = schedule.state.kernel, schedule.state.target
         assert target is not None
-        handles: dict[Operation, SSAValue] = {}
         while found := detours(kernel, target):
             depths = self._choose(kernel, found, target)
-            handles = handles or {schedule.op(each): each for each in schedule.match(CopyOp.name)}
-            for detour, depth in zip(found, depths, strict=True):
-                handle, loops = handles.pop(detour.copy), _loops(detour.copy)
-                loop = loops[depth] if depth < len(loops) else None
-                if loop is not None and loop not in handles:
-                    handles[loop] = schedule.parent(handle, loop.name, len(loops) - depth)
-                filled = schedule.stage_in(handle, 0, detour.through, at=None if loop is None else handles[loop])
-                handles.update((schedule.op(each), each) for each in (filled, handle))
+            handles = schedule.handles(detour.copy for detour in found)
+            for detour, depth, handle in zip(found, depths, handles, strict=True):
+                out = len(_loops(detour.copy)) - depth
+                loop = schedule.parent(handle, scf.ForOp.name, out) if out > 0 else None
+                schedule.stage_in(handle, 0, detour.through, at=loop)
 
     def _choose(self, function: func.FuncOp, found: Sequence[Detour], target: TargetOp) -> list[int]:
         """How many loops are to be around the buffer of each copy."""

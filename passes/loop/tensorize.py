@@ -15,8 +15,9 @@ from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.loop.promote import SECTION
+from penstock.passes.schedule.deciding import run_section
 from penstock.passes.schedule.primitives.tensorize import match_named
-from penstock.passes.schedule.schedule import Schedule, run_section
+from penstock.passes.schedule.schedule import Schedule
 
 
 def prove(generic: GenericOp, target: TargetOp) -> Match:
@@ -82,8 +83,6 @@ def _write(schedule: Schedule) -> None:
     """Name the cheapest intrinsic that each op is in the schedule of the kernel."""
     kernel, target = schedule.state.kernel, schedule.state.target
     assert target is not None
-    if any(isinstance(op, GenericOp) for op in kernel.walk()):
-        for handle in schedule.match(GenericOp.name):
-            generic = schedule.op(handle)
-            assert isinstance(generic, GenericOp)
-            schedule.tensorize(handle, prove(generic, target).intrinsic.sym_name.data)
+    generics = [op for op in kernel.walk() if isinstance(op, GenericOp)]
+    for generic, handle in zip(generics, schedule.handles(generics), strict=True):
+        schedule.tensorize(handle, prove(generic, target).intrinsic.sym_name.data)

@@ -8,7 +8,7 @@ See https://mlir.llvm.org/docs/Dialects/Transform/#handle-invalidation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -57,9 +57,9 @@ class TransformState:
         self.target = target
         """The machine that the kernel runs on; None for the host."""
         self.tiled: TiledOps | None = None
-        """What is known of the kernel's ops to who plans its tiles."""
+        """The ops that are tiled together, if the deciding pass has looked at them already."""
         self.commands: Sequence[CommandInfo] | None = None
-        """The commands of the kernel, if whoever decides has looked at them already; until something is applied."""
+        """The commands of the kernel, if the deciding pass has looked at them already; until something is applied."""
         self._kept: Kept | None = None
         self._payloads: dict[SSAValue, Payload] = {}
         self._parameters: dict[SSAValue, int] = {}
@@ -84,6 +84,27 @@ class TransformState:
     def bind(self, handle: SSAValue, payload: Payload) -> None:
         """Let a handle stand for operations."""
         self._payloads[handle] = payload
+
+    def payloads(self) -> Iterator[tuple[SSAValue, Payload]]:
+        """The valid handles and what they stand for, in the order in which they were made."""
+        yield from self._payloads.items()
+
+    def only(self, value: SSAValue) -> Operation | None:
+        """The operation that a valid handle stands for alone; None for other values."""
+        payload = self._payloads.get(value, ())
+        return payload[0] if len(payload) == 1 else None
+
+    def forget(self, values: Iterable[SSAValue]) -> None:
+        """Let values of ops that are taken away stand for nothing."""
+        for value in values:
+            self._payloads.pop(value, None)
+            self._parameters.pop(value, None)
+
+    def resume(self) -> None:
+        """Go on after other passes: the handles whose operations are in the kernel still are valid."""
+        self.forget([handle for handle, ops in self._payloads.items() if not all(map(self._is_in_kernel, ops))])
+        self.tiled = self.commands = self._kept = None
+        self.turns.clear()
 
     def payload(self, handle: SSAValue) -> Payload:
         """The operations that a handle stands for; raises UserError for an invalid handle."""

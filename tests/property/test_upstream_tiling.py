@@ -22,7 +22,8 @@ from penstock.dialects.context import make_context
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_text import module_text
 from penstock.passes.analysis.loops import constant_of
-from penstock.passes.schedule.schedule import START, Schedule
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import START
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 
