@@ -38,7 +38,7 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
-from penstock.dialects.upstream import transform_loops, transform_tune
+from penstock.dialects.upstream import transform_loops, transform_structured, transform_tune
 from penstock.dialects.upstream.handle_ops import ANY_OP, FUNCTIONAL, I64, HandleOp
 
 
@@ -124,23 +124,6 @@ class ParamConstantOp(IRDLOperation):
     value = prop_def(Attribute)
     param = result_def(base.TransformParamHandleType)
     assembly_format = "$value attr-dict `->` type($param)"
-
-
-@irdl_op_definition
-class FuseOp(HandleOp):
-    """Tile an op, and compute its producers in the tile.
-    https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse
-    """
-
-    name = "transform.structured.fuse"
-    target = operand_def(base.TransformOpHandleType)
-    tile_sizes = opt_prop_def(ArrayAttr[IntegerAttr])
-    tile_interchange = opt_prop_def(ArrayAttr[IntegerAttr])
-    transformed = result_def(base.TransformOpHandleType)
-    loops = var_result_def(base.TransformOpHandleType)
-    assembly_format = (
-        "$target ($tile_sizes^)? (`interchange` $tile_interchange^)? attr-dict `:` functional-type(operands, results)"
-    )
 
 
 @irdl_op_definition
@@ -246,8 +229,8 @@ def sizes_of(attribute: Attribute | None) -> tuple[int, ...]:
 
 OWN = (
     *(SplitHandleOp, GetParentOp, GetProducerOfOperandOp, GetConsumersOfResultOp, MergeHandlesOp, ParamConstantOp),
-    *(CastHandleOp, FuseOp, FuseIntoContainingOp, GeneralizeOp, SplitReductionOp, IncludeOp),
-    *(*transform_loops.OPS, *transform_tune.OPS),
+    *(CastHandleOp, FuseIntoContainingOp, GeneralizeOp, SplitReductionOp, IncludeOp),
+    *(*transform_loops.OPS, *transform_structured.OPS, *transform_tune.OPS),
 )
 _NAMES = {op.name for op in OWN}
 

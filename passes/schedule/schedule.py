@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from xdsl.dialects import func, scf, transform
-from xdsl.dialects.builtin import ArrayAttr, BoolAttr, SymbolRefAttr
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ArrayAttr, BoolAttr, FloatAttr, IntegerAttr, SymbolRefAttr, i64
+from xdsl.dialects.utils import split_dynamic_index_list
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -27,13 +28,14 @@ from penstock.dialects.schedule_loops import (
     StorageAlignOp,
     VectorizeOp,
 )
-from penstock.dialects.schedule_memory import SetScopeOp, StageInOp, StageOutOp, TensorizeOp
+from penstock.dialects.schedule_memory import LayoutOp, SetScopeOp, StageInOp, StageOutOp, TensorizeOp
 from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarriersOp, ParallelizeOp
 from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, ReverseComputeAtOp, RfactorOp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
 from penstock.dialects.upstream.handle_ops import ANY_OP
 from penstock.dialects.upstream.transform import CastHandleOp, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import ConvertToLoopsOp, InterchangeOp, LoopPeelOp, LoopUnrollOp
+from penstock.dialects.upstream.transform_structured import PadStructuredOp, TileUsingForallOp
 from penstock.dialects.upstream.transform_tune import KnobOp
 from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from penstock.passes.schedule.handle_names import name_of
@@ -213,6 +215,40 @@ class Schedule:
         """`schedule.inline`: returns the handle of what reads the producer's operands now."""
         return self.append(InlineOp(producer)).merged
 
+    def tile_using_forall(
+        self,
+        target: SSAValue,
+        sizes: Sequence[int | SSAValue] = (),
+        *,
+        num_threads: Sequence[int | SSAValue] = (),
+        mapping: Sequence[DeviceMappingAttr] = (),
+    ) -> TileUsingForallOp:
+        """`transform.structured.tile_using_forall`: into tiles of these sizes, or into so many for each dim."""
+        threads, dynamic_threads = split_dynamic_index_list(num_threads, DYNAMIC_INDEX)
+        static, dynamic = split_dynamic_index_list(sizes, DYNAMIC_INDEX)
+        op = TileUsingForallOp(
+            target,
+            dynamic_threads,
+            dynamic,
+            static_num_threads=threads or None,
+            static_tile_sizes=static or None,
+            mapping=ArrayAttr(mapping) if mapping else None,
+        )
+        return self.append(op)
+
+    def pad(
+        self, target: SSAValue, multiples: Mapping[int, int], values: Sequence[FloatAttr | IntegerAttr]
+    ) -> PadStructuredOp:
+        """`transform.structured.pad`: each of these dims up to a multiple, each operand with its value."""
+        op = PadStructuredOp(
+            target,
+            static_pad_to_multiple_of=list(multiples.values()),
+            padding_dimensions=ArrayAttr([IntegerAttr(dim, i64) for dim in multiples]),
+            padding_values=ArrayAttr(values),
+            copy_back_op="none",
+        )
+        return self.append(op)
+
     def rfactor(self, target: SSAValue, dim: int, factor: int) -> RfactorOp:
         """`schedule.rfactor`; see the op."""
         return self.append(RfactorOp(target, dim=dim, factor=factor))
@@ -294,22 +330,33 @@ class Schedule:
     # what lives in which scope, and which intrinsic computes it
 
     def stage_in(
-        self, reader: SSAValue, operand: int, scope: str, *, at: SSAValue | None = None, contiguous: int = 1
+        self,
+        reader: SSAValue,
+        operand: int,
+        scope: str,
+        *,
+        at: SSAValue | None = None,
+        contiguous: int = 1,
+        slots: int = 1,
     ) -> SSAValue:
         """`schedule.stage_in`; see the op. Returns the handle of the copy."""
-        op = StageInOp(reader, at, operand_number=operand, scope=scope, contiguous=contiguous)
+        op = StageInOp(reader, at, operand_number=operand, scope=scope, contiguous=contiguous, slots=slots)
         op.transfer.name_hint = f"{reader.name_hint or 'op'}_in"
         return self.append(op).transfer
 
-    def stage_out(self, writer: SSAValue, operand: int, scope: str, *, contiguous: int = 1) -> SSAValue:
+    def stage_out(self, writer: SSAValue, operand: int, scope: str, *, contiguous: int = 1, slots: int = 1) -> SSAValue:
         """`schedule.stage_out`; see the op. Returns the handle of the copy."""
-        op = StageOutOp(writer, operand_number=operand, scope=scope, contiguous=contiguous)
+        op = StageOutOp(writer, operand_number=operand, scope=scope, contiguous=contiguous, slots=slots)
         op.transfer.name_hint = f"{writer.name_hint or 'op'}_out"
         return self.append(op).transfer
 
-    def set_scope(self, allocation: SSAValue, scope: str, *, contiguous: int = 1) -> None:
+    def set_scope(self, allocation: SSAValue, scope: str, *, contiguous: int = 1, slots: int = 1) -> None:
         """`schedule.set_scope`; see the op."""
-        self.append(SetScopeOp(allocation, scope=scope, contiguous=contiguous))
+        self.append(SetScopeOp(allocation, scope=scope, contiguous=contiguous, slots=slots))
+
+    def layout(self, buffer: SSAValue, order: Sequence[int]) -> None:
+        """`schedule.layout`; see the op."""
+        self.append(LayoutOp(buffer, order=list(order)))
 
     def tensorize(self, target: SSAValue, intrinsic: str) -> None:
         """`schedule.tensorize`; see the op."""

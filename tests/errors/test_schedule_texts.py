@@ -62,7 +62,7 @@ MISUSES = {
     "a size past the dim": (tiled("[9]", 1), "size 9 is larger than dim 0 of 8", "0 leaves a dim whole"),
     "too many sizes": (tiled("[2, 2, 2, 2]", 4), "4 sizes for an op of 3 dims", ""),
     "a reduction around a parallel dim": (
-        tiled("[4, 0, 8] interchange = [2, 0, 1]", 2),
+        "  %u:3 = schedule.tile %y sizes [4, 0, 8] interchange [2, 0, 1]\n",
         "the loop of a reduction is around that of a parallel dim",
         "reductions last: interchange [0, 1, 2]",
     ),

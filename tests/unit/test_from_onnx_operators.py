@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from one_node import LEVELS, check, onnxruntime_of, run, run_at
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from sampling import sweep
+from sampling import combinations, sweep
 
 import penstock
 from penstock.dialects.diagnostics import UserError
@@ -117,17 +117,15 @@ def test_an_enlargement_by_a_whole_number_only_repeats_elements() -> None:
     assert "graph.concat" not in text
 
 
-@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
-@pytest.mark.parametrize("last", [0, 1])
-@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8])
+@pytest.mark.parametrize(
+    ("operator", "last", "dtype"), combinations(["ArgMax", "ArgMin"], [0, 1], [np.float32, np.int32, np.uint8])
+)
 def test_the_place_of_an_extremum_is_the_first_or_the_last(operator: str, last: int, dtype: Any) -> None:
     inputs = {"a": np.random.default_rng(0).integers(0, 3, (3, 6, 4)).astype(dtype)}
     agree(model_of(operator, inputs, axis=1, keepdims=0, select_last_index=last), inputs)
 
 
-@pytest.mark.parametrize("largest", [0, 1])
-@pytest.mark.parametrize("k", [1, 3, 6])
-@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize(("largest", "k", "dtype"), combinations([0, 1], [1, 3, 6], [np.float32, np.int64]))
 def test_the_top_elements_come_in_order_and_equal_ones_in_theirs(largest: int, k: int, dtype: Any) -> None:
     inputs = {"a": np.random.default_rng(k).integers(-2, 3, (2, 6, 3)).astype(dtype)}
     weights = {"b": np.array([k], np.int64)}
@@ -176,9 +174,7 @@ def test_an_index_outside_is_refused_when_the_program_runs(operator: str, index:
         run(model, [x, places], level)
 
 
-@pytest.mark.parametrize("operator", ["CumSum", "CumProd"])
-@pytest.mark.parametrize("exclusive", [0, 1])
-@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize(("operator", "exclusive", "reverse"), combinations(["CumSum", "CumProd"], [0, 1], [0, 1]))
 def test_running_totals_are_those_of_numpy(operator: str, exclusive: int, reverse: int) -> None:
     x = floats(3, 5)
     model = model_of(

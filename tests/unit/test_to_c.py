@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,6 @@ from penstock.lowering.to_c.nest import Domain, is_injective, parallel_dims, pla
 from penstock.runtime.native import load_native
 
 Array = NDArray[Any]
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
 
 
 MULTIPLY_ADD = """^bb0(%left: f32, %right: f32, %sum: f32):

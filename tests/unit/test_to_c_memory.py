@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,6 @@ from programs import verified
 from penstock.runtime.native import load_native
 
 Array = NDArray[Any]
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
 
 
 # copies

@@ -166,13 +166,13 @@ def _checked(target: GenericOp, dim: int, factor: int) -> _SplitReduction:
             raise UserError(f"operand {number} is no tensor", loc=location_of(target))
     if any(isinstance(op, IndexOp) for op in target.body.walk()):
         raise UserError("the body asks for its index, which the split changes", loc=location_of(target))
-    neutral = _neutral(combining.name, combining.results[0].type)
+    neutral = neutral_of(combining.name, combining.results[0].type)
     if neutral is None:
         raise UserError(f"{combining.name} has no neutral element here", loc=location_of(target))
     return _SplitReduction(dim, factor, type(combining), neutral)
 
 
-def _neutral(combiner: str, type: Attribute) -> Attribute | None:
+def neutral_of(combiner: str, type: Attribute) -> FloatAttr | IntegerAttr | None:
     """The element that changes nothing when it is combined."""
     name = combiner.removeprefix("arith.")
     if isinstance(type, AnyFloat):

@@ -17,6 +17,7 @@ from penstock.dialects.schedule_memory import StageInOp
 from penstock.passes.analysis.memory.storage import slice_of
 from penstock.passes.index_builder import erase_unused
 from penstock.passes.schedule.footprint import Footprint
+from penstock.passes.schedule.primitives.multi_buffer import rings_after
 from penstock.passes.schedule.staging import (
     after_definition,
     has_known_storage,
@@ -130,11 +131,13 @@ def stage_in(state: TransformState, op: StageInOp) -> Sequence[Payload]:
     require_path(target, start, scope, reader)
     if isinstance(reader, CopyOp):
         require_path(target, scope, place_of(reader.dest), reader)
-    if isinstance(reader, CopyOp):
-        fill, rest = split_copy(reader, type, held, loop)
-        state.replace(reader, rest)
-    else:
-        fill = _stage_operand(reader, number, type, held, loop)
+    with rings_after(state, op) as made:
+        if isinstance(reader, CopyOp):
+            fill, rest = split_copy(reader, type, held, loop)
+            state.replace(reader, rest)
+        else:
+            fill = _stage_operand(reader, number, type, held, loop)
+        made.append(fill.dest)
     return ((fill,),)
 
 

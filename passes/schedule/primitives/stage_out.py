@@ -13,6 +13,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import CopyOp
 from penstock.dialects.schedule_memory import StageOutOp
 from penstock.passes.analysis.memory.storage import overwrites, storage_of, uses_through
+from penstock.passes.schedule.primitives.multi_buffer import rings_after
 from penstock.passes.schedule.staging import (
     after_definition,
     has_known_storage,
@@ -86,15 +87,17 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
     require_path(target, scope, start, writer)
     if not is_overwritten:
         require_path(target, start, scope, writer)
-    before = Builder(InsertPoint.before(spots[0]))
-    buffer = insert_buffer(before, type, operand, writer)
-    if not is_overwritten:
-        insert_copy(before, operand, buffer, writer)
-    for user in users:
-        for position, value in enumerate(user.operands):
-            if value is operand:
-                user.operands[position] = buffer
-    drain = insert_copy(Builder(InsertPoint.after(spots[-1])), buffer, operand, writer)
+    with rings_after(state, op) as made:
+        before = Builder(InsertPoint.before(spots[0]))
+        buffer = insert_buffer(before, type, operand, writer)
+        if not is_overwritten:
+            insert_copy(before, operand, buffer, writer)
+        for user in users:
+            for position, value in enumerate(user.operands):
+                if value is operand:
+                    user.operands[position] = buffer
+        drain = insert_copy(Builder(InsertPoint.after(spots[-1])), buffer, operand, writer)
+        made.append(buffer)
     return ((drain,),)
 
 
