@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, scf
-from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import NoMemoryEffect
 
@@ -25,7 +24,7 @@ from penstock.dialects.diagnostics import location_of
 from penstock.dialects.mem import BufferOp, RingOp, ScopedAllocation
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import constant_of, trip_count
-from penstock.passes.index_builder import materialize
+from penstock.passes.index_builder import for_loop, materialize
 from penstock.passes.schedule.ordering.accesses import CommandInfo
 from penstock.passes.schedule.ordering.conflicts import may_conflict
 
@@ -159,18 +158,14 @@ def rewrite(split: Skew) -> None:
     late = dict[Operation, range | None].fromkeys(split.late)
     first, last = materialize(before, lower), materialize(before, lower + (trips - 1) * step)
     _copy(before, loop, first, [whole])
-    block = Block(arg_types=[IndexType()])
-    block.args[0].name_hint = loop.body.block.args[0].name_hint
-    inner = Builder(InsertPoint.at_end(block))
-    following = inner.insert(arith.AddiOp(block.args[0], loop.step)).result
+    steady, inner = for_loop(before, (first, last, loop.step), like=loop, counter=loop.body.block.args[0])
+    counter = steady.body.block.args[0]
+    following = inner.insert(arith.AddiOp(counter, loop.step)).result
     _copy(inner, loop, following, [head])
-    _copy(inner, loop, block.args[0], [late])
+    _copy(inner, loop, counter, [late])
     if tail:
         _copy(inner, loop, following, [tail])
     inner.insert(scf.YieldOp())
-    steady = scf.ForOp(first, last, loop.step, [], Region(block))
-    steady.location = loop.location
-    before.insert(steady)
     _copy(before, loop, last, [late])
     Rewriter.erase_op(loop)
 

@@ -318,7 +318,7 @@ class SpmModel:
     tiler: str = DEFAULT_TILER
     """Who says which tiles fit the machine, and what they move."""
     otherwise: Veto | None = None
-    """Who decides where a group has no estimate."""
+    """The rules that decide where a group has no estimate."""
     known: dict[tuple[Operation, ...], Estimate] = field(default_factory=dict[tuple[Operation, ...], Estimate])
     like: dict[str, Estimate] = field(default_factory=dict[str, Estimate])
     """By the text of the kernel: a network repeats itself."""
