@@ -12,18 +12,22 @@ from random import Random
 from typing import TypeVar
 
 from xdsl.dialects import memref, scf
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, IntegerType, i64
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.transform import TileOp as TileUsingForOp
 from xdsl.ir import Operation, SSAValue
+from xdsl.utils.hints import isa
+from xdsl.utils.type import get_element_type_or_self
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.dialects.upstream.gpu import ThreadMappingAttr
 from penstock.dialects.upstream.scf import ForallOp
-from penstock.dialects.upstream.transform import FuseIntoContainingOp, FuseOp, SplitReductionOp
+from penstock.dialects.upstream.transform import FuseIntoContainingOp, SplitReductionOp
 from penstock.dialects.upstream.transform_loops import LoopCoalesceOp
+from penstock.dialects.upstream.transform_structured import FuseOp
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import candidates
 from penstock.passes.analysis.loops import trip_count
@@ -106,7 +110,40 @@ def tile_and_fuse(schedule: Schedule, random: Random) -> None:
 def tile_with_producers(schedule: Schedule, random: Random) -> None:
     """`transform.structured.fuse`."""
     handle, op = one(generics(schedule), random)
-    schedule.append(FuseOp(handle, some_sizes(op, random)))
+    sizes = some_sizes(op, random)
+    tiles = ArrayAttr([IntegerAttr(size, i64) for size in sizes])
+    schedule.append(FuseOp(handle, tile_sizes=tiles, handles=sum(size != 0 for size in sizes)))
+
+
+def tile_using_forall(schedule: Schedule, random: Random) -> None:
+    """Parallel dims of an op, mostly; then, perhaps, a producer or what it starts from in the same iterations."""
+    known = generics(schedule)
+    handle, op = one(known, random)
+    sizes = [
+        size if kind.data == IteratorType.PARALLEL or random.random() < 0.1 else 0
+        for kind, size in zip(op.iterator_types, some_sizes(op, random), strict=True)
+    ]
+    producers = [producer for producer, its in known if its.results[0] in op.operands and its.parent is op.parent]
+    if random.random() < 0.3:
+        counts = [size and extent // size for size, extent in zip(sizes, op.get_static_loop_ranges(), strict=True)]
+        forall = schedule.tile_using_forall(handle, num_threads=counts).forall_op
+    else:
+        forall = schedule.tile_using_forall(handle, sizes).forall_op
+    if producers and random.random() < 0.6:
+        schedule.compute_at(random.choice(producers), forall)
+
+
+def pad(schedule: Schedule, random: Random) -> None:
+    """Dims of an op, mostly parallel ones, or a reduction with what mostly changes nothing."""
+    handle, op = one(generics(schedule), random)
+    multiples = {
+        dim: random.randint(2, 6)
+        for dim, kind in enumerate(op.iterator_types)
+        if random.random() < (0.7 if kind.data == IteratorType.PARALLEL else 0.4)
+    }
+    elements = [get_element_type_or_self(operand.type) for operand in op.operands]
+    values = [IntegerAttr(random.choice((0, 0, 0, 1, 7)), type) for type in elements if isa(type, IntegerType)]
+    schedule.pad(handle, multiples, values)
 
 
 def _tiled(schedule: Schedule, handle: SSAValue, op: GenericOp, random: Random) -> list[SSAValue]:
@@ -204,7 +241,8 @@ def split_reduction(schedule: Schedule, random: Random) -> None:
     handle, op = _reducing(schedule, random)
     extents = [op.get_static_loop_ranges()[dim] for dim in reductions(op)] or [4]
     factor, place = _factor(extents[0], random), random.randint(0, 2)
-    schedule.append(SplitReductionOp(handle, factor, place, strided=random.random() < 0.5))
+    strided = random.random() < 0.5
+    schedule.append(SplitReductionOp(handle, split_factor=factor, insert_split_dimension=place, inner_parallel=strided))
 
 
 def reverse_compute_at(schedule: Schedule, random: Random) -> None:
@@ -406,7 +444,7 @@ def virtual_thread(schedule: Schedule, random: Random) -> None:
 
 
 TENSOR: tuple[Move, ...] = (
-    *(tile_using_for, tile_using_for, tile_and_fuse, tile_and_fuse, tile_with_producers),
+    *(tile_using_for, tile_using_for, tile_and_fuse, tile_and_fuse, tile_with_producers, tile_using_forall, pad),
     *(compute_at, compute_at, fuse_into_containing_op, interchange),
     *(reverse_compute_at, reverse_compute_at, inline, inline, rfactor, split_reduction),
 )

@@ -21,7 +21,6 @@ from tests.support.loop_programs import loop_program
 from tests.support.schedule_moves import apply_moves
 from tests.support.scheduled_on_machines import machine_case, shipped_program, toy_program
 from tests.support.scheduled_programs import (
-    LOOP,
     Case,
     Program,
     Tally,
@@ -39,7 +38,8 @@ from xdsl.dialects.transform import NamedSequenceOp
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.schedule.schedule import START, Schedule
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import LOOPS, START
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.schedules import schedules_text
 
@@ -56,10 +56,10 @@ def host_case(case: Case) -> None:
     case.compare("tensors")
     _lower(case.module)
     schedule = case.proposed(function_of(case.module, "kernel"), None, schedule.sequence)
-    schedule.enter(LOOP)
+    schedule.enter(LOOPS)
     apply_moves(schedule, schedule_moves.LOOPS, case.random.randint(1, 5), case.random)
     case.compare("loops")
-    _require_round_trip(case, schedule.sequence, "kernel", (START, LOOP))
+    _require_round_trip(case, schedule.sequence, "kernel", (START, LOOPS))
     _finish_in_c(case)
 
 
@@ -78,7 +78,7 @@ def loops_case(case: Case) -> None:
 
 
 def _lower(module: ModuleOp) -> None:
-    run_passes(make_context(), module, read_pipeline(LOOP), verify_each=False)
+    run_passes(make_context(), module, read_pipeline(LOOPS), verify_each=False)
 
 
 def _finish_in_c(case: Case) -> None:
@@ -101,7 +101,7 @@ def _require_round_trip(case: Case, sequence: NamedSequenceOp, name: str, sectio
     assert isinstance(given, NamedSequenceOp)
     replayed, again = case.program.module.clone(), None
     for section in sections:
-        if section == LOOP:
+        if section == LOOPS:
             _lower(replayed)
         schedule = Schedule(function_of(replayed, name), None, again)
         if section != START:

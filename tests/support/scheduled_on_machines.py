@@ -13,7 +13,6 @@ from random import Random
 from tests.support import schedule_moves
 from tests.support.schedule_moves import Move, apply_moves
 from tests.support.scheduled_programs import (
-    LOOP,
     Case,
     Program,
     WrongError,
@@ -31,12 +30,15 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
+from penstock.dialects.upstream.transform import GeneralizeOp
 from penstock.lowering.from_machine_toml import load_machine, read_machine
 from penstock.passes.analysis.kernels import device_of, kernels, machine_kernels
 from penstock.passes.loop.promote import Promotion
 from penstock.passes.loop.promote_levels import Routing
 from penstock.passes.loop.tensorize import TensorizePass
-from penstock.passes.schedule.schedule import COMMANDS, ON_CHIP, START, Schedule, sequence_of
+from penstock.passes.schedule.deciding import sequence_of
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import COMMANDS, LOOPS, ON_CHIP, START, decides
 from penstock.runtime.compiler import passes_for
 from penstock.runtime.pass_manager import run_passes
 from penstock.runtime.proofs import prove
@@ -143,43 +145,48 @@ class Descent:
             schedule = self.case.proposed(kernel, target, sequence_of(self.ctx, kernel))
             if mode == "own":
                 schedule.enter(name)
-                # A section without ops is the compiler's.
-                schedule.match("func.return")
-            else:
-                schedule.resume()
             apply_moves(schedule, moves, random.randint(1, most), random)
+            if not decides(schedule.sequence, name):
+                _decide_nothing(schedule, name)
 
     def loop_section(self) -> None:
         """Loops and scopes at random, what the compiler makes of the rest, and loops again."""
         random, module = self.case.random, self.case.module
         early = random.choice((0, 0, 1, 3))
-        for kernel, target in self.kernels(LOOP):
-            assert target is not None
+        for kernel, target in self.kernels(LOOPS):
             sequence = sequence_of(self.ctx, kernel)
             schedule = self.case.proposed(kernel, target, sequence)
-            schedule.enter(LOOP)
+            schedule.enter(LOOPS)
             moves = (*schedule_moves.LOOPS, *schedule_moves.SCOPES, *schedule_moves.SCOPES)
+            if target is None:
+                continue
             apply_moves(schedule, moves, early, random)
             compiler = Schedule(kernel, target, sequence)
-            compiler.resume()
             Promotion(kernel, target).write(compiler)
             Routing(hoist=True, reserve=0.0).write(compiler)
         TensorizePass().apply(self.ctx, module)
         late = random.choice((0, 1, 2, 3))
-        for kernel, target in self.kernels(LOOP):
+        for kernel, target in self.kernels(ON_CHIP):
             schedule = self.case.proposed(kernel, target, sequence_of(self.ctx, kernel))
-            schedule.resume()
             moves = (*schedule_moves.LOOPS, *schedule_moves.SCOPES)
             apply_moves(schedule, moves, late, random)
 
     def kernels(self, section: str) -> list[tuple[FuncOp, TargetOp | None]]:
         """The kernels that have a section, and the machine that they run on."""
         target, on_machine = machine_kernels(self.case.module)
-        if section != START:
+        if section not in (START, LOOPS):
             return [(kernel, target) for kernel in on_machine]
         machine = None if target is None else target.sym_name.data
         found = list(kernels(self.case.module))
         return [(kernel, target if device_of(kernel) == machine else None) for kernel in found]
+
+
+def _decide_nothing(schedule: Schedule, section: str) -> None:
+    """Let a section say that all stays as it is: one without such an op is the compiler's."""
+    if section == COMMANDS:
+        schedule.pipeline(fixed_offsets=True)
+    elif known := schedule_moves.generics(schedule):
+        schedule.append(GeneralizeOp(known[0][0]))
 
 
 def machine_case(case: Case) -> None:

@@ -30,7 +30,7 @@ from penstock.dialects.upstream.scf import ForallOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
-from penstock.passes.schedule.schedule import SECTIONS, Schedule
+from penstock.passes.schedule.schedule import Schedule
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import verify
@@ -38,8 +38,6 @@ from penstock.runtime.pass_manager import verify
 Array = NDArray[Any]
 Op = TypeVar("Op", bound=Operation)
 
-LOOP = SECTIONS[0]
-"""The section of the loop level."""
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 4e-3}
 ORDERS = ("program", "asap", "alap", 0)
 """Of iterations and commands that may happen in several."""
