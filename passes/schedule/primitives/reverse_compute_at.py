@@ -125,16 +125,6 @@ def _read_nest(consumer: GenericOp, loop: scf.ForOp) -> tuple[int, CarryingNest]
     return number, nest
 
 
-def _is_overwritten(piece: tensor.ExtractSliceOp) -> bool:
-    """Whether no element of a slice is read: it is what ops write their results over."""
-    return all(
-        isinstance(use.operation, GenericOp)
-        and use.index >= len(use.operation.inputs)
-        and not use.operation.body.block.args[use.index].uses
-        for use in piece.result.uses
-    )
-
-
 def _box_for(consumer: GenericOp, number: int, nest: CarryingNest) -> list[DimRange]:
     """The box of the consumer's domain that a box of what it reads is for; raises UserError where there is none."""
     dims = dims_of(consumer)
@@ -171,7 +161,7 @@ def _sink(consumer: GenericOp, number: int, nest: CarryingNest, box: Sequence[Di
         dest = Builder(InsertPoint.before(outer)).insert(tensor.EmptyOp([], type)).tensor
     outer.operands[nest.index] = dest
     for piece in nest.slices:
-        if isinstance(start.owner, tensor.EmptyOp) and _is_overwritten(piece):
+        if isinstance(start.owner, tensor.EmptyOp):
             own = tensor.EmptyOp([], piece.result.type)
             own.tensor.name_hint = piece.result.name_hint
             Rewriter.replace_op(piece, own)
