@@ -62,7 +62,7 @@ class PipelineOp(IRDLOperation):
     Consumes the handles of buffers, and of all loops.
 
     ```mlir
-    schedule.pipeline %kernel slots(%a = 2, %b = 3) skewing(%i) {remark = "modelled 1,855 cycles"}
+    schedule.pipeline %kernel slots(%a = 2, %b = 3) skewing(%i) {remark = "modelled 1,685 cycles"}
     ```
     """
 

@@ -44,8 +44,9 @@ class AccelPipelinePass(ModulePass):
     @main keeps in a scope stays where it is, and rings at hand stay as they are.
 
     Units run ahead of each other by themselves, so loops need no prologue; but a unit that loads and stores would hold
-    up the loads after a store. Such a loop is skewed, see `schedule.skew`, if the rings allow it. Then the order is
-    derived anew, see `schedule.ordering`: a load waits for the iteration that had its slot before.
+    up the loads after a store. Such a loop is skewed, see `schedule.skew`, if the rings allow it and it gains by
+    the model: a short loop may not. Then the order is derived anew, see `schedule.ordering`: a load waits for the
+    iteration that had its slot before.
 
     Guaranteed: the same results bit for bit, `mem-verify` passes; a kernel for which no offsets are found stays as it
     was. The attribute `pipelining` of a kernel says in words what was done and what the model expects of it. Raises
@@ -69,7 +70,7 @@ class AccelPipelinePass(ModulePass):
     After (`accel-pipeline{depth=2}` on `gemmini-fp32`):
     ```mlir
     func.func private @k(%x: memref<64x4xf32>, %y: memref<64x4xf32>) attributes {device = @gemmini_fp32,
-        pipelining = "c in acc: 2 slots; modelled 1,855 cycles, 3,360 before, limit latency"} {
+        pipelining = "c in acc: 2 slots; modelled 1,685 cycles, 3,360 before, limit latency"} {
       %0 = accel.ready
       %zero = arith.constant 0 : index
       %tile = arith.constant 4 : index
@@ -93,7 +94,7 @@ class AccelPipelinePass(ModulePass):
     depth: int | str = AUTO
     """Slots of a ring; "auto" lets the model decide."""
     skew: bool = True
-    """Whether to skew loops."""
+    """Whether loops may be skewed."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.depth != AUTO and (isinstance(self.depth, str) or self.depth < 1):
@@ -121,7 +122,7 @@ class AccelPipelinePass(ModulePass):
         depth = None if isinstance(self.depth, str) else self.depth
         choice = choose_slots(function, target, commands, depth, skewed=self.skew)
         matched: tuple[SSAValue, ...] = ()
-        if self.skew and any(info.loops for info in commands):
+        if choice.skewed:
             matched = schedule.match(scf.ForOp.name)
         handles = {schedule.op(each): each for each in schedule.match(BufferOp.name)} if choice.slots else {}
         schedule.state.commands = commands
