@@ -8,13 +8,21 @@ consumes the handle. All results are `!transform.any_op`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ArrayAttr, DenseArrayBase, DictionaryAttr, IntegerAttr, StringAttr, i64
-from xdsl.dialects.transform import NamedSequenceOp, TransformOpHandleType, TransformParamHandleType
-from xdsl.dialects.utils import print_dynamic_index_list, split_dynamic_index_list, verify_dynamic_index_list
-from xdsl.ir import Attribute, Dialect, SSAValue
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    ArrayAttr,
+    DenseArrayBase,
+    DictionaryAttr,
+    IntegerAttr,
+    IntegerType,
+    StringAttr,
+)
+from xdsl.dialects.transform import NamedSequenceOp, TransformOpHandleType
+from xdsl.dialects.utils import DynamicIndexList, split_dynamic_index_list, verify_dynamic_index_list
+from xdsl.ir import Dialect, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
@@ -25,6 +33,15 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
+from xdsl.irdl.declarative_assembly_format import (
+    AttributeVariable,
+    CustomDirective,
+    ParsingState,
+    PrintingState,
+    TypeDirective,
+    VariadicOperandVariable,
+    irdl_custom_directive,
+)
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
@@ -32,7 +49,8 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects import schedule_accel, schedule_loops, schedule_memory, schedule_parallel, schedule_tensor
 from penstock.dialects.diagnostics import UnknownName
-from penstock.dialects.upstream.transform import ANY_OP, ANY_PARAM
+from penstock.dialects.upstream.handle_ops import ANY_OP, ANY_PARAM, I64_ARRAY, HandleOp, Value
+from penstock.dialects.window import IntegerList
 
 EDGES = ("divides", "whole", "overlap", "zeros", "padded")
 """What happens at the end of a dim that a tile does not divide: see `TileAndFuseOp`."""
@@ -46,10 +64,45 @@ class Schedules:
     """Those that a person gives: passes apply them instead of deciding."""
     applied: dict[str, NamedSequenceOp] = field(default_factory=dict[str, NamedSequenceOp])
     """Those that have been applied, given or decided."""
+    left_out: set[str] = field(default_factory=set[str])
+    """Those of `given` whose kernels are not there any more after `mem-promote`: what they say after it is left out."""
+    open: dict[str, object] = field(default_factory=dict[str, object])
+    """What their handles stand for in the section that was begun last, which `passes/schedule` keeps here."""
+
+
+def _looped(sizes: Sequence[int], edges: ArrayAttr[StringAttr] | None) -> list[int]:
+    """The dims that become loops."""
+    padded = {number for number, edge in enumerate(edges or ()) if edge.data == "padded"}
+    return [number for number, size in enumerate(sizes) if size and number not in padded]
+
+
+def _handle_count(fused: int, sizes: Sequence[int], edges: ArrayAttr[StringAttr] | None) -> int:
+    """One for the target, one for each fused op, and one for each dim that becomes a loop."""
+    return 1 + fused + len(_looped(sizes, edges))
+
+
+@irdl_custom_directive
+class TileHandles(CustomDirective):
+    """Nothing in the text: the types of the handles that `schedule.tile` returns, as many as its options say."""
+
+    handles: TypeDirective
+    fused: VariadicOperandVariable
+    sizes: AttributeVariable
+    edges: AttributeVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        sizes, edges = state.properties[self.sizes.name], state.properties.get(self.edges.name)
+        assert isa(sizes, DenseArrayBase[IntegerType])
+        known = edges if isa(edges, ArrayAttr[StringAttr]) else None
+        count = _handle_count(len(state.operands[self.fused.index] or ()), sizes.get_values(), known)
+        self.handles.set(state, [ANY_OP] * count)
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        pass
 
 
 @irdl_op_definition
-class TileAndFuseOp(IRDLOperation):
+class TileAndFuseOp(HandleOp):
     """
     Compute an op a tile at a time, and others of its kernel in the same tile: tile and fuse.
 
@@ -76,15 +129,22 @@ class TileAndFuseOp(IRDLOperation):
     name = "schedule.tile"
     target = operand_def(ANY_OP)
     fused = var_operand_def(ANY_OP)
-    dynamic_sizes = var_operand_def(TransformParamHandleType)
-    sizes = prop_def(DenseArrayBase.constr(i64))
-    interchange = opt_prop_def(DenseArrayBase.constr(i64))
+    dynamic_sizes = var_operand_def(ANY_PARAM)
+    sizes = prop_def(I64_ARRAY)
+    interchange = opt_prop_def(I64_ARRAY)
     edges = opt_prop_def(ArrayAttr[StringAttr])
-    unpadded = opt_prop_def(DenseArrayBase.constr(i64))
+    unpadded = opt_prop_def(I64_ARRAY)
     slots = opt_prop_def(DictionaryAttr)
     remark = opt_prop_def(StringAttr)
     handles = var_result_def(TransformOpHandleType)
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    assembly_format = (
+        "$target (`fusing` `(` $fused^ `)`)? `sizes` custom<DynamicIndexList>($dynamic_sizes, $sizes)"
+        " (`interchange` custom<IntegerList>($interchange)^)? (`edges` $edges^)?"
+        " (`unpadded` custom<IntegerList>($unpadded)^)? attr-dict"
+        " custom<TileHandles>(type($handles), ref($fused), ref($sizes), ref($edges))"
+    )
+    custom_directives = (DynamicIndexList, IntegerList, TileHandles)
 
     def __init__(
         self,
@@ -92,27 +152,13 @@ class TileAndFuseOp(IRDLOperation):
         fused: Sequence[SSAValue],
         sizes: Sequence[int | SSAValue],
         *,
-        interchange: Sequence[int] | None = None,
         edges: Sequence[str] | None = None,
-        unpadded: Sequence[int] = (),
-        slots: Mapping[str, int] | None = None,
-        remark: str = "",
+        **options: Value,
     ):
-        ends = ArrayAttr([StringAttr(edge) for edge in edges]) if edges is not None else None
         static, dynamic = split_dynamic_index_list(sizes, DYNAMIC_INDEX)
-        properties: dict[str, Attribute | None] = {
-            "sizes": DenseArrayBase.from_list(i64, static),
-            "interchange": DenseArrayBase.from_list(i64, interchange) if interchange is not None else None,
-            "edges": ends,
-            "unpadded": DenseArrayBase.from_list(i64, unpadded) if unpadded else None,
-            "slots": DictionaryAttr({s: IntegerAttr(n, i64) for s, n in slots.items()}) if slots else None,
-            "remark": StringAttr(remark) if remark else None,
-        }
-        super().__init__(
-            operands=[target, fused, dynamic],
-            properties=properties,
-            result_types=[[ANY_OP] * (1 + len(fused) + len(_looped(static, ends)))],
-        )
+        ends = ArrayAttr([StringAttr(edge) for edge in edges]) if edges is not None else None
+        count = _handle_count(len(fused), static, ends)
+        super().__init__(target, fused, dynamic, sizes=static, edges=ends, handles=count, **options)
 
     @property
     def tiled(self) -> SSAValue:
@@ -124,6 +170,12 @@ class TileAndFuseOp(IRDLOperation):
         """The handles of the loops, outermost first."""
         return self.handles[1 + len(self.fused) :]
 
+    @property
+    def looped_dims(self) -> list[int]:
+        """The dims that become loops: in the order of the loops, if there is an interchange."""
+        looped = _looped(self.sizes.get_values(), self.edges)
+        return looped if self.interchange is None else [dim for dim in self.interchange.get_values() if dim in looped]
+
     def verify_(self) -> None:
         count = len(self.sizes)
         for edge in self.edges or ():
@@ -131,15 +183,12 @@ class TileAndFuseOp(IRDLOperation):
                 raise UnknownName(f'there is no edge "{edge.data}"', edge.data, EDGES, "edges")
         if self.edges is not None and len(self.edges) != count:
             raise VerifyException(f"{len(self.edges)} edges for {count} sizes")
-        for scope, slots in self.slots.data.items() if self.slots is not None else ():
-            if not isa(slots, IntegerAttr) or slots.value.data < 1:
-                raise VerifyException(f'the slots of "{scope}" are a number from 1, not {slots}')
         if self.interchange is not None and sorted(self.interchange.get_values()) != list(range(count)):
             raise VerifyException(f"the interchange is no permutation of the {count} dims")
         verify_dynamic_index_list(self.sizes.get_values(), self.dynamic_sizes, DYNAMIC_INDEX)
         if any(size < 0 and size != DYNAMIC_INDEX for size in self.sizes.get_values()):
             raise VerifyException("a size is negative; 0 leaves a dim whole")
-        if len(self.handles) != 1 + len(self.fused) + len(_looped(self.sizes.get_values(), self.edges)):
+        if len(self.handles) != _handle_count(len(self.fused), self.sizes.get_values(), self.edges):
             raise VerifyException("the results are a handle of the target, of each fused op, and of each loop")
         for number in self.unpadded.get_values() if self.unpadded is not None else ():
             if not 0 <= number < len(self.fused):
@@ -148,70 +197,7 @@ class TileAndFuseOp(IRDLOperation):
             if not isa(slots, IntegerAttr) or slots.value.data < 1:
                 raise VerifyException(f'the slots of "{scope}" are a number from 1, not {slots}')
 
-    @classmethod
-    def parse(cls, parser: Parser) -> TileAndFuseOp:
-        target = _handle(parser)
-        fused: list[SSAValue] = []
-        if parser.parse_optional_keyword("fusing") is not None:
-            fused = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _handle(parser))
-        parser.parse_keyword("sizes")
-        sizes = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _size(parser))
-        interchange = _integers(parser) if parser.parse_optional_keyword("interchange") is not None else None
-        edges = None
-        if parser.parse_optional_keyword("edges") is not None:
-            edges = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_str_literal)
-        unpadded = _integers(parser) if parser.parse_optional_keyword("unpadded") is not None else ()
-        at = parser.pos
-        rest = parser.parse_optional_attr_dict()
-        if edges is not None and len(edges) != len(sizes):
-            parser.raise_error(f"{len(edges)} edges for {len(sizes)} sizes", at, at)
-        op = cls(target, fused, sizes, interchange=interchange, edges=edges, unpadded=unpadded)
-        for name in ("slots", "remark"):
-            if name in rest:
-                op.properties[name] = rest.pop(name)
-        op.attributes |= rest
-        return op
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_operand(self.target)
-        if self.fused:
-            printer.print_string(" fusing(")
-            printer.print_list(self.fused, printer.print_operand)
-            printer.print_string(")")
-        printer.print_string(" sizes ")
-        print_dynamic_index_list(printer, DYNAMIC_INDEX, self.dynamic_sizes, self.sizes.get_values())
-        if self.interchange is not None:
-            printer.print_string(f" interchange {list(self.interchange.get_values())}")
-        if self.edges is not None:
-            printer.print_string(" edges ")
-            printer.print_attribute(self.edges)
-        if self.unpadded is not None:
-            printer.print_string(f" unpadded {list(self.unpadded.get_values())}")
-        printer.print_op_attributes(
-            {name: self.properties[name] for name in ("slots", "remark") if name in self.properties} | self.attributes
-        )
-
-
-def _looped(sizes: Sequence[int], edges: ArrayAttr[StringAttr] | None) -> list[int]:
-    """The dims that become loops."""
-    padded = {number for number, edge in enumerate(edges or ()) if edge.data == "padded"}
-    return [number for number, size in enumerate(sizes) if size and number not in padded]
-
-
-def _handle(parser: Parser) -> SSAValue:
-    return parser.resolve_operand(parser.parse_unresolved_operand(), ANY_OP)
-
-
-def _size(parser: Parser) -> int | SSAValue:
-    value = parser.parse_optional_unresolved_operand()
-    return parser.parse_integer() if value is None else parser.resolve_operand(value, ANY_PARAM)
-
-
-def _integers(parser: Parser) -> list[int]:
-    return parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
-
 
 _GROUPS = (schedule_tensor, schedule_loops, schedule_parallel, schedule_memory, schedule_accel)
 
-Schedule = Dialect("schedule", [TileAndFuseOp, *(op for group in _GROUPS for op in group.OPS)])
+ScheduleDialect = Dialect("schedule", [TileAndFuseOp, *(op for group in _GROUPS for op in group.OPS)])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, UnitAttr, i32, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import DenseArrayBase, StringAttr, UnitAttr, i32, i64
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
@@ -16,15 +15,23 @@ from xdsl.irdl import (
     result_def,
     var_operand_def,
 )
-from xdsl.parser import Parser
+from xdsl.irdl.declarative_assembly_format import (
+    AttributeVariable,
+    CustomDirective,
+    ParsingState,
+    PrintingState,
+    VariadicOperandVariable,
+    irdl_custom_directive,
+)
+from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.upstream.transform import ANY_OP
+from penstock.dialects.upstream.handle_ops import ANY_OP, I64, I64_ARRAY, HandleOp
 
 
 @irdl_op_definition
-class MultiBufferOp(IRDLOperation):
+class MultiBufferOp(HandleOp):
     """
     Let a buffer that each iteration fills anew be a ring of `slots` buffers, before the loops around it.
 
@@ -36,20 +43,57 @@ class MultiBufferOp(IRDLOperation):
     name = "schedule.multi_buffer"
     target = operand_def(ANY_OP)
     """The buffer."""
-    slots = prop_def(IntegerAttr.constr(i64))
+    slots = prop_def(I64)
     ring = result_def(ANY_OP)
     assembly_format = "$target `slots` $slots attr-dict"
-
-    def __init__(self, target: SSAValue, slots: int):
-        super().__init__(operands=[target], properties={"slots": IntegerAttr(slots, i64)}, result_types=[ANY_OP])
 
     def verify_(self) -> None:
         if self.slots.value.data < 2:
             raise VerifyException(f"a ring has at least two slots, not {self.slots.value.data}")
 
 
+@irdl_custom_directive
+class SlotsOfBuffers(CustomDirective):
+    """How many slots each buffer has: `%a = 2, %b = 3`."""
+
+    buffers: VariadicOperandVariable
+    slots: AttributeVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        buffers: list[UnresolvedOperand] = []
+        slots: list[int] = []
+
+        def parse_one() -> None:
+            buffers.append(parser.parse_unresolved_operand())
+            parser.parse_punctuation("=")
+            slots.append(parser.parse_integer())
+
+        parser.parse_comma_separated_list(parser.Delimiter.NONE, parse_one)
+        self.buffers.set(state, buffers)
+        self.slots.set(state, DenseArrayBase.from_list(i64, slots))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        assert isinstance(op, PipelineOp)
+        for number, (buffer, count) in enumerate(zip(op.buffers, op.slot_counts, strict=True)):
+            printer.print_string(", " * (number > 0))
+            printer.print_operand(buffer)
+            printer.print_string(f" = {count}")
+        state.last_was_punctuation = False
+        state.should_emit_space = True
+
+    def set_empty(self, state: ParsingState) -> None:
+        self.buffers.set(state, ())
+        self.slots.set(state, DenseArrayBase.from_list(i64, []))
+
+    def is_present(self, op: IRDLOperation) -> bool:
+        return self.buffers.is_present(op)
+
+    def is_anchorable(self) -> bool:
+        return True
+
+
 @irdl_op_definition
-class PipelineOp(IRDLOperation):
+class PipelineOp(HandleOp):
     """
     Let the iterations of a kernel's commands overlap: so many `slots` for buffers, and skewed loops.
 
@@ -71,33 +115,16 @@ class PipelineOp(IRDLOperation):
     """The kernel."""
     buffers = var_operand_def(ANY_OP)
     skewed = var_operand_def(ANY_OP)
-    slots = prop_def(DenseArrayBase.constr(i64))
-    wanted = opt_prop_def(DenseArrayBase.constr(i64))
+    slots = prop_def(I64_ARRAY)
+    wanted = opt_prop_def(I64_ARRAY)
     where_possible = opt_prop_def(UnitAttr)
     fixed_offsets = opt_prop_def(UnitAttr)
     remark = opt_prop_def(StringAttr)
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
-
-    def __init__(
-        self,
-        target: SSAValue,
-        slots: Sequence[tuple[SSAValue, int]] = (),
-        skewed: Sequence[SSAValue] = (),
-        *,
-        wanted: Sequence[int] | None = None,
-        where_possible: bool = False,
-        fixed_offsets: bool = False,
-        remark: str = "",
-    ):
-        counts = [count for _, count in slots]
-        properties: dict[str, Attribute | None] = {
-            "slots": DenseArrayBase.from_list(i64, counts),
-            "wanted": DenseArrayBase.from_list(i64, wanted) if wanted and list(wanted) != counts else None,
-            "where_possible": UnitAttr() if where_possible else None,
-            "fixed_offsets": UnitAttr() if fixed_offsets else None,
-            "remark": StringAttr(remark) if remark else None,
-        }
-        super().__init__(operands=[target, [buffer for buffer, _ in slots], skewed], properties=properties)
+    assembly_format = (
+        "$target (`slots` `(` custom<SlotsOfBuffers>($buffers, $slots)^ `)`)? (`skewing` `(` $skewed^ `)`)? attr-dict"
+    )
+    custom_directives = (SlotsOfBuffers,)
 
     @property
     def slot_counts(self) -> tuple[int, ...]:
@@ -122,52 +149,9 @@ class PipelineOp(IRDLOperation):
         if any(count < 1 for count in self.slot_counts):
             raise VerifyException("a buffer has at least one slot")
 
-    @classmethod
-    def parse(cls, parser: Parser) -> PipelineOp:
-        def handle() -> SSAValue:
-            return parser.resolve_operand(parser.parse_unresolved_operand(), ANY_OP)
-
-        def slots_of_buffer() -> tuple[SSAValue, int]:
-            buffer = handle()
-            parser.parse_punctuation("=")
-            return buffer, parser.parse_integer()
-
-        target = handle()
-        slots: list[tuple[SSAValue, int]] = []
-        if parser.parse_optional_keyword("slots") is not None:
-            slots = parser.parse_comma_separated_list(parser.Delimiter.PAREN, slots_of_buffer)
-        skewed: list[SSAValue] = []
-        if parser.parse_optional_keyword("skewing") is not None:
-            skewed = parser.parse_comma_separated_list(parser.Delimiter.PAREN, handle)
-        rest = parser.parse_optional_attr_dict()
-        op = cls(target, slots, skewed)
-        op.properties |= {name: rest.pop(name) for name in _PIPELINE_OPTIONS if name in rest}
-        op.attributes |= rest
-        return op
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_operand(self.target)
-        if self.buffers:
-            printer.print_string(" slots(")
-            for number, (buffer, count) in enumerate(zip(self.buffers, self.slot_counts, strict=True)):
-                printer.print_string(", " * (number > 0))
-                printer.print_operand(buffer)
-                printer.print_string(f" = {count}")
-            printer.print_string(")")
-        if self.skewed:
-            printer.print_string(" skewing(")
-            printer.print_list(self.skewed, printer.print_operand)
-            printer.print_string(")")
-        options = {name: self.properties[name] for name in _PIPELINE_OPTIONS if name in self.properties}
-        printer.print_op_attributes(options | self.attributes)
-
-
-_PIPELINE_OPTIONS = ("wanted", "where_possible", "fixed_offsets", "remark")
-
 
 @irdl_op_definition
-class VirtualThreadOp(IRDLOperation):
+class VirtualThreadOp(HandleOp):
     """
     Interleave so many iterations of a loop on the units, each with buffers of its own.
 
@@ -181,11 +165,8 @@ class VirtualThreadOp(IRDLOperation):
 
     name = "schedule.virtual_thread"
     loop = operand_def(ANY_OP)
-    threads = prop_def(IntegerAttr.constr(i64))
+    threads = prop_def(I64)
     assembly_format = "$loop `threads` $threads attr-dict"
-
-    def __init__(self, loop: SSAValue, threads: int):
-        super().__init__(operands=[loop], properties={"threads": IntegerAttr(threads, i64)})
 
     def verify_(self) -> None:
         if self.threads.value.data < 2:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from xdsl.dialects.builtin import IntegerAttr, UnitAttr, i64
-from xdsl.ir import SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
-    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -19,11 +14,11 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.upstream.transform import ANY_OP, ANY_PARAM
+from penstock.dialects.upstream.handle_ops import ANY_OP, ANY_PARAM, I64, HandleOp
 
 
 @irdl_op_definition
-class SplitOp(IRDLOperation):
+class SplitOp(HandleOp):
     """
     Split a loop in two: one over strips of `factor` iterations, and one in it over the iterations of a strip.
 
@@ -40,19 +35,11 @@ class SplitOp(IRDLOperation):
     loop = operand_def(ANY_OP)
     parameter = opt_operand_def(ANY_PARAM)
     """The factor, where it is a parameter."""
-    factor = opt_prop_def(IntegerAttr.constr(i64))
+    factor = opt_prop_def(I64)
     outer = result_def(ANY_OP)
     inner = result_def(ANY_OP)
     tail = result_def(ANY_OP)
-    irdl_options = (ParsePropInAttrDict(),)
     assembly_format = "$loop (`by` $factor^)? (`by_param` $parameter^)? attr-dict"
-
-    def __init__(self, loop: SSAValue, factor: int | SSAValue):
-        super().__init__(
-            operands=[loop, factor if isinstance(factor, SSAValue) else None],
-            properties={"factor": IntegerAttr(factor, i64) if isinstance(factor, int) else None},
-            result_types=[ANY_OP, ANY_OP, ANY_OP],
-        )
 
     def verify_(self) -> None:
         if (self.parameter is None) == (self.factor is None):
@@ -60,7 +47,7 @@ class SplitOp(IRDLOperation):
 
 
 @irdl_op_definition
-class FuseLoopsOp(IRDLOperation):
+class FuseLoopsOp(HandleOp):
     """
     Make one loop of two perfectly nested ones. Consumes the handles, and returns that of the new loop.
 
@@ -75,12 +62,9 @@ class FuseLoopsOp(IRDLOperation):
     fused = result_def(ANY_OP)
     assembly_format = "$outer `,` $inner attr-dict"
 
-    def __init__(self, outer: SSAValue, inner: SSAValue):
-        super().__init__(operands=[outer, inner], result_types=[ANY_OP])
-
 
 @irdl_op_definition
-class ReorderOp(IRDLOperation):
+class ReorderOp(HandleOp):
     """
     Nest loops of a perfect nest in the order in which they are listed, the outermost first.
 
@@ -96,15 +80,11 @@ class ReorderOp(IRDLOperation):
     name = "schedule.reorder"
     loops = var_operand_def(ANY_OP)
     reassociate = opt_prop_def(UnitAttr)
-    irdl_options = (ParsePropInAttrDict(),)
     assembly_format = "(`reassociate` $reassociate^)? $loops attr-dict"
-
-    def __init__(self, loops: Sequence[SSAValue], *, reassociate: bool = False):
-        super().__init__(operands=[loops], properties={"reassociate": UnitAttr() if reassociate else None})
 
 
 @irdl_op_definition
-class DistributeOp(IRDLOperation):
+class DistributeOp(HandleOp):
     """
     Make two loops of one: the first with the ops of its body that are before `op`, the second with the others.
 
@@ -122,12 +102,9 @@ class DistributeOp(IRDLOperation):
     second = result_def(ANY_OP)
     assembly_format = "$loop `before` $op attr-dict"
 
-    def __init__(self, loop: SSAValue, op: SSAValue):
-        super().__init__(operands=[loop, op], result_types=[ANY_OP, ANY_OP])
-
 
 @irdl_op_definition
-class VectorizeOp(IRDLOperation):
+class VectorizeOp(HandleOp):
     """
     Say of an innermost loop that its iterations may be executed at once, in vectors; the handle stays valid.
 
@@ -143,12 +120,9 @@ class VectorizeOp(IRDLOperation):
     loop = operand_def(ANY_OP)
     assembly_format = "$loop attr-dict"
 
-    def __init__(self, loop: SSAValue):
-        super().__init__(operands=[loop])
-
 
 @irdl_op_definition
-class StorageAlignOp(IRDLOperation):
+class StorageAlignOp(HandleOp):
     """
     Place what follows in dim `dim` of a buffer at a multiple of `factor` elements, plus `offset`: its row pitch.
 
@@ -162,21 +136,10 @@ class StorageAlignOp(IRDLOperation):
 
     name = "schedule.storage_align"
     buffer = operand_def(ANY_OP)
-    dim = prop_def(IntegerAttr.constr(i64))
-    factor = prop_def(IntegerAttr.constr(i64))
-    offset = opt_prop_def(IntegerAttr.constr(i64))
-    irdl_options = (ParsePropInAttrDict(),)
+    dim = prop_def(I64)
+    factor = prop_def(I64)
+    offset = opt_prop_def(I64, IntegerAttr(0, i64))
     assembly_format = "$buffer `dim` $dim `to` $factor (`plus` $offset^)? attr-dict"
-
-    def __init__(self, buffer: SSAValue, dim: int, factor: int, offset: int = 0):
-        super().__init__(
-            operands=[buffer],
-            properties={
-                "dim": IntegerAttr(dim, i64),
-                "factor": IntegerAttr(factor, i64),
-                "offset": IntegerAttr(offset, i64) if offset else None,
-            },
-        )
 
 
 OPS = (SplitOp, FuseLoopsOp, ReorderOp, DistributeOp, VectorizeOp, StorageAlignOp)

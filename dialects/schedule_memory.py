@@ -4,46 +4,32 @@ from __future__ import annotations
 
 from abc import ABC
 
-from xdsl.dialects.builtin import FlatSymbolRefAttrConstr, IntegerAttr, StringAttr, SymbolRefAttr, i64
-from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-)
+from xdsl.dialects.builtin import FlatSymbolRefAttrConstr, IntegerAttr, StringAttr, i64
+from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.upstream.transform import ANY_OP
+from penstock.dialects.upstream.handle_ops import ANY_OP, I64, I64_ARRAY, HandleOp
+from penstock.dialects.window import IntegerList
 
 
-class InScopeOp(IRDLOperation, ABC):
+class InScopeOp(HandleOp, ABC):
     """
     An op that makes a buffer in a scope of the machine.
 
     Rows are rounded up to the granule of the scope; a row is one of the last dim, or of the last `contiguous` ones,
-    between which there are then no gaps.
+    between which there are then no gaps. With `slots` the iterations of the loops around take turns at so many buffers,
+    as `schedule.multi_buffer` lets them.
     """
 
     scope = prop_def(StringAttr)
-    contiguous = opt_prop_def(IntegerAttr.constr(i64))
-
-    @property
-    def contiguous_dims(self) -> int:
-        """How many of the last dims are one row."""
-        return 1 if self.contiguous is None else self.contiguous.value.data
-
-    @staticmethod
-    def place(scope: str, contiguous: int) -> dict[str, Attribute | None]:
-        """The properties for a scope, and for how many dims are one row."""
-        return {"scope": StringAttr(scope), "contiguous": IntegerAttr(contiguous, i64) if contiguous != 1 else None}
+    contiguous = opt_prop_def(I64, IntegerAttr(1, i64))
+    slots = opt_prop_def(I64, IntegerAttr(1, i64))
 
     def verify_(self) -> None:
-        if self.contiguous_dims < 1:
-            raise VerifyException(f"a row is of one dim or more, not of {self.contiguous_dims}")
+        if self.contiguous.value.data < 1:
+            raise VerifyException(f"a row is of one dim or more, not of {self.contiguous.value.data}")
+        if self.slots.value.data < 1:
+            raise VerifyException(f"a buffer has one slot or more, not {self.slots.value.data}")
 
 
 @irdl_op_definition
@@ -62,22 +48,14 @@ class StageInOp(InScopeOp):
 
     name = "schedule.stage_in"
     reader = operand_def(ANY_OP)
-    operand_number = prop_def(IntegerAttr.constr(i64))
+    operand_number = prop_def(I64)
     """Which operand it is, from 0."""
     loop = opt_operand_def(ANY_OP)
     transfer = result_def(ANY_OP)
     assembly_format = (
-        "$reader `[` $operand_number `]` `in` $scope (`at` $loop^)? (`contiguous` $contiguous^)? attr-dict"
+        "$reader `[` $operand_number `]` `in` $scope (`at` $loop^)? (`contiguous` $contiguous^)? (`slots` $slots^)?"
+        " attr-dict"
     )
-
-    def __init__(
-        self, reader: SSAValue, operand_number: int, scope: str, *, at: SSAValue | None = None, contiguous: int = 1
-    ):
-        super().__init__(
-            operands=[reader, at],
-            properties={"operand_number": IntegerAttr(operand_number, i64), **self.place(scope, contiguous)},
-            result_types=[ANY_OP],
-        )
 
 
 @irdl_op_definition
@@ -94,17 +72,12 @@ class StageOutOp(InScopeOp):
 
     name = "schedule.stage_out"
     writer = operand_def(ANY_OP)
-    operand_number = prop_def(IntegerAttr.constr(i64))
+    operand_number = prop_def(I64)
     """Which operand it is, from 0."""
     transfer = result_def(ANY_OP)
-    assembly_format = "$writer `[` $operand_number `]` `in` $scope (`contiguous` $contiguous^)? attr-dict"
-
-    def __init__(self, writer: SSAValue, operand_number: int, scope: str, *, contiguous: int = 1):
-        super().__init__(
-            operands=[writer],
-            properties={"operand_number": IntegerAttr(operand_number, i64), **self.place(scope, contiguous)},
-            result_types=[ANY_OP],
-        )
+    assembly_format = (
+        "$writer `[` $operand_number `]` `in` $scope (`contiguous` $contiguous^)? (`slots` $slots^)? attr-dict"
+    )
 
 
 @irdl_op_definition
@@ -117,14 +90,32 @@ class SetScopeOp(InScopeOp):
 
     name = "schedule.set_scope"
     allocation = operand_def(ANY_OP)
-    assembly_format = "$allocation $scope (`contiguous` $contiguous^)? attr-dict"
-
-    def __init__(self, allocation: SSAValue, scope: str, *, contiguous: int = 1):
-        super().__init__(operands=[allocation], properties=self.place(scope, contiguous))
+    assembly_format = "$allocation $scope (`contiguous` $contiguous^)? (`slots` $slots^)? attr-dict"
 
 
 @irdl_op_definition
-class TensorizeOp(IRDLOperation):
+class LayoutOp(HandleOp):
+    """
+    Store a buffer in another order of its dims: `order` lists them, the one whose neighbours are farthest apart first.
+    TVM's transform_layout, of a permutation.
+
+    Its strides change, and so do those of the views of it; indices are what they were. Rows, of the dim that is listed
+    last, are rounded up to the granule of the scope. The handle stays valid.
+
+    ```mlir
+    schedule.layout %buffer order [1, 0]
+    ```
+    """
+
+    name = "schedule.layout"
+    buffer = operand_def(ANY_OP)
+    order = prop_def(I64_ARRAY)
+    custom_directives = (IntegerList,)
+    assembly_format = "$buffer `order` custom<IntegerList>($order) attr-dict"
+
+
+@irdl_op_definition
+class TensorizeOp(HandleOp):
     """
     Compute ops by an intrinsic of the machine, which each of them is shown to be, with its operands where they are.
 
@@ -137,8 +128,5 @@ class TensorizeOp(IRDLOperation):
     intrinsic = prop_def(FlatSymbolRefAttrConstr)
     assembly_format = "$target $intrinsic attr-dict"
 
-    def __init__(self, target: SSAValue, intrinsic: str):
-        super().__init__(operands=[target], properties={"intrinsic": SymbolRefAttr(intrinsic)})
 
-
-OPS = (StageInOp, StageOutOp, SetScopeOp, TensorizeOp)
+OPS = (StageInOp, StageOutOp, SetScopeOp, LayoutOp, TensorizeOp)

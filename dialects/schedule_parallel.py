@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from xdsl.dialects.builtin import ArrayAttr
-from xdsl.ir import SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    ParsePropInAttrDict,
-    irdl_op_definition,
-    operand_def,
-    prop_def,
-    result_def,
-    var_operand_def,
-)
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, var_operand_def
 
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
-from penstock.dialects.upstream.transform import ANY_OP
+from penstock.dialects.upstream.handle_ops import ANY_OP, HandleOp
 
 
 @irdl_op_definition
-class ParallelizeOp(IRDLOperation):
+class ParallelizeOp(HandleOp):
     """
     Let the iterations of a loop, or of a perfect nest listed from the outermost loop on, run at once: `scf.forall`.
 
@@ -39,13 +28,9 @@ class ParallelizeOp(IRDLOperation):
     forall = result_def(ANY_OP)
     assembly_format = "$loops attr-dict"
 
-    def __init__(self, loops: Sequence[SSAValue]):
-        super().__init__(operands=[loops], result_types=[ANY_OP])
-        self.forall.name_hint = "forall"
-
 
 @irdl_op_definition
-class BindOp(IRDLOperation):
+class BindOp(HandleOp):
     """
     Let iterations run at once, as `schedule.parallel` does, each on a processor of the kind that is named.
 
@@ -60,16 +45,11 @@ class BindOp(IRDLOperation):
     mapping = prop_def(ArrayAttr[DeviceMappingAttr])
     """The kind of processor for each loop."""
     forall = result_def(ANY_OP)
-    irdl_options = (ParsePropInAttrDict(),)
     assembly_format = "$loops `to` $mapping attr-dict"
-
-    def __init__(self, loops: Sequence[SSAValue], mapping: Sequence[DeviceMappingAttr]):
-        super().__init__(operands=[loops], properties={"mapping": ArrayAttr(mapping)}, result_types=[ANY_OP])
-        self.forall.name_hint = "forall"
 
 
 @irdl_op_definition
-class CooperateOp(IRDLOperation):
+class CooperateOp(HandleOp):
     """
     Let the iterations of `scf.forall` share a buffer that each of them fills with the same, and split the load.
 
@@ -86,13 +66,9 @@ class CooperateOp(IRDLOperation):
     part = result_def(ANY_OP)
     assembly_format = "$copy attr-dict"
 
-    def __init__(self, copy: SSAValue):
-        super().__init__(operands=[copy], result_types=[ANY_OP])
-        self.part.name_hint = "part"
-
 
 @irdl_op_definition
-class InsertBarriersOp(IRDLOperation):
+class InsertBarriersOp(HandleOp):
     """
     Put the barriers into a `scf.forall` that its iterations need, and take out those that they do not. The handle stays
     valid.
@@ -105,9 +81,6 @@ class InsertBarriersOp(IRDLOperation):
     name = "schedule.insert_barriers"
     forall = operand_def(ANY_OP)
     assembly_format = "$forall attr-dict"
-
-    def __init__(self, forall: SSAValue):
-        super().__init__(operands=[forall])
 
 
 OPS = (ParallelizeOp, BindOp, CooperateOp, InsertBarriersOp)

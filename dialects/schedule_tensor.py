@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IntegerAttr, i64
-from xdsl.ir import SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
-from penstock.dialects.upstream.transform import ANY_OP
+from penstock.dialects.upstream.handle_ops import ANY_OP, I64, HandleOp
 
 
 @irdl_op_definition
-class ComputeAtOp(IRDLOperation):
+class ComputeAtOp(HandleOp):
     """
     Compute what a loop reads of a producer in the loop, where it is read, as `structured.fuse_into_containing_op` does.
 
@@ -23,12 +21,9 @@ class ComputeAtOp(IRDLOperation):
     tiles = result_def(ANY_OP)
     assembly_format = "$producer `at` $loop attr-dict"
 
-    def __init__(self, producer: SSAValue, loop: SSAValue):
-        super().__init__(operands=[producer, loop], result_types=[ANY_OP])
-
 
 @irdl_op_definition
-class ReverseComputeAtOp(IRDLOperation):
+class ReverseComputeAtOp(HandleOp):
     """
     Compute an op that reads the result of a nest of loops in the nest, for the box that an iteration makes.
 
@@ -42,12 +37,9 @@ class ReverseComputeAtOp(IRDLOperation):
     tile = result_def(ANY_OP)
     assembly_format = "$consumer `at` $loop attr-dict"
 
-    def __init__(self, consumer: SSAValue, loop: SSAValue):
-        super().__init__(operands=[consumer, loop], result_types=[ANY_OP])
-
 
 @irdl_op_definition
-class InlineOp(IRDLOperation):
+class InlineOp(HandleOp):
     """
     Put the body of a pointwise op, `producer`, into the ops that read it. Consumes the handles of all of them.
 
@@ -59,12 +51,9 @@ class InlineOp(IRDLOperation):
     merged = result_def(ANY_OP)
     assembly_format = "$producer attr-dict"
 
-    def __init__(self, producer: SSAValue):
-        super().__init__(operands=[producer], result_types=[ANY_OP])
-
 
 @irdl_op_definition
-class RfactorOp(IRDLOperation):
+class RfactorOp(HandleOp):
     """
     Split reduction `dim` of `target` into `factor` partial ones, side by side, and a reduction of their results.
     Consumes the handle.
@@ -75,16 +64,12 @@ class RfactorOp(IRDLOperation):
 
     name = "schedule.rfactor"
     target = operand_def(ANY_OP)
-    dim = prop_def(IntegerAttr.constr(i64))
-    factor = prop_def(IntegerAttr.constr(i64))
+    dim = prop_def(I64)
+    factor = prop_def(I64)
     fill = result_def(ANY_OP)
     partial = result_def(ANY_OP)
     whole = result_def(ANY_OP)
     assembly_format = "$target `dim` $dim `factor` $factor attr-dict"
-
-    def __init__(self, target: SSAValue, dim: int, factor: int):
-        properties = {"dim": IntegerAttr(dim, i64), "factor": IntegerAttr(factor, i64)}
-        super().__init__(operands=[target], properties=properties, result_types=[ANY_OP] * 3)
 
 
 OPS = (ComputeAtOp, ReverseComputeAtOp, InlineOp, RfactorOp)

@@ -99,6 +99,12 @@ class IntegerList(CustomDirective):
         state.last_was_punctuation = False
         state.should_emit_space = True
 
+    def is_present(self, op: IRDLOperation) -> bool:
+        return self.values.get(op) is not None
+
+    def is_anchorable(self) -> bool:
+        return True
+
 
 class WindowedTransfer(IRDLOperation, ABC):
     """The fields and checks of a transfer of a box; the docstring of this file says what a window is."""

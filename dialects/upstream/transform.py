@@ -7,7 +7,7 @@ See https://mlir.llvm.org/docs/Dialects/Transform/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC
 from typing import ClassVar
 
 from xdsl.dialects import transform as base
@@ -22,12 +22,10 @@ from xdsl.dialects.builtin import (
     UnitAttr,
     i1,
     i32,
-    i64,
 )
 from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
-    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
@@ -41,14 +39,13 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
-from penstock.dialects.upstream import transform_loops, transform_tune
-
-ANY_OP = base.AnyOpType()
-ANY_PARAM = base.AnyParamType()
+from penstock.dialects.upstream import transform_loops, transform_structured, transform_tune
+from penstock.dialects.upstream.handle_ops import ANY_OP, FUNCTIONAL, I64, I64_ARRAY, HandleOp
+from penstock.dialects.window import IntegerList
 
 
 @irdl_op_definition
-class SplitHandleOp(IRDLOperation):
+class SplitHandleOp(HandleOp):
     """A handle for each of the operations of one. https://mlir.llvm.org/docs/Dialects/Transform/#transformsplit_handle"""
 
     name = "transform.split_handle"
@@ -56,16 +53,12 @@ class SplitHandleOp(IRDLOperation):
     results_ = var_result_def(base.TransformHandleType)
     pass_through_empty_handle = opt_prop_def(IntegerAttr.constr(i1))
     fail_on_payload_too_small = opt_prop_def(IntegerAttr.constr(i1))
-    overflow_result = opt_prop_def(IntegerAttr.constr(i64))
-    irdl_options = (ParsePropInAttrDict(),)
+    overflow_result = opt_prop_def(I64)
     assembly_format = "$handle attr-dict `:` functional-type(operands, results)"
-
-    def __init__(self, handle: SSAValue, count: int):
-        super().__init__(operands=[handle], result_types=[[ANY_OP] * count])
 
 
 @irdl_op_definition
-class GetParentOp(IRDLOperation):
+class GetParentOp(HandleOp):
     """The operation around one. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_parent_op"""
 
     name = "transform.get_parent_op"
@@ -75,50 +68,70 @@ class GetParentOp(IRDLOperation):
     allow_empty_results = opt_prop_def(UnitAttr)
     op_name = opt_prop_def(StringAttr)
     deduplicate = opt_prop_def(UnitAttr)
-    nth_parent = opt_prop_def(IntegerAttr.constr(i64))
-    irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = "$target attr-dict `:` functional-type(operands, results)"
-
-    def __init__(self, target: SSAValue, op_name: str | None = None, nth_parent: int = 1):
-        properties: dict[str, Attribute | None] = {
-            "op_name": StringAttr(op_name) if op_name is not None else None,
-            "nth_parent": IntegerAttr(nth_parent, i64) if nth_parent != 1 else None,
-        }
-        super().__init__(operands=[target], properties=properties, result_types=[ANY_OP])
+    nth_parent = opt_prop_def(I64)
+    assembly_format = FUNCTIONAL
 
 
 @irdl_op_definition
-class GetProducerOfOperandOp(IRDLOperation):
+class GetProducerOfOperandOp(HandleOp):
     """What computes an operand. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_producer_of_operand"""
 
     name = "transform.get_producer_of_operand"
     target = operand_def(base.TransformOpHandleType)
-    operand_number = prop_def(IntegerAttr.constr(i64))
+    operand_number = prop_def(I64)
     producer = result_def(base.TransformOpHandleType)
     assembly_format = "$target `[` $operand_number `]` attr-dict `:` functional-type(operands, results)"
 
-    def __init__(self, target: SSAValue, operand_number: int):
-        properties = {"operand_number": IntegerAttr(operand_number, i64)}
-        super().__init__(operands=[target], properties=properties, result_types=[ANY_OP])
-
 
 @irdl_op_definition
-class GetConsumersOfResultOp(IRDLOperation):
+class GetConsumersOfResultOp(HandleOp):
     """What reads a result. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_consumers_of_result"""
 
     name = "transform.get_consumers_of_result"
     target = operand_def(base.TransformOpHandleType)
-    result_number = prop_def(IntegerAttr.constr(i64))
+    result_number = prop_def(I64)
     consumers = result_def(base.TransformOpHandleType)
     assembly_format = "$target `[` $result_number `]` attr-dict `:` functional-type(operands, results)"
 
-    def __init__(self, target: SSAValue, result_number: int = 0):
-        properties = {"result_number": IntegerAttr(result_number, i64)}
-        super().__init__(operands=[target], properties=properties, result_types=[ANY_OP])
+
+class PositionsOp(HandleOp, ABC):
+    """Values of an operation, at some positions."""
+
+    target = operand_def(base.TransformOpHandleType)
+    raw_position_list = prop_def(I64_ARRAY)
+    result = result_def(base.AnyValueType)
+    custom_directives = (IntegerList,)
+    assembly_format = (
+        "$target `` custom<IntegerList>($raw_position_list) attr-dict `:` functional-type(operands, results)"
+    )
 
 
 @irdl_op_definition
-class MergeHandlesOp(IRDLOperation):
+class GetOperandOp(PositionsOp):
+    """Operands of an operation. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_operand"""
+
+    name = "transform.get_operand"
+
+
+@irdl_op_definition
+class GetResultOp(PositionsOp):
+    """Results of an operation. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_result"""
+
+    name = "transform.get_result"
+
+
+@irdl_op_definition
+class GetDefiningOp(HandleOp):
+    """What computes a value. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_defining_op"""
+
+    name = "transform.get_defining_op"
+    target = operand_def(base.AnyValueType)
+    result = result_def(base.TransformOpHandleType)
+    assembly_format = FUNCTIONAL
+
+
+@irdl_op_definition
+class MergeHandlesOp(HandleOp):
     """One handle for the operations of several. https://mlir.llvm.org/docs/Dialects/Transform/#transformmerge_handles"""
 
     name = "transform.merge_handles"
@@ -126,9 +139,6 @@ class MergeHandlesOp(IRDLOperation):
     handles = var_operand_def(ANY_OP)
     result = result_def(ANY_OP)
     assembly_format = "(`deduplicate` $deduplicate^)? $handles attr-dict `:` type($result)"
-
-    def __init__(self, handles: Sequence[SSAValue]):
-        super().__init__(operands=[handles], result_types=[ANY_OP])
 
 
 @irdl_op_definition
@@ -153,40 +163,9 @@ class ParamConstantOp(IRDLOperation):
     param = result_def(base.TransformParamHandleType)
     assembly_format = "$value attr-dict `->` type($param)"
 
-    def __init__(self, value: int):
-        super().__init__(properties={"value": IntegerAttr(value, i64)}, result_types=[ANY_PARAM])
-
 
 @irdl_op_definition
-class FuseOp(IRDLOperation):
-    """Tile an op, and compute its producers in the tile.
-    https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse
-    """
-
-    name = "transform.structured.fuse"
-    target = operand_def(base.TransformOpHandleType)
-    tile_sizes = opt_prop_def(ArrayAttr[IntegerAttr])
-    tile_interchange = opt_prop_def(ArrayAttr[IntegerAttr])
-    transformed = result_def(base.TransformOpHandleType)
-    loops = var_result_def(base.TransformOpHandleType)
-    irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = (
-        "$target ($tile_sizes^)? (`interchange` $tile_interchange^)? attr-dict `:` functional-type(operands, results)"
-    )
-
-    def __init__(self, target: SSAValue, sizes: Sequence[int], interchange: Sequence[int] | None = None):
-        super().__init__(
-            operands=[target],
-            properties={
-                "tile_sizes": ArrayAttr([IntegerAttr(size, i64) for size in sizes]),
-                "tile_interchange": ArrayAttr([IntegerAttr(n, i64) for n in interchange]) if interchange else None,
-            },
-            result_types=[ANY_OP, [ANY_OP for size in sizes if size]],
-        )
-
-
-@irdl_op_definition
-class FuseIntoContainingOp(IRDLOperation):
+class FuseIntoContainingOp(HandleOp):
     """Compute the part of a producer that a loop reads in the loop.
     https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse_into_containing_op
     """
@@ -198,33 +177,27 @@ class FuseIntoContainingOp(IRDLOperation):
     new_containing_op = result_def(base.TransformOpHandleType)
     assembly_format = "$producer_op `into` $containing_op attr-dict `:` functional-type(operands, results)"
 
-    def __init__(self, producer: SSAValue, loop: SSAValue):
-        super().__init__(operands=[producer, loop], result_types=[ANY_OP, ANY_OP])
-
 
 @irdl_op_definition
-class GeneralizeOp(IRDLOperation):
+class GeneralizeOp(HandleOp):
     """A structured op as `linalg.generic`. https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredgeneralize"""
 
     name = "transform.structured.generalize"
     target = operand_def(base.TransformOpHandleType)
     transformed = result_def(base.TransformOpHandleType)
-    assembly_format = "$target attr-dict `:` functional-type(operands, results)"
-
-    def __init__(self, target: SSAValue):
-        super().__init__(operands=[target], result_types=[ANY_OP])
+    assembly_format = FUNCTIONAL
 
 
 @irdl_op_definition
-class SplitReductionOp(IRDLOperation):
+class SplitReductionOp(HandleOp):
     """Make partial reductions of one, and combine them.
     https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredsplit_reduction
     """
 
     name = "transform.structured.split_reduction"
     target = operand_def(base.TransformOpHandleType)
-    split_factor = opt_prop_def(IntegerAttr.constr(i64))
-    insert_split_dimension = opt_prop_def(IntegerAttr.constr(i64))
+    split_factor = opt_prop_def(I64)
+    insert_split_dimension = opt_prop_def(I64)
     inner_parallel = opt_prop_def(UnitAttr)
     use_scaling_algorithm = opt_prop_def(UnitAttr)
     use_alloc = opt_prop_def(UnitAttr)
@@ -232,16 +205,7 @@ class SplitReductionOp(IRDLOperation):
     fill_op = result_def(base.TransformOpHandleType)
     split_linalg_op = result_def(base.TransformOpHandleType)
     combining_linalg_op = result_def(base.TransformOpHandleType)
-    irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = "$target attr-dict `:` functional-type(operands, results)"
-
-    def __init__(self, target: SSAValue, factor: int, position: int, *, strided: bool = False):
-        properties: dict[str, Attribute | None] = {
-            "split_factor": IntegerAttr(factor, i64),
-            "insert_split_dimension": IntegerAttr(position, i64),
-            "inner_parallel": UnitAttr() if strided else None,
-        }
-        super().__init__(operands=[target], properties=properties, result_types=[ANY_OP] * 4)
+    assembly_format = FUNCTIONAL
 
 
 @irdl_op_definition
@@ -302,9 +266,19 @@ def sizes_of(attribute: Attribute | None) -> tuple[int, ...]:
 
 
 OWN = (
-    *(SplitHandleOp, GetParentOp, GetProducerOfOperandOp, GetConsumersOfResultOp, MergeHandlesOp, ParamConstantOp),
-    *(CastHandleOp, FuseOp, FuseIntoContainingOp, GeneralizeOp, SplitReductionOp, IncludeOp),
-    *(*transform_loops.OPS, *transform_tune.OPS),
+    *(
+        SplitHandleOp,
+        GetParentOp,
+        GetProducerOfOperandOp,
+        GetConsumersOfResultOp,
+        GetOperandOp,
+        GetResultOp,
+        GetDefiningOp,
+        MergeHandlesOp,
+        ParamConstantOp,
+    ),
+    *(CastHandleOp, FuseIntoContainingOp, GeneralizeOp, SplitReductionOp, IncludeOp),
+    *(*transform_loops.OPS, *transform_structured.OPS, *transform_tune.OPS),
 )
 _NAMES = {op.name for op in OWN}
 

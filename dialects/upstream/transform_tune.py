@@ -26,7 +26,7 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
-ANY_PARAM = base.AnyParamType()
+from penstock.dialects.upstream.handle_ops import ANY_PARAM
 
 
 @irdl_op_definition

@@ -14,21 +14,16 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import RingOp
 from penstock.dialects.schedule_accel import PipelineOp
 from penstock.passes.accel.pipelining.rings import Choice, choose_slots
 from penstock.passes.analysis.kernels import AUTO, PIPELINING, add_remark, machine_kernels
 from penstock.passes.isomorphic_kernels import rewrite_kernels
+from penstock.passes.schedule.deciding import copy_section, given_key, require_kernels, run_section
 from penstock.passes.schedule.ordering.accesses import commands_of
-from penstock.passes.schedule.schedule import (
-    COMMANDS,
-    Schedule,
-    copy_section,
-    given_key,
-    require_kernels,
-    run_section,
-)
+from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.scope_offsets import Kept, NoRoom, kept_beside
+from penstock.passes.schedule.sections import COMMANDS
 
 
 @dataclass(frozen=True)
@@ -50,43 +45,7 @@ class AccelPipelinePass(ModulePass):
 
     Guaranteed: the same results bit for bit, `mem-verify` passes; a kernel for which no offsets are found stays as it
     was. The attribute `pipelining` of a kernel says in words what was done and what the model expects of it. Raises
-    UserError for a depth below 1 and for a kernel in queue form.
-
-    Before:
-    ```mlir
-    func.func private @k(%x: memref<64x4xf32>, %y: memref<64x4xf32>) attributes {device = @gemmini_fp32} {
-      %zero = arith.constant 0 : index
-      %tile = arith.constant 4 : index
-      %end = arith.constant 64 : index
-      scf.for %i = %zero to %end step %tile {
-        %c = mem.buffer at 0 : memref<4x4xf32, "acc">
-        %0 = accel.dma %x[%i, 0] to %c on "mvin" : memref<64x4xf32> to memref<4x4xf32, "acc">
-        %1 = accel.dma %c to %y[%i, 0] on "mvout" after(%0) : memref<4x4xf32, "acc"> to memref<64x4xf32>
-      }
-      accel.barrier
-      func.return
-    }
-    ```
-    After (`accel-pipeline{depth=2}` on `gemmini-fp32`):
-    ```mlir
-    func.func private @k(%x: memref<64x4xf32>, %y: memref<64x4xf32>) attributes {device = @gemmini_fp32,
-        pipelining = "c in acc: 2 slots; modelled 1,685 cycles, 3,360 before, limit latency"} {
-      %0 = accel.ready
-      %zero = arith.constant 0 : index
-      %tile = arith.constant 4 : index
-      %end = arith.constant 64 : index
-      %c_ring = mem.ring 2 at 0 : !mem.ring<memref<4x4xf32, "acc">>
-      %1, %2 = scf.for %i = %zero to %end step %tile iter_args(%3 = %0, %4 = %0) -> (!accel.token, !accel.token) {
-        %iteration = arith.divui %i, %tile : index
-        %c = mem.slot %c_ring[%iteration] : !mem.ring<memref<4x4xf32, "acc">>
-        %5 = accel.dma %x[%i, 0] to %c on "mvin" after(%3) : memref<64x4xf32> to memref<4x4xf32, "acc">
-        %6 = accel.dma %c to %y[%i, 0] on "mvout" after(%5) : memref<4x4xf32, "acc"> to memref<64x4xf32>
-        scf.yield %4, %6 : !accel.token, !accel.token
-      }
-      accel.barrier
-      func.return
-    }
-    ```
+    UserError for a depth below 1 and for a kernel in queue form. See `schedule.pipeline` for an example.
     """
 
     name = "accel-pipeline"
@@ -121,13 +80,10 @@ class AccelPipelinePass(ModulePass):
         commands = commands_of(function, target)
         depth = None if isinstance(self.depth, str) else self.depth
         choice = choose_slots(function, target, commands, depth, skewed=self.skew)
-        matched: tuple[SSAValue, ...] = ()
-        if choice.skewed:
-            matched = schedule.match(scf.ForOp.name)
-        handles = {schedule.op(each): each for each in schedule.match(BufferOp.name)} if choice.slots else {}
+        loops = schedule.match(scf.ForOp.name) if choice.skewed else ()
+        buffers = schedule.handles(choice.slots)
         schedule.state.commands = commands
-        op = _write(schedule, choice, [handles[buffer] for buffer in choice.slots], matched)
-        schedule.drop_unused((*matched, *handles.values()))
+        op = _write(schedule, choice, buffers, loops)
         if op.fixed_offsets is None and PIPELINING in function.attributes:
             said = [op.remark.data] if op.remark is not None else []
             modelled = choice.describe(op.slot_counts, skewed=bool(op.skewed))

@@ -16,8 +16,11 @@ from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.loops import trip_count
-from penstock.passes.schedule.schedule import COMMANDS, Schedule, has_section, require_kernels, run_section
-from penstock.passes.schedule.virtual_threads import conflict, loops_inside_out, require_no_queues, units_in
+from penstock.passes.schedule.deciding import has_section, require_kernels, run_section
+from penstock.passes.schedule.ordering import require_tokens
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import COMMANDS
+from penstock.passes.schedule.virtual_threads import conflict, loops_inside_out, units_in
 
 MARK = "virtual_threads"
 """The attribute of a loop that says how many of its iterations are interleaved."""
@@ -28,61 +31,14 @@ class AccelVirtualThreadsPass(ModulePass):
     """
     Interleave iterations of a loop on the units of the machine, so that one loads while another computes.
 
-    The loop is what `schedule.virtual_thread` is applied to, see `schedule.virtual_threads`; `accel-assign-queues` then
-    primes and drains the queues. A loop is marked by the attribute `virtual_threads = 2 : i64`; in a kernel without
-    marks it is the innermost loop in which several units work and whose iterations are independent, with `threads` of
-    them.
+    See `schedule.virtual_thread` for an example; `accel-assign-queues` then primes and drains the queues. A loop is
+    marked by the attribute `virtual_threads = 2 : i64`; in a kernel without marks it is the innermost loop in which
+    several units work and whose iterations are independent, with `threads` of them.
 
     Required: the accel level, buffers placed, tokens rather than queues. Guaranteed: the same results bit for bit, and
     every buffer has its offset: those that are there keep theirs, if the copies fit beside them. Raises UserError,
     located, for fewer than one thread, for a marked loop whose iterations depend on each other or whose trip count is
     not constant, and for copies that do not fit in the scope.
-
-    Before:
-    ```mlir
-    func.func private @k(%x: memref<64x16xi8>, %y: memref<64x16xi8>) attributes {device = @gemmini} {
-      %zero = arith.constant 0 : index
-      %one = arith.constant 1 : index
-      %end = arith.constant 5 : index
-      %free = accel.ready
-      %done = scf.for %i = %zero to %end step %one iter_args(%before = %free) -> (!accel.token) {
-        %a = mem.buffer at 0 : memref<1x16xi8, "spad">
-        %t = accel.dma %x[%i, 0] to %a on "mvin" after (%before) : memref<64x16xi8> to memref<1x16xi8, "spad">
-        %u = accel.dma %a to %y[%i, 0] on "mvout" after (%t) : memref<1x16xi8, "spad"> to memref<64x16xi8>
-        scf.yield %u : !accel.token
-      }
-      accel.barrier
-      func.return
-    }
-    ```
-    After (`accel-virtual-threads` on `gemmini`):
-    ```mlir
-    func.func private @k(%x: memref<64x16xi8>, %y: memref<64x16xi8>) attributes {device = @gemmini} {
-      %0 = accel.ready
-      %zero = arith.constant 0 : index
-      %one = arith.constant 1 : index
-      %end = arith.constant 5 : index
-      %1 = arith.constant 4 : index
-      %2 = arith.constant 2 : index
-      %3, %4 = scf.for %i = %zero to %1 step %2 iter_args(%5 = %0, %6 = %0) -> (!accel.token, !accel.token) {
-        %7 = arith.constant 1 : index
-        %i_1 = arith.addi %i, %7 : index
-        %a = mem.buffer at 0 : memref<1x16xi8, "spad">
-        %a_1 = mem.buffer at 16 : memref<1x16xi8, "spad">
-        %t = accel.dma %x[%i, 0] to %a on "mvin" after(%5) : memref<64x16xi8> to memref<1x16xi8, "spad">
-        %t_1 = accel.dma %x[%i_1, 0] to %a_1 on "mvin" after(%6) : memref<64x16xi8> to memref<1x16xi8, "spad">
-        %u = accel.dma %a to %y[%i, 0] on "mvout" after(%t) : memref<1x16xi8, "spad"> to memref<64x16xi8>
-        %u_1 = accel.dma %a_1 to %y[%i_1, 0] on "mvout" after(%t_1) : memref<1x16xi8, "spad"> to memref<64x16xi8>
-        scf.yield %u, %u_1 : !accel.token, !accel.token
-      }
-      %8 = arith.constant 4 : index
-      %a_2 = mem.buffer at 0 : memref<1x16xi8, "spad">
-      %t_2 = accel.dma %x[%8, 0] to %a_2 on "mvin" after(%3) : memref<64x16xi8> to memref<1x16xi8, "spad">
-      %u_2 = accel.dma %a_2 to %y[%8, 0] on "mvout" after(%t_2) : memref<1x16xi8, "spad"> to memref<64x16xi8>
-      accel.barrier
-      func.return
-    }
-    ```
     """
 
     name = "accel-virtual-threads"
@@ -104,12 +60,12 @@ class AccelVirtualThreadsPass(ModulePass):
     def _kernel(self, function: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
         chosen = next(_marked(function), None)
         if chosen is None and self.threads > 1:
-            require_no_queues(function)
+            require_tokens(function)
             chosen = self._choice(function, target)
         while chosen is not None:
             loop, threads = chosen
-            loops = schedule.match(scf.ForOp.name)
-            schedule.virtual_thread(next(each for each in loops if schedule.op(each) is loop), threads)
+            (handle,) = schedule.handles([loop])
+            schedule.virtual_thread(handle, threads)
             # Loops are replaced where the order is derived anew; the marks stay.
             chosen = next(_marked(function), None)
 

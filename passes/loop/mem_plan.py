@@ -12,7 +12,7 @@ from xdsl.rewriter import Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import BufferOp, ScopedAllocation
 from penstock.passes.analysis.memory.liveness import Allocation
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, check_given, memory_problems
 from penstock.passes.loop.repairs import overflow
@@ -135,7 +135,7 @@ def find_plan(memory: MemoryProblem, name: str, limits: Limits) -> Outcome:
 
 def _put(allocation: Allocation, offset: int) -> None:
     """Write down the place of a buffer."""
-    if isinstance(allocation, BufferOp | RingOp):
+    if isinstance(allocation, ScopedAllocation):
         allocation.offset = IntegerAttr(offset, i64)
         return
     assert isa(allocation.memref.type, MemRefType)

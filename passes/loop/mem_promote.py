@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.loop.on_chip.choice import Chooser, ensure_plan
 from penstock.passes.loop.on_chip.places import Specializer
 from penstock.passes.loop.on_chip.prediction import Prediction, remarks, write_down
@@ -80,9 +80,9 @@ class MemPromotePass(ModulePass):
     name = "mem-promote"
 
     strategy: str = DEFAULT_STRATEGY
-    """Who decides what stays."""
+    """The strategy that decides what stays."""
     planner: str = DEFAULT_PLANNER
-    """Who finds a place for what stays."""
+    """The planner that finds a place for what stays."""
     time_limit: int | float | None = None
     """Seconds after which a strategy that searches returns the best that it has."""
     iterations: int = 2
@@ -108,6 +108,5 @@ class MemPromotePass(ModulePass):
 
 def _is_planned(module: ModuleOp) -> bool:
     return any(
-        isinstance(op, BufferOp | RingOp) and op.scope is not None and op.byte_offset is not None
-        for op in module.walk()
+        isinstance(op, ScopedAllocation) and op.scope is not None and op.byte_offset is not None for op in module.walk()
     )

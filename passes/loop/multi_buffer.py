@@ -13,11 +13,12 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp
 from penstock.passes.analysis.kernels import AUTO, depths_of, machine_kernels
+from penstock.passes.schedule.deciding import require_kernels, run_section
 from penstock.passes.schedule.rings import candidates
-from penstock.passes.schedule.schedule import ON_CHIP, Schedule, require_kernels, run_section
+from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.scope_offsets import NoRoom, kept_beside
+from penstock.passes.schedule.sections import ON_CHIP
 
 
 @dataclass(frozen=True)
@@ -34,38 +35,7 @@ class MultiBufferPass(ModulePass):
     (yielded, passed to a call), and loops of a single iteration; a nest of fewer iterations than `depth` gets as many
     slots. With `fit`, and with `depth=auto`, buffer by buffer in program order, a ring has fewer slots, or is none,
     where its scope would be too small. Guaranteed: the same results bit for bit. Raises UserError for a depth below 1
-    and for an unknown scope.
-
-    Before:
-    ```mlir
-    func.func private @k(%x: memref<64xf32>, %y: memref<64xf32>) attributes {device = @gemmini_fp32} {
-      %zero = arith.constant 0 : index
-      %tile = arith.constant 16 : index
-      %end = arith.constant 64 : index
-      scf.for %i = %zero to %end step %tile {
-        %a = mem.buffer : memref<16xf32, "spad">
-        mem.copy %x[%i] to %a : memref<64xf32> to memref<16xf32, "spad">
-        mem.copy %a to %y[%i] : memref<16xf32, "spad"> to memref<64xf32>
-      }
-      func.return
-    }
-    ```
-    After (`multi-buffer` on `gemmini-fp32`):
-    ```mlir
-    func.func private @k(%x: memref<64xf32>, %y: memref<64xf32>) attributes {device = @gemmini_fp32} {
-      %zero = arith.constant 0 : index
-      %tile = arith.constant 16 : index
-      %end = arith.constant 64 : index
-      %a_ring = mem.ring 2 : !mem.ring<memref<16xf32, "spad">>
-      scf.for %i = %zero to %end step %tile {
-        %iteration = arith.divui %i, %tile : index
-        %a = mem.slot %a_ring[%iteration] : !mem.ring<memref<16xf32, "spad">>
-        mem.copy %x[%i] to %a : memref<64xf32> to memref<16xf32, "spad">
-        mem.copy %a to %y[%i] : memref<16xf32, "spad"> to memref<64xf32>
-      }
-      func.return
-    }
-    ```
+    and for an unknown scope. See `schedule.multi_buffer` for an example.
     """
 
     name = "multi-buffer"
@@ -97,13 +67,12 @@ class MultiBufferPass(ModulePass):
 
     def _kernel(self, function: func.FuncOp, target: TargetOp, depths: Mapping[str, int], schedule: Schedule) -> None:
         found = candidates(function, target, depths, self.scopes)
-        handles = {schedule.op(each): each for each in schedule.match(BufferOp.name)} if found else {}
-        for each in found:
+        for each, handle in zip(found, schedule.handles(each.buffer for each in found), strict=True):
             try:
-                schedule.multi_buffer(handles[each.buffer], each.depth)
+                schedule.multi_buffer(handle, each.depth)
             except NoRoom as error:
                 if not self.fit and self.depth != AUTO:
                     raise
                 (slots,) = error.fitting
                 if slots > 1:
-                    schedule.multi_buffer(handles[each.buffer], slots)
+                    schedule.multi_buffer(handle, slots)

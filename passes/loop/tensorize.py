@@ -14,9 +14,10 @@ from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.passes.loop.promote import SECTION
+from penstock.passes.schedule.deciding import run_section
 from penstock.passes.schedule.primitives.tensorize import match_named
-from penstock.passes.schedule.schedule import Schedule, run_section
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import LOOPS
 
 
 def prove(generic: GenericOp, target: TargetOp) -> Match:
@@ -65,49 +66,8 @@ class TensorizePass(ModulePass):
     Requires the loop level with operands promoted. The op stays what it is: its body says what it computes, and
     the lowering to commands proves the match again. Guarantees: every generic of a kernel on the machine has a
     `library_call` that names an intrinsic it matches in body, iterator kinds, scopes and strides. Raises UserError
-    for an op that is no intrinsic; it is never moved to the host behind the user's back.
-
-    Before:
-    ```mlir
-    #mk = affine_map<(m, n, k) -> (m, k)>
-    #kn = affine_map<(m, n, k) -> (k, n)>
-    #mn = affine_map<(m, n, k) -> (m, n)>
-    func.func private @k() attributes {device = @gemmini_fp32} {
-      %a = mem.buffer : memref<8x3xf32, strided<[4, 1]>, "spad">
-      %b = mem.buffer : memref<3x4xf32, "spad">
-      %c = mem.buffer : memref<8x4xf32, "acc">
-      linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"]}
-          ins(%a, %b : memref<8x3xf32, strided<[4, 1]>, "spad">, memref<3x4xf32, "spad">)
-          outs(%c : memref<8x4xf32, "acc">) {
-      ^bb0(%x: f32, %y: f32, %z: f32):
-        %p = arith.mulf %y, %x : f32
-        %s = arith.addf %p, %z : f32
-        linalg.yield %s : f32
-      }
-      func.return
-    }
-    ```
-    After (`tensorize` on `gemmini-fp32`):
-    ```mlir
-    #mk = affine_map<(m, n, k) -> (m, k)>
-    #kn = affine_map<(m, n, k) -> (k, n)>
-    #mn = affine_map<(m, n, k) -> (m, n)>
-    func.func private @k() attributes {device = @gemmini_fp32} {
-      %a = mem.buffer : memref<8x3xf32, strided<[4, 1]>, "spad">
-      %b = mem.buffer : memref<3x4xf32, "spad">
-      %c = mem.buffer : memref<8x4xf32, "acc">
-      linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"],
-          library_call = "gemm"}
-          ins(%a, %b : memref<8x3xf32, strided<[4, 1]>, "spad">, memref<3x4xf32, "spad">)
-          outs(%c : memref<8x4xf32, "acc">) {
-      ^bb0(%x: f32, %y: f32, %z: f32):
-        %p = arith.mulf %y, %x : f32
-        %s = arith.addf %p, %z : f32
-        linalg.yield %s : f32
-      }
-      func.return
-    }
-    ```
+    for an op that is no intrinsic; it is never moved to the host behind the user's back. See `schedule.tensorize` for
+    an example.
     """
 
     name = "tensorize"
@@ -116,15 +76,15 @@ class TensorizePass(ModulePass):
         target, functions = machine_kernels(op)
         for function in functions:
             assert target is not None
-            run_section(ctx, function, target, SECTION, _write, leads=False)
+            run_section(ctx, function, target, LOOPS, _write, leads=False)
 
 
 def _write(schedule: Schedule) -> None:
     """Name the cheapest intrinsic that each op is in the schedule of the kernel."""
     kernel, target = schedule.state.kernel, schedule.state.target
     assert target is not None
-    if any(isinstance(op, GenericOp) for op in kernel.walk()):
-        for handle in schedule.match(GenericOp.name):
-            generic = schedule.op(handle)
-            assert isinstance(generic, GenericOp)
-            schedule.tensorize(handle, prove(generic, target).intrinsic.sym_name.data)
+    generics = [op for op in kernel.walk() if isinstance(op, GenericOp)]
+    for generic, handle in zip(generics, schedule.handles(generics), strict=True):
+        match = prove(generic, target)
+        schedule.state.matches = {generic: match}
+        schedule.tensorize(handle, match.intrinsic.sym_name.data)

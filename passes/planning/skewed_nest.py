@@ -32,7 +32,7 @@ def skewed(nest: Sequence[Part], slots: Mapping[str, int]) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class _LoopSplit:
-    """How the parts of an iteration are divided; see `schedule.skew.Split`."""
+    """How the parts of an iteration are divided; see `schedule.skew.Skew`."""
 
     loop: TimedLoop
     head: tuple[Part, ...]

@@ -84,16 +84,16 @@ def extend(builder: Builder, generic: GenericOp, number: int, more: Mapping[int,
         return value
     high = [each + count for each, count in zip(high, added, strict=True)]
     result = TensorType(type.element_type, [size + count for size, count in zip(type.get_shape(), added, strict=True)])
-    region = pad.region.clone() if pad is not None else _zeros(builder, type)
+    zero = _zero(type)
+    assert zero is not None
+    region = pad.region.clone() if pad is not None else region_of(builder, type, zero)
     new = builder.insert(tensor.PadOp(source, [], [], region, low, high, result))
     new.location = generic.location
     new.result.name_hint = value.name_hint
     return new.result
 
 
-def _zeros(builder: Builder, type: TensorType[Attribute]) -> Region:
-    """The region of a pad that yields zero."""
-    constant = _zero(type)
-    assert constant is not None
-    zero = builder.insert(arith.ConstantOp(constant))
-    return Region(Block([tensor.YieldOp(zero)], arg_types=[IndexType()] * type.get_num_dims()))
+def region_of(builder: Builder, type: TensorType[Attribute], constant: FloatAttr | IntegerAttr) -> Region:
+    """The region of a pad that yields a constant."""
+    value = builder.insert(arith.ConstantOp(constant))
+    return Region(Block([tensor.YieldOp(value)], arg_types=[IndexType()] * type.get_num_dims()))

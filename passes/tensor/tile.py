@@ -10,14 +10,15 @@ from typing import ClassVar
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.kernels import AUTO, device_of, kernels, machine_of
 from penstock.passes.planning.tiling import TilePlan
-from penstock.passes.schedule.schedule import START, Schedule, require_kernels, run_section
+from penstock.passes.schedule.deciding import require_kernels, run_section
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import START
 from penstock.passes.schedule.tiled_ops import TiledOps
 from penstock.passes.tensor.tile_plan import plan_kernel, require_kernel, root_of, warn_of_others
 
@@ -41,49 +42,7 @@ class TilePass(ModulePass):
     with the cycles that it is modelled to take. Tiles may take all of a scope; `reserve` leaves a share of those free
     that are filled from off chip and emptied there, so that `mem-promote` finds room. Raises UserError for a share that
     is not from 0 to below 1, for a depth that is neither "auto" nor from 1, for a tiler or a kernel that there is not,
-    and for a plan that is not valid.
-
-    Before:
-    ```mlir
-    #id = affine_map<(d0) -> (d0)>
-    func.func private @add(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-      %e = tensor.empty() : tensor<8xf32>
-      %z = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel"]}
-          ins(%x, %y : tensor<8xf32>, tensor<8xf32>) outs(%e : tensor<8xf32>) {
-      ^bb0(%a: f32, %b: f32, %out: f32):
-        %s = arith.addf %a, %b : f32
-        linalg.yield %s : f32
-      } -> tensor<8xf32>
-      func.return %z : tensor<8xf32>
-    }
-    ```
-    After (`tile{sizes=3}`):
-    ```mlir
-    #id = affine_map<(d0) -> (d0)>
-    func.func private @add(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32>
-        attributes {tiling = "d0 parallel, 3 tiles of 3 in 8, the last overlaps, 12.5% is done twice"} {
-      %e = tensor.empty() : tensor<8xf32>
-      %0 = arith.constant 0 : index
-      %1 = arith.constant 8 : index
-      %2 = arith.constant 3 : index
-      %z = scf.for %3 = %0 to %1 step %2 iter_args(%4 = %e) -> (tensor<8xf32>) {
-        %5 = arith.constant 5 : index
-        %6 = arith.minsi %3, %5 : index
-        %7 = tensor.extract_slice %4[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
-        %x_1 = tensor.extract_slice %x[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
-        %y_1 = tensor.extract_slice %y[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
-        %8 = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel"]}
-            ins(%x_1, %y_1 : tensor<3xf32>, tensor<3xf32>) outs(%7 : tensor<3xf32>) {
-        ^bb0(%a: f32, %b: f32, %out: f32):
-          %s = arith.addf %a, %b : f32
-          linalg.yield %s : f32
-        } -> tensor<3xf32>
-        %9 = tensor.insert_slice %8 into %4[%6] [3] [1] : tensor<3xf32> into tensor<8xf32>
-        scf.yield %9 : tensor<8xf32>
-      }
-      func.return %z : tensor<8xf32>
-    }
-    ```
+    and for a plan that is not valid. See `schedule.tile` for an example.
     """
 
     name = "tile"
@@ -101,7 +60,7 @@ class TilePass(ModulePass):
     """Slots for what a loop refills, in every scope; "auto" chooses them with the sizes."""
 
     tiler: str | None = None
-    """Who chooses the tiles (`passes/planning/tilers/registry`); by default whom `assign-devices` has asked."""
+    """The tiler (`passes/planning/tilers/registry`); by default the one that `assign-devices` has asked."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.depth != AUTO and (isinstance(self.depth, str) or self.depth < 1):
@@ -137,17 +96,16 @@ def _decide(
     plan = plan_of(kernel, ops)
     if not plan.is_cut:
         return
-    generics = schedule.match(GenericOp.name)
-    handles = {schedule.op(handle): handle for handle in generics}
     fused = [member for member in ops.members if member is not ops.anchor]
+    anchor, *handles = schedule.handles([ops.anchor, *fused])
     count = len(plan.dims)
     padded = [number for number, dim in enumerate(plan.dims) if plan.tile[number] > dim.extent]
     cut = {*plan.order, *padded}
     edges = ["padded" if number in padded else edge for number, edge in enumerate(plan.edges)]
     schedule.tile(
-        handles[ops.anchor],
+        anchor,
         [size if number in cut else 0 for number, size in enumerate(plan.tile)],
-        fusing=[handles[member] for member in fused],
+        fusing=handles,
         interchange=[*plan.order, *(number for number in range(count) if number not in plan.order)],
         edges=edges if {*edges} - {"whole", "divides"} else None,
         unpadded=[number for number, member in enumerate(fused) if padded and member in ops.streamed],

@@ -21,6 +21,7 @@ from penstock.passes.schedule.primitives.convert_to_loops import convert_to_loop
 from penstock.passes.schedule.primitives.distribute import distribute
 from penstock.passes.schedule.primitives.fuse import fuse
 from penstock.passes.schedule.primitives.interchange import interchange
+from penstock.passes.schedule.primitives.layout import layout
 from penstock.passes.schedule.primitives.peel import peel
 from penstock.passes.schedule.primitives.reorder import reorder
 from penstock.passes.schedule.primitives.split import split
@@ -94,6 +95,18 @@ def _align(loops: Loops, random: Random) -> None:
         buffer.properties["offset"] = place
 
 
+def _layout(loops: Loops, random: Random) -> None:
+    function = loops[0].get_toplevel_object()
+    assert isinstance(function, ModuleOp)
+    buffer = random.choice([op for op in function.walk() if isinstance(op, BufferOp)])
+    rank = buffer.type.get_num_dims()
+    place = buffer.properties.pop("offset")
+    try:
+        layout(buffer, random.sample(range(rank), rank))
+    finally:
+        buffer.properties["offset"] = place
+
+
 def _vectorize(loops: Loops, random: Random) -> None:
     vectorize(random.choice(loops))
 
@@ -112,6 +125,7 @@ PRIMITIVES: tuple[Callable[[Loops, Random], None], ...] = (
     _interchange,
     _convert_to_loops,
     _align,
+    _layout,
 )
 
 

@@ -14,17 +14,21 @@ from in_c import agree
 from programs import checked
 from tensor_programs import inputs_of, kernel_of, tensor_program
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, IntegerType, ModuleOp, i64
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.transform import TileOp as TileUsingForOp
 from xdsl.ir import SSAValue
+from xdsl.utils.hints import isa
+from xdsl.utils.type import get_element_type_or_self
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.upstream.transform import FuseIntoContainingOp, FuseOp, SplitReductionOp
+from penstock.dialects.upstream.transform import FuseIntoContainingOp, SplitReductionOp
+from penstock.dialects.upstream.transform_structured import FuseOp
 from penstock.dialects.weights import WeightStore
-from penstock.passes.schedule.schedule import START, Schedule
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import START
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 
@@ -81,9 +85,42 @@ def tile_and_fuse(schedule: Schedule, random: Random) -> None:
     schedule.tile(handle, sizes, fusing=fused, edges=edges if random.random() < 0.7 else None)
 
 
+def tile_using_forall(schedule: Schedule, random: Random) -> None:
+    """Parallel dims of an op, mostly; then, perhaps, a producer or what it starts from in the same iterations."""
+    found = generics(schedule)
+    handle, op = random.choice(found)
+    sizes = [
+        size if kind.data == IteratorType.PARALLEL or random.random() < 0.1 else 0
+        for kind, size in zip(op.iterator_types, some_sizes(op, random), strict=True)
+    ]
+    producers = [producer for producer, its in found if its.results[0] in op.operands and its.parent is op.parent]
+    if random.random() < 0.3:
+        counts = [size and extent // size for size, extent in zip(sizes, op.get_static_loop_ranges(), strict=True)]
+        forall = schedule.tile_using_forall(handle, num_threads=counts).forall_op
+    else:
+        forall = schedule.tile_using_forall(handle, sizes).forall_op
+    if producers and random.random() < 0.6:
+        _or_not(schedule.compute_at, random.choice(producers), forall)
+
+
+def pad(schedule: Schedule, random: Random) -> None:
+    """Dims of an op, mostly parallel ones, or a reduction with what mostly changes nothing."""
+    handle, op = random.choice(generics(schedule))
+    multiples = {
+        dim: random.randint(2, 6)
+        for dim, kind in enumerate(op.iterator_types)
+        if random.random() < (0.7 if kind.data == IteratorType.PARALLEL else 0.4)
+    }
+    elements = [get_element_type_or_self(operand.type) for operand in op.operands]
+    values = [IntegerAttr(random.choice((0, 0, 0, 1, 7)), type) for type in elements if isa(type, IntegerType)]
+    schedule.pad(handle, multiples, values)
+
+
 def fuse(schedule: Schedule, random: Random) -> None:
     handle, op = random.choice(generics(schedule))
-    schedule.append(FuseOp(handle, some_sizes(op, random)))
+    sizes = some_sizes(op, random)
+    tiles = ArrayAttr([IntegerAttr(size, i64) for size in sizes])
+    schedule.append(FuseOp(handle, tile_sizes=tiles, handles=sum(size != 0 for size in sizes)))
 
 
 def _tiled(schedule: Schedule, handle: SSAValue, op: GenericOp, random: Random) -> list[SSAValue]:
@@ -148,8 +185,8 @@ def rfactor(schedule: Schedule, random: Random) -> None:
 
 def split_reduction(schedule: Schedule, random: Random) -> None:
     handle, _ = random.choice(generics(schedule))
-    factor, place = random.choice((2, 3, 4)), random.randint(0, 2)
-    schedule.append(SplitReductionOp(handle, factor, place, strided=random.random() < 0.5))
+    factor, place, strided = random.choice((2, 3, 4)), random.randint(0, 2), random.random() < 0.5
+    schedule.append(SplitReductionOp(handle, split_factor=factor, insert_split_dimension=place, inner_parallel=strided))
 
 
 def reverse_compute_at(schedule: Schedule, random: Random) -> None:
@@ -171,7 +208,7 @@ def reverse_compute_at(schedule: Schedule, random: Random) -> None:
 
 
 MOVES: tuple[Move, ...] = (
-    *(tile_using_for, tile_using_for, tile_and_fuse, tile_and_fuse, fuse),
+    *(tile_using_for, tile_using_for, tile_using_forall, tile_and_fuse, tile_and_fuse, fuse, pad),
     *(compute_at, compute_at, fuse_into_containing_op, interchange),
     *(reverse_compute_at, reverse_compute_at, inline, inline, rfactor, split_reduction),
 )
@@ -208,7 +245,9 @@ def compare(seed: int, moves: Sequence[Move] = MOVES, *, in_c: bool = False) -> 
     inputs = inputs_of(module, seed)
     expected = run_module(original, inputs, WeightStore(), ordered=True)
     results = [run_module(module, inputs, WeightStore(), ordered=True)]
-    run_passes(make_context(), module, read_pipeline("tensor-to-loop,mem-plan" if in_c else "tensor-to-loop"))
+    run_passes(
+        make_context(), module, read_pipeline("tensor-to-loop,forall-to-for,mem-plan" if in_c else "tensor-to-loop")
+    )
     results.append(agree(module, inputs) if in_c else run_module(module, inputs, WeightStore(), ordered=True))
     for found in results:
         for left, right in zip(expected, found, strict=True):

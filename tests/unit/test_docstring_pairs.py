@@ -1,9 +1,10 @@
 """
 Every pair of IR in a docstring runs: the text under `Before:`, after the pipeline that `After (...)` names, is the
-text under it. ``After (`pass` on `machine`):`` runs it with that machine in front of the module. Where `After` says
-ops of a schedule, such as ``After (`schedule.split %i by 4`):``, they are applied to the one kernel: `%kernel` is its
-handle, and other names that are not results are those of loops, by their counters, and of ops, by their first results,
-or, without any, by the op's name.
+text under it. Several, ``After (`this` or `that`):``, all give that text, and several `After` may follow one `Before`.
+``After (`pass` on `machine`):`` runs it with that machine in front of the module. Where `After` says ops of a schedule,
+such as ``After (`schedule.split %i by 4`):``, they are applied to the one kernel: `%kernel` is its handle, and other
+names that are not results are those of loops, by their counters, and of ops, by their first results, or, without any,
+by the op's name. A pass that decides only where to apply a primitive has its pair at the primitive.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from penstock.tools.universe import PASSES
 
 SCHEDULED = re.compile(r"(schedule|transform)\.")
 REPOSITORY = Path(__file__).parent.parent.parent
-PAIR = re.compile(
-    r"^(?P<indent> *)Before:\s*\n\s*```mlir\n(?P<before>.*?)\n\s*```\s*\n"
-    r"\s*After \(`(?P<pipeline>[^`]+)`(?: on `(?P<machine>[^`]+)`)?\):\s*\n\s*```mlir\n(?P<after>.*?)\n\s*```",
-    re.DOTALL | re.MULTILINE,
+BEFORE = re.compile(r"^ *Before:\s*\n\s*```mlir\n(?P<before>.*?)\n\s*```\s*\n", re.DOTALL | re.MULTILINE)
+AFTER = re.compile(
+    r"\s*After \((?P<pipelines>`[^`]+`(?:\s+or\s+`[^`]+`)*)(?:\s+on `(?P<machine>[^`]+)`)?\):\s*\n"
+    r"\s*```mlir\n(?P<after>.*?)\n\s*```",
+    re.DOTALL,
 )
 
 
@@ -47,7 +49,7 @@ class Pair:
 
     @property
     def label(self) -> str:
-        return f"{self.path.relative_to(REPOSITORY)}:{self.line}"
+        return f"{self.path.relative_to(REPOSITORY)}:{self.line} {re.split('[{ ]', self.pipeline)[0]}"
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
@@ -63,15 +65,12 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
 
 def pairs_in(path: Path) -> Iterator[Pair]:
     for line, text in docstrings(path):
-        for match in PAIR.finditer(text):
-            yield Pair(
-                path,
-                line + text.count("\n", 0, match.start()),
-                match["before"],
-                match["after"],
-                match["pipeline"],
-                match["machine"],
-            )
+        for before in BEFORE.finditer(text):
+            at = before.end()
+            while (after := AFTER.match(text, at)) is not None:
+                at, number = after.end(), line + text.count("\n", 0, before.start())
+                for pipeline in re.findall("`([^`]+)`", after["pipelines"]):
+                    yield Pair(path, number, before["before"], after["after"], pipeline, after["machine"])
 
 
 PAIRS = [
@@ -121,4 +120,5 @@ def test_every_before_is_recognised_as_part_of_a_pair() -> None:
     for folder in ("passes", "lowering"):
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
             written = sum(len(re.findall(r"^\s*Before:\s*$", text, re.MULTILINE)) for _, text in docstrings(path))
-            assert written == sum(pair.path == path for pair in PAIRS), f"{path}: a pair is not written as the others"
+            recognised = len({(pair.line, pair.before) for pair in PAIRS if pair.path == path})
+            assert written == recognised, f"{path}: a pair is not written as the others"

@@ -21,7 +21,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 import penstock as package
 from penstock.dialects.accel import DmaOp, ExecOp, ReadyOp, TokenType
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.loop.mem_plan import MemPlanPass
 from penstock.passes.loop.mem_verify import MemVerifyPass
 from penstock.runtime import pass_manager, pipeline_edits
@@ -257,7 +257,7 @@ def drop_tokens(module: ModuleOp) -> None:
 
 def stack_up(module: ModuleOp) -> None:
     for op in module.walk():
-        if isinstance(op, BufferOp | RingOp) and op.offset is not None:
+        if isinstance(op, ScopedAllocation) and op.offset is not None:
             op.offset = IntegerAttr(0, i64)
 
 

@@ -87,6 +87,17 @@ SCHEDULES = {
         "%f = schedule.compute_at %fill at %j",
         "%s = schedule.reverse_compute_at %sum at %j",
     ],
+    "tiles at once": [
+        typed("%t, %i = transform.structured.tile_using_forall %sum tile_sizes [16, 16]", 1, 2),
+        "%m = schedule.compute_at %mm at %i",
+        "%f = schedule.compute_at %fill at %i",
+        typed("%u, %k = transform.structured.tile_using_for %m tile_sizes [0, 0, 32]", 1, 2),
+    ],
+    "sums outside": [
+        typed(
+            "%t, %l:2 = transform.structured.tile_using_for %mm tile_sizes [0, 16, 32] interchange = [2, 1, 0]", 1, 3
+        ),
+    ],
     "interchanged": [
         f"%t = transform.structured.interchange %mm iterator_interchange = [1, 0, 2] : ({HANDLE}) -> {HANDLE}",
         "%u:6 = schedule.tile %t fusing(%fill, %sum) sizes [16, 16, 32]",

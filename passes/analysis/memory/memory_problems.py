@@ -1,5 +1,5 @@
 """
-The buffers of a module as planning problems, derived from the IR at hand: for the planner and for who checks it.
+The buffers of a module as planning problems, derived from the IR at hand: for the planner and for what checks it.
 
 A scope of the machine is planned function by function, since between two calls nothing stays there; unless a
 function that calls others has buffers in it. Then what is in the callees must keep off them, and all that the module
@@ -21,7 +21,7 @@ from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.functions import unique_name
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.machine import ScopeOp, TargetOp, find_target
-from penstock.dialects.mem import BufferOp, CopyOp, RingOp, memref_of, scope_of, span_in_bytes
+from penstock.dialects.mem import CopyOp, RingOp, ScopedAllocation, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.memory.aliases import bits
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness, ProgramTime, function_around
 from penstock.passes.analysis.units import performer, scope_or_dram
@@ -50,12 +50,12 @@ ALIGNMENT = 64
 
 def offset_of(op: Allocation) -> int | None:
     """The place of a buffer in its scope or in the arena, in bytes; None before it is planned."""
-    return op.byte_offset if isinstance(op, BufferOp | RingOp) else None
+    return op.byte_offset if isinstance(op, ScopedAllocation) else None
 
 
 def element_memref(op: Allocation) -> MemRefType[Attribute]:
     """The type of the buffer; of one slot for a ring. Raises UserError for one that is not static."""
-    type = op.slot_type if isinstance(op, RingOp) else op.memref.type
+    type = op.slot_type if isinstance(op, RingOp) else op.results[0].type
     assert isa(type, MemRefType)
     if not type.has_static_shape():
         raise UserError(f"the shape of {type} is not static", loc=location_of(op))
@@ -65,7 +65,7 @@ def element_memref(op: Allocation) -> MemRefType[Attribute]:
 def scope_of_allocation(op: Allocation) -> str | None:
     """The scope that the bytes are in; None off chip. Raises UserError for a memory space that is no scope."""
     try:
-        return scope_of(op.slot_type if isinstance(op, RingOp) else op.memref.type)
+        return scope_of(op.slot_type if isinstance(op, RingOp) else op.results[0].type)
     except ValueError as error:
         raise UserError(str(error), loc=location_of(op)) from None
 
@@ -96,7 +96,7 @@ class MemoryProblem:
 
     @property
     def place(self) -> str:
-        """Which memory of whom, for a message."""
+        """Which memory of which function, for a message."""
         if self.scope is None:
             return f"the {ARENA}"
         of = f"@{self.function}, " if self.function else ""
@@ -218,7 +218,7 @@ def _names(ops: Sequence[Allocation]) -> list[str]:
 
 
 def _own_alignment(op: Allocation) -> int:
-    if isinstance(op, BufferOp | RingOp) or op.alignment is None:
+    if isinstance(op, ScopedAllocation) or op.alignment is None:
         return 1
     return max(op.alignment.value.data, 1)
 

@@ -40,7 +40,7 @@ def insert_barriers(forall: ForallOp) -> None:
       func.return
     }
     ```
-    After (`schedule.insert_barriers %forall`):
+    After (`schedule.insert_barriers %forall` or `insert-barriers`):
     ```mlir
     func.func @k(%x: memref<4xf32>, %y: memref<4xf32>) {
       %b = mem.buffer : memref<4xf32, "spad">

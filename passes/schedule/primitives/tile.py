@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DictionaryAttr, IntegerAttr, TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.dialects.transform import AnyOpType, OperationType
 from xdsl.dialects.transform import TileOp as TileUsingForOp
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -15,8 +16,10 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.schedule import TileAndFuseOp
-from penstock.dialects.upstream.transform import FuseOp, sizes_of
+from penstock.dialects.upstream.transform import sizes_of
+from penstock.dialects.upstream.transform_structured import FuseOp
 from penstock.passes.analysis.kernels import DEPTHS, TILING, add_remark
+from penstock.passes.analysis.loops import constant_of
 from penstock.passes.planning.tile_problem import NoTile, TileDim
 from penstock.passes.planning.tilers.largest import largest_within
 from penstock.passes.planning.tiling import DoesNotFit, cut_text, footprint
@@ -28,7 +31,51 @@ from penstock.passes.schedule.zero_pads import may_run_past_its_end
 
 @PRIMITIVES.register(TileAndFuseOp)
 def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
-    """Tile and fuse; raises UserError for sizes, edges and ops of which no tile can be computed."""
+    """
+    Tile and fuse; raises UserError for sizes, edges and ops of which no tile can be computed.
+
+    Before:
+    ```mlir
+    #id = affine_map<(d0) -> (d0)>
+    func.func private @add(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
+      %e = tensor.empty() : tensor<8xf32>
+      %z = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel"]}
+          ins(%x, %y : tensor<8xf32>, tensor<8xf32>) outs(%e : tensor<8xf32>) {
+      ^bb0(%a: f32, %b: f32, %out: f32):
+        %s = arith.addf %a, %b : f32
+        linalg.yield %s : f32
+      } -> tensor<8xf32>
+      func.return %z : tensor<8xf32>
+    }
+    ```
+    After (`%tile, %loop = schedule.tile %z sizes [3] edges ["overlap"]` or `tile{sizes=3}`):
+    ```mlir
+    #id = affine_map<(d0) -> (d0)>
+    func.func private @add(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32>
+        attributes {tiling = "d0 parallel, 3 tiles of 3 in 8, the last overlaps, 12.5% is done twice"} {
+      %e = tensor.empty() : tensor<8xf32>
+      %0 = arith.constant 0 : index
+      %1 = arith.constant 8 : index
+      %2 = arith.constant 3 : index
+      %z = scf.for %3 = %0 to %1 step %2 iter_args(%4 = %e) -> (tensor<8xf32>) {
+        %5 = arith.constant 5 : index
+        %6 = arith.minsi %3, %5 : index
+        %7 = tensor.extract_slice %4[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
+        %x_1 = tensor.extract_slice %x[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
+        %y_1 = tensor.extract_slice %y[%6] [3] [1] : tensor<8xf32> to tensor<3xf32>
+        %8 = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel"]}
+            ins(%x_1, %y_1 : tensor<3xf32>, tensor<3xf32>) outs(%7 : tensor<3xf32>) {
+        ^bb0(%a: f32, %b: f32, %out: f32):
+          %s = arith.addf %a, %b : f32
+          linalg.yield %s : f32
+        } -> tensor<3xf32>
+        %9 = tensor.insert_slice %8 into %4[%6] [3] [1] : tensor<3xf32> into tensor<8xf32>
+        scf.yield %9 : tensor<8xf32>
+      }
+      func.return %z : tensor<8xf32>
+    }
+    ```
+    """
     target = state.one(op.target, GenericOp)
     fused = [state.one(handle, GenericOp) for handle in op.fused]
     members = [target, *fused]
@@ -38,9 +85,10 @@ def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
     root = _root_of(members)
     dims = dims_of(target)
     edges = [edge.data for edge in op.edges] if op.edges is not None else [""] * len(dims)
-    given = _given_sizes(state, op.sizes, op.dynamic_sizes)
-    sizes, edges = _checked(target, dims, given, edges)
+    given = given_sizes(state, op.sizes, op.dynamic_sizes)
+    sizes, edges = checked_sizes(target, dims, given, edges)
     order = _order_of(dims, given, edges, sizes_of(op.interchange))
+    require_parallel_outside(dims, order)
     unpadded = [fused[number] for number in sizes_of(op.unpadded)]
     _require_aligned(target, with_producers(root, set(members)), padded=[*fused] if "padded" in edges else [])
     if {"zeros", "padded"} & {*edges}:
@@ -48,7 +96,7 @@ def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
         _require_read_unpadded(members, unpadded)
     given_slots: Mapping[str, Attribute] = op.slots.data if op.slots is not None else {}
     slots = {scope: count.value.data for scope, count in given_slots.items() if isa(count, IntegerAttr)}
-    _require_room(state, target, root, members, sizes, order, slots)
+    require_room(state, target, root, members, sizes, order, slots)
     nest = TileNest(root, target, frozenset(members), sizes, order, frozenset(unpadded))
     nest.rewrite()
     _remark(state, dims, sizes, order, edges, op)
@@ -58,15 +106,30 @@ def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
 @PRIMITIVES.register(TileUsingForOp)
 def tile_using_for(state: TransformState, op: TileUsingForOp) -> Sequence[Payload]:
     """
-    Tile an op alone, as upstream does; sizes have to divide, and loops over reductions go inside.
+    Tile an op alone, as upstream does; sizes have to divide.
 
     See https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredtile_using_for
     """
     target = state.one(op.target, GenericOp)
-    given = _given_sizes(state, op.static_sizes, op.dynamic_sizes)
+    given = given_sizes(state, op.static_sizes, op.dynamic_sizes)
     if op.scalable_sizes is not None and any(op.scalable_sizes.get_values()):
         raise UserError("the machine has no scalable vectors: a size is a number")
-    return _divided(state, target, [target], given, sizes_of(op.interchange), len(op.loops))
+    dims = dims_of(target)
+    sizes, order = _divided(state, target, [target], given, sizes_of(op.interchange), len(op.loops))
+    loops: list[Payload] = []
+    while order:
+        # A nest has the loops of its reductions inside: those of parallel dims that follow are another one in it.
+        count = next((n for n in range(1, len(order)) if dims[order[n]].parallel > dims[order[n - 1]].parallel), None)
+        stage, order = order[:count], order[count:] if count is not None else []
+        now = [
+            size if dim in stage else extent
+            for dim, (size, extent) in enumerate(zip(sizes, target.get_static_loop_ranges(), strict=True))
+        ]
+        nest = TileNest(target, target, frozenset([target]), now, stage)
+        nest.rewrite()
+        target = nest.tiled[target]
+        loops += [(nest.loops[dim],) for dim in stage]
+    return [(target,), *loops]
 
 
 @PRIMITIVES.register(FuseOp)
@@ -77,8 +140,17 @@ def fuse(state: TransformState, op: FuseOp) -> Sequence[Payload]:
     See https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse
     """
     target = state.one(op.target, GenericOp)
-    sizes, members = list(sizes_of(op.tile_sizes)), with_producers(target)
-    return _divided(state, target, members, sizes, sizes_of(op.tile_interchange), len(op.loops))
+    given, members = list(sizes_of(op.tile_sizes)), with_producers(target)
+    if "use_forall" in op.attributes:
+        raise UserError(
+            "transform.structured.fuse makes scf.for, as mlir-opt 19 does: it has no use_forall",
+            notes=["transform.structured.tile_using_forall, and fuse_into_containing_op for the producers"],
+        )
+    sizes, order = _divided(state, target, members, given, sizes_of(op.tile_interchange), len(op.loops))
+    require_parallel_outside(dims_of(target), order)
+    nest = TileNest(target, target, frozenset(members), sizes, order)
+    nest.rewrite()
+    return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
 
 
 def _require_slots(state: TransformState, slots: DictionaryAttr | None) -> None:
@@ -89,15 +161,26 @@ def _require_slots(state: TransformState, slots: DictionaryAttr | None) -> None:
         state.target.scope(scope)
 
 
-def _given_sizes(state: TransformState, static: Attribute | None, dynamic: Sequence[SSAValue]) -> list[int]:
-    """Sizes, some of which are parameters; raises UserError for a parameter that is no size."""
+def given_sizes(state: TransformState, static: Attribute | None, dynamic: Sequence[SSAValue]) -> list[int]:
+    """
+    Sizes, some of which are parameters, or handles of constants of the kernel; raises UserError for what is no size.
+    """
     sizes: list[int] = []
     for size in get_dynamic_index_list(sizes_of(static), dynamic, DYNAMIC_INDEX):
-        number = size if isinstance(size, int) else state.parameter(size)
+        number = size if isinstance(size, int) else _number(state, size)
         if not isinstance(size, int) and number < 1:
             raise UserError(f"a parameter that is a size is 1 or more, not {number}")
         sizes.append(number)
     return sizes
+
+
+def _number(state: TransformState, value: SSAValue) -> int:
+    """The number of a parameter, or that of the constant that a handle stands for."""
+    if isinstance(value.type, AnyOpType | OperationType):
+        found = [constant_of(result) for each in state.payload(value) for result in each.results]
+        if len(found) == 1 and found[0] is not None:
+            return found[0]
+    return state.parameter(value)
 
 
 def _divided(
@@ -107,26 +190,28 @@ def _divided(
     given: list[int],
     interchange: Sequence[int],
     handles: int,
-) -> Sequence[Payload]:
-    """Tile by sizes that all divide, into as many loops as there are `handles`: the tiled op, and the loops."""
+) -> tuple[list[int], list[int]]:
+    """
+    The size of the tile in every dim, which divides it, and the dims that become loops, as many as there are `handles`.
+
+    Raises UserError for what cannot be tiled so.
+    """
     dims = dims_of(target)
     if len(given) > len(dims):
         raise UserError(f"{len(given)} sizes for an op of {len(dims)} dims")
     given += [0] * (len(dims) - len(given))
-    sizes, edges = _checked(target, dims, given, [""] * len(dims))
+    sizes, edges = checked_sizes(target, dims, given, [""] * len(dims))
     order = _order_of(dims, given, edges, interchange)
     if len(order) != handles:
         raise UserError(
             f"the sizes make {len(order)} loops, and there are handles for {handles}",
             notes=["0 leaves a dim whole, and makes no loop"],
         )
-    _require_room(state, target, target, members, sizes, order, {})
-    nest = TileNest(target, target, frozenset(members), sizes, order)
-    nest.rewrite()
-    return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
+    require_room(state, target, target, members, sizes, order, {})
+    return sizes, order
 
 
-def _require_room(
+def require_room(
     state: TransformState,
     target: GenericOp,
     root: GenericOp,
@@ -173,7 +258,7 @@ def dims_of(target: GenericOp) -> list[TileDim]:
     return [TileDim(extent, parallel) for extent, parallel in zip(ranges, kinds, strict=True)]
 
 
-def _checked(
+def checked_sizes(
     target: GenericOp, dims: Sequence[TileDim], given: Sequence[int], edges: Sequence[str]
 ) -> tuple[list[int], list[str]]:
     """The size of the tile in every dim, and its edge; raises UserError for a size that is no tile."""
@@ -214,19 +299,23 @@ def _checked(
 def _order_of(
     dims: Sequence[TileDim], given: Sequence[int], edges: Sequence[str], interchange: Sequence[int]
 ) -> list[int]:
-    """The dims that become loops, outermost first; raises UserError for a parallel loop inside one of a reduction."""
+    """The dims that become loops, outermost first."""
     if interchange and sorted(interchange) != list(range(len(interchange))):
         raise UserError(f"the interchange {list(interchange)} is no permutation")
     listed = [*interchange, *range(len(interchange), len(dims))]
-    order = [number for number in listed if given[number] and edges[number] != "padded"]
+    return [number for number in listed if given[number] and edges[number] != "padded"]
+
+
+def require_parallel_outside(dims: Sequence[TileDim], order: Sequence[int]) -> None:
+    """Raise UserError for a parallel loop inside one of a reduction."""
     kinds = [dims[number].parallel for number in order]
     if kinds != sorted(kinds, reverse=True):
+        listed = [*order, *(number for number in range(len(dims)) if number not in order)]
         last = sorted(listed, key=lambda number: not dims[number].parallel)
         raise UserError(
             "the loop of a reduction is around that of a parallel dim, which would carry partial results of all",
             notes=[f"reductions last: interchange {last}"],
         )
-    return order
 
 
 def _root_of(members: Sequence[GenericOp]) -> GenericOp:

@@ -34,7 +34,7 @@ def virtual_thread(state: TransformState, op: VirtualThreadOp) -> Sequence[Paylo
       func.return
     }
     ```
-    After (`schedule.virtual_thread %i threads 2` on `gemmini`):
+    After (`schedule.virtual_thread %i threads 2` or `accel-virtual-threads` on `gemmini`):
     ```mlir
     func.func private @k(%x: memref<64x16xi8>, %y: memref<64x16xi8>) attributes {device = @gemmini} {
       %0 = accel.ready
