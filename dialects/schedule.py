@@ -64,6 +64,8 @@ class Schedules:
     """Those that a person gives: passes apply them instead of deciding."""
     applied: dict[str, NamedSequenceOp] = field(default_factory=dict[str, NamedSequenceOp])
     """Those that have been applied, given or decided."""
+    left_out: set[str] = field(default_factory=set[str])
+    """Those of `given` whose kernels are not there any more after `mem-promote`: what they say after it is left out."""
     open: dict[str, object] = field(default_factory=dict[str, object])
     """What their handles stand for in the section that was begun last, which `passes/schedule` keeps here."""
 

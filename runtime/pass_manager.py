@@ -21,6 +21,8 @@ from penstock.dialects.plugins import factories
 from penstock.dialects.verification import find_invalid
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, place_in
+from penstock.passes.planning import registry as planners
+from penstock.passes.planning.tilers import registry as tilers
 from penstock.runtime.levels import mismatched_level
 
 PIPELINE_NAME = "pass-pipeline"
@@ -250,7 +252,10 @@ def _load(available: AvailablePasses, name: str, place: str | None) -> type[Modu
 
 
 def make_pass(available: AvailablePasses, spec: ArgSpec, place: str) -> ModulePass:
-    """The pass that `spec` describes; raises UserError, at `place`, for an unknown pass, option or type of a value."""
+    """
+    The pass that `spec` describes; raises UserError, at `place`, for an unknown pass or option, for a value of another
+    type, and for a planner or a tiler that there is not.
+    """
     pass_type = _load(available, spec.name, place)
     options = [field.name for field in dataclasses.fields(pass_type) if field.init]
     for given in spec.normalize_parameter_names().parameters:
@@ -263,7 +268,7 @@ def make_pass(available: AvailablePasses, spec: ArgSpec, place: str) -> ModulePa
                 notes=[near or has],
             )
     try:
-        return pass_type.from_pass_spec(spec)
+        made = pass_type.from_pass_spec(spec)
     except ValueError as error:
         described = ", ".join(f"{o.name}: {o.expected_type}" for o in get_pass_option_infos(pass_type))
         raise UserError(
@@ -271,3 +276,10 @@ def make_pass(available: AvailablePasses, spec: ArgSpec, place: str) -> ModulePa
             loc=place,
             notes=[f"its options: {described}"],
         ) from None
+    for option, find in (("planner", planners.planner), ("tiler", tilers.tiler)):
+        if option in spec.normalize_parameter_names().parameters:
+            try:
+                find(str(getattr(made, option)))
+            except UserError as error:
+                raise UserError(error.message, loc=place, notes=error.notes) from None
+    return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -38,6 +39,21 @@ DEPTHS = "depths"
 """The attribute of a tiled kernel with the slots of each scope for what a loop refills, where there are several."""
 AUTO = "auto"
 """The depth that says: as `depths` of the kernel does."""
+
+
+_MADE_ON_CHIP = re.compile(r"(.+)_on_chip(?:_\d+)?")
+_MOVERS = re.compile(r"(fill|spill|border)(_\d+)?")
+
+
+def origin_of(name: str) -> str:
+    """The name of the kernel that `mem-promote` made the kernel `name` of, where it is called as one of those."""
+    made = _MADE_ON_CHIP.fullmatch(name)
+    return name if made is None else made[1]
+
+
+def is_mover(name: str) -> bool:
+    """Whether a kernel is called as those that `mem-promote` adds to fill and empty what stays on chip."""
+    return _MOVERS.fullmatch(name) is not None
 
 
 def depths_of(kernel: func.FuncOp) -> dict[str, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 from xdsl.dialects import func, memref, scf
 from xdsl.dialects.builtin import ModuleOp
@@ -19,8 +20,10 @@ from xdsl.traits import IsTerminator
 
 from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.machine import HOST
 from penstock.dialects.mem import CopyOp, RingOp, ScopedAllocation, SlotOp
 from penstock.passes.analysis.effects import Effects, is_computed
+from penstock.passes.analysis.kernels import device_of
 from penstock.passes.analysis.loop_accesses import (
     ANY,
     EARLIER,
@@ -357,6 +360,19 @@ def is_one_buffer(call: func.CallOp, one: SSAValue, other: SSAValue) -> bool:
         return False
     given = storage_of(call.arguments[one.index]), storage_of(call.arguments[other.index])
     return given[0] is given[1] or _overlap(*given)
+
+
+def aliased_arguments(function: func.FuncOp) -> frozenset[SSAValue]:
+    """The arguments of a kernel that some call hands over together with a view of the same buffer."""
+    module, arguments = function.parent_op(), function.body.block.args
+    # Kernels of a machine hold no calls, so only the others are looked at.
+    callers = [op for op in module.ops if isinstance(op, func.FuncOp)] if isinstance(module, ModuleOp) else []
+    found: set[SSAValue] = set()
+    for op in (op for caller in callers if device_of(caller) in (None, HOST) for op in caller.walk()):
+        if isinstance(op, func.CallOp) and op.callee.string_value() == function.sym_name.data:
+            pairs = combinations(arguments, 2)
+            found.update(each for pair in pairs if is_one_buffer(op, *pair) for each in pair)
+    return frozenset(found)
 
 
 VECTORIZE = "vectorize"

@@ -80,9 +80,9 @@ class MemPromotePass(ModulePass):
     name = "mem-promote"
 
     strategy: str = DEFAULT_STRATEGY
-    """Who decides what stays."""
+    """The strategy that decides what stays."""
     planner: str = DEFAULT_PLANNER
-    """Who finds a place for what stays."""
+    """The planner that finds a place for what stays."""
     time_limit: int | float | None = None
     """Seconds after which a strategy that searches returns the best that it has."""
     iterations: int = 2

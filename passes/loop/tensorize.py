@@ -14,10 +14,10 @@ from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.passes.loop.promote import SECTION
 from penstock.passes.schedule.deciding import run_section
 from penstock.passes.schedule.primitives.tensorize import match_named
 from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import LOOPS
 
 
 def prove(generic: GenericOp, target: TargetOp) -> Match:
@@ -76,7 +76,7 @@ class TensorizePass(ModulePass):
         target, functions = machine_kernels(op)
         for function in functions:
             assert target is not None
-            run_section(ctx, function, target, SECTION, _write, leads=False)
+            run_section(ctx, function, target, LOOPS, _write, leads=False)
 
 
 def _write(schedule: Schedule) -> None:
@@ -85,4 +85,6 @@ def _write(schedule: Schedule) -> None:
     assert target is not None
     generics = [op for op in kernel.walk() if isinstance(op, GenericOp)]
     for generic, handle in zip(generics, schedule.handles(generics), strict=True):
-        schedule.tensorize(handle, prove(generic, target).intrinsic.sym_name.data)
+        match = prove(generic, target)
+        schedule.state.matches = {generic: match}
+        schedule.tensorize(handle, match.intrinsic.sym_name.data)

@@ -6,22 +6,32 @@ The handles that one pass has made are there for the next one of the section.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable
 
 from xdsl.context import Context
 from xdsl.dialects import func, transform
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import SSAValue
 
 from penstock.dialects.context import PenstockContext
-from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
+from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all, warn_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.schedule import Schedules
-from penstock.passes.analysis.kernels import kernels
+from penstock.passes.analysis.kernels import REMARK, device_of, is_mover, kernels, machine_of, origin_of
 from penstock.passes.isomorphic_kernels import structure_of
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.scope_offsets import Kept
-from penstock.passes.schedule.sections import START, decides, kernel_in, new_sequence, section_begun_by, section_of
+from penstock.passes.schedule.sections import (
+    COMMANDS,
+    LOOPS,
+    ON_CHIP,
+    START,
+    decides,
+    kernel_in,
+    new_sequence,
+    section_begun_by,
+    section_of,
+)
 
 KERNEL_TYPE = "schedule.kernel"
 """The attribute of a schedule with the type of the kernel that it was written for, where that is known."""
@@ -30,6 +40,29 @@ KERNEL_TYPE = "schedule.kernel"
 def schedules_of(ctx: Context) -> Schedules:
     """The schedules that a driver carries; none for one of another driver."""
     return ctx.schedules if isinstance(ctx, PenstockContext) else Schedules()
+
+
+def given_for(schedules: Schedules, applied: transform.NamedSequenceOp) -> transform.NamedSequenceOp | None:
+    """
+    The schedule that is given for the kernel of a schedule that is being applied: that of its name, else that of the
+    kernel that `mem-promote` made it of. What `mem-promote` makes has other types when it decides otherwise: a schedule
+    of its name for those is not meant.
+    """
+    name = applied.sym_name.data
+    given = schedules.given.get(name)
+    if given is None or (_is_made(name) and not _has_type(given, applied)):
+        given = schedules.given.get(origin_of(name)) if origin_of(name) != name else None
+    return given
+
+
+def _is_made(name: str) -> bool:
+    """Whether a kernel is called as those that `mem-promote` makes."""
+    return is_mover(name) or origin_of(name) != name
+
+
+def _has_type(given: transform.NamedSequenceOp, applied: transform.NamedSequenceOp) -> bool:
+    """Whether a schedule is for the type of kernel that `applied` is for, or for any."""
+    return given.attributes.get(KERNEL_TYPE) in (None, applied.attributes.get(KERNEL_TYPE))
 
 
 def sequence_of(ctx: Context, kernel: func.FuncOp) -> transform.NamedSequenceOp:
@@ -57,7 +90,7 @@ def run_section(
     The first pass of a section `leads`: it begins it, and applies all that is given. The other passes of the section
     only decide. `kept` is what callers of the kernel hold in scopes, if that is known already.
     """
-    given = schedules_of(ctx).given.get(kernel.sym_name.data)
+    given = given_for(schedules_of(ctx), sequence_of(ctx, kernel))
     schedule = _begin(ctx, kernel, target, section) if leads else _resume(ctx, kernel, target)
     if kept is not None:
         schedule.state.kept = kept
@@ -96,12 +129,12 @@ def _resume(ctx: Context, kernel: func.FuncOp, target: TargetOp | None) -> Sched
 
 def _require_type(given: transform.NamedSequenceOp, sequence: transform.NamedSequenceOp, section: str) -> None:
     """Raise UserError for a section that was written for a kernel of another type."""
-    wanted, known = given.attributes.get(KERNEL_TYPE), sequence.attributes.get(KERNEL_TYPE)
-    if section_of(given, section) and wanted not in (None, known):
+    is_own = given.sym_name == sequence.sym_name
+    if is_own and section_of(given, section) and not _has_type(given, sequence):
         raise UserError(
-            f"this is the schedule of another kernel @{given.sym_name.data}, of type {wanted}",
+            f"this is the schedule of another kernel @{given.sym_name.data}, of type {given.attributes[KERNEL_TYPE]}",
             loc=location_of(given),
-            notes=[f"the program has one of type {known}"],
+            notes=[f"the program has one of type {sequence.attributes[KERNEL_TYPE]}"],
         )
 
 
@@ -112,7 +145,7 @@ def has_section(ctx: Context, kernel: func.FuncOp, section: str) -> bool:
 
 def given_key(ctx: Context, kernel: func.FuncOp) -> Hashable:
     """What kernels have in common for which schedules are given that say the same; None where none is given."""
-    given = schedules_of(ctx).given.get(kernel.sym_name.data)
+    given = given_for(schedules_of(ctx), sequence_of(ctx, kernel))
     return None if given is None else structure_of(given.body, names=False, located=False)[0]
 
 
@@ -126,37 +159,61 @@ def copy_section(ctx: Context, section: str, source: func.FuncOp, kernel: func.F
         schedule.sequence.body.block.add_op(op.clone(values))
 
 
-def note_of_missing(name: str, known: Collection[str]) -> str:
-    """What helps where there is no kernel of a name: where it went, the nearest one, or all."""
-    on_chip, off_chip = f"{name}_on_chip", name.removesuffix("_on_chip")
-    if on_chip in known:
-        return f'it reads or writes what "mem-promote" keeps on chip: what follows is said in a schedule of @{on_chip}'
-    if off_chip != name and off_chip in known:
-        return (
-            f'"mem-promote" keeps nothing of @{off_chip} on chip now: say what follows in the schedule of that kernel'
-        )
-    return nearest_or_all(name, known, "kernels")
-
-
-def require_kernels(
-    ctx: Context, module: ModuleOp, section: str, on_machine: Collection[func.FuncOp] | None = None
-) -> None:
+def require_kernels(ctx: Context, module: ModuleOp, section: str) -> None:
     """
-    Raise UserError for a schedule that is given, with ops of this section, and whose kernel is not there; nor, where
-    the section is about them alone, one of the kernels `on_machine`.
+    Raise UserError for a schedule that is given, with ops of this section, and whose kernel is not there; without any,
+    too, as long as it is known which kernels there are; and for one of a kernel on the host with ops of a section that
+    is about scopes.
+
+    Which kernels there are after `mem-promote` depends on what it decides. What a schedule says after it of a kernel
+    that is not there now is left to the compiler, with an InputWarning.
     """
-    known = {kernel.sym_name.data: kernel for kernel in kernels(module)}
-    for name, sequence in schedules_of(ctx).given.items():
-        if not section_of(sequence, section):
+    schedules, known = schedules_of(ctx), {kernel.sym_name.data: kernel for kernel in kernels(module)}
+    for name, sequence in schedules.given.items():
+        is_checked = decides(sequence, section) or (section in (START, LOOPS) and not _is_made(name))
+        if not is_checked or name in schedules.left_out:
             continue
-        if name not in known:
+        place = location_of(sequence)
+        taking = [each for each in known.values() if given_for(schedules, sequence_of(ctx, each)) is sequence]
+        for kernel in taking:
+            _require_scopes(module, kernel, sequence)
+        if taking:
+            continue
+        origin = origin_of(name)
+        if section not in (ON_CHIP, COMMANDS):
+            notes = [nearest_or_all(name, known, "kernels")]
+            if (origin in known and origin != name) or is_mover(name):
+                notes = [f'"{ON_CHIP}" makes it, and a schedule of it begins after that']
+            raise UserError(f"the program has no kernel @{name}", loc=place, notes=notes)
+        made = [each for each in known if origin_of(each) == origin]
+        if not made and not is_mover(name):
+            notes = [nearest_or_all(name, known, "kernels")]
+            raise UserError(f"the program has no kernel @{name}", loc=place, notes=notes)
+        schedules.left_out.add(name)
+        now = f"there {'are' if len(made) > 1 else 'is'} {', '.join(f'@{each}' for each in made)}" if made else ""
+        warn_of(
+            [
+                f'what the schedule of @{name} says after "{ON_CHIP}" is left to the compiler: that pass keeps other '
+                "tensors on chip now, and makes no such kernel",
+                *([now] if now else []),
+            ],
+            place,
+        )
+
+
+def _require_scopes(module: ModuleOp, kernel: func.FuncOp, sequence: transform.NamedSequenceOp) -> None:
+    """Raise UserError for a schedule with ops of a section about scopes if its kernel runs on the host."""
+    target = machine_of(module)
+    if target is not None and device_of(kernel) == target.sym_name.data:
+        return
+    for section in (ON_CHIP, COMMANDS):
+        if decides(sequence, section):
+            remark = kernel.attributes.get(REMARK)
             raise UserError(
-                f"the program has no kernel @{name}",
+                f'kernel @{kernel.sym_name.data} runs on the host, which has no scopes: what is after "{section}" is '
+                "not for it",
                 loc=location_of(sequence),
-                notes=[note_of_missing(name, known)],
-            )
-        if on_machine is not None and known[name] not in on_machine:
-            raise UserError(
-                f'kernel @{name} runs on the host, which has no scopes: what is after "{section}" is not for it',
-                loc=location_of(sequence),
+                notes=[f"because {remark.data}"]
+                if isinstance(remark, StringAttr)
+                else ["a schedule for a machine is applied with --machine NAME"],
             )

@@ -64,14 +64,14 @@ class Candidate:
     depth: int
 
 
-def loops_of_ring(op: Operation) -> tuple[scf.ForOp, ...]:
+def loops_of_ring(op: Operation, *, counted: bool = False) -> tuple[scf.ForOp, ...]:
     """
     The loops around `op` whose iterations slots take turns over, outermost first: all but the first have constant
-    bounds.
+    bounds, and all of them where iterations have to be `counted`.
     """
     loops: list[scf.ForOp] = []
     loop = _loop_around(op)
-    while loop is not None:
+    while loop is not None and (trip_count(loop) or not counted):
         loops.insert(0, loop)
         loop = _loop_around(loop) if trip_count(loop) else None
     return tuple(loops)

@@ -16,7 +16,7 @@ from xdsl.dialects.utils import split_dynamic_index_list
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UnknownName, UserError
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.schedule import TileAndFuseOp
 from penstock.dialects.schedule_accel import MultiBufferOp, PipelineOp, VirtualThreadOp
@@ -71,8 +71,13 @@ class Schedule:
         try:
             op.verify()
         except VerifyException as error:
+            notes = [error.note] if isinstance(error, UnknownName) else []
             op.erase()
-            raise UserError(str(error)) from None
+            raise UserError(f"{op.name}: {error}", notes=notes) from None
+        return self._add(op)
+
+    def _add(self, op: Op) -> Op:
+        """Append an op that is verified, and apply it."""
         self.sequence.body.block.add_op(op)
         try:
             self.state.apply(op)
@@ -106,21 +111,21 @@ class Schedule:
         # Handles of other sections stand for nothing any more; using one is refused.
         values: dict[SSAValue, SSAValue] = {kernel_in(given, section): self.kernel}
         for op in section_of(given, section):
-            self.append(op.clone(values))
+            self._add(op.clone(values))
 
     # handles
 
     def match(self, *names: str, within: SSAValue | None = None) -> tuple[SSAValue, ...]:
         """A handle for each op of these names, in program order: the one that it has already, or else a new one."""
         live = self._live()
-        op = self.append(transform.MatchOp(self.kernel if within is None else within, names))
+        op = self._add(transform.MatchOp(self.kernel if within is None else within, names))
         payload = self.state.payload(op.result)
         if all(each in live for each in payload):
             self._drop(op)
             return tuple(live[each] for each in payload)
         if len(payload) == 1:
             return (op.result,)
-        return tuple(self.append(SplitHandleOp(op.result, handles=len(payload))).results)
+        return tuple(self._add(SplitHandleOp(op.result, handles=len(payload))).results)
 
     def handles(self, ops: Iterable[Operation]) -> list[SSAValue]:
         """A handle for each of some operations of the kernel: what it has already, or else a match of its name."""
@@ -133,7 +138,7 @@ class Schedule:
     def parent(self, handle: SSAValue, name: str, nth: int = 1) -> SSAValue:
         """The handle of the op around, of that name, the nth one from inside."""
         live = self._live()
-        op = self.append(GetParentOp(handle, op_name=name, nth_parent=nth if nth != 1 else None))
+        op = self._add(GetParentOp(handle, op_name=name, nth_parent=nth if nth != 1 else None))
         if (known := live.get(self.state.only(op.parent_result) or op)) is not None:
             self._drop(op)
             return known

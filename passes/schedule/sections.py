@@ -26,9 +26,12 @@ from penstock.dialects.upstream.transform_tune import KnobOp
 
 START = ""
 """The section of the tensor level, with which a schedule begins."""
-ON_CHIP, COMMANDS = "mem-promote", "loop-to-accel"
-"""The sections after what stays on chip between kernels has been decided, and after copies and ops became commands."""
-SECTIONS = ("tensor-to-loop", ON_CHIP, COMMANDS)
+LOOPS, ON_CHIP, COMMANDS = "tensor-to-loop", "mem-promote", "loop-to-accel"
+"""
+The sections of the loop level, after what stays on chip between kernels has been decided, and after copies and ops
+became commands.
+"""
+SECTIONS = (LOOPS, ON_CHIP, COMMANDS)
 """The passes after which another section of a schedule begins, in the order of the pipeline."""
 
 NAVIGATION = (

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, scf
-from xdsl.dialects.builtin import IndexType, IntegerAttr, i64
+from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import NoMemoryEffect
@@ -26,7 +26,7 @@ from penstock.passes.analysis.commands.program import Command, CommandOp, Progra
 from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.loops import constant_of, loops_around, trip_count
-from penstock.passes.index_builder import materialize
+from penstock.passes.index_builder import for_loop, materialize
 from penstock.passes.schedule.ordering import order, require_tokens
 from penstock.passes.schedule.ordering.tokens import strip
 from penstock.passes.schedule.scope_offsets import NoRoom, ScopeOffsets
@@ -156,14 +156,10 @@ def _interleave(loop: scf.ForOp, threads: int, target: TargetOp) -> list[ScopedA
     elif groups:
         end = materialize(builder, lower + groups * threads * step)
         stride = materialize(builder, threads * step)
-        body = Block(arg_types=[IndexType()])
-        body.args[0].name_hint = counter.name_hint
-        inside = Builder(InsertPoint.at_end(body))
-        interleaving.of(inside, loop.body.block, counter, [body.args[0], *_later(inside, body.args[0], step, threads)])
+        new, inside = for_loop(builder, (loop.lb, end, stride), like=loop, counter=counter)
+        own = new.body.block.args[0]
+        interleaving.of(inside, loop.body.block, counter, [own, *_later(inside, own, step, threads)])
         inside.insert(scf.YieldOp())
-        new = scf.ForOp(loop.lb, end, stride, [], body)
-        new.location = loop.location
-        builder.insert(new)
     if rest:
         first = lower + groups * threads * step
         values = [materialize(builder, first + number * step) for number in range(rest)]
@@ -216,11 +212,7 @@ class _Interleaving:
 
     def _together(self, builder: Builder, op: scf.ForOp, threads: list[dict[SSAValue, SSAValue]]) -> None:
         lower, upper, step = (threads[0].get(value, value) for value in (op.lb, op.ub, op.step))
-        body = Block(arg_types=[IndexType()])
-        body.args[0].name_hint = op.body.block.args[0].name_hint
-        inside = Builder(InsertPoint.at_end(body))
-        self._ops(inside, op.body.block, [{**values, op.body.block.args[0]: body.args[0]} for values in threads])
+        counter = op.body.block.args[0]
+        new, inside = for_loop(builder, (lower, upper, step), like=op, counter=counter)
+        self._ops(inside, op.body.block, [{**values, counter: new.body.block.args[0]} for values in threads])
         inside.insert(scf.YieldOp())
-        new = scf.ForOp(lower, upper, step, [], body)
-        new.location = op.location
-        builder.insert(new)

@@ -225,7 +225,7 @@ class AssignDevicesPass(ModulePass):
     """Whether an epilogue that is faster as a kernel of its own is cut off; else a group stays whole where it may."""
 
     tiler: str = DEFAULT_TILER
-    """Who says which tiles fit the machine, and is asked again when they are made."""
+    """The tiler that says which tiles fit the machine, and is asked again when they are made."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         find_tiler(self.tiler)

@@ -60,7 +60,7 @@ class TilePass(ModulePass):
     """Slots for what a loop refills, in every scope; "auto" chooses them with the sizes."""
 
     tiler: str | None = None
-    """Who chooses the tiles (`passes/planning/tilers/registry`); by default whom `assign-devices` has asked."""
+    """The tiler (`passes/planning/tilers/registry`); by default the one that `assign-devices` has asked."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.depth != AUTO and (isinstance(self.depth, str) or self.depth < 1):

@@ -32,7 +32,7 @@ from penstock.passes.analysis.memory.storage import storage_of
 
 
 @dataclass(frozen=True)
-class Fault:
+class LimitFault:
     """A limit that an op breaks."""
 
     op: Operation
@@ -44,7 +44,7 @@ class Fault:
         return UserError(self.message, loc=location_of(self.op), notes=self.notes)
 
 
-def limit_faults(program: Program, target: TargetOp) -> Iterator[Fault]:
+def limit_faults(program: Program, target: TargetOp) -> Iterator[LimitFault]:
     """
     Every limit of the machine that commands of `program` break, the first time that each op breaks it, in program
     order. The notes say in which iteration of its loops that is.
@@ -60,7 +60,7 @@ def limit_faults(program: Program, target: TargetOp) -> Iterator[Fault]:
         for limit, message in checks.of(command):
             if (op, limit) not in said:
                 said.add((op, limit))
-                yield Fault(op, message, _iteration(command))
+                yield LimitFault(op, message, _iteration(command))
     while function is not None and not isinstance(function, func.FuncOp):
         function = function.parent_op()
     if isinstance(function, func.FuncOp):
@@ -74,12 +74,12 @@ def _iteration(command: Command) -> tuple[str, ...]:
     return (f"first in iteration {numbers} of the loops around it, counted from 0",)
 
 
-def _ending(function: func.FuncOp) -> Iterator[Fault]:
+def _ending(function: func.FuncOp) -> Iterator[LimitFault]:
     """A kernel that returns while its commands may still run."""
     terminator = function.body.block.last_op
     last = terminator.prev_op if terminator is not None else None
     if not isinstance(last, BarrierOp):
-        yield Fault(
+        yield LimitFault(
             function,
             f"@{function.sym_name.data} returns while its commands may still run",
             ("end it in accel.barrier, after all stores",),

@@ -1,5 +1,5 @@
 """
-The buffers of a module as planning problems, derived from the IR at hand: for the planner and for who checks it.
+The buffers of a module as planning problems, derived from the IR at hand: for the planner and for what checks it.
 
 A scope of the machine is planned function by function, since between two calls nothing stays there; unless a
 function that calls others has buffers in it. Then what is in the callees must keep off them, and all that the module
@@ -96,7 +96,7 @@ class MemoryProblem:
 
     @property
     def place(self) -> str:
-        """Which memory of whom, for a message."""
+        """Which memory of which function, for a message."""
         if self.scope is None:
             return f"the {ARENA}"
         of = f"@{self.function}, " if self.function else ""

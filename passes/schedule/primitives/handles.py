@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.traits import IsolatedFromAbove
 from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, render_location, some_of
 from penstock.dialects.upstream.transform import (
     CastHandleOp,
     GeneralizeOp,
@@ -56,7 +56,11 @@ def match(state: TransformState, op: transform.MatchOp) -> Sequence[Payload]:
     ]
     if not found and (names is not None or kinds is not None):
         what = " or ".join(sorted(names)) if names is not None else "operation of this interface"
-        raise UserError(f"the match finds nothing: there is no {what} here" + " with these attributes" * bool(wanted))
+        here = sorted({each.name for each in root.walk() if each is not root})
+        raise UserError(
+            f"the match finds nothing: there is no {what} here" + " with these attributes" * bool(wanted),
+            notes=[f"there are {', '.join(here)}"],
+        )
     return (tuple(found),)
 
 
@@ -65,11 +69,23 @@ def split_handle(state: TransformState, op: SplitHandleOp) -> Sequence[Payload]:
     """A handle for each operation."""
     payload = state.payload(op.handle)
     if len(payload) != len(op.results):
+        found = some_of([_described(each) for each in payload])
         raise UserError(
             f"{len(op.results)} operations are meant, and the handle stands for {len(payload)}",
-            notes=["is the schedule of another kernel, or of another version of it?"],
+            notes=[
+                *(["it stands for " + ", ".join(found)] if found else []),
+                "is the schedule of another kernel, or of another version of it? Without ops, this section and those "
+                "after it are left to the compiler",
+            ],
         )
     return [(each,) for each in payload]
+
+
+def _described(op: Operation) -> str:
+    """An operation of the kernel: its name, that of its result, and where it comes from, as far as they are known."""
+    named = next((f"%{value.name_hint}" for value in op.results if value.name_hint), "")
+    place = render_location(op.location)
+    return " ".join([op.name, *([named] if named else []), *([f"at {place}"] if place else [])])
 
 
 @PRIMITIVES.register(GetParentOp)

@@ -127,7 +127,7 @@ def _output(target: GenericOp) -> AffineMap:
 
 
 @dataclass(frozen=True)
-class _Reduction:
+class _Splittable:
     """A reduction that can be split."""
 
     dim: int
@@ -136,7 +136,7 @@ class _Reduction:
     neutral: Attribute
 
 
-def _checked(target: GenericOp, dim: int, factor: int) -> _Reduction:
+def _checked(target: GenericOp, dim: int, factor: int) -> _Splittable:
     """What is split; raises UserError for what cannot be."""
     dims = dims_of(target)
     if not 0 <= dim < len(dims) or dims[dim].parallel:
@@ -169,7 +169,7 @@ def _checked(target: GenericOp, dim: int, factor: int) -> _Reduction:
     neutral = neutral_of(combining.name, combining.results[0].type)
     if neutral is None:
         raise UserError(f"{combining.name} has no neutral element here", loc=location_of(target))
-    return _Reduction(dim, factor, type(combining), neutral)
+    return _Splittable(dim, factor, type(combining), neutral)
 
 
 def neutral_of(combiner: str, type: Attribute) -> FloatAttr | IntegerAttr | None:
@@ -191,7 +191,7 @@ class _Split:
     """The rewrite of one reduction; where its points are `strided`, a partial result takes every factor-th of them."""
 
     target: GenericOp
-    reduction: _Reduction
+    reduction: _Splittable
     position: int
     """Which dim of the partial results is the new one."""
     strided: bool

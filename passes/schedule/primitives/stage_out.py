@@ -80,7 +80,7 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
             loc=location_of(writer),
             notes=["schedule.stage_in is for it"],
         )
-    users, block = _users(writer, operand)
+    users, block = _users(writer, operand, is_known=has_known_storage(operand, state.aliased))
     spots = sorted({_ancestor_in(user, block) for user in users}, key=block.get_operation_index)
     is_overwritten = overwrites(spots[0], operand)
     type = require_room(operand, target, op)
@@ -101,11 +101,13 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
     return ((drain,),)
 
 
-def _users(writer: GenericOp, operand: SSAValue) -> tuple[list[Operation], Block]:
-    """The ops that are to use a buffer instead of an operand, and the block that is around all of them."""
+def _users(writer: GenericOp, operand: SSAValue, *, is_known: bool) -> tuple[list[Operation], Block]:
+    """
+    The ops that are to use a buffer instead of an operand, whose views may be known, and the block around all of them.
+    """
     users = list(dict.fromkeys(use.operation for use in operand.uses))
     uses = {use.operation for use in uses_through(storage_of(operand))}
-    if has_known_storage(operand) and uses == {*users} and all(isinstance(user, GenericOp | CopyOp) for user in users):
+    if is_known and uses == {*users} and all(isinstance(user, GenericOp | CopyOp) for user in users):
         return users, after_definition(operand).block
     # Other views reach the same bytes: the buffer may only stand for them during this one op.
     assert writer.parent is not None

@@ -1,0 +1,93 @@
+"""Schedules of kernels that run on the host: cut into tiles, and as loops, with a machine and without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import penstock as package
+from penstock.dialects.diagnostics import UserError
+
+if TYPE_CHECKING:
+    from tests.conftest import Command
+
+PROGRAM = """func.func @main(%x: tensor<16x24xi32> {graph.name = "x"}, %w: tensor<24x8xi32>) -> tensor<8x16xi32> {
+  %0 = graph.matmul %x, %w : (tensor<16x24xi32>, tensor<24x8xi32>) -> tensor<16x8xi32>
+  %1 = graph.transpose %0 perm [1, 0] : tensor<16x8xi32> -> tensor<8x16xi32>
+  func.return %1 : tensor<8x16xi32>
+}
+"""
+
+
+def write(path: str, name: str, target: str | None = None) -> None:
+    """The compiler's file of schedules, with the schedule of the product by hand, made from Python."""
+    schedule = package.schedule("in.mlir", name, machine=target, check=True)
+    zero, product = schedule.match("linalg.generic")[:2]
+    schedule.tile(product, [8, 0, 6], fusing=[zero])
+    schedule.lower("tensor-to-loop")
+    product = schedule.match("linalg.generic")[1]
+    rows, columns, sums = schedule.convert_to_loops(product)
+    schedule.reorder(rows, sums, columns)
+    split = schedule.split(columns, 4)
+    schedule.vectorize(split.inner)
+    schedule.unroll(sums, 2)
+    schedule.parallel(rows)
+    schedule.save(path)
+
+
+def kernels(penstock: Command, *words: str) -> list[str]:
+    assert penstock("compile", "in.mlir", *words, "--emit=tensor", "-o", "t.mlir", "-q").status == 0
+    lines = Path("t.mlir").read_text().splitlines()
+    return [line.partition("@")[2].partition("(")[0] for line in lines if "func.func private" in line]
+
+
+@pytest.mark.parametrize("machine", [(), ("--machine", "gemmini-fp32")], ids=["host", "machine"])
+def test_the_command_line_applies_what_python_writes(machine: tuple[str, ...], penstock: Command) -> None:
+    Path("in.mlir").write_text(PROGRAM)
+    name = kernels(penstock, *machine)[0]
+    write("own.mlir", name, machine[1] if machine else None)
+    assert "schedule.vectorize" in Path("own.mlir").read_text()
+    words = ("compile", "in.mlir", *machine, "-q")
+    assert penstock(*words, "--emit=loop", "--schedule", "own.mlir", "-o", "own.loop.mlir").status == 0
+    assert penstock(*words, "--emit=loop", "-o", "usual.loop.mlir").status == 0
+    own, usual = (Path(f"{each}.loop.mlir").read_text() for each in ("own", "usual"))
+    assert own.count("scf.for") > usual.count("scf.for") == 0
+    assert "vectorize" in own
+    # What is printed of it is applied again.
+    assert penstock(*words, "--emit=schedule", "--schedule", "own.mlir", "-o", "again.mlir").status == 0
+    assert f"transform.named_sequence @{name}(" in Path("again.mlir").read_text()
+    assert penstock(*words, "--emit=loop", "--schedule", "again.mlir", "-o", "again.loop.mlir").status == 0
+    assert Path("again.loop.mlir").read_text() == own
+
+
+def test_interpreter_and_c_compute_the_same_by_it(penstock: Command) -> None:
+    Path("in.mlir").write_text(PROGRAM)
+    write("own.mlir", kernels(penstock)[0])
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-1000, 1000, shape, np.int32) for shape in ((16, 24), (24, 8)))
+    for backend in ("interpreter", "native"):
+        engine = package.compile("in.mlir", backend=backend, schedule="own.mlir")
+        assert isinstance(engine, package.Engine)
+        assert np.array_equal(engine(x, w)[0], (x @ w).T), backend
+
+
+def test_the_compiler_prints_an_empty_schedule_of_a_kernel_on_the_host(penstock: Command) -> None:
+    Path("in.mlir").write_text(PROGRAM)
+    assert penstock("compile", "in.mlir", "--emit=schedule", "-o", "own.mlir", "-q").status == 0
+    text = Path("own.mlir").read_text()
+    assert [line.split("@")[1].split("(")[0] for line in text.splitlines() if "named_sequence @" in line] == kernels(
+        penstock
+    )
+    assert text.count('apply_registered_pass "tensor-to-loop"') == len(kernels(penstock))
+
+
+def test_a_kernel_on_the_host_has_no_section_about_scopes(penstock: Command) -> None:
+    Path("in.mlir").write_text(PROGRAM)
+    name = kernels(penstock)[0]
+    for machine in (None, "gemmini-fp32"):
+        schedule = package.schedule("in.mlir", name, machine=machine)
+        with pytest.raises(UserError, match=f"kernel @{name} runs on the host, which has no scopes"):
+            schedule.lower("mem-promote")
