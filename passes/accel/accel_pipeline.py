@@ -39,8 +39,9 @@ class AccelPipelinePass(ModulePass):
     @main keeps in a scope stays where it is, and rings at hand stay as they are.
 
     Units run ahead of each other by themselves, so loops need no prologue; but a unit that loads and stores would hold
-    up the loads after a store. Such a loop is skewed, see `schedule.skew`, if the rings allow it. Then the order is
-    derived anew, see `schedule.ordering`: a load waits for the iteration that had its slot before.
+    up the loads after a store. Such a loop is skewed, see `schedule.skew`, if the rings allow it and it gains by
+    the model: a short loop may not. Then the order is derived anew, see `schedule.ordering`: a load waits for the
+    iteration that had its slot before.
 
     Guaranteed: the same results bit for bit, `mem-verify` passes; a kernel for which no offsets are found stays as it
     was. The attribute `pipelining` of a kernel says in words what was done and what the model expects of it. Raises
@@ -52,7 +53,7 @@ class AccelPipelinePass(ModulePass):
     depth: int | str = AUTO
     """Slots of a ring; "auto" lets the model decide."""
     skew: bool = True
-    """Whether to skew loops."""
+    """Whether loops may be skewed."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.depth != AUTO and (isinstance(self.depth, str) or self.depth < 1):
@@ -79,7 +80,7 @@ class AccelPipelinePass(ModulePass):
         commands = commands_of(function, target)
         depth = None if isinstance(self.depth, str) else self.depth
         choice = choose_slots(function, target, commands, depth, skewed=self.skew)
-        loops = schedule.match(scf.ForOp.name) if self.skew and any(info.loops for info in commands) else ()
+        loops = schedule.match(scf.ForOp.name) if choice.skewed else ()
         buffers = schedule.handles(choice.slots)
         schedule.state.commands = commands
         op = _write(schedule, choice, buffers, loops)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects import arith, func
+from xdsl.dialects import arith, func, scf
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
@@ -16,7 +16,8 @@ from xdsl.ir import Block, Operation, SSAValue
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.machine import HOST, TargetOp, find_target
-from penstock.passes.analysis.loops import loops_around, trip_count
+from penstock.dialects.upstream.scf import ForallOp
+from penstock.passes.analysis.loops import iteration_count, trip_count
 
 ENTRY = "main"
 """The function that is run; the others with a body are kernels."""
@@ -181,8 +182,13 @@ def multiply_accumulates(kernel: func.FuncOp) -> int:
 
 def _trips(op: Operation) -> int:
     """How often the loops around `op` run it; one whose bounds are not known counts once."""
-    trips = [trip_count(loop) for loop in loops_around(op)]
-    return prod(1 if count is None else count for count in trips)
+    trips, around = 1, op.parent_op()
+    while around is not None:
+        if isinstance(around, scf.ForOp | ForallOp):
+            count = trip_count(around) if isinstance(around, scf.ForOp) else iteration_count(around)
+            trips *= 1 if count is None else count
+        around = around.parent_op()
+    return trips
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ Skewing: where one unit loads for an iteration and stores its results, loads of 
 A unit takes its commands in order, so a store at the end of an iteration holds up the loads after it until what it
 stores is computed. Such a loop becomes a prologue (the first part of the first iteration), a steady state (of each
 iteration the first part of the next one and the last part of its own), and an epilogue (the last part of the last
-iteration). Where the first part holds a loop, only as many of its iterations as rings have slots go before the last
-part: more could not start.
+iteration). Where the first part holds a loop whose iterations take slots, only as many of them as there are slots
+go before the last part: more could not start.
 Other units need no such thing: they run ahead of each other by themselves.
 """
 
@@ -92,16 +92,28 @@ def _deal(
     units = {info.unit for item in last for info in held[item]}
     for position, item in enumerate(first):
         if isinstance(item, scf.ForOp) and any(info.unit in units for info in held[item]):
-            slots = [
-                access.storage.owner.slot_count
-                for info in held[item]
-                for access in info.accesses
-                if isinstance(access.storage.owner, RingOp)
-            ]
-            iterations, trips = max(slots, default=1), trip_count(item)
-            if trips is not None and iterations < trips and constant_of(item.lb) is not None and not item.results:
+            iterations, trips = _iterations_ahead(item, held[item]), trip_count(item)
+            if (
+                iterations is not None
+                and trips is not None
+                and iterations < trips
+                and constant_of(item.lb) is not None
+                and not item.results
+            ):
                 return Skew(loop, tuple(first[:position]), item, iterations, tuple(first[position + 1 :]), tuple(last))
     return Skew(loop, tuple(first), None, 0, (), tuple(last))
+
+
+def _iterations_ahead(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> int | None:
+    """How many iterations of an inner loop have slots of their own; None where they share all that they access."""
+    slots: list[int] = []
+    for access in (access for info in commands for access in info.accesses):
+        owner = access.storage.owner
+        if isinstance(owner, RingOp) and (access.slot is None or access.slot.terms.get(loop.body.block)):
+            slots.append(owner.slot_count)
+        elif isinstance(owner, BufferOp) and loop.is_ancestor(owner):
+            slots.append(1)
+    return max(slots, default=None)
 
 
 def _in_the_way(split: Skew, held: Mapping[Operation, Sequence[CommandInfo]]) -> str | None:

@@ -39,11 +39,11 @@ def pipeline(state: TransformState, op: PipelineOp) -> Sequence[Payload]:
       func.return
     }
     ```
-    After (`schedule.pipeline %kernel slots(%c = 2) {remark = "modelled 1,855 cycles, 3,360 before, limit latency"}`
+    After (`schedule.pipeline %kernel slots(%c = 2) {remark = "modelled 1,685 cycles, 3,360 before, limit latency"}`
     or `accel-pipeline{depth=2}` on `gemmini-fp32`):
     ```mlir
     func.func private @k(%x: memref<64x4xf32>, %y: memref<64x4xf32>) attributes {device = @gemmini_fp32,
-        pipelining = "c in acc: 2 slots; modelled 1,855 cycles, 3,360 before, limit latency"} {
+        pipelining = "c in acc: 2 slots; modelled 1,685 cycles, 3,360 before, limit latency"} {
       %0 = accel.ready
       %zero = arith.constant 0 : index
       %tile = arith.constant 4 : index

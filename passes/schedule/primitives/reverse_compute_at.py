@@ -184,7 +184,7 @@ def _sink(consumer: GenericOp, number: int, nest: CarryingNest, box: Sequence[Di
     ]
     tile = tile_of(builder, consumer, box, operands)
     value = insert_slice(builder, tile.results[0], last, spans)
-    nest.insertion.result.replace_all_uses_with(value)
+    nest.insertion.results[0].replace_all_uses_with(value)
     Rewriter.erase_op(nest.insertion)
     outer.results[0].name_hint = consumer.results[0].name_hint
     consumer.results[0].replace_all_uses_with(outer.results[0])

@@ -41,7 +41,7 @@ TWO = KERNEL.replace("NAME", "k") + KERNEL.replace("NAME", "l")
 DECIDED = """\
     %kernel_1 = transform.apply_registered_pass "loop-to-accel" to %kernel : (!transform.any_op) -> !transform.any_op
     %c = transform.structured.match ops{["mem.buffer"]} in %kernel_1 : (!transform.any_op) -> !transform.any_op
-    schedule.pipeline %kernel_1 slots(%c = 2) {remark = "modelled 1,855 cycles, 3,360 before, limit latency"}
+    schedule.pipeline %kernel_1 slots(%c = 2) {remark = "modelled 1,685 cycles, 3,360 before, limit latency"}
 """
 
 
