@@ -90,11 +90,6 @@ SCHEDULES = {
         "%f = schedule.compute_at %fill at %j",
         "%s = schedule.reverse_compute_at %sum at %j",
     ],
-    "the sum follows the product, and then the zeros": [
-        typed("%t, %i, %j = transform.structured.tile_using_for %mm tile_sizes [16, 16]", 1, 3),
-        "%s = schedule.reverse_compute_at %sum at %j",
-        "%f = schedule.compute_at %fill at %j",
-    ],
     "tiles at once": [
         typed("%t, %i = transform.structured.tile_using_forall %sum tile_sizes [16, 16]", 1, 2),
         "%m = schedule.compute_at %mm at %i",

@@ -29,8 +29,7 @@ def reverse_compute_at(state: TransformState, op: ReverseComputeAtOp) -> Sequenc
 
     The loop is the innermost one of the nest, in which the box is inserted into the result. Legal where every iteration
     makes a box of its own, only this op reads the result of the nest, once, and it reads each element of a box for
-    elements of its own result that no other box is needed for. Raises UserError elsewhere. What an iteration goes on
-    with, as a sum does, it reads from the tensor that the loops began with, for they carry the new result now.
+    elements of its own result that no other box is needed for. Raises UserError elsewhere.
 
     Before:
     ```mlir
@@ -122,7 +121,20 @@ def _read_nest(consumer: GenericOp, loop: scf.ForOp) -> tuple[int, CarryingNest]
         raise UserError("the result of the loops is read elsewhere, or is not the only one", loc=location_of(consumer))
     if consumer.parent is not nest.outer.parent:
         raise UserError("the op and the loops are in different blocks", loc=location_of(consumer))
+    is_new = isinstance(nest.outer.operands[nest.index].owner, tensor.EmptyOp)
+    if not is_new or not all(_is_overwritten(each) for each in nest.slices):
+        raise UserError("the loops go on with a tensor that is there already", loc=location_of(consumer))
     return number, nest
+
+
+def _is_overwritten(piece: tensor.ExtractSliceOp) -> bool:
+    """Whether no element of a slice is read: it is what ops write their results over."""
+    return all(
+        isinstance(use.operation, GenericOp)
+        and use.index >= len(use.operation.inputs)
+        and not use.operation.body.block.args[use.index].uses
+        for use in piece.result.uses
+    )
 
 
 def _box_for(consumer: GenericOp, number: int, nest: CarryingNest) -> list[DimRange]:
@@ -155,19 +167,16 @@ def _sink(consumer: GenericOp, number: int, nest: CarryingNest, box: Sequence[Di
     outer, dest = nest.outer, consumer.outputs[0]
     outer.detach()
     Rewriter.insert_op(outer, InsertPoint.before(consumer))
-    start = outer.operands[nest.index]
-    is_empty = isinstance(dest.owner, tensor.EmptyOp)
-    if not is_empty:
+    old_start = outer.operands[nest.index].owner
+    # What the op only writes over, each box of it may write over: it is not read, defined or not.
+    is_overwritten = not consumer.body.block.args[len(consumer.inputs)].uses
+    if not is_overwritten:
         dest = Builder(InsertPoint.before(outer)).insert(tensor.EmptyOp([], type)).tensor
     outer.operands[nest.index] = dest
     for piece in nest.slices:
-        if isinstance(start.owner, tensor.EmptyOp):
-            own = tensor.EmptyOp([], piece.result.type)
-            own.tensor.name_hint = piece.result.name_hint
-            Rewriter.replace_op(piece, own)
-        else:
-            # No other iteration replaces any of this box: it is as the loops began with it.
-            piece.operands[0] = start
+        own = tensor.EmptyOp([], piece.result.type)
+        own.tensor.name_hint = piece.result.name_hint
+        Rewriter.replace_op(piece, own)
     for loop in nest.loops:
         Rewriter.replace_value_with_new_type(loop.body.block.args[1], type)
         Rewriter.replace_value_with_new_type(loop.results[0], type)
@@ -178,7 +187,7 @@ def _sink(consumer: GenericOp, number: int, nest: CarryingNest, box: Sequence[Di
         nest.insertion.source
         if n == number
         else slice_of(builder, last, spans)
-        if n == len(consumer.inputs) and is_empty
+        if n == len(consumer.inputs) and is_overwritten
         else operand_part(builder, consumer, n, box)
         for n in range(len(consumer.operands))
     ]
@@ -189,6 +198,6 @@ def _sink(consumer: GenericOp, number: int, nest: CarryingNest, box: Sequence[Di
     outer.results[0].name_hint = consumer.results[0].name_hint
     consumer.results[0].replace_all_uses_with(outer.results[0])
     erase_unused(consumer)
-    if isinstance(start.owner, tensor.EmptyOp) and not start.uses:
-        Rewriter.erase_op(start.owner)
+    if isinstance(old_start, tensor.EmptyOp) and not old_start.tensor.uses:
+        Rewriter.erase_op(old_start)
     return tile
