@@ -209,7 +209,8 @@ def _rewrite(
         counts = added[number]
         shape = [size + count for size, count in zip(type.get_shape(), counts, strict=True)]
         wider = TensorType(type.element_type, shape)
-        if isinstance(value.owner, tensor.EmptyOp):
+        # What is not read may be undefined, and is not copied.
+        if isinstance(value.owner, tensor.EmptyOp) or not target.body.block.args[number].uses:
             made: tensor.EmptyOp | tensor.PadOp = tensor.EmptyOp([], wider)
         else:
             region = region_of(builder, type, values[number])

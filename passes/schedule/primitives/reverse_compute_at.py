@@ -168,8 +168,9 @@ def _sink(consumer: GenericOp, number: int, nest: CarryingNest, box: Sequence[Di
     outer.detach()
     Rewriter.insert_op(outer, InsertPoint.before(consumer))
     old_start = outer.operands[nest.index].owner
-    is_empty = isinstance(dest.owner, tensor.EmptyOp)
-    if not is_empty:
+    # What the op only writes over, each box of it may write over: it is not read, defined or not.
+    is_overwritten = not consumer.body.block.args[len(consumer.inputs)].uses
+    if not is_overwritten:
         dest = Builder(InsertPoint.before(outer)).insert(tensor.EmptyOp([], type)).tensor
     outer.operands[nest.index] = dest
     for piece in nest.slices:
@@ -186,7 +187,7 @@ def _sink(consumer: GenericOp, number: int, nest: CarryingNest, box: Sequence[Di
         nest.insertion.source
         if n == number
         else slice_of(builder, last, spans)
-        if n == len(consumer.inputs) and is_empty
+        if n == len(consumer.inputs) and is_overwritten
         else operand_part(builder, consumer, n, box)
         for n in range(len(consumer.operands))
     ]
