@@ -230,7 +230,7 @@ class GraphFusePass(ModulePass):
     """Values that one group reads from outside; any number by default."""
 
     tiler: str = DEFAULT_TILER
-    """With "spm": who says which tiles fit and what they move; `assign-devices` should be told the same one."""
+    """With "spm": the tiler that says which tiles fit and what they move; `assign-devices` should be told the same."""
 
     remarks: bool = False
     """Whether each group gets an attribute `fusion_remark`, which says why it is not larger."""
