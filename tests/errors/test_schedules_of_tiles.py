@@ -89,6 +89,11 @@ OTHER = "operand 0 is computed in the tile, and indexed otherwise than the resul
             )
             for program, ops, message in (
                 (REDUCED, "%z tile_sizes [4, 8]", "dim 1 is a reduction, and tiles that are computed at once"),
+                (
+                    REDUCED.replace('"reduction"', '"parallel"'),
+                    "%z tile_sizes [4, 8]",
+                    "dim 1 does not index the result",
+                ),
                 (SAME, "%z tile_sizes [3]", "size 3 does not divide dim 0 of 8"),
                 (SAME, "%z tile_sizes [0, 32]", "size 32 is larger than dim 1 of 16"),
                 (SAME, "%z num_threads [0, 3]", "dim 1 of 16 has no 3 tiles of one size"),
