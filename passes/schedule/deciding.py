@@ -28,6 +28,7 @@ from penstock.passes.schedule.sections import (
     START,
     decides,
     kernel_in,
+    last_kernel,
     new_sequence,
     section_begun_by,
     section_of,
@@ -122,6 +123,9 @@ def _resume(ctx: Context, kernel: func.FuncOp, target: TargetOp | None) -> Sched
     """Go on with the section that another pass has begun, and with its handles."""
     sequence, schedule = sequence_of(ctx, kernel), schedules_of(ctx).open.get(kernel.sym_name.data)
     if not isinstance(schedule, Schedule) or schedule.sequence is not sequence or schedule.state.kernel is not kernel:
+        return Schedule(kernel, target, sequence)
+    if schedule.kernel is not last_kernel(sequence):
+        # This section is a copy of another kernel's.
         return Schedule(kernel, target, sequence)
     schedule.state.resume()
     return schedule
