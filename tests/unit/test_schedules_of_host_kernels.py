@@ -128,3 +128,24 @@ def test_a_step_from_python_takes_handles_of_its_schedule_and_whole_numbers(pens
     with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
         schedule.tile(product, [8.0, 0, 0])  # pyright: ignore[reportArgumentType]
     assert str(schedule) == before
+
+
+@pytest.mark.parametrize(("step", "strides"), [("align", "[35, 1]"), ("layout", "[1, 16]")])
+def test_an_allocation_on_the_host_has_the_strides_that_are_said(step: str, strides: str, penstock: Command) -> None:
+    Path("in.mlir").write_text(LAYER)
+    schedule = package.schedule("in.mlir", "fused_0", check=True)
+    schedule.lower("tensor-to-loop")
+    (product,) = schedule.match("memref.alloc")
+    if step == "align":
+        schedule.storage_align(product, 0, 8, 3)
+    else:
+        schedule.layout(product, [1, 0])
+        with pytest.raises(UserError, match="are stored in another order"):
+            schedule.storage_align(product, 0, 8)
+    schedule.save("own.mlir")
+    assert penstock("compile", "in.mlir", "--schedule", "own.mlir", "--emit=loop", "-o", "l.mlir", "-q").status == 0
+    assert f"memref<16x32xi32, strided<{strides}>>" in Path("l.mlir").read_text()
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-1000, 1000, shape, np.int32) for shape in ((16, 24), (24, 32)))
+    (result,) = package.compile("in.mlir", schedule="own.mlir")(x, w)
+    assert np.array_equal(result, np.maximum(x @ w, 0))
