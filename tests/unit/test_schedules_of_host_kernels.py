@@ -149,3 +149,15 @@ def test_an_allocation_on_the_host_has_the_strides_that_are_said(step: str, stri
     x, w = (rng.integers(-1000, 1000, shape, np.int32) for shape in ((16, 24), (24, 32)))
     (result,) = package.compile("in.mlir", schedule="own.mlir")(x, w)
     assert np.array_equal(result, np.maximum(x @ w, 0))
+
+
+def test_a_consumer_is_computed_where_the_loops_begin_with_an_empty_tensor(penstock: Command) -> None:
+    Path("in.mlir").write_text(LAYER)
+    schedule = package.schedule("in.mlir", "fused_0", check=True)
+    zero, product, relu = schedule.match("linalg.generic")
+    columns = schedule.tile(product, [8, 8, 0]).loops[-1]
+    with pytest.raises(UserError, match="go on with a tensor that is there already") as refused:
+        schedule.reverse_compute_at(relu, columns)
+    assert refused.value.notes == ("schedule.compute_at lets the loop compute its part of what fills that tensor",)
+    schedule.compute_at(zero, columns)
+    schedule.reverse_compute_at(relu, columns)
