@@ -106,7 +106,8 @@ def test_tiles_that_are_computed_at_once_make_buffers_of_their_own(penstock: Com
     Path("in.mlir").write_text(LAYER)
     schedule = package.schedule("in.mlir", "fused_0", check=True)
     _, product, relu = schedule.match("linalg.generic")
-    schedule.compute_at(product, schedule.tile_using_forall(relu, np.array([8, 8])).forall_op)
+    tiles = schedule.tile_using_forall(relu, np.array([8, 8]))  # pyright: ignore[reportArgumentType]
+    schedule.compute_at(product, tiles.forall_op)
     schedule.save("own.mlir")
     checked = penstock("check", "in.mlir", "--schedule", "own.mlir")
     assert checked.status == 0, checked.err
