@@ -74,8 +74,8 @@ def split_handle(state: TransformState, op: SplitHandleOp) -> Sequence[Payload]:
             f"{len(op.results)} operations are meant, and the handle stands for {len(payload)}",
             notes=[
                 *(["it stands for " + ", ".join(found)] if found else []),
-                "is the schedule of another kernel, or of another version of it? Without ops, this section and those "
-                "after it are left to the compiler",
+                "is this the schedule of another kernel, of another version of it, or for another machine? Without "
+                "ops, this section and those after it are left to the compiler",
             ],
         )
     return [(each,) for each in payload]

@@ -123,7 +123,11 @@ def _read_nest(consumer: GenericOp, loop: scf.ForOp) -> tuple[int, CarryingNest]
         raise UserError("the op and the loops are in different blocks", loc=location_of(consumer))
     is_new = isinstance(nest.outer.operands[nest.index].owner, tensor.EmptyOp)
     if not is_new or not all(_is_overwritten(each) for each in nest.slices):
-        raise UserError("the loops go on with a tensor that is there already", loc=location_of(consumer))
+        raise UserError(
+            "the loops go on with a tensor that is there already",
+            loc=location_of(consumer),
+            notes=["schedule.compute_at lets the loop compute its part of what fills that tensor"],
+        )
     return number, nest
 
 
