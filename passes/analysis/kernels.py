@@ -43,12 +43,19 @@ AUTO = "auto"
 
 _MADE_ON_CHIP = re.compile(r"(.+)_on_chip(?:_\d+)?")
 _MOVERS = re.compile(r"(fill|spill|border)(_\d+)?")
+_VERSION = re.compile(r"(.+)_\d+")
 
 
 def origin_of(name: str) -> str:
     """The name of the kernel that `mem-promote` made the kernel `name` of, where it is called as one of those."""
     made = _MADE_ON_CHIP.fullmatch(name)
     return name if made is None else made[1]
+
+
+def version_of(name: str) -> str | None:
+    """The name of the kernel that `tensor-to-loop` makes another version of, where `name` is called as one of those."""
+    made = _VERSION.fullmatch(name)
+    return None if made is None else made[1]
 
 
 def is_mover(name: str) -> bool:

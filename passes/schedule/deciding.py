@@ -17,7 +17,7 @@ from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of, warn_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.schedule import Schedules
-from penstock.passes.analysis.kernels import REMARK, device_of, is_mover, kernels, machine_of, origin_of
+from penstock.passes.analysis.kernels import REMARK, device_of, is_mover, kernels, machine_of, origin_of, version_of
 from penstock.passes.isomorphic_kernels import structure_of
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.scope_offsets import Kept
@@ -169,8 +169,9 @@ def require_kernels(ctx: Context, module: ModuleOp, section: str) -> None:
     too, as long as it is known which kernels there are; and for one of a kernel on the host with ops of a section that
     is about scopes.
 
-    Which kernels there are after `mem-promote` depends on what it decides. What a schedule says after it of a kernel
-    that is not there now is left to the compiler, with an InputWarning.
+    Versions of a kernel are there from `tensor-to-loop` on. Which kernels there are after `mem-promote` depends on what
+    it decides. What a schedule says after it of a kernel that is not there now is left to the compiler, with an
+    InputWarning.
     """
     schedules, known = schedules_of(ctx), {kernel.sym_name.data: kernel for kernel in kernels(module)}
     for name, sequence in schedules.given.items():
@@ -181,7 +182,7 @@ def require_kernels(ctx: Context, module: ModuleOp, section: str) -> None:
         taking = [each for each in known.values() if given_for(schedules, sequence_of(ctx, each)) is sequence]
         for kernel in taking:
             _require_scopes(module, kernel, sequence)
-        if taking:
+        if taking or (section == START and version_of(name) in known and not decides(sequence, START)):
             continue
         origin = origin_of(name)
         if section not in (ON_CHIP, COMMANDS):

@@ -30,6 +30,26 @@ CHAIN = f"""func.func @main(%x: {TYPE}, %w: {TYPE}, %v: {TYPE}) -> {TYPE} {{
 }}
 """
 """Three calls of one kernel, of which `mem-promote` makes several."""
+VERSIONS = f"""#id = affine_map<(i, j) -> (i, j)>
+func.func @main(%x: {TYPE}, %y: tensor<64x128xf32>) -> ({TYPE}, {TYPE}) {{
+  %a = func.call @relu(%x) : ({TYPE}) -> {TYPE}
+  %right = tensor.extract_slice %y[0, 64] [64, 64] [1, 1] : tensor<64x128xf32> to {TYPE}
+  %b = func.call @relu(%right) : ({TYPE}) -> {TYPE}
+  func.return %a, %b : {TYPE}, {TYPE}
+}}
+func.func private @relu(%x: {TYPE}) -> {TYPE} {{
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : {TYPE}
+  %r = linalg.generic {{indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}}
+      ins(%x : {TYPE}) outs(%e : {TYPE}) {{
+  ^bb0(%a: f32, %o: f32):
+    %1 = arith.maximumf %a, %zero : f32
+    linalg.yield %1 : f32
+  }} -> {TYPE}
+  func.return %r : {TYPE}
+}}
+"""
+"""A kernel of which `tensor-to-loop` makes another version, for rows that are not contiguous."""
 MACHINE = "gemmini-fp32"
 
 
@@ -54,6 +74,20 @@ def test_python_goes_on_with_what_the_kernel_has_become(penstock: Command) -> No
     schedule.save("own.mlir")
     assert re.findall("sequence @([a-z0-9_]+)", str(schedule)) == ["fused_0", "fused_0_on_chip"]
     assert "mem.ring 3" in emitted(penstock, "--schedule", "own.mlir")
+
+
+def test_versions_of_a_kernel_are_awaited_where_they_are_made(penstock: Command) -> None:
+    Path("in.mlir").write_text(VERSIONS)
+    done = penstock("compile", "in.mlir", "--machine", "rapid-core-like", "--emit=schedule", "-o", "own.mlir", "-q")
+    assert done.status == 0, done.err
+    assert re.findall("sequence @([a-z0-9_]+)", Path("own.mlir").read_text())[:2] == ["relu", "relu_1"]
+    programs: list[str] = []
+    for words in ((), ("--schedule", "own.mlir")):
+        given = ["compile", "in.mlir", "--machine", "rapid-core-like", "--emit=accel", *words, "-o", "out.mlir", "-q"]
+        done = penstock(*given)
+        assert done.status == 0, done.err
+        programs.append(Path("out.mlir").read_text())
+    assert programs[0] == programs[1]
 
 
 @pytest.mark.parametrize("name", ["fused_0_on_chip", "fill"])

@@ -239,13 +239,17 @@ def require_room(
     for scope, used in footprint(problem, sizes, order, slots).items():
         if used <= (capacity := problem.capacity[scope]):
             continue
-        try:
-            largest = [f"the largest that fits within these sizes is {list(largest_within(problem, sizes).tile)}"]
-        except (DoesNotFit, NoTile):
-            largest = []
+        single = footprint(problem, sizes, order, {})[scope]
+        if single <= capacity:
+            notes = [f"it fits with one slot of what the loops refill: {single:,} bytes"]
+        else:
+            try:
+                notes = [f"the largest that fits within these sizes is {list(largest_within(problem, sizes).tile)}"]
+            except (DoesNotFit, NoTile):
+                notes = []
         raise UserError(
             f'the tile {list(sizes)} does not fit scope "{scope}": it needs {used:,} bytes of its {capacity:,}',
-            notes=largest,
+            notes=notes,
         )
 
 
