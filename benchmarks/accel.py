@@ -5,7 +5,8 @@ The accelerator level: cycles, traffic and tokens of what the compiler makes, be
 
 Sections: layers (ResNet-18's convolutions on vta-pynq, at depth 1 with the best tiles for that and at the depth that
 is chosen), resnets (those and the others of ResNet-50 and -101: modelled and simulated), exact (each of ResNet-18's
-executed, beside NumPy), products (1024 x 1024 x 1024 on every machine, in its own types), fusion (convolutions with an
+executed, beside NumPy), models (what the two models say of every kernel of the smaller networks, beside the
+simulator), products (1024 x 1024 x 1024 on every machine, in its own types), fusion (convolutions with an
 epilogue: fused, an op a kernel, and as `assign-devices` decides), network (what vta-pynq runs of ResNet-18: seconds to
 prove and to simulate it, cycles, what the host runs), tokens (how many say nothing). Every figure of cycles is of
 commands that are proved free of hazards.
@@ -33,6 +34,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from benchmarks.accel_programs import BOTTLENECKS, FOLDS_SCALES, FUSED, LAYERS, product, scaled_convolution
 from benchmarks.measure import ROOT, say
+from benchmarks.networks import network as whole_network
 from benchmarks.planning_runs import text_table
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.context import PenstockContext, make_context
@@ -43,7 +45,7 @@ from penstock.lowering.to_vta.stream import program_of
 from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.trace import trace_calls
 from penstock.passes.analysis.kernels import PIPELINING, TILING, machine_kernels
-from penstock.runtime.compiler import attach_machine, import_program, level_of, pipeline
+from penstock.runtime.compiler import attach_machine, compile_module, import_program, level_of, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.signature import signature_of
@@ -55,6 +57,18 @@ from penstock.runtime.simulator.workloads import Workloads
 MACHINE = "vta-pynq"
 PUBLISHED, PUBLISHED_PEAK, LIMIT = 7_729_601, 0.857, 6_623_232
 SIDE = 1024
+NETWORKS = (
+    ("resnet18_int8", "vta-pynq"),
+    ("bert_layer", "gemmini-fp32"),
+    ("mobilenet_v1", "gemmini-fp32"),
+    ("shufflenet", "gemmini-fp32"),
+    ("resnet50", "rapid-core-like"),
+    ("squeezenet", "h100-sm"),
+    ("squeezenet", "smaug-smv"),
+)
+"""Whose kernels are modelled and simulated."""
+NEAR = 0.02
+"""How far the model may be from the simulation."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +189,35 @@ def resnets(_: Sequence[str]) -> None:
 def modelled_cycles(module: ModuleOp) -> tuple[int, int]:
     """What `tile` and `accel-pipeline` expect of the only kernel of a module."""
     _, (kernel,) = machine_kernels(module)
-    words = [str(kernel.attributes[name]) for name in (TILING, PIPELINING)]
-    tiles, pipeline = (int(each.split("modelled ")[1].split(" cycles")[0].replace(",", "")) for each in words)
-    return tiles, pipeline
+    return _modelled(str(kernel.attributes[TILING])), _modelled(str(kernel.attributes[PIPELINING]))
+
+
+def _modelled(words: str) -> int:
+    return int(words.split("modelled ")[1].split(" cycles")[0].replace(",", ""))
+
+
+def models(_: Sequence[str]) -> None:
+    """What `tile` and `accel-pipeline` expect of each kernel of the smaller networks, beside the simulation."""
+    rows: list[Sequence[object]] = []
+    far = kernels = 0
+    for name, machine in NETWORKS:
+        program = import_program(whole_network(name, small=True)[0], {})
+        compile_module(program.module, program.ctx, machine, "accel")
+        words = {each.sym_name.data: each.attributes for each in machine_kernels(program.module)[1]}
+        for run in run_program(program.module).kernels:
+            said = words[run.kernel]
+            if PIPELINING not in said:
+                continue
+            cycles = run.simulation.cycles
+            tiles = _modelled(str(said[TILING])) if "modelled" in str(said.get(TILING)) else None
+            pipeline = _modelled(str(said[PIPELINING]))
+            kernels, far = kernels + 1, far + (abs(pipeline / cycles - 1) > NEAR)
+            apart = [None if each is None else f"{each / cycles - 1:+.1%}" for each in (tiles, pipeline)]
+            rows.append((name, machine, run.kernel, tiles, apart[0], pipeline, apart[1], cycles))
+        say(f"accel: {name} on {machine}: {far} of {kernels} kernels so far are further than {NEAR:.0%}")
+    head = ("network", "machine", "kernel", "by tile", "", "by accel-pipeline", "", "simulated, cycles")
+    print(text_table("Kernels of the smaller networks", head, rows))
+    print(f"by accel-pipeline, {far} of {kernels} kernels are further than {NEAR:.0%} from the simulation")
 
 
 def exact(chosen: Sequence[str]) -> None:
@@ -321,6 +361,7 @@ SECTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "layers": layers,
     "resnets": resnets,
     "exact": exact,
+    "models": models,
     "products": products,
     "fusion": fusion,
     "network": network,

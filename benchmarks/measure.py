@@ -141,5 +141,5 @@ def report(rows: Callable[[], Sequence[Row]], description: str | None) -> None:
 
 
 def say(text: str) -> None:
-    """What is being done, for whoever waits."""
+    """What is being done, shown while a measurement runs."""
     print(text, file=sys.stderr, flush=True)

@@ -229,7 +229,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", metavar="NAME", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--onsram", action="store_true", help="the second table only")
-    parser.add_argument("--planner", default=DEFAULT_PLANNER, help="who finds the places; %(default)s by default")
+    parser.add_argument("--planner", default=DEFAULT_PLANNER, help="finds the places; %(default)s by default")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the rows to FILE instead of printing them")
     arguments = parser.parse_args()
     rows = [] if arguments.onsram else list(spilling(arguments.networks, arguments.planner))

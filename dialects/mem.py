@@ -100,7 +100,7 @@ def _verify_buffer(type: MemRefType[Attribute], byte_offset: int | None) -> None
         raise VerifyException(f"a buffer cannot lie at byte {byte_offset}")
 
 
-class Allocation(IRDLOperation, ABC):
+class ScopedAllocation(IRDLOperation, ABC):
     """Bytes of a scope, or of the arena off chip, at an offset that a planner decides."""
 
     offset = opt_prop_def(IntegerAttr.constr(i64))
@@ -112,6 +112,11 @@ class Allocation(IRDLOperation, ABC):
         """The value that stands for the bytes."""
 
     @property
+    @abstractmethod
+    def size_in_bytes(self) -> int:
+        """How many bytes there are."""
+
+    @property
     def scope(self) -> str | None:
         """The scope that the bytes are in; None off chip."""
         type = self.storage.type
@@ -121,6 +126,19 @@ class Allocation(IRDLOperation, ABC):
     def byte_offset(self) -> int | None:
         """Bytes from the start of the scope; None until a planner has run."""
         return None if self.offset is None else self.offset.value.data
+
+    @property
+    def byte_range(self) -> tuple[int, int] | None:
+        """The bytes of the scope that it occupies, from and to; None until a planner has run."""
+        offset = self.byte_offset
+        return None if offset is None else (offset, offset + self.size_in_bytes)
+
+    def overlaps(self, other: ScopedAllocation) -> bool | None:
+        """Whether both have bytes in common; None where that is not known before a planner has run."""
+        mine, theirs = self.byte_range, other.byte_range
+        if self.scope != other.scope or mine is None or theirs is None:
+            return False if self.scope != other.scope else None
+        return mine[0] < theirs[1] and theirs[0] < mine[1]
 
     def planned_offset(self) -> int:
         """Bytes from the start of the scope; raises UserError, located, until a planner has run."""
@@ -134,7 +152,7 @@ class Allocation(IRDLOperation, ABC):
 
 
 @irdl_op_definition
-class BufferOp(Allocation):
+class BufferOp(ScopedAllocation):
     """
     A buffer in a scope, or off chip; `at` gives its byte offset in that scope (or in the arena).
 
@@ -188,7 +206,7 @@ class RingType(ParametrizedAttribute, TypeAttribute):
 
 
 @irdl_op_definition
-class RingOp(Allocation):
+class RingOp(ScopedAllocation):
     """
     `depth` buffers of one type in a row, to be filled and emptied in turn: multi-buffering as a value.
 

@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
 )
 from xdsl.dialects.transform import NamedSequenceOp, TransformOpHandleType
-from xdsl.dialects.utils import DynamicIndexList, split_dynamic_index_list, verify_dynamic_index_list
+from xdsl.dialects.utils import DynamicIndexList, verify_dynamic_index_list
 from xdsl.ir import Dialect, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -49,7 +49,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects import schedule_accel, schedule_loops, schedule_memory, schedule_parallel, schedule_tensor
 from penstock.dialects.diagnostics import UnknownName
-from penstock.dialects.upstream.handle_ops import ANY_OP, ANY_PARAM, I64_ARRAY, HandleOp, Value
+from penstock.dialects.upstream.handle_ops import ANY_OP, ANY_PARAM, I64_ARRAY, HandleOp, Value, split_sizes
 from penstock.dialects.window import IntegerList
 
 EDGES = ("divides", "whole", "overlap", "zeros", "padded")
@@ -64,12 +64,21 @@ class Schedules:
     """Those that a person gives: passes apply them instead of deciding."""
     applied: dict[str, NamedSequenceOp] = field(default_factory=dict[str, NamedSequenceOp])
     """Those that have been applied, given or decided."""
+    left_out: set[str] = field(default_factory=set[str])
+    """Those of `given` whose kernels are not there any more after `mem-promote`: what they say after it is left out."""
+    open: dict[str, object] = field(default_factory=dict[str, object])
+    """What their handles stand for in the section that was begun last, which `passes/schedule` keeps here."""
+
+
+def _looped(sizes: Sequence[int], edges: ArrayAttr[StringAttr] | None) -> list[int]:
+    """The dims that become loops."""
+    padded = {number for number, edge in enumerate(edges or ()) if edge.data == "padded"}
+    return [number for number, size in enumerate(sizes) if size and number not in padded]
 
 
 def _handle_count(fused: int, sizes: Sequence[int], edges: ArrayAttr[StringAttr] | None) -> int:
     """One for the target, one for each fused op, and one for each dim that becomes a loop."""
-    padded = {number for number, edge in enumerate(edges or ()) if edge.data == "padded"}
-    return 1 + fused + sum(size != 0 and number not in padded for number, size in enumerate(sizes))
+    return 1 + fused + len(_looped(sizes, edges))
 
 
 @irdl_custom_directive
@@ -146,7 +155,7 @@ class TileAndFuseOp(HandleOp):
         edges: Sequence[str] | None = None,
         **options: Value,
     ):
-        static, dynamic = split_dynamic_index_list(sizes, DYNAMIC_INDEX)
+        static, dynamic = split_sizes(sizes)
         ends = ArrayAttr([StringAttr(edge) for edge in edges]) if edges is not None else None
         count = _handle_count(len(fused), static, ends)
         super().__init__(target, fused, dynamic, sizes=static, edges=ends, handles=count, **options)
@@ -160,6 +169,12 @@ class TileAndFuseOp(HandleOp):
     def loops(self) -> Sequence[SSAValue]:
         """The handles of the loops, outermost first."""
         return self.handles[1 + len(self.fused) :]
+
+    @property
+    def looped_dims(self) -> list[int]:
+        """The dims that become loops: in the order of the loops, if there is an interchange."""
+        looped = _looped(self.sizes.get_values(), self.edges)
+        return looped if self.interchange is None else [dim for dim in self.interchange.get_values() if dim in looped]
 
     def verify_(self) -> None:
         count = len(self.sizes)
@@ -185,4 +200,4 @@ class TileAndFuseOp(HandleOp):
 
 _GROUPS = (schedule_tensor, schedule_loops, schedule_parallel, schedule_memory, schedule_accel)
 
-Schedule = Dialect("schedule", [TileAndFuseOp, *(op for group in _GROUPS for op in group.OPS)])
+ScheduleDialect = Dialect("schedule", [TileAndFuseOp, *(op for group in _GROUPS for op in group.OPS)])

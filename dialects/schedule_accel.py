@@ -106,7 +106,7 @@ class PipelineOp(HandleOp):
     Consumes the handles of buffers, and of all loops.
 
     ```mlir
-    schedule.pipeline %kernel slots(%a = 2, %b = 3) skewing(%i) {remark = "modelled 1,855 cycles"}
+    schedule.pipeline %kernel slots(%a = 2, %b = 3) skewing(%i) {remark = "modelled 1,685 cycles"}
     ```
     """
 

@@ -8,7 +8,8 @@ from xdsl.dialects.builtin import FlatSymbolRefAttrConstr, IntegerAttr, StringAt
 from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.upstream.handle_ops import ANY_OP, I64, HandleOp
+from penstock.dialects.upstream.handle_ops import ANY_OP, I64, I64_ARRAY, HandleOp
+from penstock.dialects.window import IntegerList
 
 
 class InScopeOp(HandleOp, ABC):
@@ -16,15 +17,19 @@ class InScopeOp(HandleOp, ABC):
     An op that makes a buffer in a scope of the machine.
 
     Rows are rounded up to the granule of the scope; a row is one of the last dim, or of the last `contiguous` ones,
-    between which there are then no gaps.
+    between which there are then no gaps. With `slots` the iterations of the loops around take turns at so many buffers,
+    as `schedule.multi_buffer` lets them.
     """
 
     scope = prop_def(StringAttr)
     contiguous = opt_prop_def(I64, IntegerAttr(1, i64))
+    slots = opt_prop_def(I64, IntegerAttr(1, i64))
 
     def verify_(self) -> None:
         if self.contiguous.value.data < 1:
             raise VerifyException(f"a row is of one dim or more, not of {self.contiguous.value.data}")
+        if self.slots.value.data < 1:
+            raise VerifyException(f"a buffer has one slot or more, not {self.slots.value.data}")
 
 
 @irdl_op_definition
@@ -48,7 +53,8 @@ class StageInOp(InScopeOp):
     loop = opt_operand_def(ANY_OP)
     transfer = result_def(ANY_OP)
     assembly_format = (
-        "$reader `[` $operand_number `]` `in` $scope (`at` $loop^)? (`contiguous` $contiguous^)? attr-dict"
+        "$reader `[` $operand_number `]` `in` $scope (`at` $loop^)? (`contiguous` $contiguous^)? (`slots` $slots^)?"
+        " attr-dict"
     )
 
 
@@ -69,7 +75,9 @@ class StageOutOp(InScopeOp):
     operand_number = prop_def(I64)
     """Which operand it is, from 0."""
     transfer = result_def(ANY_OP)
-    assembly_format = "$writer `[` $operand_number `]` `in` $scope (`contiguous` $contiguous^)? attr-dict"
+    assembly_format = (
+        "$writer `[` $operand_number `]` `in` $scope (`contiguous` $contiguous^)? (`slots` $slots^)? attr-dict"
+    )
 
 
 @irdl_op_definition
@@ -82,7 +90,28 @@ class SetScopeOp(InScopeOp):
 
     name = "schedule.set_scope"
     allocation = operand_def(ANY_OP)
-    assembly_format = "$allocation $scope (`contiguous` $contiguous^)? attr-dict"
+    assembly_format = "$allocation $scope (`contiguous` $contiguous^)? (`slots` $slots^)? attr-dict"
+
+
+@irdl_op_definition
+class LayoutOp(HandleOp):
+    """
+    Store a buffer in another order of its dims: `order` lists them, the one whose neighbours are farthest apart first.
+    TVM's transform_layout, of a permutation.
+
+    Its strides change, and so do those of the views of it; indices are what they were. Rows, of the dim that is listed
+    last, are rounded up to the granule of the scope. The handle stays valid.
+
+    ```mlir
+    schedule.layout %buffer order [1, 0]
+    ```
+    """
+
+    name = "schedule.layout"
+    buffer = operand_def(ANY_OP)
+    order = prop_def(I64_ARRAY)
+    custom_directives = (IntegerList,)
+    assembly_format = "$buffer `order` custom<IntegerList>($order) attr-dict"
 
 
 @irdl_op_definition
@@ -100,4 +129,4 @@ class TensorizeOp(HandleOp):
     assembly_format = "$target $intrinsic attr-dict"
 
 
-OPS = (StageInOp, StageOutOp, SetScopeOp, TensorizeOp)
+OPS = (StageInOp, StageOutOp, SetScopeOp, LayoutOp, TensorizeOp)

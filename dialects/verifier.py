@@ -44,8 +44,8 @@ _TERMINATORS_OF_XDSL = frozenset(("linalg.yield", "scf.yield", "tensor.yield"))
 @cache
 def _depends(op_class: type[Operation]) -> _Depends:
     """
-    A class may say by `VERIFIES_ALONE` that who defines the operands, who uses the results and where an op stands is no
-    affair of its verifier; it then has neither regions nor successors. Other classes are listed here.
+    A class may say by `VERIFIES_ALONE` that its verifier does not ask what defines the operands, what uses the results
+    or where the op stands; it then has neither regions nor successors. Other classes are listed here.
     """
     if getattr(op_class, "VERIFIES_ALONE", False) or op_class.__module__ in _ALONE_DIALECTS:
         return _Depends.ALONE

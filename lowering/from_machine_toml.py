@@ -19,6 +19,7 @@ import re
 import tomllib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import cast
@@ -111,6 +112,18 @@ def load_machine(name_or_path: str, options: Mapping[str, object] | None = None)
 
     Raises UserError for an unknown name or an unreadable file, MachineFileError for a file or options with faults.
     """
+    if options or name_or_path.endswith(_SUFFIX):
+        return _load(name_or_path, options)
+    return _shipped(name_or_path).clone()
+
+
+@cache
+def _shipped(name: str) -> TargetOp:
+    """A machine whose file is a part of this program, to be cloned."""
+    return _load(name, None)
+
+
+def _load(name_or_path: str, options: Mapping[str, object] | None) -> TargetOp:
     target, faults = read_machine(*machine_text(name_or_path), options)
     if faults:
         raise MachineFileError(faults, has_options=bool(options))

@@ -87,6 +87,10 @@ class _ForwardUse:
     visible: tuple[str, ...]
 
 
+_OTHER_RESULTS = re.compile(r"Operation has (\d+) results, but was given (\d+) to bind\.")
+_SAID_OF_RESULTS = re.compile(r"\bReturns ([^.]*)\.")
+
+
 class SourceParser(Parser):
     """A parser that gives operations the location they are written at; see the module's docstring."""
 
@@ -105,12 +109,25 @@ class SourceParser(Parser):
             op = super().parse_operation()
         except (*_REFUSALS, *_MALFORMED) as error:
             self._refuse(error, start)
+        except ParseError as error:
+            if (counts := _OTHER_RESULTS.fullmatch(error.msg)) and error.span.start == start:
+                self._refuse_names(start, int(counts[1]), int(counts[2]))
+            raise
         line, column = self.source.line_column(start)
         if isinstance(op.location, UnknownLoc):
             op.location = FileLineColLoc(self._file, IntAttr(line), IntAttr(column))
         else:
             self.places[op] = f"{self.source.name}:{line}:{column}"
         return op
+
+    def _refuse_names(self, start: Position, results: int, names: int) -> NoReturn:
+        """Report that the number of names before an operation, which starts there, is not that of its results."""
+        name = re.split(r"[\s(\"]", self.source.text[start:].partition("=")[2].lstrip(' \n\t"'), maxsplit=1)[0]
+        error = ParseError(self._spot(start), f"{name} returns {results} values, and {names} are named")
+        kind = self.ctx.get_optional_op(name)
+        if kind is not None and (said := _SAID_OF_RESULTS.search(kind.__doc__ or "")) is not None:
+            error.add_note(f"it returns {' '.join(said[1].split()).replace('those of', 'handles of', 1)}")
+        raise error
 
     def resolve_operand(self, operand: UnresolvedOperand, type: AttributeInvT) -> SSAValue[AttributeInvT]:
         value = super().resolve_operand(operand, type)

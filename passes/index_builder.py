@@ -1,12 +1,14 @@
-"""Index arithmetic that folds: an index is an integer where it is known, and a value where it is not."""
+"""Index arithmetic that folds, and loops: an index is an integer where it is known, and a value where it is not."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.builder import Builder
-from xdsl.dialects import arith
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, IntegerAttr
-from xdsl.ir import Operation, SSAValue
-from xdsl.rewriter import Rewriter
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.transforms.dead_code_elimination import is_trivially_dead
 
 Index = int | SSAValue
@@ -35,6 +37,29 @@ def scale(builder: Builder, value: Index, factor: int) -> Index:
     if factor == 1:
         return value
     return builder.insert(arith.MuliOp(value, materialize(builder, factor))).result
+
+
+def for_loop(
+    builder: Builder,
+    bounds: tuple[Index, Index, Index],
+    carried: Sequence[SSAValue] = (),
+    *,
+    like: Operation | None = None,
+    counter: SSAValue | None = None,
+) -> tuple[scf.ForOp, Builder]:
+    """
+    Insert a loop from the first to below the second bound by the third, without body, and return a builder in it.
+
+    It has the location of `like`, and its counter the name and the type of `counter`, else that of an index.
+    """
+    lower, upper, step = (materialize(builder, bound) for bound in bounds)
+    type = IndexType() if counter is None else counter.type
+    block = Block(arg_types=[type, *(value.type for value in carried)])
+    loop = builder.insert(scf.ForOp(lower, upper, step, carried, Region(block)))
+    if like is not None:
+        loop.location = like.location
+    block.args[0].name_hint = counter.name_hint if counter is not None else None
+    return loop, Builder(InsertPoint.at_end(block))
 
 
 def erase_unused(value: SSAValue) -> None:

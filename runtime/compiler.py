@@ -75,18 +75,19 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
         PipelineStep("graph-to-tensor"),
         PipelineStep("assign-devices", for_machine=True),
         PipelineStep("fuse-elementwise"),
-        PipelineStep("tile", for_machine=True),
+        # On the host, `tile` and `promote` apply the schedules that are given.
+        PipelineStep("tile"),
         PipelineStep("licm", for_machine=True),
         PipelineStep("value-cse", for_machine=True),
         PipelineStep("value-dce", for_machine=True),
     ),
     "loop": (
         PipelineStep("tensor-to-loop"),
-        PipelineStep("promote", for_machine=True),
+        PipelineStep("promote"),
         PipelineStep("promote-levels", for_machine=True),
         PipelineStep("tensorize", for_machine=True),
-        # Iterations that a schedule lets run at once: no machine has units for them yet.
-        PipelineStep("forall-to-for", for_machine=True),
+        # Iterations that a schedule lets run at once: no machine has units for them yet, nor has generated C threads.
+        PipelineStep("forall-to-for"),
         PipelineStep("mem-promote", for_machine=True),
         PipelineStep("multi-buffer{depth=auto}", for_machine=True),
         PipelineStep("mem-plan"),

@@ -10,19 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects import func
 from xdsl.dialects.builtin import MemRefType, ModuleOp, TensorType
-from xdsl.dialects.transform import ApplyRegisteredPassOp
+from xdsl.dialects.transform import NamedSequenceOp
 from xdsl.ir import Attribute, Operation
-from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from penstock.dialects.context import PenstockContext
-from penstock.dialects.diagnostics import UnknownName, UserError, nearest_or_all
+from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.files import write_whole
-from penstock.passes.analysis.kernels import device_of, kernels, machine_of
-from penstock.passes.schedule.schedule import SECTIONS, Schedule, note_of_missing
+from penstock.dialects.machine import TargetOp
+from penstock.passes.analysis.kernels import device_of, is_mover, kernels, machine_of, origin_of
+from penstock.passes.schedule.deciding import sequence_of
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import LOOPS, ON_CHIP, SECTIONS, START, changes, section_begun_by
 from penstock.runtime.compiler import load_input, passes_for
 from penstock.runtime.interpreter import run_function
+from penstock.runtime.levels import level_of
 from penstock.runtime.pass_manager import run_passes, verify
 from penstock.runtime.schedules import schedules_text
 
@@ -46,26 +49,27 @@ class KernelSchedule(Schedule):
 
     def __init__(self, program: ModuleOp, ctx: PenstockContext, name: str, *, check: bool, show: bool):
         self._program, self._ctx, self._name = program, ctx, name
+        self._written: dict[str, NamedSequenceOp] = {}
+        """The sections before those of `sequence`, if they are said of the kernel that this one was made of."""
         self._check, self._show = check, show
         self.module = program
         """The program as it is now."""
         self._inputs: list[Array] = []
         self._expected: list[Array] | None = None
         self._run_until(FIRST, inclusive=False)
-        super().__init__(self._find(), self._target())
-        ctx.schedules.applied[name] = self.sequence
+        before, section = {kernel.sym_name.data: kernel for kernel in kernels(self.module)}, START
+        if name not in before and (is_mover(name) or origin_of(name) in before):
+            self._run_until(ON_CHIP, inclusive=True)
+            section = ON_CHIP
+        found = self._find(name)
+        super().__init__(found, self._target(), sequence_of(ctx, found))
+        self.enter(section)
         self._begin()
 
     def append(self, op: Op) -> Op:
         """Append an op and apply it, as `Schedule` does; then check and print, if asked to."""
-        try:
-            op.verify()
-        except VerifyException as error:
-            notes = [error.note] if isinstance(error, UnknownName) else []
-            op.erase()
-            raise UserError(f"{op.name}: {error}", notes=notes) from None
         found = super().append(op)
-        if op.results and not self._changes(op):
+        if not changes(op):
             return found
         verify(self.module)
         if self._check:
@@ -74,31 +78,38 @@ class KernelSchedule(Schedule):
             print(f"// after {op.name}\n{self.state.kernel}", file=sys.stderr)
         return found
 
-    def lower(self, to: str) -> None:
+    def lower(self, to: str, *, kernel: str | None = None) -> None:
         """
         Let the compiler run the rest of its passes up to one of `SECTIONS` on the whole program, and go on after it.
 
-        All handles are invalid then. Raises UserError, and leaves schedule and program alone, for another pass, for
-        one after which the schedule goes on already, and where the kernel has another name afterwards.
+        All handles are invalid then. Where `mem-promote` has made another kernel of this one, it is the one that the
+        schedule goes on with; `kernel` says which if it has made several. Raises UserError, and leaves schedule and
+        program alone, for another pass, for one after which the schedule goes on already, and if it is not known which
+        kernel is meant.
         """
         if to not in SECTIONS:
             raise UserError(f'a schedule does not go on after "{to}"', notes=[nearest_or_all(to, SECTIONS, "passes")])
-        begun = [op.pass_name.data for op in self.sequence.body.block.ops if isinstance(op, ApplyRegisteredPassOp)]
+        begun = [name for op in self.sequence.body.block.ops if (name := section_begun_by(op)) is not None]
         if begun and SECTIONS.index(to) <= SECTIONS.index(begun[-1]):
             raise UserError(f'the schedule goes on after "{begun[-1]}" already', notes=["begin another schedule"])
+        if to != LOOPS and self.state.target is None:
+            raise UserError(f'kernel @{self._name} runs on the host, which has no scopes: "{to}" does nothing for it')
         schedules, module, applied = self._ctx.schedules, self.module, self._ctx.schedules.applied
-        schedules.given = {self._name: self.sequence.clone()}
-        schedules.applied = {self._name: self.sequence.clone()}
+        written = {**self._written, self._name: self.sequence}
+        schedules.given = {name: sequence.clone() for name, sequence in written.items()}
+        schedules.applied = {}
+        schedules.left_out = set()
         try:
             self._run_until(to, inclusive=True)
-            self._find()
+            found = self._find(kernel)
         except UserError:
             self.module, schedules.applied = module, applied
             raise
         finally:
             schedules.given = {}
-        self.sequence = self._ctx.schedules.applied[self._name]
-        super().__init__(self._find(), self._target(), self.sequence)
+        if found.sym_name.data != self._name:
+            self._written, self._name = written, found.sym_name.data
+        super().__init__(found, self._target(), sequence_of(self._ctx, found))
         self.enter(to)
         self._begin()
 
@@ -107,27 +118,38 @@ class KernelSchedule(Schedule):
         write_whole(Path(path), str(self))
 
     def __str__(self) -> str:
-        return schedules_text(self._ctx, {self._name: self.sequence})
+        return schedules_text(self._ctx, {**self._written, self._name: self.sequence})
 
     def _run_until(self, name: str, *, inclusive: bool) -> None:
         self.module = self._program.clone()
         passes = list(passes_for(self.module, "accel", None))
         names = [each.name for each in passes]
-        if name in names:
-            passes = passes[: names.index(name) + int(inclusive)]
-        elif name == FIRST:
-            passes = []
+        if name not in names:
+            raise UserError(
+                f'the pass "{name}" is not run on a program at {level_of(self.module)} level',
+                notes=["schedules are for programs at graph or tensor level"],
+            )
+        passes = passes[: names.index(name) + int(inclusive)]
         run_passes(self._ctx, self.module, passes)
 
-    def _find(self) -> func.FuncOp:
+    def _find(self, name: str | None = None) -> func.FuncOp:
+        """The kernel of a name; without one, the kernel that this one is now."""
         found = {kernel.sym_name.data: kernel for kernel in kernels(self.module)}
-        if self._name not in found:
-            raise UserError(f"the program has no kernel @{self._name}", notes=[note_of_missing(self._name, found)])
-        return found[self._name]
+        made = [each for each in found if origin_of(each) == self._name] or [self._name]
+        if name is None and len(made) > 1:
+            listed = ", ".join(f"@{each}" for each in made)
+            raise UserError(
+                f'"{ON_CHIP}" has made several kernels of @{self._name}: {listed}',
+                notes=[f'say which: lower(..., kernel="{made[0]}")'],
+            )
+        name = name or made[0]
+        if name not in found:
+            raise UserError(f"the program has no kernel @{name}", notes=[nearest_or_all(name, found, "kernels")])
+        return found[name]
 
-    def _target(self) -> Any:
+    def _target(self) -> TargetOp | None:
         target = machine_of(self.module)
-        on_machine = target is not None and device_of(self._find()) == target.sym_name.data
+        on_machine = target is not None and device_of(self._find(self._name)) == target.sym_name.data
         return target if on_machine else None
 
     def _begin(self) -> None:
@@ -150,10 +172,6 @@ class KernelSchedule(Schedule):
         for before, after in zip(self._expected, self._results(), strict=True):
             if before.tobytes() != after.tobytes():
                 raise UserError(f"{op.name} changed what @{self._name} computes: this is a fault of the primitive")
-
-    @staticmethod
-    def _changes(op: Operation) -> bool:
-        return not op.name.startswith("transform.") or op.name.startswith(("transform.structured.", "transform.loop."))
 
 
 def _draw(rng: np.random.Generator, type: Attribute, kernel: str) -> Array:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -250,7 +250,11 @@ def _load(available: AvailablePasses, name: str, place: str | None) -> type[Modu
 
 
 def make_pass(available: AvailablePasses, spec: ArgSpec, place: str) -> ModulePass:
-    """The pass that `spec` describes; raises UserError, at `place`, for an unknown pass, option or type of a value."""
+    """
+    The pass that `spec` describes; raises UserError, at `place`, for an unknown pass or option, for a value of another
+    type, and for a planner, a tiler or another part that there is not: `PARTS` of a pass has the function that finds
+    it, for each option that names one.
+    """
     pass_type = _load(available, spec.name, place)
     options = [field.name for field in dataclasses.fields(pass_type) if field.init]
     for given in spec.normalize_parameter_names().parameters:
@@ -263,7 +267,7 @@ def make_pass(available: AvailablePasses, spec: ArgSpec, place: str) -> ModulePa
                 notes=[near or has],
             )
     try:
-        return pass_type.from_pass_spec(spec)
+        made = pass_type.from_pass_spec(spec)
     except ValueError as error:
         described = ", ".join(f"{o.name}: {o.expected_type}" for o in get_pass_option_infos(pass_type))
         raise UserError(
@@ -271,3 +275,11 @@ def make_pass(available: AvailablePasses, spec: ArgSpec, place: str) -> ModulePa
             loc=place,
             notes=[f"its options: {described}"],
         ) from None
+    parts: Mapping[str, Callable[[str], object]] = getattr(pass_type, "PARTS", {})
+    for option, find in parts.items():
+        if option in spec.normalize_parameter_names().parameters:
+            try:
+                find(str(getattr(made, option)))
+            except UserError as error:
+                raise UserError(error.message, loc=place, notes=error.notes) from None
+    return made

@@ -14,12 +14,12 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
-from penstock.dialects.machine import find_target
 from penstock.dialects.upstream.transform import IncludeOp
 from penstock.dialects.upstream.transform_tune import AlternativesOp, KnobOp
 from penstock.lowering.from_text import parse_text, read_text
 from penstock.lowering.to_text import module_text
-from penstock.passes.schedule.schedule import SECTIONS, START, section_of
+from penstock.passes.schedule.deciding import given_for
+from penstock.passes.schedule.sections import LOOPS, SECTIONS, START, decides
 from penstock.runtime.levels import LEVELS, level_of
 from penstock.runtime.pass_manager import verify
 
@@ -119,19 +119,17 @@ def require_applied(ctx: PenstockContext, module: ModuleOp) -> None:
     given, applied = ctx.schedules.given, ctx.schedules.applied
     level = LEVELS.index(level_of(module))
     for name, sequence in given.items():
-        for section in (START, *SECTIONS):
+        done = [each for each in applied.values() if given_for(ctx.schedules, each) is sequence]
+        sections = (START, LOOPS) if name in ctx.schedules.left_out else (START, *SECTIONS)
+        for section in sections:
             is_left = level > LEVELS.index("tensor" if section == START else "loop")
-            is_applied = name in applied and section_of(applied[name], section)
-            if section_of(sequence, section) and not is_applied and (is_left or given.keys().isdisjoint(applied)):
+            is_applied = any(decides(each, section) for each in done)
+            if decides(sequence, section) and not is_applied and (is_left or given.keys().isdisjoint(applied)):
                 where = f"after {section}" if section != START else "of the tensor level"
-                note = "tile, promote, multi-buffer and accel-pipeline apply sections, to kernels of a machine"
-                hints = ["without a machine: -p 'default, +tile before tensor-to-loop'"]
-                if section != START or find_target(module) is not None:
-                    hints = []
                 raise UserError(
                     f"the schedule of @{name} is not applied: no pass that ran applies its section {where}",
                     loc=location_of(sequence),
-                    notes=[note, *hints],
+                    notes=["the passes tile, promote, multi-buffer and accel-pipeline apply sections, in this order"],
                 )
 
 

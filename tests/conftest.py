@@ -24,6 +24,9 @@ from sampling import register_profiles
 
 register_profiles()
 
+# What is imported and collected stays, so it is not looked through for garbage on the way.
+gc.disable()
+
 REPOSITORY = Path(__file__).parent.parent
 
 
@@ -33,6 +36,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.dialects.diagnostics import UserError
 from penstock.passes.planning.conformance.planners import PROBLEMS, RULES, STEPS, check_planner, figures_table
 from penstock.passes.planning.registry import planner
 from penstock.tools.arguments import natural
@@ -27,10 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     report = check_planner(planner(args.planner), problems=args.problems, seed=args.seed, steps=args.steps)
-    if (fault := report.fault) is not None:
-        notes = [f"the rule: {RULES[fault.rule]}"]
-        notes += [f"the smallest problem found that shows it, with seed {args.seed}:\n{fault.problem}".rstrip()]
-        raise UserError(f'the planner "{args.planner}" breaks the rule "{fault.rule}": {fault.message}', notes=notes)
+    if report.fault is not None:
+        raise report.fault.error(f'the planner "{args.planner}"', RULES, args.seed)
     print("\n".join(aligned(figures_table(report), left=(0,))))
     print(f'"{args.planner}" keeps every rule: {", ".join(RULES)}')
     return 0

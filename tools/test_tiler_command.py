@@ -45,11 +45,8 @@ def execute(args: argparse.Namespace) -> int:
         raise UserError("test-tiler: --machine, --set and --dim are for a MODEL, and none is given", status=USAGE)
     problems = None if args.model is None else kernel_problems(args)
     report = check_tiler(chosen, problems=problems, random=args.random, seed=args.seed)
-    if (fault := report.fault) is not None:
-        notes = [f"the rule: {RULES[fault.rule]}"]
-        if fault.problem:
-            notes.append(f"the smallest problem found that shows it, with seed {args.seed}:\n{fault.problem}".rstrip())
-        raise UserError(f'the tiler "{args.tiler}" breaks the rule "{fault.rule}": {fault.message}', notes=notes)
+    if report.fault is not None:
+        raise report.fault.error(f'the tiler "{args.tiler}"', RULES, args.seed)
     print("\n".join(aligned(figures_table(report), left=(0, 1))))
     print(f"{report.planned} plans for {report.posed} problems, {report.posed - len(report.figures)} of them random")
     print(f'"{args.tiler}" keeps every rule: {", ".join(RULES)}')

@@ -16,7 +16,7 @@ DIALECTS: dict[str, str] = {
     "graph": "penstock.dialects.graph:Graph",
     "machine": "penstock.dialects.machine:Machine",
     "mem": "penstock.dialects.mem:Mem",
-    "schedule": "penstock.dialects.schedule:Schedule",
+    "schedule": "penstock.dialects.schedule:ScheduleDialect",
 }
 """Name of each dialect -> where it is, as `module:object`."""
 

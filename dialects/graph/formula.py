@@ -54,7 +54,7 @@ class Scalar(Generic[T]):
     value: T
     """What the arithmetic computes with: an array, a scalar of the IR, a term."""
     arithmetic: ScalarArithmetic[T]
-    """Who applies functions to values."""
+    """What applies functions to values."""
 
     def number(self, value: float) -> Self:
         """A number in the type of this element."""

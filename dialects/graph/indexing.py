@@ -2,7 +2,7 @@
 Operators that read or write elements at indices that other operands name.
 
 Indices are integers. Negative ones count from the end of the dimension that they index; one that is outside it
-is a fault of the one who runs the program: the interpreter refuses it, compiled programs stop with a fault.
+is a fault of the program's user: the interpreter refuses it, compiled programs stop with a fault.
 """
 
 from __future__ import annotations

@@ -168,6 +168,11 @@ class ForallOp(IRDLOperation):
         return self.region.block.args[: len(self.staticUpperBound)]
 
     @property
+    def first_output(self) -> int:
+        """The number of the operand that is the first tensor that the iterations share."""
+        return len(self.operands) - len(self.outputs)
+
+    @property
     def shared(self) -> Sequence[BlockArgument]:
         """In the body: the tensors that the iterations share."""
         return self.region.block.args[len(self.staticUpperBound) :]

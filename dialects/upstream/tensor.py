@@ -7,7 +7,7 @@ See https://mlir.llvm.org/docs/Dialects/TensorOps/#tensorparallel_insert_slice-t
 from __future__ import annotations
 
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IndexType, TensorType, i64
-from xdsl.dialects.tensor import Tensor
+from xdsl.dialects.tensor import InsertSliceOp, Tensor
 from xdsl.dialects.utils import DynamicIndexList, verify_dynamic_index_list
 from xdsl.ir import Dialect
 from xdsl.irdl import (
@@ -55,6 +55,9 @@ class ParallelInsertSliceOp(IRDLOperation):
         ):
             verify_dynamic_index_list(static.get_values(), values, DYNAMIC_INDEX, f" in the {title} arguments")
 
+
+Insertion = InsertSliceOp | ParallelInsertSliceOp
+"""An op that overwrites a slice of its operand 1, `dest`, with its operand 0, `source`."""
 
 DIALECT = Dialect("tensor", [*Tensor.operations, ParallelInsertSliceOp], list(Tensor.attributes))
 """xDSL's tensor dialect with this operation."""

@@ -7,6 +7,7 @@ See https://mlir.llvm.org/docs/Dialects/Transform/
 
 from __future__ import annotations
 
+from abc import ABC
 from typing import ClassVar
 
 from xdsl.dialects import transform as base
@@ -38,8 +39,9 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
-from penstock.dialects.upstream import transform_loops, transform_tune
-from penstock.dialects.upstream.handle_ops import ANY_OP, FUNCTIONAL, I64, HandleOp
+from penstock.dialects.upstream import transform_loops, transform_structured, transform_tune
+from penstock.dialects.upstream.handle_ops import ANY_OP, FUNCTIONAL, I64, I64_ARRAY, HandleOp
+from penstock.dialects.window import IntegerList
 
 
 @irdl_op_definition
@@ -92,6 +94,42 @@ class GetConsumersOfResultOp(HandleOp):
     assembly_format = "$target `[` $result_number `]` attr-dict `:` functional-type(operands, results)"
 
 
+class PositionsOp(HandleOp, ABC):
+    """Values of an operation, at some positions."""
+
+    target = operand_def(base.TransformOpHandleType)
+    raw_position_list = prop_def(I64_ARRAY)
+    result = result_def(base.AnyValueType)
+    custom_directives = (IntegerList,)
+    assembly_format = (
+        "$target `` custom<IntegerList>($raw_position_list) attr-dict `:` functional-type(operands, results)"
+    )
+
+
+@irdl_op_definition
+class GetOperandOp(PositionsOp):
+    """Operands of an operation. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_operand"""
+
+    name = "transform.get_operand"
+
+
+@irdl_op_definition
+class GetResultOp(PositionsOp):
+    """Results of an operation. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_result"""
+
+    name = "transform.get_result"
+
+
+@irdl_op_definition
+class GetDefiningOp(HandleOp):
+    """What computes a value. https://mlir.llvm.org/docs/Dialects/Transform/#transformget_defining_op"""
+
+    name = "transform.get_defining_op"
+    target = operand_def(base.AnyValueType)
+    result = result_def(base.TransformOpHandleType)
+    assembly_format = FUNCTIONAL
+
+
 @irdl_op_definition
 class MergeHandlesOp(HandleOp):
     """One handle for the operations of several. https://mlir.llvm.org/docs/Dialects/Transform/#transformmerge_handles"""
@@ -108,8 +146,8 @@ class CastHandleOp(IRDLOperation):
     """A handle of another type. https://mlir.llvm.org/docs/Dialects/Transform/#transformcast"""
 
     name = "transform.cast"
-    input = operand_def(base.TransformHandleType)
-    output = result_def(base.TransformHandleType)
+    input = operand_def(base.TransformOpHandleType)
+    output = result_def(base.TransformOpHandleType)
     assembly_format = "$input attr-dict `:` type($input) `to` type($output)"
 
     def __init__(self, input: SSAValue, type: Attribute):
@@ -124,23 +162,6 @@ class ParamConstantOp(IRDLOperation):
     value = prop_def(Attribute)
     param = result_def(base.TransformParamHandleType)
     assembly_format = "$value attr-dict `->` type($param)"
-
-
-@irdl_op_definition
-class FuseOp(HandleOp):
-    """Tile an op, and compute its producers in the tile.
-    https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse
-    """
-
-    name = "transform.structured.fuse"
-    target = operand_def(base.TransformOpHandleType)
-    tile_sizes = opt_prop_def(ArrayAttr[IntegerAttr])
-    tile_interchange = opt_prop_def(ArrayAttr[IntegerAttr])
-    transformed = result_def(base.TransformOpHandleType)
-    loops = var_result_def(base.TransformOpHandleType)
-    assembly_format = (
-        "$target ($tile_sizes^)? (`interchange` $tile_interchange^)? attr-dict `:` functional-type(operands, results)"
-    )
 
 
 @irdl_op_definition
@@ -245,9 +266,19 @@ def sizes_of(attribute: Attribute | None) -> tuple[int, ...]:
 
 
 OWN = (
-    *(SplitHandleOp, GetParentOp, GetProducerOfOperandOp, GetConsumersOfResultOp, MergeHandlesOp, ParamConstantOp),
-    *(CastHandleOp, FuseOp, FuseIntoContainingOp, GeneralizeOp, SplitReductionOp, IncludeOp),
-    *(*transform_loops.OPS, *transform_tune.OPS),
+    *(
+        SplitHandleOp,
+        GetParentOp,
+        GetProducerOfOperandOp,
+        GetConsumersOfResultOp,
+        GetOperandOp,
+        GetResultOp,
+        GetDefiningOp,
+        MergeHandlesOp,
+        ParamConstantOp,
+    ),
+    *(CastHandleOp, FuseIntoContainingOp, GeneralizeOp, SplitReductionOp, IncludeOp),
+    *(*transform_loops.OPS, *transform_structured.OPS, *transform_tune.OPS),
 )
 _NAMES = {op.name for op in OWN}
 

@@ -81,7 +81,13 @@ API_PAGES = (
         "schedules.md",
         "Schedules",
         "A schedule says how a kernel is computed: transformations as text, or as calls of Python.",
-        ("passes/schedule/schedule.py", "passes/schedule/state.py", "passes/schedule/primitives/*.py"),
+        (
+            "passes/schedule/schedule.py",
+            "passes/schedule/sections.py",
+            "passes/schedule/deciding.py",
+            "passes/schedule/state.py",
+            "passes/schedule/primitives/*.py",
+        ),
         tables=("penstock.passes.schedule.state:PRIMITIVES",),
     ),
     ApiPage(

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, helper
 
 if str(Path(__file__).parent) not in sys.path:
-    # Whoever loads this file by its path gets its neighbours too.
+    # A program that loads this file by its path gets its neighbours too.
     sys.path.insert(0, str(Path(__file__).parent))
 
 import light

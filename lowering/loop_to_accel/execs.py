@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from xdsl.builder import Builder
 from xdsl.dialects import memref, scf
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, MemRefType
+from xdsl.dialects.builtin import AffineMapAttr, MemRefType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.rewriter import InsertPoint
 from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import ExecOp
@@ -19,7 +18,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.access import Access, Node, Operand, linear_form, steps_of
 from penstock.passes.analysis.commands.command_loops import long_dims, next_loop
 from penstock.passes.analysis.intrinsics import Match
-from penstock.passes.index_builder import Index, materialize, scale
+from penstock.passes.index_builder import Index, for_loop, scale
 from penstock.passes.loop.tensorize import prove_named
 
 
@@ -152,11 +151,8 @@ def slice_of(builder: Builder, source: SSAValue, offsets: Sequence[Index], sizes
 def in_pieces(builder: Builder, extent: int, size: int, issue: Callable[[Builder, Index, int], None]) -> None:
     """A loop over pieces of `size`, and the rest after it; `issue` gets the start of a piece, and its size."""
     trips, rest = divmod(extent, size)
-    lower, upper, step = (materialize(builder, value) for value in (0, trips, 1))
-    block = Block(arg_types=[IndexType()])
-    inner = Builder(InsertPoint.at_end(block))
-    issue(inner, scale(inner, block.args[0], size), size)
+    loop, inner = for_loop(builder, (0, trips, 1))
+    issue(inner, scale(inner, loop.body.block.args[0], size), size)
     inner.insert(scf.YieldOp())
-    builder.insert(scf.ForOp(lower, upper, step, [], Region(block)))
     if rest:
         issue(builder, trips * size, rest)

@@ -25,10 +25,13 @@ from xdsl.utils.hints import isa
 from penstock.dialects import mem
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import memref_of, static_strides
+from penstock.dialects.upstream.scf import ForallOp, InParallelOp
+from penstock.dialects.upstream.tensor import Insertion, ParallelInsertSliceOp
 from penstock.passes.analysis.strides import (
     collapsed_strides,
     contiguous_strides,
     expanded_strides,
+    kept_dims,
     reassociation,
     reassociation_attribute,
 )
@@ -39,7 +42,6 @@ from penstock.passes.tensor.bufferization.assignment import (
     StructuredOp,
     is_tensor,
     is_window_pad,
-    kept_dims,
     mixed_slice,
     same,
     shape_of,
@@ -240,6 +242,9 @@ class Rebuild:
                 self._extract_slice(op)
             case tensor.InsertSliceOp():
                 self._insert_slice(op)
+                self._values[op.result] = self._values[op.dest]
+            case ParallelInsertSliceOp():
+                self._insert_slice(op)
             case tensor.ExpandShapeOp() | tensor.CollapseShapeOp() | tensor.ReshapeOp() | tensor.CastOp():
                 source = self._values[op.operands[0]]
                 self._define(op.results[0], reshape_view(self._builder, source, shape_of(op.results[0])))
@@ -260,6 +265,8 @@ class Rebuild:
                 self._return(op)
             case scf.ForOp():
                 self._for(op)
+            case ForallOp():
+                self._forall(op)
             case _:
                 self._copy_op(op)
 
@@ -287,7 +294,7 @@ class Rebuild:
         self._define(value, made)
         return made
 
-    def _part(self, insertion: tensor.InsertSliceOp, dest: SSAValue) -> SSAValue:
+    def _part(self, insertion: Insertion, dest: SSAValue) -> SSAValue:
         offsets, sizes, steps = mixed_slice(insertion)
         kept = kept_dims(sizes, shape_of(insertion.source))
         return slice_view(self._builder, dest, self._mapped(offsets), sizes, steps, kept)
@@ -370,9 +377,8 @@ class Rebuild:
         else:
             self._window(pad, offsets, box)
 
-    def _insert_slice(self, op: tensor.InsertSliceOp) -> None:
+    def _insert_slice(self, op: Insertion) -> None:
         source, dest = self._values[op.source], self._values[op.dest]
-        self._values[op.result] = dest
         if self._assignment.is_in_place(op):
             return
         offsets, sizes, steps = mixed_slice(op)
@@ -469,9 +475,26 @@ class Rebuild:
         self._builder.insert(scf.YieldOp(*(self._values[last.arguments[number]] for number in kept)))
         self._builder.insertion_point = outer
 
+    def _forall(self, op: ForallOp) -> None:
+        block = Block(arg_types=[index.type for index in op.indices])
+        for old, new in zip(op.indices, block.args, strict=True):
+            self._define(old, new)
+        for shared, result, output in zip(op.shared, op.res, op.outputs, strict=True):
+            self._values[shared] = self._values[result] = self._values[output]
+        outer, self._builder.insertion_point = self._builder.insertion_point, InsertPoint.at_end(block)
+        self._ops(op.region.block)
+        self._builder.insertion_point = outer
+        lower, upper, step = (self._mapped(each) for each in (op.lower_bounds, op.upper_bounds, op.steps))
+        loop = ForallOp(lower, upper, step, (), Region(block), list(op.mapping or ()))
+        loop.attributes.update(op.attributes)
+        self._builder.insert(loop)
+
     def _copy_op(self, op: Operation) -> None:
         """An op without tensors, whose regions may have some."""
         if isinstance(op, scf.YieldOp) and isinstance(op.parent_op(), scf.ForOp):
+            return
+        if isinstance(op, InParallelOp):
+            self._ops(op.region.block)
             return
         copied = op.clone_without_regions(self._values)
         self._builder.insert(copied)

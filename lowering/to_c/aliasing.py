@@ -13,7 +13,7 @@ from itertools import combinations
 from xdsl.dialects import func
 from xdsl.ir import BlockArgument, SSAValue
 
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.analysis.memory.aliases import Aliases, bits, is_memory
 from penstock.passes.analysis.memory.dataflow import DataFlow, Flows
 
@@ -70,9 +70,4 @@ def _may_overlap(one: SSAValue, other: SSAValue, apart: frozenset[int]) -> bool:
     if arguments:
         return apart.isdisjoint(arguments)
     a, b = one.owner, other.owner
-    if not isinstance(a, BufferOp | RingOp) or not isinstance(b, BufferOp | RingOp):
-        return True
-    if a.byte_offset is None or b.byte_offset is None:
-        return True
-    ends = a.byte_offset + a.size_in_bytes, b.byte_offset + b.size_in_bytes
-    return a.scope == b.scope and a.byte_offset < ends[1] and b.byte_offset < ends[0]
+    return not isinstance(a, ScopedAllocation) or not isinstance(b, ScopedAllocation) or a.overlaps(b) is not False

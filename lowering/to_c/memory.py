@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import BufferOp, RingOp, SlotOp, element_bytes, memref_of
+from penstock.dialects.mem import BufferOp, RingOp, ScopedAllocation, SlotOp, element_bytes, memref_of
 from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse, view_of_type
 from penstock.lowering.to_c.text import Expr, Size, identifier, sum_of, times
 from penstock.lowering.to_c.types import CType, c_type, literal
@@ -52,7 +52,7 @@ def emit_slot(emitter: FunctionEmitter, op: SlotOp) -> None:
     )
 
 
-def _allocate(emitter: FunctionEmitter, op: BufferOp | RingOp, type: MemRefType[Attribute]) -> str:
+def _allocate(emitter: FunctionEmitter, op: ScopedAllocation, type: MemRefType[Attribute]) -> str:
     """Declare a pointer to the bytes of `op` in a byte array of the context, and return its name."""
     scope, offset, ctype = op.scope, op.planned_offset(), c_type(type.element_type, op)
     if offset % ctype.size:

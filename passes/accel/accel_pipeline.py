@@ -14,21 +14,16 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import RingOp
 from penstock.dialects.schedule_accel import PipelineOp
 from penstock.passes.accel.pipelining.rings import Choice, choose_slots
 from penstock.passes.analysis.kernels import AUTO, PIPELINING, add_remark, machine_kernels
 from penstock.passes.isomorphic_kernels import rewrite_kernels
+from penstock.passes.schedule.deciding import copy_section, given_key, require_kernels, run_section
 from penstock.passes.schedule.ordering.accesses import commands_of
-from penstock.passes.schedule.schedule import (
-    COMMANDS,
-    Schedule,
-    copy_section,
-    given_key,
-    require_kernels,
-    run_section,
-)
+from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.scope_offsets import Kept, NoRoom, kept_beside
+from penstock.passes.schedule.sections import COMMANDS
 
 
 @dataclass(frozen=True)
@@ -44,8 +39,9 @@ class AccelPipelinePass(ModulePass):
     @main keeps in a scope stays where it is, and rings at hand stay as they are.
 
     Units run ahead of each other by themselves, so loops need no prologue; but a unit that loads and stores would hold
-    up the loads after a store. Such a loop is skewed, see `schedule.skew`, if the rings allow it. Then the order is
-    derived anew, see `schedule.ordering`: a load waits for the iteration that had its slot before.
+    up the loads after a store. Such a loop is skewed, see `schedule.skew`, if the rings allow it and it gains by
+    the model: a short loop may not. Then the order is derived anew, see `schedule.ordering`: a load waits for the
+    iteration that had its slot before.
 
     Guaranteed: the same results bit for bit, `mem-verify` passes; a kernel for which no offsets are found stays as it
     was. The attribute `pipelining` of a kernel says in words what was done and what the model expects of it. Raises
@@ -57,7 +53,7 @@ class AccelPipelinePass(ModulePass):
     depth: int | str = AUTO
     """Slots of a ring; "auto" lets the model decide."""
     skew: bool = True
-    """Whether to skew loops."""
+    """Whether loops may be skewed."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.depth != AUTO and (isinstance(self.depth, str) or self.depth < 1):
@@ -84,13 +80,10 @@ class AccelPipelinePass(ModulePass):
         commands = commands_of(function, target)
         depth = None if isinstance(self.depth, str) else self.depth
         choice = choose_slots(function, target, commands, depth, skewed=self.skew)
-        matched: tuple[SSAValue, ...] = ()
-        if self.skew and any(info.loops for info in commands):
-            matched = schedule.match(scf.ForOp.name)
-        handles = {schedule.op(each): each for each in schedule.match(BufferOp.name)} if choice.slots else {}
+        loops = schedule.match(scf.ForOp.name) if choice.skewed else ()
+        buffers = schedule.handles(choice.slots)
         schedule.state.commands = commands
-        op = _write(schedule, choice, [handles[buffer] for buffer in choice.slots], matched)
-        schedule.drop_unused((*matched, *handles.values()))
+        op = _write(schedule, choice, buffers, loops)
         if op.fixed_offsets is None and PIPELINING in function.attributes:
             said = [op.remark.data] if op.remark is not None else []
             modelled = choice.describe(op.slot_counts, skewed=bool(op.skewed))

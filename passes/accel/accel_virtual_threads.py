@@ -16,8 +16,11 @@ from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.loops import trip_count
-from penstock.passes.schedule.schedule import COMMANDS, Schedule, has_section, require_kernels, run_section
-from penstock.passes.schedule.virtual_threads import conflict, loops_inside_out, require_no_queues, units_in
+from penstock.passes.schedule.deciding import has_section, require_kernels, run_section
+from penstock.passes.schedule.ordering import require_tokens
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import COMMANDS
+from penstock.passes.schedule.virtual_threads import conflict, loops_inside_out, units_in
 
 MARK = "virtual_threads"
 """The attribute of a loop that says how many of its iterations are interleaved."""
@@ -57,12 +60,12 @@ class AccelVirtualThreadsPass(ModulePass):
     def _kernel(self, function: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
         chosen = next(_marked(function), None)
         if chosen is None and self.threads > 1:
-            require_no_queues(function)
+            require_tokens(function)
             chosen = self._choice(function, target)
         while chosen is not None:
             loop, threads = chosen
-            loops = schedule.match(scf.ForOp.name)
-            schedule.virtual_thread(next(each for each in loops if schedule.op(each) is loop), threads)
+            (handle,) = schedule.handles([loop])
+            schedule.virtual_thread(handle, threads)
             # Loops are replaced where the order is derived anew; the marks stay.
             chosen = next(_marked(function), None)
 

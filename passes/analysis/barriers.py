@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from xdsl.builder import Builder
 from xdsl.dialects import func, gpu, scf
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.diagnostics import UserError, location_of
@@ -27,7 +27,7 @@ from penstock.passes.analysis.effects import is_computed
 from penstock.passes.analysis.loop_dependences import ANY, EARLIER, LATER, SAME, LoopAccess, NestMemory
 from penstock.passes.analysis.loops import trip_count
 from penstock.passes.analysis.memory.storage import storage_of
-from penstock.passes.index_builder import materialize
+from penstock.passes.index_builder import for_loop
 
 
 def needed_barriers(forall: ForallOp) -> list[Operation]:
@@ -66,13 +66,10 @@ def _as_loops(forall: ForallOp) -> tuple[scf.ForOp, ...]:
     builder = Builder(InsertPoint.before(forall))
     loops: list[scf.ForOp] = []
     bounds = zip(forall.lower_bounds, forall.upper_bounds, forall.steps, strict=True)
-    for index, (first, end, by) in zip(forall.indices, bounds, strict=True):
-        lower, upper, step = (materialize(builder, bound) for bound in (first, end, by))
-        block = Block(arg_types=[index.type])
-        index.replace_all_uses_with(block.args[0])
-        loops.append(builder.insert(scf.ForOp(lower, upper, step, [], Region(block))))
-        loops[-1].location = forall.location
-        builder = Builder(InsertPoint.at_end(block))
+    for index, bound in zip(forall.indices, bounds, strict=True):
+        loop, builder = for_loop(builder, bound, like=forall)
+        index.replace_all_uses_with(loop.body.block.args[0])
+        loops.append(loop)
     for op in [op for op in forall.region.block.ops if op is not forall.terminator]:
         op.detach()
         builder.insert(op)

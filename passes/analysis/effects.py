@@ -14,6 +14,7 @@ from xdsl.dialects.linalg.abstract_ops import LinalgStructuredOperation
 from xdsl.ir import Operation
 from xdsl.traits import IsTerminator, RecursiveMemoryEffect, SymbolOpInterface, is_side_effect_free
 
+from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.index import is_index_arithmetic
 
 
@@ -78,4 +79,6 @@ def is_destination(op: Operation, index: int) -> bool:
         return index >= len(op.inputs)
     if isinstance(op, tensor.InsertSliceOp | tensor.InsertOp):
         return index == 1
+    if isinstance(op, ForallOp):
+        return index >= op.first_output
     return isinstance(op, scf.ForOp) and index >= 3

@@ -22,13 +22,14 @@ same question, so that they cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
 from xdsl.dialects.linalg.attrs import IteratorType
-from xdsl.ir import Attribute
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Attribute, SSAValue
 
 from penstock.dialects.machine import DRAM, IMMEDIATE, STRIDES, IntrinsicOp, OperandSpec, TargetOp
 from penstock.passes.analysis.access import (
@@ -203,7 +204,7 @@ class _Matching:
             if operand.element != spec.dtype:
                 return Failure(self._name, 2, f"operand {spec.name} is {spec.dtype}, not {operand.element}")
             if operand.scope is not None and operand.scope != spec.scope:
-                reason = f'operand {spec.name} lives in "{spec.scope}", not in "{operand.scope}"'
+                reason = f'operand {spec.name} is to be in "{spec.scope}", and is in "{operand.scope}"'
                 return Failure(self._name, 3, reason)
         dims = self._dims()
         if isinstance(dims, Failure):
@@ -369,3 +370,33 @@ def _candidates(access: Access, target: TargetOp, intrinsics: Sequence[Intrinsic
 def runs_on_unit(match: Match) -> bool:
     """Whether the intrinsic runs on a unit of its own, not on the way of a DMA."""
     return match.intrinsic.dma_name is None
+
+
+def choose_matches(
+    options: Mapping[GenericOp, Sequence[Match]],
+    place_of: Callable[[SSAValue], tuple[SSAValue, str | None]],
+    stays: Callable[[GenericOp, SSAValue, str], bool],
+) -> tuple[dict[GenericOp, Match | None], dict[SSAValue, str]]:
+    """
+    The intrinsic of each op, such that what one leaves in a scope the next finds there, and the scopes of storages.
+
+    Units choose, what DMA engines do follows, and what only fills a buffer goes where the others need it. `place_of`
+    tells the storage of an operand, and its scope if it has one already; `stays` whether an op settles the scope of one
+    of its operands. Where no option agrees with what is settled the first is taken.
+    """
+    scopes: dict[SSAValue, str] = {}
+    chosen: dict[GenericOp, Match | None] = dict.fromkeys(options)
+    for generic in sorted(options, key=lambda g: (not g.inputs, not any(map(runs_on_unit, options[g][:1])))):
+        places = [(number, value, *place_of(value)) for number, value in enumerate(generic.operands)]
+        agreeing = (
+            match
+            for match in options[generic]
+            if all(
+                scopes.get(root, known or s) == s for n, _, root, known in places for s in [match.scope_of_operand(n)]
+            )
+        )
+        match = chosen[generic] = next(agreeing, next(iter(options[generic]), None))
+        for number, value, root, _ in places:
+            if match is not None and stays(generic, value, scope := match.scope_of_operand(number)):
+                scopes.setdefault(root, scope)
+    return chosen, scopes

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects import arith, func
+from xdsl.dialects import arith, func, scf
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
@@ -15,7 +16,8 @@ from xdsl.ir import Block, Operation, SSAValue
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.machine import HOST, TargetOp, find_target
-from penstock.passes.analysis.loops import loops_around, trip_count
+from penstock.dialects.upstream.scf import ForallOp
+from penstock.passes.analysis.loops import iteration_count, trip_count
 
 ENTRY = "main"
 """The function that is run; the others with a body are kernels."""
@@ -37,6 +39,28 @@ DEPTHS = "depths"
 """The attribute of a tiled kernel with the slots of each scope for what a loop refills, where there are several."""
 AUTO = "auto"
 """The depth that says: as `depths` of the kernel does."""
+
+
+_MADE_ON_CHIP = re.compile(r"(.+)_on_chip(?:_\d+)?")
+_MOVERS = re.compile(r"(fill|spill|border)(_\d+)?")
+_VERSION = re.compile(r"(.+)_\d+")
+
+
+def origin_of(name: str) -> str:
+    """The name of the kernel that `mem-promote` made the kernel `name` of, where it is called as one of those."""
+    made = _MADE_ON_CHIP.fullmatch(name)
+    return name if made is None else made[1]
+
+
+def version_of(name: str) -> str | None:
+    """The name of the kernel that `tensor-to-loop` makes another version of, where `name` is called as one of those."""
+    made = _VERSION.fullmatch(name)
+    return None if made is None else made[1]
+
+
+def is_mover(name: str) -> bool:
+    """Whether a kernel is called as those that `mem-promote` adds to fill and empty what stays on chip."""
+    return _MOVERS.fullmatch(name) is not None
 
 
 def depths_of(kernel: func.FuncOp) -> dict[str, int]:
@@ -165,8 +189,13 @@ def multiply_accumulates(kernel: func.FuncOp) -> int:
 
 def _trips(op: Operation) -> int:
     """How often the loops around `op` run it; one whose bounds are not known counts once."""
-    trips = [trip_count(loop) for loop in loops_around(op)]
-    return prod(1 if count is None else count for count in trips)
+    trips, around = 1, op.parent_op()
+    while around is not None:
+        if isinstance(around, scf.ForOp | ForallOp):
+            count = trip_count(around) if isinstance(around, scf.ForOp) else iteration_count(around)
+            trips *= 1 if count is None else count
+        around = around.parent_op()
+    return trips
 
 
 @dataclass(frozen=True)

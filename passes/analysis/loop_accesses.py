@@ -85,9 +85,11 @@ def _digit_distances(high: Digit, low: Digit, bounds: tuple[int | None, int | No
     match bounds:
         case (int(distance), int(other)) if distance == other:
             row, column = divmod(distance, columns)
+            ways = (row, column), (row + 1, column - columns)
             return [
-                [(outer, row, row), (inner, column, column)],
-                [(outer, row + 1, row + 1), (inner, column - columns, column - columns)],
+                [(outer, down, down), (inner, along, along)]
+                for down, along in ways
+                if abs(down) < rows and abs(along) < columns
             ]
         case (1, None):
             return [[(outer, 1, rows - 1), any_column], [(inner, 1, columns - 1)]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 from xdsl.dialects import func, memref, scf
 from xdsl.dialects.builtin import ModuleOp
@@ -19,8 +20,10 @@ from xdsl.traits import IsTerminator
 
 from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
+from penstock.dialects.machine import HOST
+from penstock.dialects.mem import CopyOp, RingOp, ScopedAllocation, SlotOp
 from penstock.passes.analysis.effects import Effects, is_computed
+from penstock.passes.analysis.kernels import device_of
 from penstock.passes.analysis.loop_accesses import (
     ANY,
     EARLIER,
@@ -37,13 +40,7 @@ from penstock.passes.analysis.memory.aliases import Aliases, Allocation, RootBox
 from penstock.passes.analysis.memory.effects import MemoryEffects
 from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
 from penstock.passes.analysis.memory.storage import overwrites, storage_of, uses_through
-
-EXACT_COMBINERS = frozenset(
-    f"arith.{name}" for name in "addi muli maxsi maxui minsi minui andi ori xori maximumf minimumf".split()
-)
-"""Of the ops that reductions combine with, those whose result is the same bits in any order."""
-ROUNDING_COMBINERS = frozenset(("arith.addf", "arith.mulf"))
-"""Those that round: another order is another result."""
+from penstock.passes.analysis.reductions import EXACT_COMBINERS, ROUNDING_COMBINERS, combiners
 
 _SIGNS = {1: LATER, 0: SAME, -1: EARLIER}
 
@@ -351,31 +348,10 @@ def _unit(dim: int, rank: int) -> Vector:
     return tuple(int(each == dim) for each in range(rank))
 
 
-def combiners(op: GenericOp) -> dict[int, str]:
-    """For each output of a generic that every point combines with what does not depend on it: the op that combines."""
-    block = op.body.block
-    terminator = block.last_op
-    assert terminator is not None
-    found: dict[int, str] = {}
-    for number, value in enumerate(terminator.operands, len(op.inputs)):
-        argument, combining = block.args[number], value.owner
-        if not isinstance(combining, Operation) or combining.name not in EXACT_COMBINERS | ROUNDING_COMBINERS:
-            continue
-        # A sum that is read on the way to its end is one of another order.
-        if argument.has_one_use() and value.has_one_use() and argument in combining.operands:
-            found[number] = combining.name
-    return found
-
-
 def _overlap(one: SSAValue, other: SSAValue) -> bool:
     """Whether two allocations were given common bytes."""
     a, b = one.owner, other.owner
-    if not isinstance(a, BufferOp | RingOp) or not isinstance(b, BufferOp | RingOp):
-        return False
-    if a.byte_offset is None or b.byte_offset is None:
-        return False
-    ends = a.byte_offset + a.size_in_bytes, b.byte_offset + b.size_in_bytes
-    return a.scope == b.scope and a.byte_offset < ends[1] and b.byte_offset < ends[0]
+    return isinstance(a, ScopedAllocation) and isinstance(b, ScopedAllocation) and a.overlaps(b) is True
 
 
 def is_one_buffer(call: func.CallOp, one: SSAValue, other: SSAValue) -> bool:
@@ -384,6 +360,19 @@ def is_one_buffer(call: func.CallOp, one: SSAValue, other: SSAValue) -> bool:
         return False
     given = storage_of(call.arguments[one.index]), storage_of(call.arguments[other.index])
     return given[0] is given[1] or _overlap(*given)
+
+
+def aliased_arguments(function: func.FuncOp) -> frozenset[SSAValue]:
+    """The arguments of a kernel that some call hands over together with a view of the same buffer."""
+    module, arguments = function.parent_op(), function.body.block.args
+    # Kernels of a machine hold no calls, so only the others are looked at.
+    callers = [op for op in module.ops if isinstance(op, func.FuncOp)] if isinstance(module, ModuleOp) else []
+    found: set[SSAValue] = set()
+    for op in (op for caller in callers if device_of(caller) in (None, HOST) for op in caller.walk()):
+        if isinstance(op, func.CallOp) and op.callee.string_value() == function.sym_name.data:
+            pairs = combinations(arguments, 2)
+            found.update(each for pair in pairs if is_one_buffer(op, *pair) for each in pair)
+    return frozenset(found)
 
 
 VECTORIZE = "vectorize"

@@ -85,3 +85,12 @@ def reshaped_strides(shape: Sequence[int], strides: Sequence[int], target: Seque
     if collapsed is None:
         return None
     return expanded_strides(collapsed, target, [theirs for _, theirs in groups])
+
+
+def kept_dims(sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """The dims of a slice of `sizes` that a value of `shape` has; those that it lacks are of size 1."""
+    kept: list[int] = []
+    for dim, size in enumerate(sizes):
+        if len(kept) < len(shape) and size == shape[len(kept)]:
+            kept.append(dim)
+    return kept

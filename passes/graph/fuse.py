@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
@@ -19,6 +19,8 @@ from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, planne
 from penstock.passes.graph.fusion.spm_model import SpmModel, cheaper
 from penstock.passes.graph.storage_type import multiplies_halves_only
 from penstock.passes.graph.values import erase_dead, graph_blocks
+from penstock.passes.planning.tilers.registry import DEFAULT_TILER
+from penstock.passes.planning.tilers.registry import tiler as find_tiler
 
 WORDS = {
     PatternKind.ELEMENTWISE: "elementwise",
@@ -174,7 +176,7 @@ class GraphFusePass(ModulePass):
 
     With the strategy "spm" two groups only merge where the bytes go down that go off chip and back, for the machine in
     tiles that fit its scopes: see `fusion/spm_model.py`. Where that cannot be told, or leads to more, groups are those
-    of TVM.
+    of TVM. Raises UserError for a `tiler` that there is not.
 
     A group takes the position and the location of its last op. Constants that nothing reads any more are removed.
 
@@ -227,8 +229,14 @@ class GraphFusePass(ModulePass):
     max_arguments: int | None = None
     """Values that one group reads from outside; any number by default."""
 
+    tiler: str = DEFAULT_TILER
+    """With "spm": the tiler that says which tiles fit and what they move; `assign-devices` should be told the same."""
+
     remarks: bool = False
     """Whether each group gets an attribute `fusion_remark`, which says why it is not larger."""
+
+    PARTS: ClassVar = {"tiler": find_tiler}
+    """What finds the part that an option names."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for block in graph_blocks(op):
@@ -261,7 +269,7 @@ class GraphFusePass(ModulePass):
         models: list[SpmModel] = []
 
         def make_veto(graph: FusionGraph) -> Veto:
-            known = SpmModel(graph, target, halves) if not models else models[-1]
+            known = SpmModel(graph, target, halves, self.tiler) if not models else models[-1]
             models.append(replace(known, graph=graph, otherwise=only_chains(graph)))
             return models[-1].veto
 

@@ -67,7 +67,7 @@ class Term(Scalar[SSAValue]):
     """The functions that there are: each is an op."""
 
     arithmetic: TermBuilder
-    """Who appends the ops."""
+    """What appends the ops."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from xdsl.builder import Builder
 from xdsl.context import Context
 from xdsl.dialects import gpu, memref, scf, tensor
 from xdsl.dialects.builtin import FixedBitwidthType, MemRefType, ModuleOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -26,7 +26,7 @@ from penstock.dialects.upstream.scf import ForallOp, forall_around
 from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 from penstock.passes.analysis.effects import is_computed
 from penstock.passes.analysis.loops import iteration_count
-from penstock.passes.index_builder import materialize
+from penstock.passes.index_builder import for_loop
 from penstock.passes.schedule.loop_nests import iteration_of
 from penstock.passes.schedule.rings import ring_of
 from penstock.runtime.interpreter.body import captured_values
@@ -147,12 +147,8 @@ class _Sequence:
         """A loop that all iterations run alike: outside, around its phases."""
         lower, upper, step = (self._uniform(bound, op, builder, dict(values)) for bound in (op.lb, op.ub, op.step))
         counter = op.body.block.args[0]
-        block = Block(arg_types=[counter.type])
-        block.args[0].name_hint = counter.name_hint
-        loop = builder.insert(scf.ForOp(lower, upper, step, [], Region(block)))
-        loop.location = op.location
-        inside = Builder(InsertPoint.at_end(block))
-        self._phases(list(op.body.block.ops)[:-1], inside, {**values, counter: block.args[0]})
+        loop, inside = for_loop(builder, (lower, upper, step), like=op, counter=counter)
+        self._phases(list(op.body.block.ops)[:-1], inside, {**values, counter: loop.body.block.args[0]})
         inside.insert(scf.YieldOp())
 
     def _uniform(self, value: SSAValue, loop: scf.ForOp, builder: Builder, values: _Values) -> SSAValue:
@@ -187,15 +183,10 @@ class _Sequence:
         loop, values, carried = self.loop, dict(outside), outputs
         loops: list[scf.ForOp] = []
         bounds = zip(loop.lower_bounds, loop.upper_bounds, loop.steps, strict=True)
-        for index, (first, end, by) in zip(loop.indices, bounds, strict=True):
-            lower, upper, step = (materialize(builder, bound) for bound in (first, end, by))
-            block = Block(arg_types=[index.type, *(value.type for value in carried)])
-            block.args[0].name_hint = index.name_hint
-            made = builder.insert(scf.ForOp(lower, upper, step, list(carried), Region(block)))
-            made.location = loop.location
+        for index, bound in zip(loop.indices, bounds, strict=True):
+            made, builder = for_loop(builder, bound, list(carried), like=loop, counter=index)
             loops.append(made)
-            values[index] = block.args[0]
-            carried, builder = list(block.args[1:]), Builder(InsertPoint.at_end(block))
+            values[index], *carried = made.body.block.args
         for op in ops:
             # Between barriers only what is used there is computed.
             if not (self.phase_of and is_computed(op)):

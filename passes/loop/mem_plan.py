@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects import memref
@@ -12,7 +13,7 @@ from xdsl.rewriter import Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import BufferOp, ScopedAllocation
 from penstock.passes.analysis.memory.liveness import Allocation
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, check_given, memory_problems
 from penstock.passes.loop.repairs import overflow
@@ -88,6 +89,9 @@ class MemPlanPass(ModulePass):
     seed: int = 0
     """Of what the planner draws at random."""
 
+    PARTS: ClassVar = {"planner": registry.planner}
+    """What finds the part that an option names."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for dealloc in list(op.walk()):
             if isinstance(dealloc, memref.DeallocOp):
@@ -135,7 +139,7 @@ def find_plan(memory: MemoryProblem, name: str, limits: Limits) -> Outcome:
 
 def _put(allocation: Allocation, offset: int) -> None:
     """Write down the place of a buffer."""
-    if isinstance(allocation, BufferOp | RingOp):
+    if isinstance(allocation, ScopedAllocation):
         allocation.offset = IntegerAttr(offset, i64)
         return
     assert isa(allocation.memref.type, MemRefType)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.loop.on_chip.choice import Chooser, ensure_plan
 from penstock.passes.loop.on_chip.places import Specializer
 from penstock.passes.loop.on_chip.prediction import Prediction, remarks, write_down
 from penstock.passes.loop.on_chip.program import edge_traffic, program_use
 from penstock.passes.loop.on_chip.rewrite import Rewrite
 from penstock.passes.planning.on_chip.registry import DEFAULT_STRATEGY, Options
+from penstock.passes.planning.on_chip.registry import strategy as find_strategy
 from penstock.passes.planning.registry import DEFAULT_PLANNER
+from penstock.passes.planning.registry import planner as find_planner
 
 
 @dataclass(frozen=True)
@@ -80,13 +83,16 @@ class MemPromotePass(ModulePass):
     name = "mem-promote"
 
     strategy: str = DEFAULT_STRATEGY
-    """Who decides what stays."""
+    """The strategy that decides what stays."""
     planner: str = DEFAULT_PLANNER
-    """Who finds a place for what stays."""
+    """The planner that finds a place for what stays."""
     time_limit: int | float | None = None
     """Seconds after which a strategy that searches returns the best that it has."""
     iterations: int = 2
     """Which run of the program this is, for a strategy that learns from those before."""
+
+    PARTS: ClassVar = {"strategy": find_strategy, "planner": find_planner}
+    """What finds the part that an option names."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         program = program_use(op)
@@ -108,6 +114,5 @@ class MemPromotePass(ModulePass):
 
 def _is_planned(module: ModuleOp) -> bool:
     return any(
-        isinstance(op, BufferOp | RingOp) and op.scope is not None and op.byte_offset is not None
-        for op in module.walk()
+        isinstance(op, ScopedAllocation) and op.scope is not None and op.byte_offset is not None for op in module.walk()
     )

@@ -13,11 +13,12 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp
 from penstock.passes.analysis.kernels import AUTO, depths_of, machine_kernels
+from penstock.passes.schedule.deciding import require_kernels, run_section
 from penstock.passes.schedule.rings import candidates
-from penstock.passes.schedule.schedule import ON_CHIP, Schedule, require_kernels, run_section
+from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.scope_offsets import NoRoom, kept_beside
+from penstock.passes.schedule.sections import ON_CHIP
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,12 @@ class MultiBufferPass(ModulePass):
 
     def _kernel(self, function: func.FuncOp, target: TargetOp, depths: Mapping[str, int], schedule: Schedule) -> None:
         found = candidates(function, target, depths, self.scopes)
-        handles = {schedule.op(each): each for each in schedule.match(BufferOp.name)} if found else {}
-        for each in found:
+        for each, handle in zip(found, schedule.handles(each.buffer for each in found), strict=True):
             try:
-                schedule.multi_buffer(handles[each.buffer], each.depth)
+                schedule.multi_buffer(handle, each.depth)
             except NoRoom as error:
                 if not self.fit and self.depth != AUTO:
                     raise
                 (slots,) = error.fitting
                 if slots > 1:
-                    schedule.multi_buffer(handles[each.buffer], slots)
+                    schedule.multi_buffer(handle, slots)

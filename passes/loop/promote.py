@@ -6,24 +6,22 @@ from dataclasses import dataclass, field
 
 from xdsl.context import Context
 from xdsl.dialects import func, memref
-from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
-from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import scope_of
 from penstock.passes.analysis.access import access_of
-from penstock.passes.analysis.intrinsics import Match, candidates, runs_on_unit
-from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.analysis.intrinsics import Match, candidates, choose_matches
+from penstock.passes.analysis.kernels import kernels, machine_kernels
 from penstock.passes.analysis.memory.storage import storage_of
-from penstock.passes.schedule.schedule import Schedule, require_kernels, run_section
+from penstock.passes.schedule.deciding import require_kernels, run_section
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import LOOPS
 from penstock.passes.schedule.staging import place_of, writers_of
-
-SECTION = "tensor-to-loop"
-"""The section of schedules that `promote` begins, and `promote-levels` and `tensorize` go on with."""
 
 
 @dataclass
@@ -37,21 +35,14 @@ class Promotion:
     def write(self, schedule: Schedule) -> None:
         """Write it as the schedule of the kernel."""
         generics = [op for op in self.function.walk() if isinstance(op, GenericOp)]
-        if not generics:
-            return
-        if scopes := self._choose(generics):
-            handles: dict[SSAValue, SSAValue] = {
-                schedule.op(each).results[0]: each for each in schedule.match(memref.AllocOp.name)
-            }
-            for allocation, scope in scopes.items():
-                schedule.set_scope(handles[allocation], scope, contiguous=self._adjoining(allocation))
-        for handle in schedule.match(GenericOp.name):
-            self._stage(schedule, handle)
+        scopes = self._choose(generics)
+        for (allocation, scope), handle in zip(scopes.items(), schedule.handles(scopes), strict=True):
+            schedule.set_scope(handle, scope, contiguous=self._adjoining(allocation.memref))
+        for generic, handle in zip(generics, schedule.handles(generics), strict=True):
+            self._stage(schedule, generic, handle)
 
-    def _stage(self, schedule: Schedule, handle: SSAValue) -> None:
+    def _stage(self, schedule: Schedule, generic: GenericOp, handle: SSAValue) -> None:
         """Bring the operands of an op into the scopes where its intrinsic wants them."""
-        generic = schedule.op(handle)
-        assert isinstance(generic, GenericOp)
         match = self.matches[generic]
         for number in range(len(generic.operands)):
             operand, scope = generic.operands[number], match.scope_of_operand(number)
@@ -63,21 +54,19 @@ class Promotion:
             stage = schedule.stage_in if is_read else schedule.stage_out
             stage(handle, number, scope, contiguous=match.adjoining(number))
 
-    def _choose(self, generics: list[GenericOp]) -> dict[SSAValue, str]:
-        """An intrinsic for every generic, and a scope for every allocation. Units choose; DMA engines follow."""
-        scopes: dict[SSAValue, str] = {}
-        options = {generic: self._options(generic) for generic in generics}
-        # What only fills a buffer goes where the others need it.
-        for generic in sorted(generics, key=lambda g: (not g.inputs, not runs_on_unit(options[g][0]))):
-            match = next((m for m in options[generic] if self._agrees(generic, m, scopes)), options[generic][0])
-            self.matches[generic] = match
-            for number, operand in enumerate(generic.operands):
-                root, scope = storage_of(operand), match.scope_of_operand(number)
-                # What is written stays in its scope from one op to the next, wherever it goes in the end.
-                if isinstance(root.owner, memref.AllocOp) or (operand in generic.outputs and scope != DRAM):
-                    scopes.setdefault(root, scope)
-        allocated = {root: scope for root, scope in scopes.items() if isinstance(root.owner, memref.AllocOp)}
-        return {root: scope for root, scope in allocated.items() if scope != DRAM}
+    def _choose(self, generics: list[GenericOp]) -> dict[memref.AllocOp, str]:
+        """An intrinsic for every generic, and a scope for every allocation."""
+        # What is written stays in its scope from one op to the next, wherever it goes in the end.
+        chosen, scopes = choose_matches(
+            {generic: self._options(generic) for generic in generics},
+            lambda value: (storage_of(value), scope_of(value.type)),
+            lambda generic, value, scope: (
+                isinstance(storage_of(value).owner, memref.AllocOp) or (value in generic.outputs and scope != DRAM)
+            ),
+        )
+        self.matches.update((generic, match) for generic, match in chosen.items() if match is not None)
+        placed = [(root.owner, scope) for root, scope in scopes.items() if scope != DRAM]
+        return {owner: scope for owner, scope in placed if isinstance(owner, memref.AllocOp)}
 
     def _options(self, generic: GenericOp) -> list[Match]:
         access = access_of(generic, placed=False)
@@ -89,15 +78,6 @@ class Promotion:
                 notes=[f"@{failure.intrinsic}: {failure.reason}" for failure in failures],
             )
         return matches
-
-    def _agrees(self, generic: GenericOp, match: Match, scopes: dict[SSAValue, str]) -> bool:
-        """Whether a match takes operands where they are to be; what has a scope already is to stay there."""
-        for number, operand in enumerate(generic.operands):
-            wanted, root = match.scope_of_operand(number), storage_of(operand)
-            assert isa(operand.type, MemRefType)
-            if scopes.get(root, scope_of(operand.type) or wanted) != wanted:
-                return False
-        return True
 
     def _adjoining(self, allocation: SSAValue) -> int:
         """How many of its last dims some intrinsic needs without gaps."""
@@ -119,6 +99,7 @@ class PromotePass(ModulePass):
     defined, so that hoisting the slice before hoists the copy; what is written is copied in before its first use,
     unless that overwrites it, and out after its last. Guarantees: every operand lives where some intrinsic of the
     machine needs it. A copy may lead where no single DMA does, if several in turn do: `promote-levels` sees to that.
+    Kernels on the host are left as they are, but for what a schedule that is given says of their loops.
     Raises UserError for an op that no intrinsic computes, and where no path of DMAs leads.
 
     Before:
@@ -168,8 +149,10 @@ class PromotePass(ModulePass):
     name = "promote"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        target, functions = machine_kernels(op)
-        require_kernels(ctx, op, SECTION, functions)
-        for function in functions:
-            assert target is not None
-            run_section(ctx, function, target, SECTION, Promotion(function, target).write)
+        require_kernels(ctx, op, LOOPS)
+        target, on_machine = machine_kernels(op)
+        for kernel in kernels(op):
+            if target is not None and kernel in on_machine:
+                run_section(ctx, kernel, target, LOOPS, Promotion(kernel, target).write)
+            else:
+                run_section(ctx, kernel, None, LOOPS, lambda _: None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -10,7 +10,7 @@ from math import prod
 from xdsl.context import Context
 from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
@@ -21,11 +21,13 @@ from penstock.passes.analysis.loops import nest_around, trip_count
 from penstock.passes.analysis.memory.memory_problems import bytes_taken
 from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import no_path, scope_path
-from penstock.passes.loop.promote import SECTION
 from penstock.passes.planning.problem import Limits
+from penstock.passes.schedule.deciding import run_section
 from penstock.passes.schedule.footprint import Footprint
-from penstock.passes.schedule.schedule import Schedule, run_section
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import LOOPS
 from penstock.passes.schedule.staging import place_of, read_by, split_copy
+from penstock.passes.schedule.state import TransformState
 
 FIT_PLANNER = "first-fit-by-size"
 """The planner that decides whether a choice fits: one pass over the buffers, and close to the best."""
@@ -71,13 +73,13 @@ def _loops(copy: CopyOp) -> tuple[scf.ForOp, ...]:
     return loops if isinstance((loops[0] if loops else copy).parent_op(), func.FuncOp) else ()
 
 
-def levels_of(detour: Detour, target: TargetOp, *, hoist: bool = True) -> list[Level]:
+def levels_of(detour: Detour, target: TargetOp, aliased: Collection[SSAValue], *, hoist: bool = True) -> list[Level]:
     """The levels worth trying, by falling size: each moves less than all that are smaller. The last if not `hoist`."""
     copy, loops = detour.copy, _loops(detour.copy)
     levels: list[Level] = []
     times = 1
     for depth, loop in enumerate([*loops, None]):
-        held = read_by(copy, 0, loop)
+        held = read_by(copy, 0, loop, aliased)
         if isinstance(held, Footprint):
             moved = times * prod(held.extents) * element_bytes(copy.source_type)
             levels.append(Level(depth, span_in_bytes(_buffer_type(held, copy, target, detour.through)), moved))
@@ -114,25 +116,21 @@ class Routing:
         """
         kernel, target = schedule.state.kernel, schedule.state.target
         assert target is not None
-        handles: dict[Operation, SSAValue] = {}
         while found := detours(kernel, target):
-            depths = self._choose(kernel, found, target)
-            handles = handles or {schedule.op(each): each for each in schedule.match(CopyOp.name)}
-            for detour, depth in zip(found, depths, strict=True):
-                handle, loops = handles.pop(detour.copy), _loops(detour.copy)
-                loop = loops[depth] if depth < len(loops) else None
-                if loop is not None and loop not in handles:
-                    handles[loop] = schedule.parent(handle, loop.name, len(loops) - depth)
-                filled = schedule.stage_in(handle, 0, detour.through, at=None if loop is None else handles[loop])
-                handles.update((schedule.op(each), each) for each in (filled, handle))
+            depths = self._choose(schedule.state, found, target)
+            handles = schedule.handles(detour.copy for detour in found)
+            for detour, depth, handle in zip(found, depths, handles, strict=True):
+                out = len(_loops(detour.copy)) - depth
+                loop = schedule.parent(handle, scf.ForOp.name, out) if out > 0 else None
+                schedule.stage_in(handle, 0, detour.through, at=loop)
 
-    def _choose(self, function: func.FuncOp, found: Sequence[Detour], target: TargetOp) -> list[int]:
+    def _choose(self, state: TransformState, found: Sequence[Detour], target: TargetOp) -> list[int]:
         """How many loops are to be around the buffer of each copy."""
-        levels = [levels_of(detour, target, hoist=self.hoist) for detour in found]
+        levels = [levels_of(detour, target, state.aliased, hoist=self.hoist) for detour in found]
         chosen = [0] * len(found)
         while True:
             now = [options[number] for options, number in zip(levels, chosen, strict=True)]
-            full = self._full(function, found, now, target)
+            full = self._full(state.kernel, found, now, target)
             inwards = _least_profitable(found, levels, chosen, full)
             if inwards is None:
                 return [level.depth for level in now]
@@ -153,7 +151,7 @@ class Routing:
         for detour, level in zip(detours(trial, target), chosen, strict=True):
             loops = _loops(detour.copy)
             loop = loops[level.depth] if level.depth < len(loops) else None
-            held = read_by(detour.copy, 0, loop)
+            held = read_by(detour.copy, 0, loop, ())
             assert isinstance(held, Footprint)
             split_copy(detour.copy, _buffer_type(held, detour.copy, target, detour.through), held, loop)
         taken = {scope: bytes_taken(trial, target, scope, FIT_PLANNER, Limits()) for scope in crowded}
@@ -255,4 +253,4 @@ class PromoteLevelsPass(ModulePass):
         target, functions = machine_kernels(op)
         for function in functions:
             assert target is not None
-            run_section(ctx, function, target, SECTION, Routing(self.hoist, self.reserve).write, leads=False)
+            run_section(ctx, function, target, LOOPS, Routing(self.hoist, self.reserve).write, leads=False)

@@ -14,9 +14,10 @@ from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.passes.loop.promote import SECTION
+from penstock.passes.schedule.deciding import run_section
 from penstock.passes.schedule.primitives.tensorize import match_named
-from penstock.passes.schedule.schedule import Schedule, run_section
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import LOOPS
 
 
 def prove(generic: GenericOp, target: TargetOp) -> Match:
@@ -40,7 +41,11 @@ def prove(generic: GenericOp, target: TargetOp) -> Match:
 
 def prove_named(generic: GenericOp, target: TargetOp) -> Match:
     """The intrinsic that `generic` says it is; raises UserError where it says none, or is another or none."""
-    match = prove(generic, target)
+    hint = "a schedule with a section after tensor-to-loop has a schedule.tensorize for it"
+    try:
+        match = prove(generic, target)
+    except UserError as error:
+        raise UserError(error.message, loc=error.loc, notes=[*error.notes, hint], status=error.status) from None
     named = "no intrinsic" if generic.library_call is None else generic.library_call.data
     if named == match.intrinsic.sym_name.data:
         return match
@@ -50,10 +55,7 @@ def prove_named(generic: GenericOp, target: TargetOp) -> Match:
         raise UserError(
             f"this op says it is {named}, but it matches @{match.intrinsic.sym_name.data}",
             loc=location_of(generic),
-            notes=[
-                "run `tensorize` first",
-                "a schedule with a section after tensor-to-loop has a schedule.tensorize for it",
-            ],
+            notes=["run `tensorize` first", hint],
         ) from None
 
 
@@ -75,15 +77,15 @@ class TensorizePass(ModulePass):
         target, functions = machine_kernels(op)
         for function in functions:
             assert target is not None
-            run_section(ctx, function, target, SECTION, _write, leads=False)
+            run_section(ctx, function, target, LOOPS, _write, leads=False)
 
 
 def _write(schedule: Schedule) -> None:
     """Name the cheapest intrinsic that each op is in the schedule of the kernel."""
     kernel, target = schedule.state.kernel, schedule.state.target
     assert target is not None
-    if any(isinstance(op, GenericOp) for op in kernel.walk()):
-        for handle in schedule.match(GenericOp.name):
-            generic = schedule.op(handle)
-            assert isinstance(generic, GenericOp)
-            schedule.tensorize(handle, prove(generic, target).intrinsic.sym_name.data)
+    generics = [op for op in kernel.walk() if isinstance(op, GenericOp)]
+    for generic, handle in zip(generics, schedule.handles(generics), strict=True):
+        match = prove(generic, target)
+        schedule.state.matches = {generic: match}
+        schedule.tensorize(handle, match.intrinsic.sym_name.data)

@@ -1,5 +1,5 @@
 """
-A planning problem as arrays: pieces, sections and who meets whom, in units, one part of the time axis at a time.
+A planning problem as arrays: pieces, sections and which pieces meet, in units, one part of the time axis at a time.
 
 The terms are those of minimalloc (Moffitt, ASPLOS 2023). A *section* is a slice of time in which the same buffers
 are alive; those whose buffers are all alive in a neighbour too say nothing new and are left out. A *part*
@@ -183,7 +183,7 @@ def _part(buffers: list[Buffer], bank_size: int | None) -> Subproblem:
 
 
 def _sections(pieces: list[_Piece]) -> list[list[int]]:
-    """Who is alive, slice by slice, without the slices whose pieces are all alive in the one before or after."""
+    """The pieces alive in each slice, without slices whose pieces are all alive in the one before or after."""
     starts: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
     for index, piece in enumerate(pieces):
@@ -207,7 +207,7 @@ def _sections(pieces: list[_Piece]) -> list[list[int]]:
 
 
 def _near(sections: list[list[int]], members: list[list[int]]) -> Rows:
-    """Whom each piece meets."""
+    """The pieces that each piece meets."""
     first = np.array([own[0] for own in sections], np.int64)
     last = np.array([own[-1] for own in sections], np.int64)
     lists: list[Numbers] = []

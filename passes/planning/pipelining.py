@@ -23,7 +23,9 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 STEADY_ITERATIONS = 48
-"""After so many iterations of a loop at most its rate is taken for settled."""
+"""After so many iterations of a loop its rate is taken for settled."""
+PERIOD = 24
+"""The iterations over which a rate is the mean: slots take turns, most of them 2, 3, 4, 6 or 8 of them."""
 
 Cycles = TypeVar("Cycles", int, NDArray[Any])
 
@@ -55,10 +57,10 @@ class TimedStep:
     writes: tuple[str, ...] = ()
     opens: tuple[str, ...] = ()
     """The buffers among `writes` whose next slot it takes: what was in there is no longer needed."""
-    stream: str | None = None
-    """Commands of one unit that are ordered: by default all of its. Those of other streams pass each other freely."""
     leaves: bool = False
     """Whether it takes results away: nothing but a slot waits for it."""
+    ages: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many slots of a buffer have been taken after the one that it accesses; none where it is not named."""
 
     @property
     def occupied(self) -> int:
@@ -72,6 +74,8 @@ class TimedLoop:
 
     trips: int
     body: tuple[TimedStep | TimedLoop, ...]
+    opens: tuple[str, ...] = ()
+    """The buffers whose next slot is taken by it as a whole."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +120,12 @@ def time_of(nest: Sequence[TimedStep | TimedLoop], slots: Mapping[str, int] | No
     """
     How long `nest` takes from an idle machine, where buffer b has `slots[b]` slots (1 where it is not named).
 
-    What streams of one unit, or units on one bus, ask for takes the sum of its times, and a long transfer holds up the
-    others on its bus; only in which order requests come that are in each other's way is not followed to the cycle.
+    What units on one bus ask for takes the sum of its times, and a long transfer holds up the others on its bus; only
+    in which order requests come that are in each other's way is not followed to the cycle.
     A transfer of a unit that computes goes first, as `passes.schedule.ordering` makes the order.
     """
-    computing = frozenset(step.unit for step in _steps(nest) if step.bus is None and not step.latency)
+    steps = list(steps_of(nest))
+    computing = frozenset(step.unit for step in steps if step.bus is None and not step.latency)
     nest = _with_bus_priority(nest, computing, _prefetched(nest, computing))
     state = _State(dict(slots or {}), _shared_buses(nest), computing)
     for part in nest:
@@ -130,27 +135,28 @@ def time_of(nest: Sequence[TimedStep | TimedLoop], slots: Mapping[str, int] | No
     return NestTime(max(state.end, max(busy.values(), default=0)), busy)
 
 
-def _steps(nest: Sequence[TimedStep | TimedLoop]) -> Iterator[TimedStep]:
+def steps_of(nest: Sequence[TimedStep | TimedLoop]) -> Iterator[TimedStep]:
+    """All steps of a nest, each once."""
     for part in nest:
         if isinstance(part, TimedLoop):
-            yield from _steps(part.body)
+            yield from steps_of(part.body)
         else:
             yield part
 
 
 def _shared_buses(nest: Sequence[TimedStep | TimedLoop]) -> frozenset[str | None]:
-    """The buses that commands of several streams are on."""
-    streams: dict[str, set[str]] = {}
-    for step in _steps(nest):
+    """The buses that several units are on."""
+    units: dict[str, set[str]] = {}
+    for step in steps_of(nest):
         if step.bus is not None:
-            streams.setdefault(step.bus, set()).add(step.stream or step.unit)
-    return frozenset(bus for bus, users in streams.items() if len(users) > 1)
+            units.setdefault(step.bus, set()).add(step.unit)
+    return frozenset(bus for bus, users in units.items() if len(users) > 1)
 
 
 def _prefetched(nest: Sequence[TimedStep | TimedLoop], computing: frozenset[str]) -> Mapping[str, frozenset[str]]:
     """By bus: the buffers that units bring over it which do not compute."""
     found: dict[str, set[str]] = {}
-    for step in _steps(nest):
+    for step in steps_of(nest):
         if step.bus is not None and step.unit not in computing:
             found.setdefault(step.bus, set()).update(step.writes)
     return {bus: frozenset(names) for bus, names in found.items()}
@@ -165,7 +171,7 @@ def _with_bus_priority(
     for part in body:
         if isinstance(part, TimedLoop):
             released = {}
-            found.append(replace(part, body=_with_bus_priority(part.body, computing, prefetched)))
+            found.append(_merged(replace(part, body=_with_bus_priority(part.body, computing, prefetched))))
             continue
         if part.unit in computing and part.bus is not None:
             kept = [name for name in released.get(part.unit, ()) if name in prefetched.get(part.bus, ())]
@@ -174,6 +180,15 @@ def _with_bus_priority(
             released[part.unit] = (*released.get(part.unit, ()), *part.reads)
         found.append(part)
     return tuple(found)
+
+
+def _merged(loop: TimedLoop) -> TimedLoop:
+    """A loop and the one that is all its body, as one."""
+    match loop.body:
+        case (TimedLoop(trips, body, ()),):
+            return replace(loop, trips=loop.trips * trips, body=body)
+        case _:
+            return loop
 
 
 @dataclass(eq=False)
@@ -187,15 +202,15 @@ class _Slot:
 @dataclass
 class _State:
     """
-    When everything is free; `clock` names streams and buses, `flight` the ends of transfers in flight.
+    When everything is free; `clock` names units and buses, `flight` the ends of transfers in flight.
 
-    Commands are followed in program order. Only what leaves over a shared bus waits in `leaving` until a request comes
-    that is later, since units that load run ahead of those that store.
+    Commands are followed in program order. Only what leaves over a shared bus waits in `leaving` until another command
+    of its unit comes, or a request that is later, since units that load run ahead of those that store.
     """
 
     slots: dict[str, int]
     shared: frozenset[str | None] = frozenset()
-    """The buses that several streams use."""
+    """The buses that several units use."""
     computing: frozenset[str] = frozenset()
     """The units that compute: they do not run ahead, and their own transfers hold up none."""
     end: int = 0
@@ -211,17 +226,22 @@ class _State:
         if isinstance(part, TimedLoop):
             self._loop(part)
             return
-        for name in part.opens:
+        self._open(part.opens)
+        reads = [self._slots(name)[-1 - part.ages.get(name, 0)] for name in part.reads]
+        writes = [self._slots(name)[-1 - part.ages.get(name, 0)] for name in part.writes]
+        if part.leaves and self.shared:
+            self.leaving.append((part, reads, writes))
+        else:
+            while any(step.unit == part.unit for step, _, _ in self.leaving):
+                self._leave()
+            self._step(part, reads, writes)
+
+    def _open(self, names: Sequence[str]) -> None:
+        for name in names:
             slots = self._slots(name)
             slots.append(slots.pop(0))
             while any(slots[-1] in reads for _, reads, _ in self.leaving):
                 self._leave()
-        reads = [self._slots(name)[-1] for name in part.reads]
-        writes = [self._slots(name)[-1] for name in part.writes]
-        if part.leaves and self.shared:
-            self.leaving.append((part, reads, writes))
-        else:
-            self._step(part, reads, writes)
 
     def finish(self) -> None:
         """Let all leave that has to."""
@@ -239,7 +259,7 @@ class _State:
 
     def _ready(self, step: TimedStep, reads: list[_Slot], writes: list[_Slot]) -> int:
         """When the unit is free, and everything that the step waits for is done."""
-        times = [self.clock.get(step.stream or step.unit, 0)]
+        times = [self.clock.get(step.unit, 0)]
         times += [slot.written for slot in reads]
         times += [max(slot.written, slot.read) for slot in writes]
         return max(times)
@@ -249,30 +269,29 @@ class _State:
         if step.bus in self.shared and not step.leaves:
             while self.leaving and self._ready(*self.leaving[0]) + self.leaving[0][0].latency < start + step.latency:
                 self._leave()
-        stream = step.stream or step.unit
-        end = self._transfers(step, stream, start) if step.outstanding > 1 else self._in_order(step, stream, start)
+        end = self._transfers(step, start) if step.outstanding > 1 else self._in_order(step, start)
         for slot in reads:
             slot.read = max(slot.read, end)
         for slot in writes:
             slot.written = end
         self.end = max(self.end, end)
 
-    def _in_order(self, step: TimedStep, stream: str, start: int) -> int:
+    def _in_order(self, step: TimedStep, start: int) -> int:
         """Each command begins when the one before has ended."""
         whole = step.count * (step.latency + step.cycles)
         end = self._on_bus(step, start + step.latency, whole - step.latency)
-        self.clock[stream] = end
+        self.clock[step.unit] = end
         return end
 
-    def _transfers(self, step: TimedStep, stream: str, start: int) -> int:
+    def _transfers(self, step: TimedStep, start: int) -> int:
         """Each begins when the one before has begun, and few enough are in flight; the bus takes them in turn."""
-        flight = self.flight.setdefault(stream, [0] * step.outstanding)
-        bus = f"{stream} on {step.bus}"
+        flight = self.flight.setdefault(step.unit, [0] * step.outstanding)
+        bus = f"{step.unit} on {step.bus}"
         end = 0
         for _ in range(step.count):
-            begin = max(start, self.clock.get(stream, 0), flight[-step.outstanding])
+            begin = max(start, self.clock.get(step.unit, 0), flight[-step.outstanding])
             end = self._on_bus(step, max(begin + step.latency, self.clock.get(bus, 0)), step.cycles)
-            self.clock[stream], self.clock[bus] = begin, end
+            self.clock[step.unit], self.clock[bus] = begin, end
             flight.append(end)
             del flight[0]
         return end
@@ -286,16 +305,22 @@ class _State:
         return end
 
     def _loop(self, loop: TimedLoop) -> None:
-        before = self._times()
+        self._open(loop.opens)
+        middle = before = self._times()
         for number in range(loop.trips):
             for part in loop.body:
                 self.run(part)
             after = self._times()
             left = loop.trips - number - 1
+            if number + 1 == STEADY_ITERATIONS - PERIOD:
+                middle = after
             if left and len(after) == len(before):
                 moved = {new - old for new, old in zip(after, before, strict=True)} - {0}
-                if (len(moved) <= 1 and number) or number >= STEADY_ITERATIONS:
+                if len(moved) <= 1 and number:
                     self._advance([(new - old) * left for new, old in zip(after, before, strict=True)])
+                    return
+                if number + 1 == STEADY_ITERATIONS and len(after) == len(middle):
+                    self._advance([(new - old) * left // PERIOD for new, old in zip(after, middle, strict=True)])
                     return
             before = after
 

@@ -30,7 +30,7 @@ GROUP = "penstock.planners"
 """The entry point group of planners."""
 
 DEFAULT_PLANNER = "portfolio"
-"""The planner of whoever names none."""
+"""The planner where none is named."""
 
 
 def entries(group: str) -> Mapping[str, EntryPoint]:

@@ -21,6 +21,7 @@ from math import ceil, prod
 import numpy as np
 
 from penstock.passes.planning.pipelining import NestTime, TimedLoop, TimedStep, time_of, transfer_cycles
+from penstock.passes.planning.skewed_nest import skewed
 from penstock.passes.planning.tile_problem import (
     Channel,
     Ints,
@@ -215,7 +216,10 @@ def level_of(operand: TileOperand, loops: Sequence[int]) -> int:
 
 
 def time_of_tile(tiles: Tiles, index: int, loops: Sequence[int], depths: Mapping[str, int]) -> NestTime:
-    """How long the nest of one of the tiles takes, with so many slots in each scope for what is refilled."""
+    """
+    How long the nest of one of the tiles takes, its loops skewed or not, with so many slots in each scope for what is
+    refilled.
+    """
     slots: dict[str, int] = {}
     for number, operand in enumerate(tiles.problem.operands):
         if not is_refilled(operand, loops):
@@ -224,7 +228,8 @@ def time_of_tile(tiles: Tiles, index: int, loops: Sequence[int], depths: Mapping
         for leaves, way in ((False, operand.fetch), (True, operand.put)):
             for hop, channel in enumerate(way[:-1]):
                 slots[_between(number, hop, leaves=leaves)] = depths.get(channel.scope or "", 1)
-    return time_of(_nest(tiles, index, loops), slots)
+    nest = _nest(tiles, index, loops)
+    return min((time_of(each, slots) for each in (nest, skewed(nest, slots))), key=lambda time: time.cycles)
 
 
 def _nest(tiles: Tiles, index: int, loops: Sequence[int]) -> list[TimedStep | TimedLoop]:
@@ -237,7 +242,6 @@ def _nest(tiles: Tiles, index: int, loops: Sequence[int]) -> list[TimedStep | Ti
     fetched: set[int] = set()
     opened: set[int] = set()
     anchored = not any(work.anchor for work in problem.works)
-    shared = _shared_units(problem)
     for position, work in enumerate(problem.works):
         level = inner if work.anchor else outer
         anchored = anchored or work.anchor
@@ -248,29 +252,19 @@ def _nest(tiles: Tiles, index: int, loops: Sequence[int]) -> list[TimedStep | Ti
                 opened.add(number)
                 at = min(level, level_of(operand, loops))
                 side = after if anchored and not work.anchor and at == outer < inner else before
-                side[at] += _hops(tiles, index, number, shared, leaves=False)
-        step = _compute(tiles, index, position, opened, shared)
+                side[at] += _hops(tiles, index, number, leaves=False)
+        step = _compute(tiles, index, position, opened)
         (before if work.anchor or not anchored or outer == inner else after)[level].append(step)
         opened.add(work.writes)
     for number, operand in enumerate(problem.operands):
         if operand.put:
             last = before if outer == inner else after
-            last[min(outer, level_of(operand, loops))] += _hops(tiles, index, number, shared, leaves=True)
+            last[min(outer, level_of(operand, loops))] += _hops(tiles, index, number, leaves=True)
     nest: list[TimedStep | TimedLoop] = [*before[inner], *after[inner]]
     for level in reversed(range(inner)):
         trips = int(tiles.trips[loops[level]][index])
-        if len(nest) == 1 and isinstance(nest[0], TimedLoop):
-            trips, nest = trips * nest[0].trips, list(nest[0].body)
         nest = [*before[level], TimedLoop(trips, tuple(nest)), *after[level]]
     return nest
-
-
-def _shared_units(problem: TileProblem) -> frozenset[str]:
-    """The units that only move data, in both directions: their loops are skewed, so that stores hold up no loads."""
-    into = {channel.unit for operand in problem.operands for channel in operand.fetch}
-    out = {channel.unit for operand in problem.operands for channel in operand.put}
-    out |= {work.channel.unit for work in problem.works if work.channel is not None and _leaves(problem, work)}
-    return frozenset((into & out) - {work.unit for work in problem.works if work.channel is None})
 
 
 def _leaves(problem: TileProblem, work: TileOp) -> bool:
@@ -283,7 +277,6 @@ def _transfer(
     index: int,
     reads: tuple[str, ...],
     writes: tuple[str, ...],
-    stream: str | None,
     *,
     opens: bool = True,
     leaves: bool = False,
@@ -300,23 +293,21 @@ def _transfer(
         reads,
         writes,
         writes if opens else (),
-        stream,
         leaves,
     )
 
 
-def _hops(tiles: Tiles, index: int, number: int, shared: frozenset[str], *, leaves: bool) -> list[TimedStep]:
+def _hops(tiles: Tiles, index: int, number: int, *, leaves: bool) -> list[TimedStep]:
     """The transfers that bring a part of an operand, or take it away, one after the other."""
     operand = tiles.problem.operands[number]
     channels, costs = (operand.put, tiles.puts) if leaves else (operand.fetch, tiles.fetches)
-    way, end = ("out", "") if leaves else ("in", str(number))
+    end = "" if leaves else str(number)
     places = [_between(number, hop, leaves=leaves) for hop in range(len(channels) - 1)]
     ends = zip([str(number) if leaves else "", *places], [*places, end], strict=True)
     steps: list[TimedStep] = []
     for (source, dest), channel, cost in zip(ends, channels, costs[number], strict=True):
-        stream = f"{channel.unit} {way}" if channel.unit in shared else None
         reads, writes = ((name,) if name else () for name in (source, dest))
-        steps.append(_transfer(channel, cost, index, reads, writes, stream, leaves=leaves))
+        steps.append(_transfer(channel, cost, index, reads, writes, leaves=leaves))
     return steps
 
 
@@ -325,7 +316,7 @@ def _between(number: int, hop: int, *, leaves: bool) -> str:
     return f"{number}.out{hop}" if leaves else f"{number}.{hop}"
 
 
-def _compute(tiles: Tiles, index: int, position: int, opened: set[int], shared: frozenset[str]) -> TimedStep:
+def _compute(tiles: Tiles, index: int, position: int, opened: set[int]) -> TimedStep:
     problem = tiles.problem
     work = problem.works[position]
     cost = tiles.computing[position]
@@ -334,9 +325,7 @@ def _compute(tiles: Tiles, index: int, position: int, opened: set[int], shared: 
     writes = (str(work.writes),) if problem.operands[work.writes].scope is not None else ()
     opens = work.writes not in opened
     if work.channel is not None:
-        leaves = _leaves(problem, work)
-        stream = f"{work.channel.unit} {'out' if leaves else 'in'}" if work.channel.unit in shared else None
-        return _transfer(work.channel, cost, index, reads, writes, stream, opens=opens, leaves=leaves)
+        return _transfer(work.channel, cost, index, reads, writes, opens=opens, leaves=_leaves(problem, work))
     return TimedStep(work.unit, int(cost.cycles[index]), reads=reads, writes=writes, opens=writes if opens else ())
 
 

@@ -1,5 +1,5 @@
 """
-The check that every tile plan passes, whoever made it.
+The check that every tile plan passes, whatever tiler made it.
 
 It is a second opinion on purpose: written from the rules, plan by plan, it shares no code with the tilers or the costs.
 """

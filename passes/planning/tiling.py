@@ -6,7 +6,7 @@ it that one box touches is held in a scope, and is fetched again whenever a loop
 slots in a scope its transfers run up to B iterations ahead of the ops, and what is refilled takes B times its bytes, so
 the depth of the pipeline and the size of the tiles are one question.
 
-Those three are all that a tiler decides. What a plan costs follows from them, by `tile_cost`, whoever made it: bytes,
+Those three are all that a tiler decides. What a plan costs follows from them, by `tile_cost`, for every tiler: bytes,
 time and bounds of different tilers can be compared.
 """
 

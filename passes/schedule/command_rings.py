@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import product, takewhile
+from itertools import product
 from math import prod
 
 import numpy as np
-from xdsl.dialects import func, scf
+from xdsl.dialects import func
 from xdsl.ir import Block
 
 from penstock.dialects.mem import BufferOp, element_bytes, static_strides
 from penstock.passes.analysis.commands.region import Region
-from penstock.passes.analysis.loops import iterations, nest_around, trip_count
+from penstock.passes.analysis.loops import iterations
 from penstock.passes.schedule.ordering.accesses import CommandAccess, CommandInfo, trips_of
-from penstock.passes.schedule.rings import Candidate, why_no_turns
+from penstock.passes.schedule.rings import Candidate, loops_of_ring, why_no_turns
 
 MAX_COMMANDS = 4096
 """Commands that may fill a buffer together, and are looked at one by one."""
@@ -26,11 +26,6 @@ def users_of(buffer: BufferOp, commands: Sequence[CommandInfo]) -> list[CommandI
     return [info for info in commands if any(a.storage is buffer.memref for a in info.accesses)]
 
 
-def counted_nest(buffer: BufferOp) -> tuple[scf.ForOp, ...]:
-    """The loops around a buffer whose iterations are known, outermost first."""
-    return tuple(takewhile(trip_count, reversed(nest_around(buffer))))[::-1]
-
-
 def candidates(function: func.FuncOp, commands: Sequence[CommandInfo]) -> list[Candidate]:
     """
     The buffers in scopes that each iteration of a loop fills anew, and that several units use: only several units gain
@@ -39,7 +34,7 @@ def candidates(function: func.FuncOp, commands: Sequence[CommandInfo]) -> list[C
     found: list[Candidate] = []
     for buffer in function.walk():
         if isinstance(buffer, BufferOp) and len({info.unit for info in users_of(buffer, commands)}) > 1:
-            loops = counted_nest(buffer)
+            loops = loops_of_ring(buffer, counted=True)
             if why_no_turns(buffer, loops, partial(is_filled_first, buffer, commands)) is None:
                 found.append(Candidate(buffer, loops, iterations(loops) or 1))
     return found

@@ -10,11 +10,11 @@ from xdsl.dialects import scf
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
-from penstock.passes.schedule.command_rings import counted_nest, is_filled_first
+from penstock.passes.schedule.command_rings import is_filled_first
 from penstock.passes.schedule.ordering import order, require_tokens
 from penstock.passes.schedule.ordering.accesses import commands_of
 from penstock.passes.schedule.ordering.tokens import strip
-from penstock.passes.schedule.rings import Candidate, require_room, require_turns, rotate, why_no_turns
+from penstock.passes.schedule.rings import Candidate, loops_of_ring, require_room, require_turns, rotate, why_no_turns
 from penstock.passes.schedule.scope_offsets import NoRoom, ScopeOffsets
 from penstock.passes.schedule.skew import remove_unused, rewrite, split_of
 from penstock.passes.schedule.state import TransformState
@@ -46,7 +46,9 @@ def pipeline_commands(
     with state.undone_on_error():
         strip(function)
         offsets = ScopeOffsets(function, target, state.kept)
-        made = rotate([Candidate(buffer, counted_nest(buffer), count) for buffer, count in chosen], target)
+        made = rotate(
+            [Candidate(buffer, loops_of_ring(buffer, counted=True), count) for buffer, count in chosen], target
+        )
         require_room(made, partial(_replan, offsets, not fixed_offsets))
         if not fixed_offsets:
             offsets.spread()
@@ -85,6 +87,6 @@ def _check(state: TransformState, chosen: Sequence[tuple[BufferOp, int]], target
     if commands is None and chosen:
         commands = commands_of(state.kernel, target)
     for buffer, count in chosen:
-        nest = counted_nest(buffer)
+        nest = loops_of_ring(buffer, counted=True)
         reason = why_no_turns(buffer, nest, partial(is_filled_first, buffer, commands or ()))
         require_turns(buffer, nest, count, reason)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from xdsl.dialects import memref
 from xdsl.dialects.builtin import MemRefType
+from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import Rewriter
 
-from penstock.passes.analysis.memory.storage import subview_type
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import BufferOp, CopyOp, scope_of, span_in_bytes
+from penstock.passes.analysis.memory.storage import subview_type, uses_through
+
+_ANY_LAYOUT = (CopyOp, GenericOp, memref.LoadOp, memref.StoreOp)
+"""Ops that access a memref of any strides."""
 
 
 def retype(value: SSAValue, type: MemRefType[Attribute]) -> None:
@@ -16,3 +23,27 @@ def retype(value: SSAValue, type: MemRefType[Attribute]) -> None:
     for use in list(new.uses):
         if isinstance(use.operation, memref.SubviewOp):
             retype(use.operation.result, subview_type(use.operation, type))
+
+
+def require_any_layout(buffer: BufferOp | memref.AllocOp, type: MemRefType[Attribute], target: TargetOp | None) -> None:
+    """
+    Raise UserError for a buffer that cannot be of this type, of the same shape and scope: it has a place already, what
+    uses it needs the strides that it has, or its scope is too small.
+    """
+    if isinstance(buffer, BufferOp) and buffer.byte_offset is not None:
+        raise UserError(
+            "this buffer has its place already, and its size would be another one",
+            loc=location_of(buffer),
+            notes=["say it before mem-plan"],
+        )
+    for use in uses_through(buffer.memref, (memref.SubviewOp,)):
+        if not isinstance(use.operation, _ANY_LAYOUT):
+            raise UserError(
+                f"{use.operation.name} needs the layout that this buffer has", loc=location_of(use.operation)
+            )
+    name = scope_of(type)
+    if target is not None and name is not None and span_in_bytes(type) > (scope := target.scope(name)).size_bytes:
+        raise UserError(
+            f'the buffer would take {span_in_bytes(type)} bytes, and "{name}" has {scope.size_bytes}',
+            loc=location_of(buffer),
+        )

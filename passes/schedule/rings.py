@@ -21,6 +21,7 @@ from penstock.passes.analysis.kernels import depths_of
 from penstock.passes.analysis.loops import constant_of, iterations, trip_count
 from penstock.passes.analysis.memory.storage import overwrites, reads_and_writes, uses_through
 from penstock.passes.analysis.units import performer
+from penstock.passes.index_builder import erase_unused
 from penstock.passes.planning.tile_problem import COMPUTED_SLOTS
 from penstock.passes.schedule.scope_offsets import NoRoom
 
@@ -63,14 +64,14 @@ class Candidate:
     depth: int
 
 
-def loops_of_ring(op: Operation) -> tuple[scf.ForOp, ...]:
+def loops_of_ring(op: Operation, *, counted: bool = False) -> tuple[scf.ForOp, ...]:
     """
     The loops around `op` whose iterations slots take turns over, outermost first: all but the first have constant
-    bounds.
+    bounds, and all of them where iterations have to be `counted`.
     """
     loops: list[scf.ForOp] = []
     loop = _loop_around(op)
-    while loop is not None:
+    while loop is not None and (trip_count(loop) or not counted):
         loops.insert(0, loop)
         loop = _loop_around(loop) if trip_count(loop) else None
     return tuple(loops)
@@ -163,17 +164,6 @@ def _own_iteration(builder: Builder, loop: scf.ForOp) -> SSAValue:
     return counter
 
 
-def remove_unused(value: SSAValue) -> None:
-    """Erase what computes the number of an iteration if nothing counts by it."""
-    op = value.owner
-    if value.uses or not isinstance(op, arith.SubiOp | arith.DivUIOp | arith.MuliOp | arith.AddiOp | arith.ConstantOp):
-        return
-    operands = list(op.operands)
-    Rewriter.erase_op(op)
-    for operand in operands:
-        remove_unused(operand)
-
-
 def ring_of(buffer: BufferOp | memref.AllocOp | memref.AllocaOp, depth: int, target: TargetOp | None) -> RingOp:
     """A ring of `depth` buffers like this one, each of which begins at a whole granule of its scope."""
     type = memref_of(buffer.memref)
@@ -262,7 +252,7 @@ def restore(ring: RingOp, buffer: BufferOp) -> None:
     buffer.memref.name_hint = hint
     slot.erase()
     Rewriter.erase_op(ring)
-    remove_unused(turn)
+    erase_unused(turn)
 
 
 def candidates(

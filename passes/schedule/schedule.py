@@ -2,27 +2,22 @@
 A schedule of one kernel: a method for each primitive, which appends an op to the schedule's text and applies it.
 
 Passes decide with it, `--schedule` replays text through it, and people call it from Python. The text is a
-`transform.named_sequence` with the name of the kernel. Where it says `transform.apply_registered_pass "tensor-to-loop"`
-it goes on after the compiler has run that pass on the whole program: what is before it is one section, what is after
-it another. A section without ops is the compiler's to decide.
+`transform.named_sequence` with the name of the kernel, in sections (`passes/schedule/sections.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from xdsl.context import Context
 from xdsl.dialects import func, scf, transform
-from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, ModuleOp, SymbolRefAttr, UnitAttr
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.dialects.builtin import ArrayAttr, BoolAttr, FloatAttr, IntegerAttr, SymbolRefAttr, i64
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.context import PenstockContext
-from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
+from penstock.dialects.diagnostics import UnknownName, UserError
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import CopyOp
-from penstock.dialects.schedule import Schedules, TileAndFuseOp
+from penstock.dialects.schedule import TileAndFuseOp
 from penstock.dialects.schedule_accel import MultiBufferOp, PipelineOp, VirtualThreadOp
 from penstock.dialects.schedule_loops import (
     DistributeOp,
@@ -32,39 +27,30 @@ from penstock.dialects.schedule_loops import (
     StorageAlignOp,
     VectorizeOp,
 )
-from penstock.dialects.schedule_memory import SetScopeOp, StageInOp, StageOutOp, TensorizeOp
+from penstock.dialects.schedule_memory import LayoutOp, SetScopeOp, StageInOp, StageOutOp, TensorizeOp
 from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarriersOp, ParallelizeOp
 from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, ReverseComputeAtOp, RfactorOp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
-from penstock.dialects.upstream.handle_ops import ANY_OP
+from penstock.dialects.upstream.handle_ops import ANY_OP, split_sizes
 from penstock.dialects.upstream.transform import CastHandleOp, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import ConvertToLoopsOp, InterchangeOp, LoopPeelOp, LoopUnrollOp
+from penstock.dialects.upstream.transform_structured import PadStructuredOp, TileUsingForallOp
 from penstock.dialects.upstream.transform_tune import KnobOp
-from penstock.passes.analysis.kernels import kernels
-from penstock.passes.isomorphic_kernels import structure_of
 from penstock.passes.schedule import primitives  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from penstock.passes.schedule.scope_offsets import Kept
+from penstock.passes.schedule.handle_names import name_of
+from penstock.passes.schedule.sections import (
+    SECTIONS,
+    START,
+    changes,
+    kernel_in,
+    last_kernel,
+    new_sequence,
+    section_begun_by,
+    section_of,
+)
 from penstock.passes.schedule.state import TransformState
 
-START = ""
-"""The section of the tensor level, with which a schedule begins."""
-ON_CHIP, COMMANDS = "mem-promote", "loop-to-accel"
-"""The sections after what stays on chip between kernels has been decided, and after copies and ops became commands."""
-SECTIONS = ("tensor-to-loop", ON_CHIP, COMMANDS)
-"""The passes after which another section of a schedule begins, in the order of the pipeline."""
-
-KERNEL_TYPE = "schedule.kernel"
-"""The attribute of a schedule with the type of the kernel that it was written for, where that is known."""
-
 Op = TypeVar("Op", bound=Operation)
-
-
-def new_sequence(name: str) -> transform.NamedSequenceOp:
-    """An empty schedule for the kernel `name`."""
-    block = Block(arg_types=[ANY_OP])
-    block.args[0].name_hint = "kernel"
-    read_only = DictionaryAttr({"transform.readonly": UnitAttr()})
-    return transform.NamedSequenceOp(name, ([ANY_OP], []), Region(block), arg_attrs=[read_only])
 
 
 class Schedule:
@@ -75,7 +61,7 @@ class Schedule:
     ):
         self.sequence = sequence or new_sequence(kernel.sym_name.data)
         self.state = TransformState(kernel, target)
-        self.kernel: SSAValue = self.sequence.body.block.args[0]
+        self.kernel: SSAValue = last_kernel(self.sequence)
         """The handle of the kernel in this section."""
         self.state.bind(self.kernel, (kernel,))
 
@@ -84,8 +70,19 @@ class Schedule:
         try:
             op.verify()
         except VerifyException as error:
+            notes = [error.note] if isinstance(error, UnknownName) else []
             op.erase()
-            raise UserError(str(error)) from None
+            raise UserError(f"{op.name}: {error}", notes=notes) from None
+        if not all(self.sequence.is_ancestor(value.owner) for value in op.operands):
+            op.erase()
+            raise UserError(
+                f"{op.name} is given a value that is no handle of this schedule",
+                notes=["its methods return handles, those of match() for instance; another schedule has its own"],
+            )
+        return self._add(op)
+
+    def _add(self, op: Op) -> Op:
+        """Append an op that is verified, and apply it."""
         self.sequence.body.block.add_op(op)
         try:
             self.state.apply(op)
@@ -93,64 +90,91 @@ class Schedule:
             op.detach()
             op.erase()
             raise
+        for result in op.results:
+            if result.name_hint is None and (matched := self.state.only(result)) is not None:
+                result.name_hint = name_of(matched)
         return op
 
     def enter(self, section: str) -> None:
         """Begin a section: what the sequence says of it and of later ones is dropped."""
-        block = self.sequence.body.block
-        later = SECTIONS[SECTIONS.index(section) :] if section != START else None
-        ops = list(block.ops)
-        begin = next(
-            (n for n, op in enumerate(ops) if later is None or (_mark(op) is not None and _mark(op) in later)), None
-        )
-        for op in reversed(ops[begin:] if begin is not None else []):
-            op.detach()
-            op.erase()
-        if section == START:
-            return
-        mark = transform.ApplyRegisteredPassOp(section, self._last_kernel())
-        mark.result.name_hint = "kernel"
-        block.add_op(mark)
-        self.resume()
-
-    def resume(self) -> None:
-        """Go on where the sequence ends: the kernel is what the last mark of a section returned."""
-        self.kernel = self._last_kernel()
+        ops = list(self.sequence.body.block.ops)
+        if section != START:
+            later = SECTIONS[SECTIONS.index(section) :]
+            ops = ops[next((n for n, op in enumerate(ops) if section_begun_by(op) in later), len(ops)) :]
+        for op in reversed(ops):
+            self._drop(op)
+        self.kernel = last_kernel(self.sequence)
+        if section != START:
+            mark = transform.ApplyRegisteredPassOp(section, self.kernel)
+            mark.result.name_hint = "kernel"
+            self.sequence.body.block.add_op(mark)
+            self.kernel = mark.result
         self.state.bind(self.kernel, (self.state.kernel,))
-
-    def _last_kernel(self) -> SSAValue:
-        marks = [op for op in self.sequence.body.block.ops if _mark(op) is not None]
-        return marks[-1].results[0] if marks else self.sequence.body.block.args[0]
 
     def replay(self, given: transform.NamedSequenceOp, section: str) -> None:
         """Append the ops of a section of another schedule, and apply them."""
-        # Handles of other sections stand for nothing any more: whoever uses one is told so.
-        begin = next((op.results[0] for op in given.body.block.ops if _mark(op) == section), given.body.block.args[0])
-        values: dict[SSAValue, SSAValue] = {begin: self.kernel}
+        # Handles of other sections stand for nothing any more; using one is refused.
+        values: dict[SSAValue, SSAValue] = {kernel_in(given, section): self.kernel}
         for op in section_of(given, section):
-            self.append(op.clone(values))
+            self._add(op.clone(values))
 
     # handles
 
     def match(self, *names: str, within: SSAValue | None = None) -> tuple[SSAValue, ...]:
-        """A handle for each op of these names, in program order."""
-        op = self.append(transform.MatchOp(self.kernel if within is None else within, names))
+        """A handle for each op of these names, in program order: the one that it has already, or else a new one."""
+        live = self._live()
+        op = self._add(transform.MatchOp(self.kernel if within is None else within, names))
         payload = self.state.payload(op.result)
-        if len(payload) < 2:
-            _name(op.result, payload[0] if payload else None)
-            return (op.result,) * len(payload)
-        split = self.append(SplitHandleOp(op.result, handles=len(payload)))
-        for result, matched in zip(split.results, payload, strict=True):
-            _name(result, matched)
-        return tuple(split.results)
+        if all(each in live for each in payload):
+            self._drop(op)
+            return tuple(live[each] for each in payload)
+        if len(payload) == 1:
+            return (op.result,)
+        return tuple(self._add(SplitHandleOp(op.result, handles=len(payload))).results)
+
+    def handles(self, ops: Iterable[Operation]) -> list[SSAValue]:
+        """A handle for each of some operations of the kernel: what it has already, or else a match of its name."""
+        wanted, live = list(ops), self._live()
+        for name in dict.fromkeys(op.name for op in wanted if op not in live):
+            self.match(name)
+        live = self._live()
+        return [live[op] for op in wanted]
 
     def parent(self, handle: SSAValue, name: str, nth: int = 1) -> SSAValue:
         """The handle of the op around, of that name, the nth one from inside."""
-        return self.append(GetParentOp(handle, op_name=name, nth_parent=nth if nth != 1 else None)).parent_result
+        live = self._live()
+        op = self._add(GetParentOp(handle, op_name=name, nth_parent=nth if nth != 1 else None))
+        if (known := live.get(self.state.only(op.parent_result) or op)) is not None:
+            self._drop(op)
+            return known
+        return op.parent_result
 
     def op(self, handle: SSAValue) -> Operation:
         """The operation that a handle stands for."""
         return self.state.one(handle)
+
+    def drop_unused(self) -> None:
+        """Take away the ops of this section that found operations, and whose handles turned out to be of no use."""
+        op = self.sequence.body.block.last_op
+        while op is not None and op is not self.kernel.owner:
+            before = op.prev_op
+            if not changes(op) and not any(result.uses for result in op.results):
+                self._drop(op)
+            op = before
+
+    def _live(self) -> dict[Operation, SSAValue]:
+        """The operations that have a handle of their own here, and the first one of each."""
+        block, found = self.sequence.body.block, dict[Operation, SSAValue]()
+        for handle, payload in self.state.payloads():
+            place = handle.owner if isinstance(handle.owner, Block) else handle.owner.parent
+            if len(payload) == 1 and place is block and handle.type == ANY_OP:
+                found.setdefault(payload[0], handle)
+        return found
+
+    def _drop(self, op: Operation) -> None:
+        self.state.forget(op.results)
+        op.detach()
+        op.erase()
 
     # primitives
 
@@ -177,10 +201,10 @@ class Schedule:
             slots=slots or None,
             remark=remark or None,
         )
-        for handle, old in zip(op.handles, (target, *fusing), strict=False):
+        for handle, old in zip(op.handles, (op.target, *op.fused), strict=False):
             handle.name_hint = f"{old.name_hint or 'op'}_tile"
-        for handle in op.loops:
-            handle.name_hint = "loop"
+        for handle, dim in zip(op.loops, op.looped_dims, strict=False):
+            handle.name_hint = f"loop_d{dim}"
         return self.append(op)
 
     def knob(self, name: str, options: Sequence[int], selected: int) -> SSAValue:
@@ -201,6 +225,40 @@ class Schedule:
         """`schedule.inline`: returns the handle of what reads the producer's operands now."""
         return self.append(InlineOp(producer)).merged
 
+    def tile_using_forall(
+        self,
+        target: SSAValue,
+        sizes: Sequence[int | SSAValue] = (),
+        *,
+        num_threads: Sequence[int | SSAValue] = (),
+        mapping: Sequence[DeviceMappingAttr] = (),
+    ) -> TileUsingForallOp:
+        """`transform.structured.tile_using_forall`: into tiles of these sizes, or into so many for each dim."""
+        threads, dynamic_threads = split_sizes(num_threads)
+        static, dynamic = split_sizes(sizes)
+        op = TileUsingForallOp(
+            target,
+            dynamic_threads,
+            dynamic,
+            static_num_threads=threads or None,
+            static_tile_sizes=static or None,
+            mapping=ArrayAttr(mapping) if mapping else None,
+        )
+        return self.append(op)
+
+    def pad(
+        self, target: SSAValue, multiples: Mapping[int, int], values: Sequence[FloatAttr | IntegerAttr]
+    ) -> PadStructuredOp:
+        """`transform.structured.pad`: each of these dims up to a multiple, each operand with its value."""
+        op = PadStructuredOp(
+            target,
+            static_pad_to_multiple_of=list(multiples.values()),
+            padding_dimensions=ArrayAttr([IntegerAttr(dim, i64) for dim in multiples]),
+            padding_values=ArrayAttr(values),
+            copy_back_op="none",
+        )
+        return self.append(op)
+
     def rfactor(self, target: SSAValue, dim: int, factor: int) -> RfactorOp:
         """`schedule.rfactor`; see the op."""
         return self.append(RfactorOp(target, dim=dim, factor=factor))
@@ -210,7 +268,10 @@ class Schedule:
     def split(self, loop: SSAValue, factor: int | SSAValue) -> SplitOp:
         """`schedule.split`; see the op."""
         parameter, number = (factor, None) if isinstance(factor, SSAValue) else (None, factor)
-        return self.append(SplitOp(loop, parameter, factor=number))
+        op = SplitOp(loop, parameter, factor=number)
+        for handle, place in zip(op.results, ("outer", "inner", "tail"), strict=True):
+            handle.name_hint = f"{loop.name_hint or 'loop'}_{place}"
+        return self.append(op)
 
     def fuse(self, outer: SSAValue, inner: SSAValue) -> SSAValue:
         """`schedule.fuse`: returns the handle of the one loop."""
@@ -279,22 +340,33 @@ class Schedule:
     # what lives in which scope, and which intrinsic computes it
 
     def stage_in(
-        self, reader: SSAValue, operand: int, scope: str, *, at: SSAValue | None = None, contiguous: int = 1
+        self,
+        reader: SSAValue,
+        operand: int,
+        scope: str,
+        *,
+        at: SSAValue | None = None,
+        contiguous: int = 1,
+        slots: int = 1,
     ) -> SSAValue:
         """`schedule.stage_in`; see the op. Returns the handle of the copy."""
-        op = StageInOp(reader, at, operand_number=operand, scope=scope, contiguous=contiguous)
+        op = StageInOp(reader, at, operand_number=operand, scope=scope, contiguous=contiguous, slots=slots)
         op.transfer.name_hint = f"{reader.name_hint or 'op'}_in"
         return self.append(op).transfer
 
-    def stage_out(self, writer: SSAValue, operand: int, scope: str, *, contiguous: int = 1) -> SSAValue:
+    def stage_out(self, writer: SSAValue, operand: int, scope: str, *, contiguous: int = 1, slots: int = 1) -> SSAValue:
         """`schedule.stage_out`; see the op. Returns the handle of the copy."""
-        op = StageOutOp(writer, operand_number=operand, scope=scope, contiguous=contiguous)
+        op = StageOutOp(writer, operand_number=operand, scope=scope, contiguous=contiguous, slots=slots)
         op.transfer.name_hint = f"{writer.name_hint or 'op'}_out"
         return self.append(op).transfer
 
-    def set_scope(self, allocation: SSAValue, scope: str, *, contiguous: int = 1) -> None:
+    def set_scope(self, allocation: SSAValue, scope: str, *, contiguous: int = 1, slots: int = 1) -> None:
         """`schedule.set_scope`; see the op."""
-        self.append(SetScopeOp(allocation, scope=scope, contiguous=contiguous))
+        self.append(SetScopeOp(allocation, scope=scope, contiguous=contiguous, slots=slots))
+
+    def layout(self, buffer: SSAValue, order: Sequence[int]) -> None:
+        """`schedule.layout`; see the op."""
+        self.append(LayoutOp(buffer, order=list(order)))
 
     def tensorize(self, target: SSAValue, intrinsic: str) -> None:
         """`schedule.tensorize`; see the op."""
@@ -335,161 +407,3 @@ class Schedule:
     def virtual_thread(self, loop: SSAValue, threads: int) -> None:
         """`schedule.virtual_thread`; see the op."""
         self.append(VirtualThreadOp(loop, threads=threads))
-
-    def drop_unused(self, handles: Sequence[SSAValue]) -> None:
-        """Take away the ops that match what turned out to be of no use."""
-        for op in dict.fromkeys(handle.owner for handle in handles):
-            while isinstance(op, SplitHandleOp | transform.MatchOp) and not any(result.uses for result in op.results):
-                matched = op.operands[0].owner
-                op.detach()
-                op.erase()
-                op = matched
-
-
-def _name(handle: SSAValue, matched: Operation | None) -> None:
-    if matched is not None:
-        # Ops on memrefs are called by what they write.
-        values = matched.results or [*matched.operands[-1:]]
-        if isinstance(matched, CopyOp):
-            values = [matched.dest, matched.source]
-        elif isinstance(matched, scf.ForOp):
-            values = matched.body.block.args[:1]
-        named = next((value.name_hint for value in values if value.name_hint), None)
-        handle.name_hint = named or matched.name.rpartition(".")[2]
-
-
-def _mark(op: Operation) -> str | None:
-    """The section that begins with this op of a schedule."""
-    if isinstance(op, transform.ApplyRegisteredPassOp) and op.pass_name.data in SECTIONS:
-        return op.pass_name.data
-    return None
-
-
-def section_of(sequence: transform.NamedSequenceOp, section: str) -> list[Operation]:
-    """The ops of a section of a schedule."""
-    current, found = START, list[Operation]()
-    for op in sequence.body.block.ops:
-        if (begins := _mark(op)) is not None:
-            current = begins
-        elif current == section and not isinstance(op, transform.YieldOp):
-            found.append(op)
-    return found
-
-
-def schedules_of(ctx: Context) -> Schedules:
-    """The schedules that a driver carries; none for one of another driver."""
-    return ctx.schedules if isinstance(ctx, PenstockContext) else Schedules()
-
-
-def sequence_of(ctx: Context, kernel: func.FuncOp) -> transform.NamedSequenceOp:
-    """What has been applied to a kernel; an empty schedule at first."""
-    applied, name = schedules_of(ctx).applied, kernel.sym_name.data
-    if name not in applied:
-        applied[name] = new_sequence(name)
-        applied[name].attributes[KERNEL_TYPE] = kernel.function_type
-    return applied[name]
-
-
-def run_section(
-    ctx: Context,
-    kernel: func.FuncOp,
-    target: TargetOp | None,
-    section: str,
-    decide: Callable[[Schedule], None],
-    *,
-    leads: bool = True,
-    kept: Kept | None = None,
-) -> None:
-    """
-    Apply what is given as a section of a kernel's schedule; where nothing is, let `decide` write and apply it.
-
-    The first pass of a section `leads`: it begins it, and applies all that is given. The other passes of the section
-    only decide. `kept` is what callers of the kernel hold in scopes, if that is known already.
-    """
-    name = kernel.sym_name.data
-    given = schedules_of(ctx).given.get(name)
-    sequence = sequence_of(ctx, kernel)
-    schedule = Schedule(kernel, target, sequence)
-    if kept is not None:
-        schedule.state.kept = kept
-    if leads:
-        schedule.enter(section)
-    else:
-        schedule.resume()
-    if given is None:
-        decide(schedule)
-    elif not section_of(given, section):
-        try:
-            decide(schedule)
-        except UserError as error:
-            where = f"after {section}" if section != START else "of the tensor level"
-            note = f"the schedule at {location_of(given)} leaves the section {where} to the compiler"
-            place = error.loc or location_of(given)
-            raise UserError(error.message, loc=place, notes=[*error.notes, note], status=error.status) from None
-    elif leads:
-        wanted = given.attributes.get(KERNEL_TYPE)
-        if wanted not in (None, sequence.attributes.get(KERNEL_TYPE)):
-            raise UserError(
-                f"this is the schedule of another kernel @{name}, of type {wanted}",
-                loc=location_of(given),
-                notes=[f"the program has one of type {sequence.attributes[KERNEL_TYPE]}"],
-            )
-        schedule.replay(given, section)
-
-
-def has_section(ctx: Context, kernel: func.FuncOp, section: str) -> bool:
-    """Whether a pass has begun a section of a kernel's schedule."""
-    return any(_mark(op) == section for op in sequence_of(ctx, kernel).body.block.ops)
-
-
-def given_key(ctx: Context, kernel: func.FuncOp) -> Hashable:
-    """What kernels have in common for which schedules are given that say the same; None where none is given."""
-    given = schedules_of(ctx).given.get(kernel.sym_name.data)
-    return None if given is None else structure_of(given.body, names=False, located=False)[0]
-
-
-def copy_section(ctx: Context, section: str, source: func.FuncOp, kernel: func.FuncOp) -> None:
-    """Write down a section of the schedule of `source` for a kernel that became what `source` did."""
-    copied = sequence_of(ctx, source)
-    schedule = Schedule(kernel, None, sequence_of(ctx, kernel))
-    schedule.enter(section)
-    begin = next(op for op in copied.body.block.ops if _mark(op) == section)
-    values: dict[SSAValue, SSAValue] = {begin.results[0]: schedule.kernel}
-    for op in section_of(copied, section):
-        schedule.sequence.body.block.add_op(op.clone(values))
-
-
-def note_of_missing(name: str, known: Collection[str]) -> str:
-    """What helps where there is no kernel of a name: where it went, the nearest one, or all."""
-    on_chip, off_chip = f"{name}_on_chip", name.removesuffix("_on_chip")
-    if on_chip in known:
-        return f'it reads or writes what "mem-promote" keeps on chip: what follows is said in a schedule of @{on_chip}'
-    if off_chip != name and off_chip in known:
-        return (
-            f'"mem-promote" keeps nothing of @{off_chip} on chip now: say what follows in the schedule of that kernel'
-        )
-    return nearest_or_all(name, known, "kernels")
-
-
-def require_kernels(
-    ctx: Context, module: ModuleOp, section: str, on_machine: Collection[func.FuncOp] | None = None
-) -> None:
-    """
-    Raise UserError for a schedule that is given, with ops of this section, and whose kernel is not there; nor, where
-    the section is about them alone, one of the kernels `on_machine`.
-    """
-    known = {kernel.sym_name.data: kernel for kernel in kernels(module)}
-    for name, sequence in schedules_of(ctx).given.items():
-        if not section_of(sequence, section):
-            continue
-        if name not in known:
-            raise UserError(
-                f"the program has no kernel @{name}",
-                loc=location_of(sequence),
-                notes=[note_of_missing(name, known)],
-            )
-        if on_machine is not None and known[name] not in on_machine:
-            raise UserError(
-                f'kernel @{name} runs on the host, which has no scopes: what is after "{section}" is not for it',
-                loc=location_of(sequence),
-            )

@@ -13,7 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.accel import BarrierOp
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp, find_target
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import loops_around
 from penstock.passes.analysis.memory.liveness import ProgramTime
@@ -35,7 +35,7 @@ _KEPT = "kept "
 Kept = Mapping[str, Sequence[tuple[int, int]]]
 """Of each scope the bytes, from and to, that others hold while a kernel runs."""
 
-_Offsets = list[tuple[BufferOp | RingOp, IntegerAttr | None]]
+_Offsets = list[tuple[ScopedAllocation, IntegerAttr | None]]
 
 
 def kept_beside(module: ModuleOp) -> dict[str, Kept]:
@@ -58,9 +58,9 @@ def kept_beside(module: ModuleOp) -> dict[str, Kept]:
     return {name: {scope: merge_intervals(held[scope]) for scope in held} for name, held in found.items()}
 
 
-def _placed(function: Operation) -> list[BufferOp | RingOp]:
+def _placed(function: Operation) -> list[ScopedAllocation]:
     """The buffers in scopes that a function makes, and that have an offset."""
-    made = (op for op in function.walk() if isinstance(op, BufferOp | RingOp))
+    made = (op for op in function.walk() if isinstance(op, ScopedAllocation))
     return [op for op in made if op.scope is not None and op.byte_offset is not None]
 
 
@@ -113,7 +113,7 @@ class ScopeOffsets:
 
     def _taken(self, scope: str) -> int:
         granule = self.target.scope(scope).granule_bytes
-        inside = (op for op in self.function.walk() if isinstance(op, BufferOp | RingOp) and op.scope == scope)
+        inside = (op for op in self.function.walk() if isinstance(op, ScopedAllocation) and op.scope == scope)
         return sum(-(-op.size_in_bytes // granule) * granule for op in inside)
 
     def replan(self, *, move: bool = True) -> str | None:
@@ -212,14 +212,14 @@ class ScopeOffsets:
         return found
 
     def _offsets(self) -> _Offsets:
-        ops = [op for op in self.function.walk() if isinstance(op, BufferOp | RingOp) and op.scope is not None]
+        ops = [op for op in self.function.walk() if isinstance(op, ScopedAllocation) and op.scope is not None]
         return [(op, op.offset) for op in ops]
 
     def _place(self) -> str | None:
         """Plan what has no offset in each scope, all or nothing; returns the scope that is too small."""
         before = self._offsets()
         for memory in self._in_program_order():
-            if all(isinstance(op, BufferOp | RingOp) and op.offset is not None for op in memory.ops.values()):
+            if all(isinstance(op, ScopedAllocation) and op.offset is not None for op in memory.ops.values()):
                 continue
             plan = _plan(memory.problem)
             if plan is None:
@@ -236,7 +236,7 @@ def _restore(offsets: _Offsets) -> None:
 
 def _write(memory: MemoryProblem, plan: Plan) -> None:
     for id, op in memory.ops.items():
-        if isinstance(op, BufferOp | RingOp):
+        if isinstance(op, ScopedAllocation):
             op.offset = IntegerAttr(plan.offsets[id], i64)
 
 

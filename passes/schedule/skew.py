@@ -4,8 +4,8 @@ Skewing: where one unit loads for an iteration and stores its results, loads of 
 A unit takes its commands in order, so a store at the end of an iteration holds up the loads after it until what it
 stores is computed. Such a loop becomes a prologue (the first part of the first iteration), a steady state (of each
 iteration the first part of the next one and the last part of its own), and an epilogue (the last part of the last
-iteration). Where the first part holds a loop, only as many of its iterations as rings have slots go before the last
-part: more could not start.
+iteration). Where the first part holds a loop whose iterations take slots, only as many of them as there are slots
+go before the last part: more could not start.
 Other units need no such thing: they run ahead of each other by themselves.
 """
 
@@ -16,22 +16,21 @@ from dataclasses import dataclass
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, scf
-from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import NoMemoryEffect
 
 from penstock.dialects.diagnostics import location_of
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import BufferOp, RingOp, ScopedAllocation
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import constant_of, trip_count
-from penstock.passes.index_builder import materialize
+from penstock.passes.index_builder import for_loop, materialize
 from penstock.passes.schedule.ordering.accesses import CommandInfo
 from penstock.passes.schedule.ordering.conflicts import may_conflict
 
 
 @dataclass(frozen=True)
-class Split:
+class Skew:
     """How the commands and inner loops of an iteration are divided."""
 
     loop: scf.ForOp
@@ -45,7 +44,7 @@ class Split:
     """The last part."""
 
 
-def split_of(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> Split | str:
+def split_of(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> Skew | str:
     """How the iterations of a loop are divided, or why it is not skewed, in words."""
     trips = trip_count(loop)
     if loop.results:
@@ -89,23 +88,35 @@ def _deal(
     first: Sequence[Operation],
     last: Sequence[Operation],
     held: Mapping[Operation, Sequence[CommandInfo]],
-) -> Split:
+) -> Skew:
     units = {info.unit for item in last for info in held[item]}
     for position, item in enumerate(first):
         if isinstance(item, scf.ForOp) and any(info.unit in units for info in held[item]):
-            slots = [
-                access.storage.owner.slot_count
-                for info in held[item]
-                for access in info.accesses
-                if isinstance(access.storage.owner, RingOp)
-            ]
-            iterations, trips = max(slots, default=1), trip_count(item)
-            if trips is not None and iterations < trips and constant_of(item.lb) is not None and not item.results:
-                return Split(loop, tuple(first[:position]), item, iterations, tuple(first[position + 1 :]), tuple(last))
-    return Split(loop, tuple(first), None, 0, (), tuple(last))
+            iterations, trips = _iterations_ahead(item, held[item]), trip_count(item)
+            if (
+                iterations is not None
+                and trips is not None
+                and iterations < trips
+                and constant_of(item.lb) is not None
+                and not item.results
+            ):
+                return Skew(loop, tuple(first[:position]), item, iterations, tuple(first[position + 1 :]), tuple(last))
+    return Skew(loop, tuple(first), None, 0, (), tuple(last))
 
 
-def _in_the_way(split: Split, held: Mapping[Operation, Sequence[CommandInfo]]) -> str | None:
+def _iterations_ahead(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> int | None:
+    """How many iterations of an inner loop have slots of their own; None where they share all that they access."""
+    slots: list[int] = []
+    for access in (access for info in commands for access in info.accesses):
+        owner = access.storage.owner
+        if isinstance(owner, RingOp) and (access.slot is None or access.slot.terms.get(loop.body.block)):
+            slots.append(owner.slot_count)
+        elif isinstance(owner, BufferOp) and loop.is_ancestor(owner):
+            slots.append(1)
+    return max(slots, default=None)
+
+
+def _in_the_way(split: Skew, held: Mapping[Operation, Sequence[CommandInfo]]) -> str | None:
     """What of the early part of an iteration depends on the last part of the iteration before, in words."""
     body = split.loop.body.block
     for item in (*split.early, *([split.cut] if split.cut is not None else [])):
@@ -118,7 +129,7 @@ def _in_the_way(split: Split, held: Mapping[Operation, Sequence[CommandInfo]]) -
     return None
 
 
-def _shared_buffer(split: Split) -> str | None:
+def _shared_buffer(split: Skew) -> str | None:
     """The buffer that an iteration makes, and that is used by its last part and before, in words."""
     for op in split.loop.body.block.ops:
         if isinstance(op, BufferOp):
@@ -142,7 +153,7 @@ def _users(value: SSAValue) -> Iterator[Operation]:
                 yield from _users(result)
 
 
-def rewrite(split: Split) -> None:
+def rewrite(split: Skew) -> None:
     """Make the prologue, the steady state and the epilogue."""
     loop = split.loop
     lower, step, trips = constant_of(loop.lb), constant_of(loop.step), trip_count(loop)
@@ -159,18 +170,14 @@ def rewrite(split: Split) -> None:
     late = dict[Operation, range | None].fromkeys(split.late)
     first, last = materialize(before, lower), materialize(before, lower + (trips - 1) * step)
     _copy(before, loop, first, [whole])
-    block = Block(arg_types=[IndexType()])
-    block.args[0].name_hint = loop.body.block.args[0].name_hint
-    inner = Builder(InsertPoint.at_end(block))
-    following = inner.insert(arith.AddiOp(block.args[0], loop.step)).result
+    steady, inner = for_loop(before, (first, last, loop.step), like=loop, counter=loop.body.block.args[0])
+    counter = steady.body.block.args[0]
+    following = inner.insert(arith.AddiOp(counter, loop.step)).result
     _copy(inner, loop, following, [head])
-    _copy(inner, loop, block.args[0], [late])
+    _copy(inner, loop, counter, [late])
     if tail:
         _copy(inner, loop, following, [tail])
     inner.insert(scf.YieldOp())
-    steady = scf.ForOp(first, last, loop.step, [], Region(block))
-    steady.location = loop.location
-    before.insert(steady)
     _copy(before, loop, last, [late])
     Rewriter.erase_op(loop)
 
@@ -208,5 +215,5 @@ def remove_unused(function: func.FuncOp) -> None:
     """Erase index arithmetic and views that nothing uses, and buffers likewise."""
     for op in list(function.walk(reverse=True)):
         unused = bool(op.results) and not any(result.uses for result in op.results)
-        if unused and not op.regions and (op.has_trait(NoMemoryEffect) or isinstance(op, BufferOp | RingOp)):
+        if unused and not op.regions and (op.has_trait(NoMemoryEffect) or isinstance(op, ScopedAllocation)):
             Rewriter.erase_op(op)

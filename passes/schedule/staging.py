@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from xdsl.builder import Builder
 from xdsl.dialects import func, memref, scf
-from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.builtin import MemRefType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.machine import DRAM, HOST, TargetOp
-from penstock.dialects.mem import Allocation, BufferOp, CopyOp, memref_of, scope_of, span_in_bytes
+from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.mem import BufferOp, CopyOp, ScopedAllocation, memref_of, scope_of, span_in_bytes
 from penstock.dialects.schedule_memory import InScopeOp
-from penstock.passes.analysis.kernels import device_of
-from penstock.passes.analysis.loop_dependences import is_one_buffer
 from penstock.passes.analysis.memory.storage import in_scope, reads_and_writes, storage_of, uses_through
 from penstock.passes.analysis.scope_paths import no_path, scope_path
 from penstock.passes.index_builder import Index, erase_unused
@@ -34,30 +32,15 @@ def writers_of(value: SSAValue) -> list[Operation]:
     return [use.operation for use in uses_through(storage_of(value)) if reads_and_writes(use)[1]]
 
 
-def has_known_storage(value: SSAValue) -> bool:
+def has_known_storage(value: SSAValue, aliased: Collection[SSAValue]) -> bool:
     """
     Whether all views of the bytes of a memref are known: it is an allocation's, or that of an argument of the kernel
-    which no call hands over as another argument, too.
+    which is not one of the `aliased_arguments`.
     """
     storage = storage_of(value)
     if isinstance(storage, BlockArgument):
-        function = storage.owner.parent_op()
-        return isinstance(function, func.FuncOp) and not _is_handed_over_twice(storage, function)
-    return isinstance(storage.owner, Allocation | memref.AllocOp)
-
-
-def _is_handed_over_twice(argument: BlockArgument, function: func.FuncOp) -> bool:
-    module, others = function.parent_op(), [each for each in function.body.block.args if each is not argument]
-    # Kernels of a machine hold no calls, so only the others are looked at.
-    callers = [op for op in module.ops if isinstance(op, func.FuncOp)] if isinstance(module, ModuleOp) else []
-    return any(
-        isinstance(op, func.CallOp)
-        and op.callee.string_value() == function.sym_name.data
-        and any(is_one_buffer(op, argument, other) for other in others)
-        for caller in callers
-        if device_of(caller) in (None, HOST)
-        for op in caller.walk()
-    )
+        return isinstance(storage.owner.parent_op(), func.FuncOp) and storage not in aliased
+    return isinstance(storage.owner, ScopedAllocation | memref.AllocOp)
 
 
 def after_definition(value: SSAValue) -> InsertPoint:
@@ -69,7 +52,9 @@ def after_definition(value: SSAValue) -> InsertPoint:
 # what is read
 
 
-def read_by(reader: CopyOp | GenericOp, number: int, loop: scf.ForOp | None) -> Footprint | str:
+def read_by(
+    reader: CopyOp | GenericOp, number: int, loop: scf.ForOp | None, aliased: Collection[SSAValue]
+) -> Footprint | str:
     """
     What the runs of `loop` (of the op itself, if None) read through an operand, or why it cannot be copied before.
     """
@@ -79,7 +64,7 @@ def read_by(reader: CopyOp | GenericOp, number: int, loop: scf.ForOp | None) -> 
     if loop is not None:
         if isinstance(reader, CopyOp) and reader.window_side == "dest":
             return "its destination is a window, and only one side of a mem.copy can be one"
-        if not has_known_storage(operand):
+        if not has_known_storage(operand, aliased):
             return "its bytes may be written by another name: another argument, or where it comes from"
         inside = [writer for writer in writers_of(operand) if loop.is_ancestor(writer)]
         if inside:
@@ -94,7 +79,10 @@ def read_by(reader: CopyOp | GenericOp, number: int, loop: scf.ForOp | None) -> 
 def require_machine(state: TransformState) -> TargetOp:
     """The machine of the kernel; raises UserError for a kernel of the host."""
     if state.target is None:
-        raise UserError("the kernel runs on the host, which has no scopes and no intrinsics")
+        raise UserError(
+            "the kernel runs on the host, which has no scopes and no intrinsics",
+            notes=["a schedule for a machine is applied with --machine NAME, to kernels that run on it"],
+        )
     return state.target
 
 

@@ -8,19 +8,23 @@ See https://mlir.llvm.org/docs/Dialects/Transform/#handle-invalidation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, render_location
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.registry import Registry
+from penstock.passes.analysis.intrinsics import Match
+from penstock.passes.analysis.loop_dependences import aliased_arguments
 from penstock.passes.schedule.ordering.accesses import CommandInfo
 from penstock.passes.schedule.scope_offsets import Kept, kept_beside
+from penstock.passes.schedule.sections import changes
 
 if TYPE_CHECKING:
     from penstock.passes.schedule.tiled_ops import TiledOps
@@ -57,10 +61,13 @@ class TransformState:
         self.target = target
         """The machine that the kernel runs on; None for the host."""
         self.tiled: TiledOps | None = None
-        """What is known of the kernel's ops to who plans its tiles."""
+        """The ops that are tiled together, if the deciding pass has looked at them already."""
         self.commands: Sequence[CommandInfo] | None = None
-        """The commands of the kernel, if whoever decides has looked at them already; until something is applied."""
+        """The commands of the kernel, if the deciding pass has looked at them already; until something is applied."""
+        self.matches: Mapping[GenericOp, Match] = {}
+        """The intrinsics that ops are, if the deciding pass has proved it already; until something is applied."""
         self._kept: Kept | None = None
+        self._aliased: Collection[SSAValue] | None = None
         self._payloads: dict[SSAValue, Payload] = {}
         self._parameters: dict[SSAValue, int] = {}
         self._invalid: dict[SSAValue, Operation] = {}
@@ -81,9 +88,38 @@ class TransformState:
     def kept(self, kept: Kept) -> None:
         self._kept = kept
 
+    @property
+    def aliased(self) -> Collection[SSAValue]:
+        """The arguments of the kernel with which it is handed another one on the same buffer."""
+        if self._aliased is None:
+            self._aliased = aliased_arguments(self.kernel)
+        return self._aliased
+
     def bind(self, handle: SSAValue, payload: Payload) -> None:
         """Let a handle stand for operations."""
         self._payloads[handle] = payload
+
+    def payloads(self) -> Iterator[tuple[SSAValue, Payload]]:
+        """The valid handles and what they stand for, in the order in which they were made."""
+        yield from self._payloads.items()
+
+    def only(self, value: SSAValue) -> Operation | None:
+        """The operation that a valid handle stands for alone; None for other values."""
+        payload = self._payloads.get(value, ())
+        return payload[0] if len(payload) == 1 else None
+
+    def forget(self, values: Iterable[SSAValue]) -> None:
+        """Let values of ops that are taken away stand for nothing."""
+        for value in values:
+            self._payloads.pop(value, None)
+            self._parameters.pop(value, None)
+
+    def resume(self) -> None:
+        """Go on after other passes: the handles whose operations are in the kernel still are valid."""
+        self.forget(self._detached())
+        self.tiled = self.commands = self._kept = self._aliased = None
+        self.matches = {}
+        self.turns.clear()
 
     def payload(self, handle: SSAValue) -> Payload:
         """The operations that a handle stands for; raises UserError for an invalid handle."""
@@ -140,8 +176,9 @@ class TransformState:
             notes = [f"it is about what is at {error.loc}"] if error.loc else []
             raise UserError(error.message, loc=place, notes=[*notes, *error.notes], status=error.status) from None
         finally:
-            self.commands = None
-        self._invalidate(op)
+            self.commands, self.matches = None, {}
+        if changes(op):
+            self._invalidate(op)
         for value, result in zip(op.results, results, strict=True):
             if isinstance(result, int):
                 self._parameters[value] = result
@@ -184,12 +221,17 @@ class TransformState:
         self._invalid[handle] = consumer
 
     def _invalidate(self, by: Operation) -> None:
-        for handle, payload in list(self._payloads.items()):
-            if not all(self._is_in_kernel(op) for op in payload):
-                self.consume(handle, by)
+        for handle in self._detached():
+            self.consume(handle, by)
 
-    def _is_in_kernel(self, op: Operation) -> bool:
-        current: Operation | None = op
-        while current is not None and current is not self.kernel:
-            current = current.parent_op()
-        return current is not None
+    def _detached(self) -> list[SSAValue]:
+        """The handles of operations of which some are not in the kernel any more."""
+        known: dict[Operation | None, bool] = {self.kernel: True, None: False}
+
+        def is_inside(op: Operation) -> bool:
+            if op not in known:
+                around = op.parent_op()
+                known[op] = known[around] if around in known else around is not None and is_inside(around)
+            return known[op]
+
+        return [handle for handle, payload in self._payloads.items() if not all(map(is_inside, payload))]

@@ -16,16 +16,16 @@ from operator import gt
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, tensor
-from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IndexType, TensorType, i64
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, TensorType, i64
 from xdsl.dialects.linalg.ops import GenericOp, IndexOp
 from xdsl.dialects.utils import split_dynamic_index_list
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.passes.analysis.access import linear_form
-from penstock.passes.index_builder import Index, add, materialize, scale
+from penstock.passes.index_builder import Index, add, for_loop, materialize, scale
 from penstock.passes.schedule.zero_pads import extend
 
 
@@ -353,11 +353,8 @@ def _trimmed(builder: Builder, tile: SSAValue, spans: Sequence[DimRange]) -> SSA
 
 
 def _loop(builder: Builder, extent: int, step: int, carried: Sequence[SSAValue]) -> tuple[scf.ForOp, SSAValue, Builder]:
-    lower, upper, by = (materialize(builder, value) for value in (0, extent, step))
-    types: list[Attribute] = [IndexType(), *(value.type for value in carried)]
-    loop = scf.ForOp(lower, upper, by, carried, Region(Block(arg_types=types)))
-    builder.insert(loop)
-    return loop, loop.body.block.args[0], Builder(InsertPoint.at_end(loop.body.block))
+    loop, inside = for_loop(builder, (0, extent, step), carried)
+    return loop, loop.body.block.args[0], inside
 
 
 def _clamp(builder: Builder, iv: SSAValue, extent: int, size: int) -> SSAValue:

@@ -18,7 +18,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.machine import DRAM, DmaOp, TargetOp
 from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.access import access_of, linear_form
-from penstock.passes.analysis.intrinsics import Match, candidates, pattern_of, runs_on_unit
+from penstock.passes.analysis.intrinsics import Match, candidates, choose_matches, pattern_of
 from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.analysis.scope_paths import intermediates, scope_path
 from penstock.passes.planning.tile_problem import Channel, TileDim, TileOp, TileOperand, TileProblem
@@ -71,27 +71,12 @@ class TiledOps:
 
     @cached_property
     def matches(self) -> dict[GenericOp, Match | None]:
-        """
-        The intrinsic of each op, such that what one leaves in a scope the next finds there.
-
-        Units choose, what DMA engines do follows, and what only fills a buffer goes where the others need it.
-        """
-        scopes: dict[SSAValue, str] = {}
-        chosen: dict[GenericOp, Match | None] = dict.fromkeys(self.members)
-        order = {g: (not g.inputs, not any(map(runs_on_unit, self.options[g][:1]))) for g in self.members}
-        for generic in sorted(self.members, key=lambda g: order[g]):
-            roots = [_tied_root(value) for value in generic.operands]
-            agreeing = [
-                match
-                for match in self.options[generic]
-                if all(scopes.get(r, s) == s for r, s in ((r, match.scope_of_operand(n)) for n, r in enumerate(roots)))
-            ]
-            match = next(iter([*agreeing, *self.options[generic]]), None)
-            chosen[generic] = match
-            for number, root in enumerate(roots):
-                if match is not None and isinstance(root.owner, tensor.EmptyOp):
-                    scopes.setdefault(root, match.scope_of_operand(number))
-        return chosen
+        """The intrinsic of each op, such that what one leaves in a scope the next finds there."""
+        return choose_matches(
+            self.options,
+            lambda value: (_tied_root(value), None),
+            lambda _, value, scope: isinstance(_tied_root(value).owner, tensor.EmptyOp),
+        )[0]
 
     @cached_property
     def streamed(self) -> frozenset[Operation]:

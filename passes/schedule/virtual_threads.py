@@ -14,21 +14,20 @@ from collections.abc import Iterator, Sequence
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, scf
-from xdsl.dialects.builtin import IndexType, IntegerAttr, i64
+from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import NoMemoryEffect
 
-from penstock.dialects.accel import PopOp, PushOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.analysis.commands.program import Command, CommandOp, Program, unit_of
 from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.loops import constant_of, loops_around, trip_count
-from penstock.passes.index_builder import materialize
-from penstock.passes.schedule.ordering import order
+from penstock.passes.index_builder import for_loop, materialize
+from penstock.passes.schedule.ordering import order, require_tokens
 from penstock.passes.schedule.ordering.tokens import strip
 from penstock.passes.schedule.scope_offsets import NoRoom, ScopeOffsets
 from penstock.passes.schedule.state import TransformState
@@ -48,7 +47,7 @@ def interleave_iterations(state: TransformState, loop: scf.ForOp, threads: int) 
     function, target = state.kernel, state.target
     if target is None:
         raise UserError("the kernel is one of the host, where no units run beside each other")
-    require_no_queues(function)
+    require_tokens(function)
     if trip_count(loop) is None:
         raise UserError("virtual threads need a loop with constant bounds", loc=location_of(loop))
     if (found := conflict(loop, trace(function, target), threads)) is not None:
@@ -81,13 +80,6 @@ def interleave_iterations(state: TransformState, loop: scf.ForOp, threads: int) 
         order(function, target)
 
 
-def require_no_queues(function: func.FuncOp) -> None:
-    """Raise UserError for a kernel in queue form."""
-    for op in function.walk():
-        if isinstance(op, PushOp | PopOp):
-            raise UserError("virtual threads are made before tokens become queues", loc=location_of(op))
-
-
 def units_in(op: Operation, target: TargetOp) -> set[str]:
     """The units that the commands in an op are given to."""
     return {unit_of(each, target) for each in op.walk() if isinstance(each, CommandOp)}
@@ -108,9 +100,9 @@ def conflict(loop: scf.ForOp, program: Program, threads: int) -> tuple[Command, 
     """
     depth = len(loops_around(loop))
     own = [
-        (op.scope, op.byte_offset, op.byte_offset + op.size_in_bytes)
+        (op.scope, *op.byte_range)
         for op in loop.body.walk()
-        if isinstance(op, BufferOp | RingOp) and op.byte_offset is not None
+        if isinstance(op, ScopedAllocation) and op.byte_range is not None
     ]
 
     def counts(region: Region) -> bool:
@@ -143,7 +135,7 @@ def conflict(loop: scf.ForOp, program: Program, threads: int) -> tuple[Command, 
     return None
 
 
-def _interleave(loop: scf.ForOp, threads: int, target: TargetOp) -> list[BufferOp | RingOp]:
+def _interleave(loop: scf.ForOp, threads: int, target: TargetOp) -> list[ScopedAllocation]:
     """
     Interleave `threads` iterations of a loop, command by command, and the rest of its iterations after it as well.
 
@@ -164,14 +156,10 @@ def _interleave(loop: scf.ForOp, threads: int, target: TargetOp) -> list[BufferO
     elif groups:
         end = materialize(builder, lower + groups * threads * step)
         stride = materialize(builder, threads * step)
-        body = Block(arg_types=[IndexType()])
-        body.args[0].name_hint = counter.name_hint
-        inside = Builder(InsertPoint.at_end(body))
-        interleaving.of(inside, loop.body.block, counter, [body.args[0], *_later(inside, body.args[0], step, threads)])
+        new, inside = for_loop(builder, (loop.lb, end, stride), like=loop, counter=counter)
+        own = new.body.block.args[0]
+        interleaving.of(inside, loop.body.block, counter, [own, *_later(inside, own, step, threads)])
         inside.insert(scf.YieldOp())
-        new = scf.ForOp(loop.lb, end, stride, [], body)
-        new.location = loop.location
-        builder.insert(new)
     if rest:
         first = lower + groups * threads * step
         values = [materialize(builder, first + number * step) for number in range(rest)]
@@ -195,7 +183,7 @@ class _Interleaving:
 
     def __init__(self, target: TargetOp):
         self._target = target
-        self.copies: list[BufferOp | RingOp] = []
+        self.copies: list[ScopedAllocation] = []
 
     def of(self, builder: Builder, block: Block, counter: SSAValue, values: Sequence[SSAValue]) -> None:
         """One iteration of `block` for each of `values`, its counter."""
@@ -220,15 +208,11 @@ class _Interleaving:
                 for number, values in enumerate(threads):
                     copy = builder.insert(op.clone(values))
                     if number:
-                        self.copies += [each for each in copy.walk() if isinstance(each, BufferOp | RingOp)]
+                        self.copies += [each for each in copy.walk() if isinstance(each, ScopedAllocation)]
 
     def _together(self, builder: Builder, op: scf.ForOp, threads: list[dict[SSAValue, SSAValue]]) -> None:
         lower, upper, step = (threads[0].get(value, value) for value in (op.lb, op.ub, op.step))
-        body = Block(arg_types=[IndexType()])
-        body.args[0].name_hint = op.body.block.args[0].name_hint
-        inside = Builder(InsertPoint.at_end(body))
-        self._ops(inside, op.body.block, [{**values, op.body.block.args[0]: body.args[0]} for values in threads])
+        counter = op.body.block.args[0]
+        new, inside = for_loop(builder, (lower, upper, step), like=op, counter=counter)
+        self._ops(inside, op.body.block, [{**values, counter: new.body.block.args[0]} for values in threads])
         inside.insert(scf.YieldOp())
-        new = scf.ForOp(lower, upper, step, [], body)
-        new.location = op.location
-        builder.insert(new)

@@ -12,15 +12,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from xdsl.builder import Builder
-from xdsl.dialects import arith, tensor
+from xdsl.dialects import arith, memref, tensor
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, IndexType, IntegerAttr, IntegerType, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
+from penstock.dialects.diagnostics import UserError, location_of
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.analysis.kernels import is_contraction
+from penstock.passes.analysis.loops import constant_of
+
+_DIVISIONS = (
+    arith.DivSIOp,
+    arith.DivUIOp,
+    arith.RemSIOp,
+    arith.RemUIOp,
+    arith.FloorDivSIOp,
+    arith.CeilDivSIOp,
+    arith.CeilDivUIOp,
+)
+
+
+def require_defined_on_padding(generic: GenericOp) -> None:
+    """Raise UserError for a body that may have no value where operands are padded: it divides, or loads an element."""
+    for op in generic.body.walk():
+        if isinstance(op, _DIVISIONS) and not constant_of(op.rhs):
+            raise UserError(
+                "the body divides, and could divide by zero where there is padding", loc=location_of(generic)
+            )
+        if isinstance(op, tensor.ExtractOp | memref.LoadOp):
+            raise UserError(
+                "the body reads an element by its number, which could be none where there is padding",
+                loc=location_of(generic),
+            )
 
 
 def may_run_past_its_end(generic: GenericOp, dim: int) -> bool:
@@ -84,16 +110,16 @@ def extend(builder: Builder, generic: GenericOp, number: int, more: Mapping[int,
         return value
     high = [each + count for each, count in zip(high, added, strict=True)]
     result = TensorType(type.element_type, [size + count for size, count in zip(type.get_shape(), added, strict=True)])
-    region = pad.region.clone() if pad is not None else _zeros(builder, type)
+    zero = _zero(type)
+    assert zero is not None
+    region = pad.region.clone() if pad is not None else region_of(builder, type, zero)
     new = builder.insert(tensor.PadOp(source, [], [], region, low, high, result))
     new.location = generic.location
     new.result.name_hint = value.name_hint
     return new.result
 
 
-def _zeros(builder: Builder, type: TensorType[Attribute]) -> Region:
-    """The region of a pad that yields zero."""
-    constant = _zero(type)
-    assert constant is not None
-    zero = builder.insert(arith.ConstantOp(constant))
-    return Region(Block([tensor.YieldOp(zero)], arg_types=[IndexType()] * type.get_num_dims()))
+def region_of(builder: Builder, type: TensorType[Attribute], constant: FloatAttr | IntegerAttr) -> Region:
+    """The region of a pad that yields a constant."""
+    value = builder.insert(arith.ConstantOp(constant))
+    return Region(Block([tensor.YieldOp(value)], arg_types=[IndexType()] * type.get_num_dims()))

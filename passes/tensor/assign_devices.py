@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects import func, scf, tensor
@@ -225,7 +226,10 @@ class AssignDevicesPass(ModulePass):
     """Whether an epilogue that is faster as a kernel of its own is cut off; else a group stays whole where it may."""
 
     tiler: str = DEFAULT_TILER
-    """Who says which tiles fit the machine, and is asked again when they are made."""
+    """The tiler that says which tiles fit the machine, and is asked again when they are made."""
+
+    PARTS: ClassVar = {"tiler": find_tiler}
+    """What finds the part that an option names."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         find_tiler(self.tiler)

@@ -10,14 +10,16 @@ from typing import ClassVar
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.kernels import AUTO, device_of, kernels, machine_of
+from penstock.passes.planning.tilers.registry import tiler as find_tiler
 from penstock.passes.planning.tiling import TilePlan
-from penstock.passes.schedule.schedule import START, Schedule, require_kernels, run_section
+from penstock.passes.schedule.deciding import require_kernels, run_section
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import START
 from penstock.passes.schedule.tiled_ops import TiledOps
 from penstock.passes.tensor.tile_plan import plan_kernel, require_kernel, root_of, warn_of_others
 
@@ -59,7 +61,10 @@ class TilePass(ModulePass):
     """Slots for what a loop refills, in every scope; "auto" chooses them with the sizes."""
 
     tiler: str | None = None
-    """Who chooses the tiles (`passes/planning/tilers/registry`); by default whom `assign-devices` has asked."""
+    """The tiler (`passes/planning/tilers/registry`); by default the one that `assign-devices` has asked."""
+
+    PARTS: ClassVar = {"tiler": find_tiler}
+    """What finds the part that an option names."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.depth != AUTO and (isinstance(self.depth, str) or self.depth < 1):
@@ -95,17 +100,16 @@ def _decide(
     plan = plan_of(kernel, ops)
     if not plan.is_cut:
         return
-    generics = schedule.match(GenericOp.name)
-    handles = {schedule.op(handle): handle for handle in generics}
     fused = [member for member in ops.members if member is not ops.anchor]
+    anchor, *handles = schedule.handles([ops.anchor, *fused])
     count = len(plan.dims)
     padded = [number for number, dim in enumerate(plan.dims) if plan.tile[number] > dim.extent]
     cut = {*plan.order, *padded}
     edges = ["padded" if number in padded else edge for number, edge in enumerate(plan.edges)]
     schedule.tile(
-        handles[ops.anchor],
+        anchor,
         [size if number in cut else 0 for number, size in enumerate(plan.tile)],
-        fusing=[handles[member] for member in fused],
+        fusing=handles,
         interchange=[*plan.order, *(number for number in range(count) if number not in plan.order)],
         edges=edges if {*edges} - {"whole", "divides"} else None,
         unpadded=[number for number, member in enumerate(fused) if padded and member in ops.streamed],

@@ -7,7 +7,6 @@ arguments any more, and what was seen last stays. So it does not matter which pa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -25,12 +24,9 @@ from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.access import access_of, linear_form
 from penstock.passes.analysis.intrinsics import Match, candidates
-from penstock.passes.analysis.kernels import is_contraction, machine_kernels
+from penstock.passes.analysis.kernels import is_contraction, machine_kernels, origin_of
 from penstock.passes.analysis.scope_paths import intermediates
 from penstock.passes.planning.traffic_bounds import ContractionKernel, ContractionOperand, OperandIndex
-
-_ON_CHIP = re.compile(r"(.+)_on_chip(_\d+)?")
-"""The name of a kernel that `mem-promote` has made of another, for tensors that stay on chip."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +72,7 @@ class Workloads:
 
     def of(self, kernel: str, spaces: Sequence[str]) -> ContractionKernel | None:
         """The contraction of a kernel whose arguments are in these scopes, or of the kernel that it was made of."""
-        made = _ON_CHIP.fullmatch(kernel)
-        workload = self.found.get(kernel) or (self.found.get(made[1]) if made else None)
+        workload = self.found.get(kernel) or self.found.get(origin_of(kernel))
         return workload.off_chip(spaces) if workload is not None else None
 
 

@@ -1,4 +1,4 @@
-"""Small layers on the machines, at the accelerator level: kernels that are gone through command by command."""
+"""Small layers on the machines, at the accelerator level: kernels whose commands are enumerated one by one."""
 
 from __future__ import annotations
 

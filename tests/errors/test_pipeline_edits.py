@@ -41,7 +41,7 @@ MISUSES = {
     "the name twice": ("default, default", 10, '"default" is no edit', "its name comes first, once"),
     "an edit of what was removed": ("default, -layout, layout{a=1}", 19, 'has no pass "layout"', None),
     "a whole pipeline with an unknown pass": ("cse, csee", 6, 'there is no pass "csee"', 'did you mean "cse"?'),
-    "a pass of a machine on the host": ("default, -promote", 10, '"promote" is not in what runs', "--machine NAME"),
+    "a pass of a machine on the host": ("default, -tensorize", 10, '"tensorize" is not in what runs', "--machine NAME"),
 }
 
 

@@ -47,6 +47,11 @@ PARTIAL = SAME.replace(
   }
   func.return %w""",
 )
+DIVIDED = SAME.replace("%t = arith.muli", "%t = arith.divsi")
+PADDED = (
+    '{} pad_to_multiple_of [{}] {{copy_back_op = "none", padding_dimensions = [{}], '
+    "padding_values = [0 : i32, 0 : i32]}}"
+)
 OTHER = "operand 0 is computed in the tile, and indexed otherwise than the result"
 
 
@@ -73,6 +78,84 @@ OTHER = "operand 0 is computed in the tile, and indexed otherwise than the resul
             ": (!transform.any_op) -> (!transform.any_op, !transform.any_op, !transform.any_op)",
             "the sizes make 1 loops, and there are handles for 2",
             id="handles",
+        ),
+        *(
+            pytest.param(
+                program,
+                f"%a, %b = transform.structured.tile_using_forall {ops} "
+                ": (!transform.any_op) -> (!transform.any_op, !transform.any_op)",
+                message,
+                id=f"forall {ops}",
+            )
+            for program, ops, message in (
+                (REDUCED, "%z tile_sizes [4, 8]", "dim 1 is a reduction, and tiles that are computed at once"),
+                (
+                    REDUCED.replace('"reduction"', '"parallel"'),
+                    "%z tile_sizes [4, 8]",
+                    "dim 1 does not index the result",
+                ),
+                (SAME, "%z tile_sizes [3]", "size 3 does not divide dim 0 of 8"),
+                (SAME, "%z tile_sizes [0, 32]", "size 32 is larger than dim 1 of 16"),
+                (SAME, "%z num_threads [0, 3]", "dim 1 of 16 has no 3 tiles of one size"),
+                (SAME, "%z num_threads [2] tile_sizes [4]", "one of the two is given"),
+                (SAME, "%z tile_sizes [0, 0]", "no dim is tiled"),
+                (SAME, "%z tile_sizes [4, 4, 4]", "3 sizes for an op of 2 dims"),
+                (SAME, "%z num_threads [2, 2, 2]", "3 sizes for an op of 2 dims"),
+                (SAME, "%z tile_sizes [-4]", "a size is 0 or more, not -4"),
+                (SAME, "%z num_threads [-2]", "a size is 0 or more, not -2"),
+                (
+                    SAME,
+                    "%z tile_sizes [4](mapping = [#gpu.thread<y>, #gpu.thread<x>])",
+                    "1 loops cannot be mapped to 2",
+                ),
+            )
+        ),
+        pytest.param(
+            SAME,
+            "%a, %b = transform.structured.tile_using_for %z tile_sizes [-4] "
+            ": (!transform.any_op) -> (!transform.any_op, !transform.any_op)",
+            "a size is 0 or more, not -4",
+            id="negative",
+        ),
+        pytest.param(
+            SAME,
+            "%a, %b = transform.structured.fuse %z [-4] "
+            ": (!transform.any_op) -> (!transform.any_op, !transform.any_op)",
+            "a size is 0 or more, not -4",
+            id="negative, fused",
+        ),
+        pytest.param(
+            DIVIDED,
+            '%a, %b = schedule.tile %z fusing(%y) sizes [16, 32] edges ["padded", "padded"]',
+            "could divide by zero",
+            id="padded, divided",
+        ),
+        pytest.param(
+            SAME,
+            "%a, %b = transform.structured.fuse %z {tile_sizes = [4, 0], use_forall} "
+            ": (!transform.any_op) -> (!transform.any_op, !transform.any_op)",
+            "it has no use_forall",
+            id="use_forall",
+        ),
+        *(
+            pytest.param(
+                program,
+                f"%a, %b, %c = transform.structured.pad {ops} "
+                ": (!transform.any_op) -> (!transform.any_op, !transform.any_op, !transform.any_op)",
+                message,
+                id=f"pad {ops}",
+            )
+            for program, ops, message in (
+                (REDUCED, PADDED.format("%z", "5", "1"), "dim 1 is a reduction, which the padding would change"),
+                (SAME, PADDED.format("%z", "3", "2"), "the op has 2 dims: there is no dim 2"),
+                (SAME, PADDED.format("%z", "0", "1"), "a multiple of 1 or more, not of 0"),
+                (SAME, PADDED.format("%z", "3", "1").replace("0 : i32, ", ""), "operand 1 is padded, and there are 1"),
+                (SAME, PADDED.format("%z", "3", "1").replace("i32", "i8"), "with a value of type i32, not with 0 : i8"),
+                (SAME, PADDED.format("%z", "3", "1").replace("none", "x.y"), "is a value, which x.y does not store"),
+                (SAME, PADDED.format("%z", "3", "1").replace("{", "{pack_paddings = [1], "), "as copies"),
+                (SAME, PADDED.format("%z", "3", "1").replace("{", "{transpose_paddings = [[1, 0]], "), "are not done"),
+                (DIVIDED, PADDED.format("%z", "3", "1"), "could divide by zero"),
+            )
         ),
         pytest.param(PARTIAL, "%a = schedule.compute_at %y at %i", "the loop reads nothing", id="partial"),
     ],

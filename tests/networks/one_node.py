@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -61,12 +61,24 @@ def model_of(
 
 def run(model: ModelProto, inputs: Sequence[Array], level: str) -> list[Array]:
     """What a model computes at a level."""
+    return next(found for _, found in run_at(model, inputs, [level]))
+
+
+def run_at(
+    model: ModelProto, inputs: Sequence[Array], levels: Sequence[str] = LEVELS
+) -> Iterator[tuple[str, list[Array]]]:
+    """Each of `levels`, in the order of `LEVELS`, and what a model computes there; it is lowered once."""
     program = import_program(model, {}, name="test")
     signature = signature_of(program.module)
-    if level != "graph":
-        compile_module(program.module, program.ctx, None, "loop")
-    engine = Engine(program.module, program.ctx, signature, "native" if level == "c" else "interpreter")
-    return engine.run(list(inputs), {})
+    at = "graph"
+    for level in levels:
+        if at == "graph" and level != "graph":
+            compile_module(program.module, program.ctx, None, "loop")
+        # The program at loop level is proved safe once.
+        is_proved, at = at == "loop" and level == "c", level
+        backend = "native" if level == "c" else "interpreter"
+        engine = Engine(program.module, program.ctx, signature, backend, verify=not is_proved)
+        yield level, engine.run(list(inputs), {})
 
 
 def onnxruntime_of(model: ModelProto, inputs: Mapping[str, Array]) -> list[Array]:
@@ -100,9 +112,21 @@ def agree(
     """Check a node at the levels `at` against a witness: element types, shapes and, about, values."""
     model = model_of(operator, operands, known=known, **attributes)
     inputs = {f"x{index}": array for index, array in enumerate(operands) if array is not None and index not in known}
+    check(model, inputs, witness=witness, rtol=rtol, atol=atol, at=at)
+
+
+def check(
+    model: ModelProto,
+    inputs: Mapping[str, Array],
+    *,
+    witness: Any = onnxruntime_of,
+    rtol: float = 1e-4,
+    atol: float = 1e-5,
+    at: Sequence[str] = LEVELS,
+) -> None:
+    """Check a model, whose inputs are in their order, like `agree`."""
     wanted = witness(model, inputs)
-    for level in at:
-        found = run(model, list(inputs.values()), level)
+    for level, found in run_at(model, list(inputs.values()), at):
         assert len(found) == len(wanted)
         for ours, theirs in zip(found, wanted, strict=True):
             assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), level

@@ -1,4 +1,4 @@
-"""Hazards of loops by induction against all rounds gone through, on random nests of loops."""
+"""Hazards of loops by induction against the enumeration of all rounds, on random nests of loops."""
 
 from __future__ import annotations
 

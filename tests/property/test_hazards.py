@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from reachability import events, has_cycle, overflows, pushes_and_pops, races
 from sampling import examples
 
-from penstock.passes.analysis.commands.hazards import Fault, check
+from penstock.passes.analysis.commands.hazards import HazardKind, check
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue
 from penstock.passes.analysis.commands.region import Region
 
@@ -62,15 +62,15 @@ def test_hazards_are_those_of_the_graph_of_events(program: Program) -> None:
     kinds = {hazard.fault for hazard in found}
     running = events(program, room=True)
     stuck = running is None or has_cycle(running)
-    assert (Fault.DEADLOCK in kinds) == stuck
+    assert (HazardKind.DEADLOCK in kinds) == stuck
     if stuck:
         return
     pushes, pops = pushes_and_pops(program)
-    assert (Fault.LEAK in kinds) == any(len(pushes[name]) != len(pops[name]) for name in pushes)
+    assert (HazardKind.LEAK in kinds) == any(len(pushes[name]) != len(pops[name]) for name in pushes)
     graph = events(program)
     assert graph is not None
-    assert (Fault.OVERFLOW in kinds) == bool(overflows(program, graph))
+    assert (HazardKind.OVERFLOW in kinds) == bool(overflows(program, graph))
     wrong = races(program, graph)
-    named = {(min(hazard.commands), max(hazard.commands)) for hazard in found if hazard.fault is Fault.RACE}
+    named = {(min(hazard.commands), max(hazard.commands)) for hazard in found if hazard.fault is HazardKind.RACE}
     assert named <= wrong
     assert bool(named) == bool(wrong)

@@ -12,17 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graph_kernels import Program, integers, matmul, tensor
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sampling import examples
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from penstock.dialects.accel import DmaOp, ExecOp
-from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 from penstock.passes.analysis.kernels import partition
@@ -31,44 +30,6 @@ from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 Array = NDArray[Any]
-
-
-@dataclass
-class Program:
-    text: str
-    inputs: list[Array]
-    expected: Array
-
-    def parse(self) -> tuple[ModuleOp, PenstockContext]:
-        ctx = make_context()
-        module = Parser(ctx, self.text).parse_module()
-        module.verify()
-        return module, ctx
-
-
-def integers(rng: np.random.Generator, *shape: int) -> Array:
-    return rng.integers(-3, 4, shape).astype(np.float32)
-
-
-def tensor(*shape: int) -> str:
-    return f"tensor<{'x'.join(map(str, shape))}xf32>"
-
-
-def matmul(m: int, n: int, k: int, bias: bool, relu: bool) -> Program:
-    rng = np.random.default_rng(m * 10007 + n * 101 + k)
-    x, w, b = integers(rng, m, k), integers(rng, k, n), integers(rng, n)
-    result, value, expected = tensor(m, n), "%p", x @ w
-    body = f"%p = graph.matmul %x, %w : ({tensor(m, k)}, {tensor(k, n)}) -> {result}\n"
-    if bias:
-        body += f"%s = graph.add {value}, %b : ({result}, {tensor(n)}) -> {result}\n"
-        value, expected = "%s", expected + b
-    if relu:
-        body += f"%r = graph.relu {value} : {result}\n"
-        value, expected = "%r", np.maximum(expected, 0)
-    text = f"""func.func @main(%x: {tensor(m, k)}, %w: {tensor(k, n)}, %b: {tensor(n)}) -> {result} {{
-      {body} func.return {value} : {result}
-    }}"""
-    return Program(text, [x, w, b], expected)
 
 
 def convolution(h: int, w: int, ic: int, oc: int, k: int, stride: int, pad: int, residual: bool) -> Program:

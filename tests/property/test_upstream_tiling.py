@@ -19,10 +19,12 @@ from xdsl.ir import Operation
 from xdsl.utils.hints import isa
 
 from penstock.dialects.context import make_context
+from penstock.dialects.upstream.scf import ForallOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_text import module_text
 from penstock.passes.analysis.loops import constant_of
-from penstock.passes.schedule.schedule import START, Schedule
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import START
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 
@@ -47,6 +49,8 @@ def skeleton(op: Operation) -> list[object]:
         if isinstance(each, scf.ForOp):
             bounds = [constant_of(value) for value in (each.lb, each.ub, each.step)]
             found.append((*bounds, skeleton(each)))
+        elif isinstance(each, ForallOp):
+            found.append((str(each.staticUpperBound), str(each.staticStep), str(each.mapping), skeleton(each)))
         elif isinstance(each, GenericOp):
             # A fill of MLIR's reads a scalar; ours has it in the body.
             operands = [
@@ -144,6 +148,14 @@ def typed(line: str, inputs: int, outputs: int) -> str:
     return f"{line} : ({', '.join([HANDLE] * inputs)}) -> {f'({results})' if outputs != 1 else results}"
 
 
+def padded(target: str, multiples: Sequence[object], dims: Sequence[int], copy: str = "none") -> str:
+    """`pad`, with zeros."""
+    options = f'copy_back_op = "{copy}", padding_dimensions = {dims}, padding_values = [0 : i32, 0 : i32, 0 : i32]'
+    listed = ", ".join(map(str, multiples))
+    line = f"%p, %pads, %back = transform.structured.pad {target} pad_to_multiple_of [{listed}] {{{options}}}"
+    return typed(line, 1, 3)
+
+
 SCHEDULES = {
     "tile": [
         typed("%t, %l:3 = transform.structured.tile_using_for %mm tile_sizes [4, 8, 16]", 1, 4),
@@ -161,6 +173,9 @@ SCHEDULES = {
     ],
     "fuse": [
         typed("%t, %l:2 = transform.structured.fuse %r [4, 8] interchange [1, 0]", 1, 3),
+    ],
+    "fuse, by attributes": [
+        typed("%t, %l:2 = transform.structured.fuse %r {tile_sizes = [4, 8], tile_interchange = [1, 0]}", 1, 3),
     ],
     "fuse, then the product": [
         typed("%t, %l:2 = transform.structured.fuse %r [4, 8]", 1, 3),
@@ -196,6 +211,65 @@ SCHEDULES = {
     "split reduction, strided": [
         typed("%e, %f, %s, %c = transform.structured.split_reduction %mm {inner_parallel, split_factor = 8}", 1, 4),
     ],
+    "reduction outside, interchanged": [
+        typed("%t, %l:3 = transform.structured.tile_using_for %mm tile_sizes [4, 8, 16] interchange = [2, 0, 1]", 1, 4),
+    ],
+    "reduction between": [
+        typed("%t, %l:3 = transform.structured.tile_using_for %mm tile_sizes [4, 8, 16] interchange = [1, 2, 0]", 1, 4),
+    ],
+    "at once": [
+        typed("%t, %l = transform.structured.tile_using_forall %mm tile_sizes [4, 8]", 1, 2),
+        typed("%u, %k = transform.structured.tile_using_for %t tile_sizes [0, 0, 8]", 1, 2),
+    ],
+    "at once, threads": [
+        typed(
+            "%t, %l = transform.structured.tile_using_forall %mm num_threads [0, 6](mapping = [#gpu.thread<x>])", 1, 2
+        ),
+    ],
+    "at once, a parameter": [
+        "%p = transform.param.constant 6 : i64 -> !transform.any_param",
+        "%t, %l = transform.structured.tile_using_forall %mm tile_sizes [4, %p]"
+        f" : ({HANDLE}, !transform.any_param) -> ({HANDLE}, {HANDLE})",
+    ],
+    "at once, a packed parameter": [
+        "%p = transform.param.constant 4 : i64 -> !transform.any_param",
+        "%t, %l = transform.structured.tile_using_forall %mm num_threads *(%p)"
+        f" : ({HANDLE}, !transform.any_param) -> ({HANDLE}, {HANDLE})",
+    ],
+    "at once, with what it is computed from": [
+        typed("%t, %l = transform.structured.tile_using_forall %r tile_sizes [4, 8]", 1, 2),
+        typed("%m, %n = transform.structured.fuse_into_containing_op %mm into %l", 2, 2),
+        typed("%f, %o = transform.structured.fuse_into_containing_op %fill into %n", 2, 2),
+    ],
+    "at once, from what it starts from": [
+        typed("%t, %l = transform.structured.tile_using_forall %mm tile_sizes [4, 8]", 1, 2),
+        typed("%f, %n = transform.structured.fuse_into_containing_op %fill into %l", 2, 2),
+    ],
+    "values": [
+        f"%v = transform.get_operand %r[0] : ({HANDLE}) -> !transform.any_value",
+        f"%p = transform.get_defining_op %v : (!transform.any_value) -> {HANDLE}",
+        f"%w = transform.get_result %p[0] : ({HANDLE}) -> !transform.any_value",
+        f"%q = transform.get_defining_op %w : (!transform.any_value) -> {HANDLE}",
+        typed("%f = transform.get_parent_op %q {isolated_from_above}", 1, 1),
+        typed('%none = transform.get_parent_op %q {allow_empty_results, op_name = "scf.for"}', 1, 1),
+        typed('%again = transform.structured.match ops{["linalg.generic"]} in %f', 1, 1),
+        typed("%fills = transform.get_producer_of_operand %q[2]", 1, 1),
+        typed("%t, %l:2 = transform.structured.tile_using_for %fills tile_sizes [4, 8]", 1, 3),
+    ],
+    "pad": [
+        padded("%mm", [5, 7, 9], [0, 1, 2]),
+        typed("%t, %l:3 = transform.structured.tile_using_for %p tile_sizes [5, 7, 9]", 1, 4),
+    ],
+    "pad, copied": [
+        padded("%r", [10], [1], "linalg.copy"),
+    ],
+    "pad, nothing to do": [
+        padded("%mm", [4, 8], [1, 2]),
+    ],
+    "pad, to a parameter": [
+        "%c = transform.param.constant 18 : i64 -> !transform.param<i64>",
+        padded("%r", ["%c"], [0]).replace(f"({HANDLE}) ->", f"({HANDLE}, !transform.param<i64>) ->"),
+    ],
     "handles": [
         typed("%p = transform.get_producer_of_operand %r[0]", 1, 1),
         typed("%c = transform.get_consumers_of_result %p[0]", 1, 1),
@@ -223,7 +297,7 @@ def random_schedule(random: Random) -> list[str]:
     """Tile the product; or the sum, with the product computed in one of the loops, and tiled again there."""
     sizes = [random.choice((0, 1, 2, 4, 8)), random.choice((0, 2, 3, 6, 12)), random.choice((0, 4, 8, 16))]
     if random.random() < 0.5:
-        return [_tiled("%t", "%mm", sizes, random.choice(([0, 1, 2], [1, 0, 2])))]
+        return [_tiled("%t", "%mm", sizes, random.choice(([0, 1, 2], [1, 0, 2], [2, 1, 0], [0, 2, 1])))]
     lines, loops = [_tiled("%t", "%r", sizes[:2], random.choice(([0, 1], [1, 0])))], sum(size > 0 for size in sizes[:2])
     if loops:
         lines += [_fused("%mm", random.randrange(loops)), _tiled("%u", "%f", [0, 0, sizes[2]], [0, 1, 2], "k")]

@@ -54,3 +54,26 @@ def main(arguments: Sequence[tuple[str, str]], body: str, outputs: int = 1) -> s
         for number, (name, type) in enumerate(arguments)
     ]
     return f"func.func @main({', '.join(listed)}) {{\n{body}\nfunc.return\n}}"
+
+
+FILL = """^bb0(%old: f32):
+    %zero = arith.constant 0.25 : f32
+    linalg.yield %zero : f32"""
+
+
+def generic(
+    dims: str, maps: Sequence[str], kinds: str, operands: Sequence[tuple[str, str]], body: str, outputs: int = 1
+) -> str:
+    """A linalg.generic; `kinds` has one letter a dim, operands are (name, type), the last `outputs` are written."""
+    affine = ", ".join(f"affine_map<({dims}) -> ({results})>" for results in maps)
+    iterators = ", ".join('"parallel"' if kind == "p" else '"reduction"' for kind in kinds)
+    split = len(operands) - outputs
+    parts = [
+        f"{title}({', '.join('%' + name for name, _ in group)} : {', '.join(type for _, type in group)})"
+        for title, group in (("ins", operands[:split]), ("outs", operands[split:]))
+        if group
+    ]
+    return (
+        f"linalg.generic {{indexing_maps = [{affine}], iterator_types = [{iterators}]}} {' '.join(parts)} {{\n"
+        f"  {body}\n}}"
+    )

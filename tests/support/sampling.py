@@ -4,11 +4,13 @@ How much of a large sweep the quick suite takes. What it leaves out is marked sl
 - `@examples(60)` on a hypothesis test: the quick suite draws a quarter, the same in every run; the profile `exhaustive`
   draws twice as many, others in every run.
 - `sweep(values, quick)` as the values of a `parametrize`: all but those in `quick` are marked slow.
+- `combinations(*lists)` likewise, for parameters that vary by themselves: half are quick.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -44,4 +46,18 @@ def sweep(values: Iterable[Any], quick: Collection[Any] | Callable[[Any], bool])
     for value in values:
         marks = () if is_quick(value) else (pytest.mark.slow,)
         found.append(pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks))  # pyright: ignore[reportUnknownArgumentType]
+    return found
+
+
+def combinations(*lists: Sequence[Any]) -> list[ParameterSet]:
+    """
+    The values of a `parametrize` of three or more names: one value of each list, in all combinations. Every other one
+    is marked slow; the quick suite still has each value together with each of any other list.
+    """
+    assert len(lists) > 2, "of two lists half of the pairs would never be quick"
+    assert all(len(values) > 1 for values in lists)
+    found: list[ParameterSet] = []
+    for places in product(*(range(len(values)) for values in lists)):
+        marks = () if sum(places) % 2 == 0 else (pytest.mark.slow,)
+        found.append(pytest.param(*(values[at] for values, at in zip(lists, places, strict=True)), marks=marks))
     return found

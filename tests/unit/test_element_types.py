@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from one_node import LEVELS, comparable, model_of, run
+from one_node import LEVELS, comparable, model_of, run_at
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from xdsl.dialects.builtin import Signedness
 from xdsl.parser import Parser
@@ -35,9 +36,11 @@ def onnx_type(name: str) -> int:
     return helper.np_dtype_to_tensor_dtype(dtype_of(name))
 
 
-def cast(source: Array, target: str, level: str, **attributes: Any) -> Array:
+def casts(source: Array, target: str, levels: Sequence[str] = LEVELS, **attributes: Any) -> Iterator[tuple[str, Array]]:
+    """The levels, and what a conversion gives there."""
     model = model_of("Cast", [source], opset=25, to=onnx_type(target), **attributes)
-    return run(model, [source], level)[0]
+    for level, (found,) in run_at(model, [source], levels):
+        yield level, found
 
 
 def every_number(name: str) -> Array:
@@ -77,10 +80,11 @@ def test_integers_below_a_byte_are_stored_in_their_signed_range() -> None:
 def test_every_number_survives_the_way_through_a_wider_type(name: str) -> None:
     numbers = every_number(name)
     wide = "float32" if name in FLOATS else "int8"
-    for level in LEVELS:
-        there = cast(numbers, wide, level)
-        same(there, numbers.astype(dtype_of(wide)))
-        same(cast(there, name, level, saturate=0, round_mode="nearest"), numbers)
+    there = numbers.astype(dtype_of(wide))
+    for _, found in casts(numbers, wide):
+        same(found, there)
+    for _, found in casts(there, name, saturate=0, round_mode="nearest"):
+        same(found, numbers)
 
 
 def probes() -> Array:
@@ -99,8 +103,9 @@ def test_floats_are_rounded_as_ml_dtypes_does_it(name: str, source: str) -> None
     with np.errstate(all="ignore"):
         numbers = np.concatenate([probes(), between]).astype(dtype_of(source))
         expected = numbers.astype(dtype_of(name))
-    for level in LEVELS if source in ("float32", "float64") else ("graph", "loop"):
-        same(cast(numbers, name, level, saturate=0), expected)
+    levels = LEVELS if source in ("float32", "float64") else ("graph", "loop")
+    for _, found in casts(numbers, name, levels, saturate=0):
+        same(found, expected)
 
 
 @pytest.mark.parametrize("name", [each for each in FLOATS if each.startswith("float8") and "e8" not in each])
@@ -108,10 +113,10 @@ def test_what_is_too_large_becomes_the_largest_number_unless_told_otherwise(name
     numbers = every_number(name).astype(np.float32)
     largest = numbers[np.isfinite(numbers)].max()
     numbers = np.array([1e6, -1e6, np.inf, 1.0], np.float32)
-    for level in LEVELS:
-        found = cast(numbers, name, level).astype(np.float32)
-        np.testing.assert_array_equal(found, [largest, -largest, largest, 1.0])
-        assert not np.isfinite(cast(numbers, name, level, saturate=0).astype(np.float32)[:3]).any()
+    for _, found in casts(numbers, name):
+        np.testing.assert_array_equal(found.astype(np.float32), [largest, -largest, largest, 1.0])
+    for _, found in casts(numbers, name, saturate=0):
+        assert not np.isfinite(found.astype(np.float32)[:3]).any()
 
 
 @pytest.mark.parametrize("mode", ["up", "down", "nearest"])
@@ -123,14 +128,13 @@ def test_an_exponent_alone_is_rounded_as_asked(mode: str, saturate: int) -> None
     from onnx.numpy_helper import to_float8e8m0
 
     expected = to_float8e8m0(numbers, bool(saturate), mode)
-    for level in LEVELS:
-        found = cast(numbers, "float8_e8m0fnu", level, saturate=saturate, round_mode=mode)
+    for _, found in casts(numbers, "float8_e8m0fnu", saturate=saturate, round_mode=mode):
         np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
 
 
 def test_another_round_mode_is_an_error_at_the_node() -> None:
     with pytest.raises(UserError, match=r'node "node" \(Cast\): round_mode is one of up, down, nearest, not "odd"'):
-        cast(np.ones(2, np.float32), "float8_e8m0fnu", "graph", round_mode="odd")
+        next(casts(np.ones(2, np.float32), "float8_e8m0fnu", round_mode="odd"))
 
 
 @pytest.mark.parametrize(
@@ -140,8 +144,8 @@ def test_another_round_mode_is_an_error_at_the_node() -> None:
 def test_types_that_do_not_know_each_other_are_converted(source: str, target: str) -> None:
     numbers = every_number(source)
     wide = numbers.astype(np.int8 if source in INTEGERS else np.float32)
-    for level in LEVELS:
-        same(cast(numbers, target, level, saturate=0), wide.astype(dtype_of(target)))
+    for _, found in casts(numbers, target, saturate=0):
+        same(found, wide.astype(dtype_of(target)))
 
 
 @pytest.mark.parametrize(
@@ -162,8 +166,7 @@ def test_bits_are_read_as_another_type(source: str, target: str) -> None:
         np.random.default_rng(1).integers(0, 2 if "bool" in (source, target) else 100, 24).astype(dtype_of(source))
     )
     model = model_of("BitCast", [numbers.reshape(4, 6)], opset=26, to=onnx_type(target))
-    for level in LEVELS:
-        found = run(model, [numbers.reshape(4, 6)], level)[0]
+    for _, (found,) in run_at(model, [numbers.reshape(4, 6)]):
         same(found, numbers.view(dtype_of(target)).reshape(4, 6))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from one_node import LEVELS, agree, comparable, model_of, reference_of, run
+from one_node import LEVELS, agree, comparable, model_of, reference_of, run_at
 from onnx import TensorProto, helper
 
 from penstock.dialects.diagnostics import UserError
@@ -81,8 +81,8 @@ def test_numbers_too_large_are_not_cut_off_if_told_so() -> None:
     x, one = np.array([1e6, 2.0], np.float32), np.ones((), np.float32)
     zero = np.zeros((), ml_dtypes.float8_e5m2)
     model = model_of("QuantizeLinear", [x, one, zero], opset=25, saturate=0)
-    for level in LEVELS:
-        np.testing.assert_array_equal(comparable(run(model, [x, one, zero], level)[0]), [np.inf, 2.0])
+    for level, (found,) in run_at(model, [x, one, zero]):
+        np.testing.assert_array_equal(comparable(found), [np.inf, 2.0], err_msg=level)
 
 
 @pytest.mark.parametrize("precision", [TensorProto.FLOAT16, TensorProto.DOUBLE])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from one_node import LEVELS, model_of, run
+from one_node import LEVELS, model_of, run_at
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import Array
@@ -64,8 +64,8 @@ def test_every_rule_computes_its_recurrence(rule: str, heads: int, kv: int, cont
     )
     expected = recurrence(q, k, v, past, decay, beta, heads, kv)
     full = rule == "gated_delta" and heads == 6
-    for level in LEVELS if full else ("graph",):
-        found = run(model, [each for each in operands if each is not None], level)
+    given = [each for each in operands if each is not None]
+    for level, found in run_at(model, given, LEVELS if full else ("graph",)):
         for ours, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5, err_msg=level)
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 import pytest
+from one_node import LEVELS, check, onnxruntime_of, run, run_at
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from sampling import sweep
+from sampling import combinations, sweep
 
 import penstock
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import Array
-from penstock.passes.toolchain import find_compiler
-from penstock.runtime.compiler import compile_module, import_program
-from penstock.runtime.engine import Engine
-from penstock.runtime.signature import signature_of
+from penstock.runtime.compiler import import_program
 
-LEVELS = ("graph", "loop", "c")
 MACHINES = ("epiphany-iii", "gemmini-fp32", "h100-sm", "neural-accelerator", "smaug-smv", "vta-pynq")
 
 
@@ -55,31 +51,9 @@ def model_of(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def results_of(model: ModelProto, arrays: Sequence[Array], level: str) -> Sequence[Array]:
-    """What a model computes, interpreted at graph or loop level, or compiled to C."""
-    if level == "c":
-        try:
-            find_compiler()
-        except UserError:
-            pytest.skip("there is no C compiler")
-    program = import_program(model, {}, name="test")
-    signature = signature_of(program.module)
-    if level != "graph":
-        compile_module(program.module, program.ctx, None, "loop")
-    engine = Engine(program.module, program.ctx, signature, "native" if level == "c" else "interpreter")
-    return engine.run(list(arrays), {})
-
-
 def agree(model: ModelProto, inputs: Mapping[str, Array]) -> None:
     """Check every level against onnxruntime."""
-    session = cast(Any, onnxruntime).InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    wanted = session.run(None, dict(inputs))
-    for level in LEVELS:
-        found = results_of(model, [inputs[name] for name in sorted(inputs)], level)
-        assert len(found) == len(wanted)
-        for ours, theirs in zip(found, wanted, strict=True):
-            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5, err_msg=f"at {level} level")
+    check(model, dict(sorted(inputs.items())))
 
 
 CONV_TRANSPOSES: list[dict[str, Any]] = [
@@ -143,17 +117,15 @@ def test_an_enlargement_by_a_whole_number_only_repeats_elements() -> None:
     assert "graph.concat" not in text
 
 
-@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
-@pytest.mark.parametrize("last", [0, 1])
-@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8])
+@pytest.mark.parametrize(
+    ("operator", "last", "dtype"), combinations(["ArgMax", "ArgMin"], [0, 1], [np.float32, np.int32, np.uint8])
+)
 def test_the_place_of_an_extremum_is_the_first_or_the_last(operator: str, last: int, dtype: Any) -> None:
     inputs = {"a": np.random.default_rng(0).integers(0, 3, (3, 6, 4)).astype(dtype)}
     agree(model_of(operator, inputs, axis=1, keepdims=0, select_last_index=last), inputs)
 
 
-@pytest.mark.parametrize("largest", [0, 1])
-@pytest.mark.parametrize("k", [1, 3, 6])
-@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize(("largest", "k", "dtype"), combinations([0, 1], [1, 3, 6], [np.float32, np.int64]))
 def test_the_top_elements_come_in_order_and_equal_ones_in_theirs(largest: int, k: int, dtype: Any) -> None:
     inputs = {"a": np.random.default_rng(k).integers(-2, 3, (2, 6, 3)).astype(dtype)}
     weights = {"b": np.array([k], np.int64)}
@@ -164,8 +136,8 @@ def test_a_nan_is_at_the_top_at_every_level() -> None:
     x = np.array([1, np.nan, 3, np.nan, 2, -np.inf], np.float32)
     for largest, wanted in ((1, [1, 3, 2, 4]), (0, [5, 0, 4, 2])):
         model = model_of("TopK", {"a": x}, 2, weights={"b": np.array([4], np.int64)}, largest=largest)
-        for level in LEVELS:
-            np.testing.assert_array_equal(results_of(model, [x], level)[1], wanted)
+        for level, found in run_at(model, [x]):
+            np.testing.assert_array_equal(found[1], wanted, err_msg=level)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -199,12 +171,10 @@ def test_an_index_outside_is_refused_when_the_program_runs(operator: str, index:
     places = places if operator != "GatherND" else np.array([[index]])
     model = model_of(operator, {"a": x, "b": places})
     with pytest.raises(UserError, match=r"outside|in dim 0, which has 3"):
-        results_of(model, [x, places], level)
+        run(model, [x, places], level)
 
 
-@pytest.mark.parametrize("operator", ["CumSum", "CumProd"])
-@pytest.mark.parametrize("exclusive", [0, 1])
-@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize(("operator", "exclusive", "reverse"), combinations(["CumSum", "CumProd"], [0, 1], [0, 1]))
 def test_running_totals_are_those_of_numpy(operator: str, exclusive: int, reverse: int) -> None:
     x = floats(3, 5)
     model = model_of(
@@ -216,8 +186,7 @@ def test_running_totals_are_those_of_numpy(operator: str, exclusive: int, revers
         start = np.full((3, 1), operator == "CumProd", np.float32)
         turned = np.concatenate([start, turned[:, :-1]], axis=1)
     wanted = (np.cumprod if operator == "CumProd" else np.cumsum)(turned, axis=1)
-    for level in LEVELS:
-        (found,) = results_of(model, [x], level)
+    for _, (found,) in run_at(model, [x]):
         np.testing.assert_allclose(found, wanted[:, ::-1] if reverse else wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -345,8 +314,7 @@ def test_a_segmentation_network_compiles_and_agrees(machine: str | None) -> None
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     x = floats(1, 3, 8, 8)
-    session = cast(Any, onnxruntime).InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    (wanted,) = session.run(None, {"x": x})
+    (wanted,) = onnxruntime_of(model, {"x": x})
     engine = penstock.compile(model) if machine is None else penstock.compile(model, machine=machine)
     (found,) = engine.run([x], {})
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)

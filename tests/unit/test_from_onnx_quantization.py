@@ -39,13 +39,6 @@ def backends() -> tuple[Backend, ...]:
 BACKENDS = backends()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:  # pyright: ignore[reportUnusedFunction]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def model_of(nodes: Sequence[NodeProto], constants: dict[str, Any], opset: int, **inputs: Array) -> ModelProto:
     given = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from sampling import examples
+from sampling import examples, sweep
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, NameLoc, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
@@ -33,6 +33,7 @@ OPERATORS = tuple(GATES)
 ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
 BOUNDED = ("Sigmoid", "Tanh", "HardSigmoid", "Softsign")
 UNBOUNDED = ("Relu", "LeakyRelu", "Elu", "Softplus")
+PLAIN = (*BOUNDED, *UNBOUNDED[:3])
 WITH_NUMBERS = ("Affine", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "LeakyRelu", "Elu")
 
 
@@ -100,7 +101,7 @@ class Case:
             names.pop()
         return names
 
-    @property
+    @functools.cached_property
     def model(self) -> ModelProto:
         names = ["Y", "Y_h", "Y_c"] if self.operator == "LSTM" else ["Y", "Y_h"]
         used = names if self.outputs is None else self.outputs
@@ -171,6 +172,11 @@ def activated(operator: str, word: str, **attributes: Any) -> Case:
     return Case(operator, steps=3, attributes={"activations": [word] * ACTIVATIONS[operator], **attributes})
 
 
+def in_turn(words: Sequence[str]) -> Callable[[Case], bool]:
+    """Whether a layer has one of the words that its operator has if each word is that of one operator."""
+    return lambda case: words.index(case.attributes["activations"][0]) % 3 == OPERATORS.index(case.operator)
+
+
 def main_of(module: ModuleOp) -> FuncOp:
     return next(op for op in module.ops if isinstance(op, FuncOp))
 
@@ -219,11 +225,15 @@ CASES = [
     Case("LSTM", peephole=True, attributes={"clip": 0.5}),
     Case("LSTM", attributes={"input_forget": 1}),
     Case("LSTM", peephole=True, attributes={"input_forget": 1}),
-    *(activated(operator, word) for operator in OPERATORS for word in (*BOUNDED, *UNBOUNDED[:3])),
-    *(
-        activated(operator, word, activation_alpha=[0.3] * 3, activation_beta=[0.6] * 3)
-        for operator in OPERATORS
-        for word in WITH_NUMBERS
+    # Which activation a gate has is read in one place for all operators.
+    *sweep((activated(operator, word) for operator in OPERATORS for word in PLAIN), in_turn(PLAIN)),
+    *sweep(
+        (
+            activated(operator, word, activation_alpha=[0.3] * 3, activation_beta=[0.6] * 3)
+            for operator in OPERATORS
+            for word in WITH_NUMBERS
+        ),
+        in_turn(WITH_NUMBERS),
     ),
     Case(
         "LSTM",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from one_node import agree, onnxruntime_of, run
+from one_node import agree, onnxruntime_of, run_at
 from onnx import TensorProto, helper, numpy_helper
 
 ALONG = np.array([1])
@@ -43,5 +43,5 @@ def test_the_reduction_of_a_computed_value_drops_its_axes() -> None:
     infos = [helper.make_tensor_value_info(*each) for each in (("x", TensorProto.FLOAT, x.shape), ("y", 1, [3]))]
     graph = helper.make_graph(nodes, "test", infos[:1], infos[1:], [numpy_helper.from_array(ALONG, "a")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    for level in ("graph", "loop"):
-        np.testing.assert_allclose(run(model, [x], level)[0], onnxruntime_of(model, {"x": x})[0], rtol=1e-6)
+    for _, (found,) in run_at(model, [x], ("graph", "loop")):
+        np.testing.assert_allclose(found, onnxruntime_of(model, {"x": x})[0], rtol=1e-6)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from one_node import LEVELS, agree, model_of, reference_of, run
+from one_node import LEVELS, agree, model_of, reference_of, run_at
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.weights import Array
@@ -45,8 +45,8 @@ def test_what_lies_outside_is_zero_even_where_the_image_is_not_finite() -> None:
     grid = np.full((1, 1, 1, 2), 3.0, np.float32)
     for mode in ("nearest", "linear"):
         model = model_of("GridSample", [image, grid], mode=mode)
-        for level in ("graph", "loop"):
-            assert run(model, [image, grid], level)[0].item() == 0
+        for _, (found,) in run_at(model, [image, grid], ("graph", "loop")):
+            assert found.item() == 0
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float64, np.float16])

@@ -86,8 +86,8 @@ def test_the_factors_of_a_product_and_the_terms_of_a_sum_may_be_swapped(gemmini:
 @pytest.mark.parametrize(
     ("types", "message"),
     [
-        (('memref<16x32xf32, "acc">', *PROMOTED[1:]), 'operand a lives in "spad", not in "acc"'),
-        ((PROMOTED[0], PROMOTED[1], "memref<16x8xf32>"), 'operand acc lives in "acc", not in "dram"'),
+        (('memref<16x32xf32, "acc">', *PROMOTED[1:]), 'operand a is to be in "spad", and is in "acc"'),
+        ((PROMOTED[0], PROMOTED[1], "memref<16x8xf32>"), 'operand acc is to be in "acc", and is in "dram"'),
         (('memref<16x32xf32, strided<[33, 1]>, "spad">', *PROMOTED[1:]), "by 132 bytes, not a multiple of 16"),
         (('memref<16x32xf32, strided<[64, 2]>, "spad">', *PROMOTED[1:]), "d2 does not move operand a by one element"),
     ],

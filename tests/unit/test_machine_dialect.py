@@ -13,7 +13,7 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import MachinePart, OperandSpec, TargetOp, find_target, layout_of
-from penstock.lowering.from_machine_toml import load_machine, shipped_machines
+from penstock.lowering.from_machine_toml import load_machine
 
 
 def text_of(module: ModuleOp, *, generic: bool = False) -> str:
@@ -36,16 +36,6 @@ def gemmini() -> TargetOp:
 @pytest.fixture(scope="module")
 def vta() -> TargetOp:
     return load_machine("vta-pynq")
-
-
-@pytest.mark.parametrize("name", shipped_machines())
-def test_a_shipped_machine_round_trips_in_both_forms(name: str) -> None:
-    module = ModuleOp([load_machine(name)])
-    custom, generic = text_of(module), text_of(module, generic=True)
-    for text in (custom, generic):
-        again = verified(text)
-        assert text_of(again) == custom
-        assert text_of(again, generic=True) == generic
 
 
 def test_the_target_is_found_among_other_operations() -> None:

@@ -79,7 +79,7 @@ def test_from_python(edited: str) -> None:
     assert isinstance(usual, package.Engine)
     assert str(engine.module) != str(usual.module)
     assert np.array_equal(engine(X)[0], X @ X)
-    with pytest.raises(UserError, match="the schedule of @fused_0 is not applied"):
+    with pytest.raises(UserError, match="the kernel runs on the host, which has no scopes"):
         package.compile("in.mlir", backend="interpreter", schedule=edited)
 
 
@@ -100,7 +100,7 @@ def test_each_binding_of_symbolic_dims_takes_it(edited: str) -> None:
 
 
 REFUSED = {
-    "for the host": ("compile in.mlir --schedule {}", 1, "the schedule of @fused_0 is not applied"),
+    "for the host": ("compile in.mlir --schedule {}", 1, "the kernel runs on the host, which has no scopes"),
     "above tiles": ("compile in.mlir {m} --emit=graph --schedule {}", 1, "the schedule of @fused_0 is not applied"),
     "without tile": (
         "simulate in.mlir {m} -p default,-tile --schedule {}",
@@ -138,3 +138,14 @@ def test_a_schedule_that_would_not_be_followed_is_refused(
     line, status, message = REFUSED[misuse]
     done = penstock(*programs(line).split())
     assert (done.status, message in done.err) == (status, True), done.err
+
+
+def test_a_section_that_only_matches_is_the_compilers(penstock: Command, edited: str) -> None:
+    own, edit = (Path(name).read_text() for name in ("own.mlir", edited))
+    for name, text in (("own", own), ("matching", re.sub(r".* = schedule\.tile .*\n", "", edit))):
+        Path(f"{name}.mlir").write_text(text)
+        words = ("--schedule", f"{name}.mlir", "--emit=tensor", "-o", f"{name}.tensor.mlir", "-q")
+        assert penstock("compile", "in.mlir", *MACHINE, *words).status == 0
+    assert "schedule.tile" not in text
+    assert "transform.structured.match" in text.split("tensor-to-loop")[0]
+    assert Path("own.tensor.mlir").read_text() == Path("matching.tensor.mlir").read_text()

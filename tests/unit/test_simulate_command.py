@@ -203,8 +203,8 @@ def test_the_colours_of_a_row_are_what_its_unit_does(lowered: tuple[str, Program
 
 def test_the_picture_of_a_long_run_is_not_larger(lowered: tuple[str, ProgramRun]) -> None:
     run = lowered[1]
-    long = ProgramRun(run.target, run.kernels, run.order * 300, ())
-    cycles = 300 * run.cycles
+    long = ProgramRun(run.target, run.kernels, run.order * 40, ())
+    cycles = 40 * run.cycles
     text = timeline_svg(long, CycleWindow(0, cycles), "long")
     rows = len(run.target.units()) + len(run.target.buses())
     assert len(ElementTree.fromstring(text)) < rows * (WIDTH + 2) + WIDTH + 50

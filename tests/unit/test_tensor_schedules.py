@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from programs import parsed_in_context
+from xdsl.dialects.func import FuncOp
 
+from penstock.passes.analysis.kernels import multiply_accumulates
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.schedules import read_schedules
 
 PROGRAM = """#id = affine_map<(m, n) -> (m, n)>
@@ -87,6 +90,17 @@ SCHEDULES = {
         "%f = schedule.compute_at %fill at %j",
         "%s = schedule.reverse_compute_at %sum at %j",
     ],
+    "tiles at once": [
+        typed("%t, %i = transform.structured.tile_using_forall %sum tile_sizes [16, 16]", 1, 2),
+        "%m = schedule.compute_at %mm at %i",
+        "%f = schedule.compute_at %fill at %i",
+        typed("%u, %k = transform.structured.tile_using_for %m tile_sizes [0, 0, 32]", 1, 2),
+    ],
+    "sums outside": [
+        typed(
+            "%t, %l:2 = transform.structured.tile_using_for %mm tile_sizes [0, 16, 32] interchange = [2, 1, 0]", 1, 3
+        ),
+    ],
     "interchanged": [
         f"%t = transform.structured.interchange %mm iterator_interchange = [1, 0, 2] : ({HANDLE}) -> {HANDLE}",
         "%u:6 = schedule.tile %t fusing(%fill, %sum) sizes [16, 16, 32]",
@@ -108,3 +122,14 @@ def test_a_schedule_by_hand_runs_on_a_machine(name: str, tmp_path: Path) -> None
         np.testing.assert_array_equal(run_module(module, inputs, ctx.weights)[0], expected, err_msg=level)
         if level == "accel":
             assert any(op.name == "accel.exec" for op in module.walk())
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_keeps_the_work_of_a_product(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.mlir"
+    path.write_text(HEAD + "\n".join(SCHEDULES[name]) + "\n  transform.yield\n}\n")
+    ctx, module = parsed_in_context(PROGRAM)
+    ctx.schedules.given = read_schedules(path)
+    run_passes(ctx, module, read_pipeline("tile"))
+    (layer,) = (op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "layer")
+    assert multiply_accumulates(layer) == 32 * 48 * 64

@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.upstream.scf import forall_around
 from penstock.dialects.weights import Array, WeightStore
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes
@@ -998,3 +999,51 @@ func.func @copy(%x: memref<4xf32>, %y: memref<4xf32>) {
 }
 """
     assert str(after(text, "tensor-to-loop")) == str(checked(text))
+
+
+ROWS_AT_ONCE = """
+func.func @main(%x: tensor<4x6xf32>, %y: tensor<4x6xf32>) -> tensor<4x6xf32> {{
+  %e = tensor.empty() : tensor<4x6xf32>
+  {fill}
+  %r = scf.forall (%i) in (4) shared_outs(%all = {start}) -> (tensor<4x6xf32>) {{
+    %own = tensor.extract_slice %all[%i, 0] [1, 6] [1, 1] : tensor<4x6xf32> to tensor<1x6xf32>
+    %other = tensor.extract_slice {read} [1, 6] [1, 1] : tensor<4x6xf32> to tensor<1x6xf32>
+    {add}
+    scf.forall.in_parallel {{
+      tensor.parallel_insert_slice {row} into %all[%i, 0] [1, 6] [1, 1] : tensor<1x6xf32> into tensor<4x6xf32>
+    }}
+  }} {{mapping = [#gpu.thread<x>]}}
+  {end}
+}}
+"""
+"""Each iteration makes a row of a tensor that they share."""
+
+
+@pytest.mark.parametrize(
+    ("start", "read", "row", "after_it", "copies"),
+    [
+        pytest.param("%f", "%x[%i, 0]", "%sum", "", 0, id="in place"),
+        pytest.param("%y", "%x[%i, 0]", "%sum", "", 1, id="of an argument"),
+        pytest.param("%f", "%all[%i, 0]", "%sum", "", 0, id="its own row"),
+        pytest.param("%f", "%all[0, 0]", "%sum", "", 1, id="the first row as it was"),
+        pytest.param("%f", "%x[%i, 0]", "%other", "", 4, id="a row of another tensor"),
+        pytest.param("%f", "%all[3, 0]", "%other", "", 5, id="the last row as it was"),
+        pytest.param("%f", "%x[%i, 0]", "%sum", "%f", 1, id="read afterwards"),
+    ],
+)
+def test_iterations_that_run_at_once_write_their_parts_where_they_are(
+    start: str, read: str, row: str, after_it: str, copies: int
+) -> None:
+    add = add_to("%sum", "%own", "%other", type="tensor<1x6xf32>")
+    end = add_to("%more", "%r", after_it) + "\nfunc.return %more" if after_it else "func.return %r"
+    text = ROWS_AT_ONCE.format(
+        fill=fill("%f", "%e", 2.0), start=start, read=read, row=row, add=add, end=f"{end} : tensor<4x6xf32>"
+    )
+    lowered = lower_and_compare(text)
+    assert run_copies(lowered) == copies
+
+
+def run_copies(module: ModuleOp) -> int:
+    """How often a program copies: one in the loop of four iterations counts four times."""
+    ops = [op for op in module.walk() if op.name == "mem.copy"]
+    return sum(4 if forall_around(op) is not None else 1 for op in ops)

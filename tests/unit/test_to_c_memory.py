@@ -3,46 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from in_c import agree, floats, main, memref, needs_compiler
+from in_c import FILL, agree, floats, generic, main, memref, needs_compiler
 from numpy.typing import NDArray
 from programs import verified
 
 from penstock.runtime.native import load_native
 
 Array = NDArray[Any]
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
-
-
-def generic(
-    dims: str, maps: Sequence[str], kinds: str, operands: Sequence[tuple[str, str]], body: str, outputs: int = 1
-) -> str:
-    """A linalg.generic; `kinds` has one letter a dim, operands are (name, type), the last `outputs` are written."""
-    affine = ", ".join(f"affine_map<({dims}) -> ({results})>" for results in maps)
-    iterators = ", ".join('"parallel"' if kind == "p" else '"reduction"' for kind in kinds)
-    split = len(operands) - outputs
-    parts = [
-        f"{title}({', '.join('%' + name for name, _ in group)} : {', '.join(type for _, type in group)})"
-        for title, group in (("ins", operands[:split]), ("outs", operands[split:]))
-        if group
-    ]
-    return (
-        f"linalg.generic {{indexing_maps = [{affine}], iterator_types = [{iterators}]}} {' '.join(parts)} {{\n"
-        f"  {body}\n}}"
-    )
-
-
-FILL = """^bb0(%old: f32):
-    %zero = arith.constant 0.25 : f32
-    linalg.yield %zero : f32"""
 
 
 # copies

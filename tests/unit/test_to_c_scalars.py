@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -28,11 +27,6 @@ try:
     find_compiler()
 except UserError:
     pytest.skip("no C compiler", allow_module_level=True)
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
 
 
 DTYPES: dict[str, Any] = {

@@ -6,7 +6,7 @@ module attributes {transform.with_named_sequence} {
       : (!transform.any_op) -> (!transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op)
     %tile, %tiles:3, %loops:2 = schedule.tile %conv fusing(%zero, %bias, %relu)
       sizes [0, 7, 0, 16, 0, 0, 0] interchange [1, 3, 0, 2, 4, 5, 6]
-      {slots = {acc = 2 : i64, spad = 2 : i64}}
+      {slots = {acc = 2 : i64}}
     transform.yield
   }
 }

@@ -6,7 +6,7 @@ module attributes {transform.with_named_sequence} {
       : (!transform.any_op) -> (!transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op, !transform.any_op)
     %tile, %tiles:4, %loops = schedule.tile %conv fusing(%zero, %bias, %relu, %narrow)
       sizes [0, 0, 0, 0, 0, 0, 8] interchange [6, 0, 1, 2, 3, 4, 5]
-      {slots = {spm = 2 : i64}}
+      {slots = {spm = 3 : i64}}
     transform.yield
   }
 }

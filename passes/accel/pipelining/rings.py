@@ -28,16 +28,16 @@ class Choice:
 
     slots: Mapping[BufferOp, int]
     """Of the buffers that are to become rings."""
-    unskewed: Model
-    skewed: Model
-    """If loops are skewed where a unit needs it."""
+    model: Model
+    skewed: bool
+    """Whether the model says that skewed loops are faster, with these slots."""
 
     def describe(self, counts: Sequence[int], *, skewed: bool) -> str:
         """In words, for people, with so many slots of each buffer."""
         found: dict[SSAValue, int] = {
             buffer.memref: count for buffer, count in zip(self.slots, counts, strict=True) if count > 1
         }
-        before, after = self.unskewed.time({}), (self.skewed if skewed else self.unskewed).time(found)
+        before, after = self.model.time({}, skewed=False), self.model.time(found, skewed=skewed)
         change = f", {before.cycles:,} before" if before.cycles != after.cycles else ""
         return f"modelled {after.cycles:,} cycles{change}, limit {after.limit}"
 
@@ -47,18 +47,19 @@ def choose_slots(
 ) -> Choice:
     """
     Rings of `depth` slots for all buffers that may have one, or of as many as the model says. Tokens are of no account
-    here: the order of commands is to be derived anew. `skewed` says that loops will be, too.
+    here: the order of commands is to be derived anew. `skewed` says that loops may be, if that is faster.
     """
     found = candidates(function, commands)
     opens = _openers(function, commands, found)
-    unskewed = Model(function, target, commands, opens, False)
-    model = Model(function, target, commands, opens, True) if skewed and unskewed.has_shared_unit else unskewed
-    wanted: dict[SSAValue, int] = {each.buffer.memref: min(depth or MAX_SLOTS, each.depth) for each in found}
-    if depth is None:
-        # Commands of two iterations pass each other in the text of a skewed loop.
-        wanted = _auto(model, wanted, 1 if model is unskewed else 2)
+    model = Model(function, target, commands, opens)
+    most: dict[SSAValue, int] = {each.buffer.memref: min(depth or MAX_SLOTS, each.depth) for each in found}
+    wanted, is_skewed = most if depth is not None else _auto(model, most, skewed=False), False
+    if skewed:
+        other = most if depth is not None else _auto(model, most, skewed=True)
+        is_skewed = model.time(other, skewed=True).cycles < model.time(wanted, skewed=False).cycles
+        wanted = other if is_skewed else wanted
     slots = {each.buffer: wanted[each.buffer.memref] for each in found}
-    return Choice({buffer: count for buffer, count in slots.items() if count > 1}, unskewed, model)
+    return Choice({buffer: count for buffer, count in slots.items() if count > 1}, model, is_skewed)
 
 
 def _openers(
@@ -78,13 +79,13 @@ def _openers(
     return opens
 
 
-def _auto(model: Model, most: Mapping[SSAValue, int], least: int) -> dict[SSAValue, int]:
-    """The fewest slots, but `least`, with which the model is about as fast as with the most."""
+def _auto(model: Model, most: Mapping[SSAValue, int], *, skewed: bool) -> dict[SSAValue, int]:
+    """The fewest slots with which the model is about as fast as with the most."""
     slots = dict(most)
-    best = model.time(slots).cycles
+    best = model.time(slots, skewed=skewed).cycles
     for storage in most:
-        for count in range(least, slots[storage]):
-            if model.time(slots | {storage: count}).cycles <= best + best // MIN_GAIN:
+        for count in range(1, slots[storage]):
+            if model.time(slots | {storage: count}, skewed=skewed).cycles <= best + best // MIN_GAIN:
                 slots[storage] = count
                 break
     return slots

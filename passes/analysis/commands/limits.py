@@ -22,7 +22,7 @@ from penstock.dialects.accel import BarrierOp, ExecOp
 from penstock.dialects.accel import DmaOp as TransferOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, IMMEDIATE, DmaOp, IntrinsicOp, ScopeOp, TargetOp
-from penstock.dialects.mem import BufferOp, RingOp, memref_of, scope_of
+from penstock.dialects.mem import ScopedAllocation, memref_of, scope_of
 from penstock.passes.analysis.access import Access, Expression, Hole, Leaf, Node, Operand, steps_of
 from penstock.passes.analysis.commands.command_loops import counted_dims, iterations_of, long_dims
 from penstock.passes.analysis.commands.descriptor import Descriptor, describe, entry_elements
@@ -32,7 +32,7 @@ from penstock.passes.analysis.memory.storage import storage_of
 
 
 @dataclass(frozen=True)
-class Fault:
+class LimitFault:
     """A limit that an op breaks."""
 
     op: Operation
@@ -44,7 +44,7 @@ class Fault:
         return UserError(self.message, loc=location_of(self.op), notes=self.notes)
 
 
-def limit_faults(program: Program, target: TargetOp) -> Iterator[Fault]:
+def limit_faults(program: Program, target: TargetOp) -> Iterator[LimitFault]:
     """
     Every limit of the machine that commands of `program` break, the first time that each op breaks it, in program
     order. The notes say in which iteration of its loops that is.
@@ -60,7 +60,7 @@ def limit_faults(program: Program, target: TargetOp) -> Iterator[Fault]:
         for limit, message in checks.of(command):
             if (op, limit) not in said:
                 said.add((op, limit))
-                yield Fault(op, message, _iteration(command))
+                yield LimitFault(op, message, _iteration(command))
     while function is not None and not isinstance(function, func.FuncOp):
         function = function.parent_op()
     if isinstance(function, func.FuncOp):
@@ -74,12 +74,12 @@ def _iteration(command: Command) -> tuple[str, ...]:
     return (f"first in iteration {numbers} of the loops around it, counted from 0",)
 
 
-def _ending(function: func.FuncOp) -> Iterator[Fault]:
+def _ending(function: func.FuncOp) -> Iterator[LimitFault]:
     """A kernel that returns while its commands may still run."""
     terminator = function.body.block.last_op
     last = terminator.prev_op if terminator is not None else None
     if not isinstance(last, BarrierOp):
-        yield Fault(
+        yield LimitFault(
             function,
             f"@{function.sym_name.data} returns while its commands may still run",
             ("end it in accel.barrier, after all stores",),
@@ -157,7 +157,7 @@ def _alignment(op: Operation | None, engine: DmaOp) -> Iterator[Broken]:
     """A buffer off chip that does not begin where the engine needs it to."""
     for value in () if op is None else op.operands:
         buffer = storage_of(value).owner if isinstance(value.type, MemRefType) else None
-        if not isinstance(buffer, BufferOp | RingOp) or buffer.scope is not None or buffer.byte_offset is None:
+        if not isinstance(buffer, ScopedAllocation) or buffer.scope is not None or buffer.byte_offset is None:
             continue
         if buffer.byte_offset % engine.alignment:
             yield (

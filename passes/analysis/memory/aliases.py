@@ -19,11 +19,11 @@ from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
-from penstock.dialects.mem import BufferOp, RingOp, RingType, SlotOp, static_strides
+from penstock.dialects.mem import RingOp, RingType, ScopedAllocation, SlotOp, static_strides
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.memory.graph import CONTROL, FlowGraph
 
-Allocation = memref.AllocOp | memref.AllocaOp | BufferOp | RingOp
+Allocation = memref.AllocOp | memref.AllocaOp | ScopedAllocation
 """The ops whose results are roots."""
 
 _RETYPING = (memref.CastOp, memref.MemorySpaceCastOp, memref.AssumeAlignmentOp)

@@ -26,7 +26,7 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, ReadyOp, TokenType, WaitOp
 from penstock.dialects.machine import find_target
-from penstock.dialects.mem import BufferOp, RingOp, scope_of
+from penstock.dialects.mem import ScopedAllocation, scope_of
 from penstock.passes.analysis.memory.aliases import Aliases, bits
 from penstock.passes.analysis.memory.dataflow import DataFlow, TransferFunction, solve
 from penstock.passes.analysis.memory.effects import Effect
@@ -244,7 +244,7 @@ def _sharing(aliases: Aliases) -> list[int]:
     """For each root the others whose bytes may be its own."""
     ranges: list[tuple[int, str | None, int | None, int]] = []
     for number, op in enumerate(aliases.allocations):
-        if isinstance(op, BufferOp | RingOp):
+        if isinstance(op, ScopedAllocation):
             ranges.append((number, op.scope, op.byte_offset, op.size_in_bytes))
         else:
             ranges.append((number, scope_of(op.memref.type), None, 0))

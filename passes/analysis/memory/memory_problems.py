@@ -1,5 +1,5 @@
 """
-The buffers of a module as planning problems, derived from the IR at hand: for the planner and for who checks it.
+The buffers of a module as planning problems, derived from the IR at hand: for the planner and for what checks it.
 
 A scope of the machine is planned function by function, since between two calls nothing stays there; unless a
 function that calls others has buffers in it. Then what is in the callees must keep off them, and all that the module
@@ -21,7 +21,7 @@ from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.functions import unique_name
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.machine import ScopeOp, TargetOp, find_target
-from penstock.dialects.mem import BufferOp, CopyOp, RingOp, memref_of, scope_of, span_in_bytes
+from penstock.dialects.mem import CopyOp, RingOp, ScopedAllocation, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.memory.aliases import bits
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness, ProgramTime, function_around
 from penstock.passes.analysis.units import performer, scope_or_dram
@@ -50,12 +50,12 @@ ALIGNMENT = 64
 
 def offset_of(op: Allocation) -> int | None:
     """The place of a buffer in its scope or in the arena, in bytes; None before it is planned."""
-    return op.byte_offset if isinstance(op, BufferOp | RingOp) else None
+    return op.byte_offset if isinstance(op, ScopedAllocation) else None
 
 
 def element_memref(op: Allocation) -> MemRefType[Attribute]:
     """The type of the buffer; of one slot for a ring. Raises UserError for one that is not static."""
-    type = op.slot_type if isinstance(op, RingOp) else op.memref.type
+    type = op.slot_type if isinstance(op, RingOp) else op.results[0].type
     assert isa(type, MemRefType)
     if not type.has_static_shape():
         raise UserError(f"the shape of {type} is not static", loc=location_of(op))
@@ -65,7 +65,7 @@ def element_memref(op: Allocation) -> MemRefType[Attribute]:
 def scope_of_allocation(op: Allocation) -> str | None:
     """The scope that the bytes are in; None off chip. Raises UserError for a memory space that is no scope."""
     try:
-        return scope_of(op.slot_type if isinstance(op, RingOp) else op.memref.type)
+        return scope_of(op.slot_type if isinstance(op, RingOp) else op.results[0].type)
     except ValueError as error:
         raise UserError(str(error), loc=location_of(op)) from None
 
@@ -96,7 +96,7 @@ class MemoryProblem:
 
     @property
     def place(self) -> str:
-        """Which memory of whom, for a message."""
+        """Which memory of which function, for a message."""
         if self.scope is None:
             return f"the {ARENA}"
         of = f"@{self.function}, " if self.function else ""
@@ -121,10 +121,11 @@ class MemoryProblem:
         return f"{buffer.id} : {op.results[0].type}, {buffer.size} bytes, {location_of(op)}"
 
 
-def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
+def memory_problems(module: ModuleOp, *, placed_only: bool = False) -> list[MemoryProblem]:
     """
     All planning problems of a module: each function's, its scopes in the order of the machine; then those of the
-    whole program, likewise; then that of the arena. What has no buffers is left out.
+    whole program, likewise; then that of the arena. What has no buffers is left out; with `placed_only` so are buffers
+    without an offset.
 
     Offsets written in the IR are fixed. Raises UserError, located, for a scope that the machine lacks, a dynamic
     shape, a buffer that a function returns, and a function that calls itself.
@@ -133,11 +134,13 @@ def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
     found = [(function, op) for function in time.functions() for op in _allocations(function)]
     target = find_target(module)
     scopes = _scopes(target, [op for _, op in found])
+    if placed_only:
+        found = [(function, op) for function, op in found if offset_of(op) is not None]
     joined = {scope_of_allocation(op) for function, op in found if time.calls_others(function)}
     own = {name: scope for name, scope in scopes.items() if name not in joined}
     problems: list[MemoryProblem] = []
     for function in time.functions():
-        problems += _of_function(function, time.of(function), own)
+        problems += _of_function(function, [op for owner, op in found if owner is function], time.of(function), own)
     shared: list[str | None] = [name for name in scopes if name in joined]
     for name in (*shared, None):
         ops: dict[str, Allocation] = {}
@@ -153,13 +156,14 @@ def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
 
 def function_problems(function: func.FuncOp, target: TargetOp) -> list[MemoryProblem]:
     """The problems of one kernel by itself, its scopes in the order of the machine."""
-    scopes = _scopes(target, list(_allocations(function)))
-    return list(_of_function(function, Liveness(function), scopes))
+    ops = list(_allocations(function))
+    return list(_of_function(function, ops, Liveness(function), _scopes(target, ops)))
 
 
 def bytes_taken(function: func.FuncOp, target: TargetOp, scope: str, planner: str, limits: Limits) -> int | None:
     """The bytes of a scope that the plan of one kernel by itself takes, 0 without buffers; None without a plan."""
-    problems = list(_of_function(function, Liveness(function), {scope: target.scope(scope)}))
+    ops = list(_allocations(function))
+    problems = list(_of_function(function, ops, Liveness(function), {scope: target.scope(scope)}))
     return problems[0].height_by(planner, limits) if problems else 0
 
 
@@ -181,9 +185,11 @@ def _scopes(target: TargetOp | None, ops: Sequence[Allocation]) -> Mapping[str, 
     return scopes
 
 
-def _of_function(function: func.FuncOp, time: Liveness, scopes: Mapping[str, ScopeOp]) -> Iterator[MemoryProblem]:
+def _of_function(
+    function: func.FuncOp, ops: Sequence[Allocation], time: Liveness, scopes: Mapping[str, ScopeOp]
+) -> Iterator[MemoryProblem]:
     for name, scope in scopes.items():
-        inside = [op for op in _allocations(function) if scope_of_allocation(op) == name]
+        inside = [op for op in ops if scope_of_allocation(op) == name]
         if inside:
             yield _in_scope(function.sym_name.data, name, scope, dict(zip(_names(inside), inside, strict=True)), time)
 
@@ -218,7 +224,7 @@ def _names(ops: Sequence[Allocation]) -> list[str]:
 
 
 def _own_alignment(op: Allocation) -> int:
-    if isinstance(op, BufferOp | RingOp) or op.alignment is None:
+    if isinstance(op, ScopedAllocation) or op.alignment is None:
         return 1
     return max(op.alignment.value.data, 1)
 

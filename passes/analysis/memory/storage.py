@@ -15,6 +15,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import CopyOp, SlotOp, element_bytes, memref_of
+from penstock.passes.analysis.strides import kept_dims
 from penstock.passes.index_builder import Index
 
 VIEWS = (memref.SubviewOp, memref.ExpandShapeOp, memref.CollapseShapeOp, memref.CastOp)
@@ -97,10 +98,17 @@ def overwrites(op: Operation, value: SSAValue) -> bool:
 
 
 def subview_type(view: memref.SubviewOp, source: MemRefType[Attribute]) -> MemRefType[Attribute]:
-    """The type that a view has if its source has the type `source`, none of its dims dropped."""
+    """The type that a view has if its source has the type `source`."""
     offsets = get_dynamic_index_list(view.static_offsets.get_values(), view.offsets, DYNAMIC_INDEX)
     sizes, strides = list(view.static_sizes.get_values()), list(view.static_strides.get_values())
-    return memref.SubviewOp.infer_result_type(source, offsets, sizes, strides)
+    full = memref.SubviewOp.infer_result_type(source, offsets, sizes, strides)
+    shape = memref_of(view.result).get_shape()
+    if len(shape) == len(sizes):
+        return full
+    layout, kept = full.layout, kept_dims(sizes, shape)
+    assert isinstance(layout, StridedLayoutAttr)
+    dropped = StridedLayoutAttr([layout.strides.data[dim] for dim in kept], layout.offset)
+    return MemRefType(full.element_type, shape, dropped, full.memory_space)
 
 
 def slice_of(builder: Builder, source: SSAValue, offsets: Sequence[Index], sizes: Sequence[int]) -> SSAValue:

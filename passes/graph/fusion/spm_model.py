@@ -4,8 +4,8 @@ What a group costs on a machine whose scopes are managed by software: the bytes 
 1. A group is sketched as the kernel that it will be: contractions with the channels last, elementwise ops of f32 that
    are one scalar op, with numbers of the text in the bodies; other elementwise ops as one op of their formula that
    hardly a machine has. Anything else (a pool, a reduction, a transposition) has no sketch, and no estimate.
-2. `assign-devices` cuts the sketch. A part on the machine costs what its best tile moves, a part on the host its
-   operands and results. So a value between two groups costs a store and a load.
+2. `assign-devices` cuts the sketch for the same tiler. A part on the machine costs what its best tile moves, a part on
+   the host its operands and results. So a value between two groups costs a store and a load.
 3. Groups merge where that costs less. Without an estimate a group is formed as TVM forms it.
 """
 
@@ -35,6 +35,7 @@ from penstock.passes.graph.fusion.groups import Stop, Veto
 from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, is_groupable, splat
 from penstock.passes.graph.storage_type import fixed_values
 from penstock.passes.graph.values import is_view
+from penstock.passes.planning.tilers.registry import DEFAULT_TILER
 from penstock.passes.tensor.assign_devices import AssignDevicesPass
 from penstock.passes.tensor.pointwise import Dims, dims, structured
 from penstock.passes.tensor.tile_plan import estimated_plan
@@ -314,8 +315,10 @@ class SpmModel:
     target: TargetOp
     halves: bool
     """Whether values are stored in f16 between kernels."""
+    tiler: str = DEFAULT_TILER
+    """The tiler that says which tiles fit the machine, and what they move."""
     otherwise: Veto | None = None
-    """Who decides where a group has no estimate."""
+    """The rules that decide where a group has no estimate."""
     known: dict[tuple[Operation, ...], Estimate] = field(default_factory=dict[tuple[Operation, ...], Estimate])
     like: dict[str, Estimate] = field(default_factory=dict[str, Estimate])
     """By the text of the kernel: a network repeats itself."""
@@ -381,13 +384,13 @@ class SpmModel:
 
     def _of_kernel(self, kernel: FuncOp) -> Estimate:
         module = ModuleOp([self.target.clone(), kernel])
-        AssignDevicesPass(weigh_fusion=False).apply(Context(), module)
+        AssignDevicesPass(weigh_fusion=False, tiler=self.tiler).apply(Context(), module)
         parts = list(kernels(module))
         target, there = machine_kernels(module)
         assert target is not None
         moved = 0
         for part in there:
-            plan = estimated_plan(part, target)
+            plan = estimated_plan(part, target, self.tiler)
             assert not isinstance(plan, str)
             moved += plan.bytes_moved
         types = [type for part in parts if part not in there for type in _boundary(part)]

@@ -117,9 +117,9 @@ class LayoutProblem:
     The choice of a layout for every value of a block.
 
     A variable is an op that can be computed in several ways. A way costs its penalty, and a transpose that stays one
-    the bytes that it moves; a value costs the bytes read
-    and written by each form of it that is asked for and has to be made, once, whoever asks. Forms of constants cost
-    nothing, since they are made at compile time, nor do those in which no element moves.
+    the bytes that it moves; a value costs the bytes read and written by each form of it that is asked for and has to be
+    made, once for all readers. Forms of constants cost nothing, since they are made at compile time, nor do those in
+    which no element moves.
     """
 
     def __init__(self, block: Block, preferences: Preferences):

@@ -58,7 +58,7 @@ class _Sinking:
         return perm if perm is not None and _can_follow(op, perm) else None
 
     def _is_wanted(self, op: GraphOp) -> bool:
-        """Whether everyone who uses the result would rather have it before the transpose."""
+        """Whether every user of the result would rather have it before the transpose."""
         return bool(op.result.uses) and all(self._takes(use.operation) for use in op.result.uses)
 
     def _takes(self, op: Operation) -> bool:

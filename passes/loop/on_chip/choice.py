@@ -13,7 +13,7 @@ from xdsl.ir import Operation
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.commands.loop_domain import iteration_domain, sum_over_loops
 from penstock.passes.analysis.intrinsics import Match, match_intrinsic
@@ -381,5 +381,5 @@ def _place(kernel: func.FuncOp, target: TargetOp, scope: str, base: int) -> None
         if plan is None:
             continue
         for id, op in memory.ops.items():
-            assert isinstance(op, BufferOp | RingOp)
+            assert isinstance(op, ScopedAllocation)
             op.offset = IntegerAttr(base + plan.offsets[id], i64)

@@ -39,7 +39,7 @@ class Prediction:
     if_streamed: int
     """What they move, both ways, where no tensor stays on chip."""
     strategy: str
-    """Who decided what stays."""
+    """The strategy that decided what stays."""
 
     @property
     def total(self) -> int:
@@ -105,7 +105,7 @@ def remarks(program: ProgramUse, decisions: Sequence[Decision], offered: Mapping
 
 
 def _bytes(op: Allocation) -> str:
-    type = op.slot_type if isinstance(op, RingOp) else op.memref.type
+    type = op.slot_type if isinstance(op, RingOp) else op.results[0].type
     static = isa(type, MemRefType) and type.has_static_shape()
     return f"{size_in_bytes(op):,} bytes" if static else "of no static size"
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.planning.conformance.buffer_problems import BufferCase, random_cases, smaller_cases
-from penstock.passes.planning.conformance.shrinking import Fault, shrink
+from penstock.passes.planning.conformance.shrinking import Violation, smallest
 from penstock.passes.planning.minimalloc_csv import write_csv
 from penstock.passes.planning.problem import Limits, Outcome, PlanError, Problem, height, lower_bound, validate
 from penstock.passes.planning.registry import Planner
@@ -62,7 +62,7 @@ class PlannerReport:
     """The figures of every family, and the first fault; None where there is none."""
 
     families: dict[str, FamilyFigures] = field(default_factory=dict[str, FamilyFigures])
-    fault: Fault | None = None
+    fault: Violation | None = None
 
 
 def check_planner(planner: Planner, *, problems: int = PROBLEMS, seed: int = 0, steps: int = STEPS) -> PlannerReport:
@@ -71,29 +71,19 @@ def check_planner(planner: Planner, *, problems: int = PROBLEMS, seed: int = 0, 
     for case in random_cases(problems, seed):
         limits = Limits(steps=steps, seed=seed)
         found = _examine(planner, case, limits)
-        if isinstance(found, Fault):
-            report.fault = _smallest(planner, case, limits, found)
+        if isinstance(found, Violation):
+            report.fault = smallest(
+                case,
+                found,
+                smaller_cases,
+                lambda smaller: _examine(planner, smaller, limits),
+                lambda smaller: problem_text(smaller.problem),
+            )
             return report
         _count(report.families.setdefault(case.family, FamilyFigures()), case, found)
     if problems and not any(figures.planned for figures in report.families.values()):
-        report.fault = Fault("valid", f"of {problems} problems it has a plan for none")
+        report.fault = Violation("valid", f"of {problems} problems it has a plan for none")
     return report
-
-
-def fault_of(planner: Planner, case: BufferCase, limits: Limits) -> Fault | None:
-    """The rule that a planner breaks on one problem; None for none."""
-    found = _examine(planner, case, limits)
-    return found if isinstance(found, Fault) else None
-
-
-def _smallest(planner: Planner, case: BufferCase, limits: Limits, fault: Fault) -> Fault:
-    def fails(smaller: BufferCase) -> bool:
-        other = fault_of(planner, smaller, limits)
-        return other is not None and other.rule == fault.rule
-
-    case = shrink(case, smaller_cases, fails)
-    last = fault_of(planner, case, limits) or fault
-    return Fault(last.rule, last.message, problem_text(case.problem))
 
 
 def problem_text(problem: Problem) -> str:
@@ -103,36 +93,38 @@ def problem_text(problem: Problem) -> str:
     return f"# {capacity}{banks}\n{write_csv(problem)}"
 
 
-def _examine(planner: Planner, case: BufferCase, limits: Limits) -> Outcome | PlanError | Fault:
+def _examine(planner: Planner, case: BufferCase, limits: Limits) -> Outcome | PlanError | Violation:
     """The outcome on one problem, the refusal to take it, or the rule that is broken."""
     problem = case.problem
     outcome = _asked(planner, problem, limits)
-    if isinstance(outcome, Fault):
+    if isinstance(outcome, Violation):
         return outcome
     if isinstance(outcome, PlanError):
         plain = case.family == "plain"
-        return Fault("result", f"it does not take plain lifetimes and sizes: {outcome}") if plain else outcome
+        return Violation("result", f"it does not take plain lifetimes and sizes: {outcome}") if plain else outcome
     again = _asked(planner, problem, limits)
-    if isinstance(again, Fault):
+    if isinstance(again, Violation):
         return again
     if _comparable(again) != _comparable(outcome):
-        return Fault("deterministic", f"asked twice with seed {limits.seed} it gave two outcomes: {outcome}, {again}")
+        return Violation(
+            "deterministic", f"asked twice with seed {limits.seed} it gave two outcomes: {outcome}, {again}"
+        )
     none, one = (_asked(planner, problem, replace(limits, steps=steps)) for steps in (0, 1))
-    answers: tuple[Outcome | PlanError | Fault, ...] = (outcome, again, none, one)
+    answers: tuple[Outcome | PlanError | Violation, ...] = (outcome, again, none, one)
     for each in answers:
         fault = _fault_in(case, each) if isinstance(each, Outcome) else each
-        if isinstance(fault, Fault):
+        if isinstance(fault, Violation):
             return fault
     if isinstance(one, Outcome) and one.steps > len(problem.buffers) + LEAST_STEPS:
-        return Fault("steps", f"it took {one.steps:,} steps, and the limit was 1")
+        return Violation("steps", f"it took {one.steps:,} steps, and the limit was 1")
     if isinstance(one, Outcome) and limits.steps is not None and outcome.steps > limits.steps * 1.1 + one.steps:
-        return Fault("steps", f"it took {outcome.steps:,} steps, and the limit was {limits.steps:,}")
+        return Violation("steps", f"it took {outcome.steps:,} steps, and the limit was {limits.steps:,}")
     return outcome
 
 
 def _asked(
     planner: Callable[[Problem, Limits], object], problem: Problem, limits: Limits
-) -> Outcome | PlanError | Fault:
+) -> Outcome | PlanError | Violation:
     try:
         outcome = planner(problem, limits)
     except PlanError as refusal:
@@ -140,9 +132,9 @@ def _asked(
     except UserError:
         raise
     except Exception as error:
-        return Fault("result", f"it raised {type(error).__name__}: {error}")
+        return Violation("result", f"it raised {type(error).__name__}: {error}")
     if not isinstance(outcome, Outcome):
-        return Fault("result", f"it returned a {type(outcome).__name__}, not an Outcome")
+        return Violation("result", f"it returned a {type(outcome).__name__}, not an Outcome")
     return outcome
 
 
@@ -153,22 +145,24 @@ def _comparable(outcome: Outcome | PlanError) -> object:
     return places, outcome.bound, outcome.infeasible, outcome.steps
 
 
-def _fault_in(case: BufferCase, outcome: Outcome) -> Fault | None:
+def _fault_in(case: BufferCase, outcome: Outcome) -> Violation | None:
     """What is wrong with an outcome, whatever the steps it had."""
     problem, known = case.problem, case.witness_bytes
     if outcome.plan is not None:
         try:
             validate(Problem(problem.buffers, bank_size=problem.bank_size), outcome.plan)
         except PlanError as error:
-            return Fault("valid", f"its plan is not valid: {error}")
+            return Violation("valid", f"its plan is not valid: {error}")
         if outcome.bound > (taken := height(problem, outcome.plan)):
-            return Fault("bound", f"it proves that {outcome.bound} bytes are needed, and its own plan takes {taken}")
+            return Violation(
+                "bound", f"it proves that {outcome.bound} bytes are needed, and its own plan takes {taken}"
+            )
     if known is None:
         return None
     if outcome.bound > known:
-        return Fault("bound", f"it proves that {outcome.bound} bytes are needed, and a plan takes {known}")
+        return Violation("bound", f"it proves that {outcome.bound} bytes are needed, and a plan takes {known}")
     if outcome.infeasible:
-        return Fault("bound", f"it proves that no plan fits, and one takes {known} bytes of {problem.capacity}")
+        return Violation("bound", f"it proves that no plan fits, and one takes {known} bytes of {problem.capacity}")
     return None
 
 

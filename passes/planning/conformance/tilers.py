@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.planning.conformance.shrinking import Fault, shrink
+from penstock.passes.planning.conformance.shrinking import Violation, smallest
 from penstock.passes.planning.conformance.tile_problems import (
     least_bytes,
     least_cycles,
@@ -65,7 +66,7 @@ class TilerReport:
     figures: list[TilerFigures] = field(default_factory=list[TilerFigures])
     posed: int = 0
     planned: int = 0
-    fault: Fault | None = None
+    fault: Violation | None = None
 
 
 def check_tiler(
@@ -83,8 +84,8 @@ def check_tiler(
     named = [*(network_problems() if problems is None else problems)]
     for number, (name, problem) in enumerate([*named, *random_problems(random, seed)]):
         found = examine(tiler, problem)
-        if isinstance(found, Fault):
-            report.fault = _smallest(tiler, problem, found)
+        if isinstance(found, Violation):
+            report.fault = smallest(problem, found, smaller_problems, partial(examine, tiler), problem_text)
             return report
         report.posed += 1
         report.planned += isinstance(found, TilePlan)
@@ -92,7 +93,7 @@ def check_tiler(
             plan, usual = (each if isinstance(each, TilePlan) else None for each in (found, _usual(problem)))
             report.figures.append(TilerFigures(name, plan, usual, least_cycles(problem), least_bytes(problem)))
     if report.posed and not report.planned:
-        report.fault = Fault("refusal", f"of {report.posed} problems it has a plan for none")
+        report.fault = Violation("refusal", f"of {report.posed} problems it has a plan for none")
     return report
 
 
@@ -103,39 +104,39 @@ def _usual(problem: TileProblem) -> TilePlan | None:
         return None
 
 
-def examine(tiler: Tiler, problem: TileProblem) -> TilePlan | Refusal | Fault:
+def examine(tiler: Tiler, problem: TileProblem) -> TilePlan | Refusal | Violation:
     """The plan for one problem, the refusal, or the rule that is broken."""
     capacity, named = dict(problem.capacity), replace(problem, operands=_renamed(problem))
     found, again = _asked(tiler, problem), _asked(tiler, named)
-    if isinstance(found, Fault):
+    if isinstance(found, Violation):
         return found
     if dict(problem.capacity) != capacity:
-        return Fault("pure", "it changes the bytes of the scopes in the problem")
+        return Violation("pure", "it changes the bytes of the scopes in the problem")
     if isinstance(found, TilePlan) and (obstacle := _obstacle(problem)) is not None:
-        return Fault("refusal", f"it has a plan where {obstacle}")
+        return Violation("refusal", f"it has a plan where {obstacle}")
     if (one := _comparable(found)) != (other := _comparable(again)):
-        return Fault("deterministic", f"asked twice it gave two answers: {one}, {other}")
+        return Violation("deterministic", f"asked twice it gave two answers: {one}, {other}")
     return found
 
 
-def _asked(tiler: Tiler, problem: TileProblem) -> TilePlan | Refusal | Fault:
+def _asked(tiler: Tiler, problem: TileProblem) -> TilePlan | Refusal | Violation:
     try:
         return checked_plan(problem, tiler(problem))
     except (DoesNotFit, NoTile) as refusal:
         return refusal
     except TilePlanError as error:
-        return Fault("valid", str(error))
+        return Violation("valid", str(error))
     except UserError:
         raise
     except Exception as error:
-        return Fault("result", f"it raised {type(error).__name__}: {error}")
+        return Violation("result", f"it raised {type(error).__name__}: {error}")
 
 
 def _renamed(problem: TileProblem) -> tuple[TileOperand, ...]:
     return tuple(replace(operand, name=f"other {number}") for number, operand in enumerate(problem.operands))
 
 
-def _comparable(found: TilePlan | Refusal | Fault) -> object:
+def _comparable(found: TilePlan | Refusal | Violation) -> object:
     if isinstance(found, TilePlan):
         return found.tile, found.order, dict(found.depths)
     return f"{type(found).__name__}: {found}"
@@ -150,17 +151,6 @@ def _obstacle(problem: TileProblem) -> str | None:
         return str(fault)
     except ValueError:
         return None
-
-
-def _smallest(tiler: Tiler, problem: TileProblem, fault: Fault) -> Fault:
-    def fails(smaller: TileProblem) -> bool:
-        other = examine(tiler, smaller)
-        return isinstance(other, Fault) and other.rule == fault.rule
-
-    problem = shrink(problem, smaller_problems, fails)
-    last = examine(tiler, problem)
-    last = last if isinstance(last, Fault) else fault
-    return Fault(last.rule, last.message, problem_text(problem))
 
 
 def figures_table(report: TilerReport) -> list[Sequence[str]]:

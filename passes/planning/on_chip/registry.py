@@ -23,7 +23,7 @@ GROUP = "penstock.on_chip_strategies"
 """The entry point group of strategies."""
 
 DEFAULT_STRATEGY = "sweep"
-"""The strategy of whoever names none."""
+"""The strategy where none is named."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Options:
     seconds: float | None = None
     """Wall-clock time after which it returns the best that it has; None sets no such limit."""
     planner: str = DEFAULT_PLANNER
-    """Who finds the places of what stays on chip."""
+    """The planner that finds the places of what stays on chip."""
     iterations: int = 2
     """Which run of the program this is: a strategy that learns has seen those before."""
 

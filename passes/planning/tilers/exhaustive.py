@@ -1,7 +1,7 @@
 """
 Every size, order and number of slots, timed: the best that the model knows, where there are few enough to find it.
 
-As in Timeloop (Parashar et al., ISPASS 2019) the whole space of mappings is gone through, and what cannot be better
+As in Timeloop (Parashar et al., ISPASS 2019) the whole space of mappings is enumerated, and what cannot be better
 than the best one so far is left out: no nest is faster than its busiest unit or bus, nor than the ops that reduce with
 the first fetch before and the last store after them (`Estimates.bound`). The space has all sizes of `tile_sizes` in
 each dim, all orders of the parallel loops and of the reductions, and one to MAX_SLOTS slots in each scope.

@@ -1,7 +1,7 @@
 """
 Sizes, order and slots chosen together, for little modelled time and few bytes: the tiler that is used by default.
 
-The search goes through all sizes of a list for every dim, all orders of the parallel loops, and one or two slots in
+The search enumerates all sizes of a list for every dim, all orders of the parallel loops, and one or two slots in
 each scope. What does not fit is discarded; an estimate (the busiest unit or bus, what no slot hides, the first fetch
 and the last store) ranks the rest, and the best of them are timed as pipelines by the recurrences of
 `passes/planning/pipelining`. Among those within TIE of the best time, the fewest bytes over the edge of the chip win.

@@ -29,7 +29,7 @@ GROUP = "penstock.tilers"
 """The entry point group of tilers."""
 
 DEFAULT_TILER = "pipelined"
-"""The tiler of whoever names none."""
+"""The tiler where none is named."""
 
 
 def tiler_names() -> tuple[str, ...]:

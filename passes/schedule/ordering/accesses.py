@@ -14,8 +14,8 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.machine import IMMEDIATE, TargetOp
 from penstock.dialects.mem import (
-    BufferOp,
     RingOp,
+    ScopedAllocation,
     SlotOp,
     element_bytes,
     memref_of,
@@ -124,9 +124,7 @@ class CommandAccess:
     def range(self) -> tuple[int, int] | None:
         """The bytes of its scope, or of the arena, that the storage occupies; None for an argument."""
         op = self.storage.owner
-        if not isinstance(op, BufferOp | RingOp) or op.byte_offset is None:
-            return None
-        return op.byte_offset, op.byte_offset + op.size_in_bytes
+        return op.byte_range if isinstance(op, ScopedAllocation) else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,10 +75,15 @@ def _between(source: CommandInfo, sink: CommandInfo, numbered: Mapping[SSAValue,
         for second in sink.accesses:
             if not (first.writes or second.writes) or not _may_meet(first, second):
                 continue
-            if first.storage is second.storage and first.storage in numbered:
-                ring = numbered[first.storage]
+            ring = numbered.get(first.storage) if first.storage is second.storage else None
+            if ring is not None and _is_one_slot(first, ring) and _is_one_slot(second, ring):
+                # Such a slot is a storage of its own.
+                if _turn(first, ring) != _turn(second, ring):
+                    continue
+                ring = None
+            if ring is not None:
                 turns = ring, _turn(first, ring), _turn(second, ring)
-                apart = _apart(source, sink, common, first, second, numbered[first.storage])
+                apart = _apart(source, sink, common, first, second, ring)
                 rings[turns] = apart if rings.get(turns, apart) is apart else None
             elif (level := _deepest(source, sink, common, first, second)) is not None:
                 levels.append(level)
@@ -115,6 +120,11 @@ def _apart(
     if _precedes(source, sink) and _meet_at(source, sink, common, len(common), first, second):
         return None
     return common[moving[-1]]
+
+
+def _is_one_slot(access: CommandAccess, ring: RingOp) -> bool:
+    """Whether it is to the same slot in all iterations."""
+    return access.slot is not None and not any(step % ring.slot_count for step in access.slot.terms.values())
 
 
 def _turn(access: CommandAccess, ring: RingOp) -> int:
@@ -205,7 +215,11 @@ def _meet_at(
                 continue
             if (trips := trips_of(loop)) is None:
                 return True
-            choices.append([sign * step * iteration for iteration in range(trips)])
+            if a.get(loop, 0) != b.get(loop, 0):
+                choices.append([sign * step * iteration for iteration in range(trips)])
+            elif sign > 0:
+                # Of two iterations of one loop only the distance counts.
+                choices.append([step * iteration for iteration in range(1 - trips, trips)])
     for steps in choices:
         if len(steps) * len(distances) > 8 * MAX_DISTANCES:
             return True

@@ -55,17 +55,18 @@ def bind(loops: Sequence[scf.ForOp | ForallOp], mapping: Sequence[DeviceMappingA
     """
     first = loops[0] if loops else None
     if isinstance(first, ForallOp) and len(loops) == 1:
-        _check(mapping, len(first.indices), first)
+        require_mapping(mapping, len(first.indices), first)
         first.mapping = ArrayAttr(mapping)
         return first
     nest = [loop for loop in loops if isinstance(loop, scf.ForOp)]
     if len(nest) < len(loops):
         raise UserError("loops are mapped together, or one scf.forall alone", loc=location_of(loops[0]))
-    _check(mapping, len(nest), first)
+    require_mapping(mapping, len(nest), first)
     return parallel(nest, mapping)
 
 
-def _check(mapping: Sequence[DeviceMappingAttr], rank: int, loop: scf.ForOp | ForallOp | None) -> None:
+def require_mapping(mapping: Sequence[DeviceMappingAttr], rank: int, loop: scf.ForOp | ForallOp | None) -> None:
+    """Raise UserError for a mapping that has not one dim of the same kind of processor for each of `rank` loops."""
     where = None if loop is None else location_of(loop)
     listed = ", ".join(map(str, mapping))
     if len(mapping) != rank:

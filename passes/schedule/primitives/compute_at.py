@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.builder import Builder
@@ -10,14 +10,17 @@ from xdsl.dialects import scf, tensor
 from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.utils import get_dynamic_index_list
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, SSAValue, Use
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.schedule_tensor import ComputeAtOp
+from penstock.dialects.upstream.scf import ForallOp
+from penstock.dialects.upstream.tensor import Insertion, ParallelInsertSliceOp
 from penstock.dialects.upstream.transform import FuseIntoContainingOp
-from penstock.passes.analysis.loops import constant_of, trip_count
+from penstock.passes.analysis.index import AffineIndex
+from penstock.passes.analysis.loops import constant_of, forall_iterations, trip_count
 from penstock.passes.index_builder import add
 from penstock.passes.schedule.primitives.tile import dims_of
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
@@ -111,7 +114,7 @@ def fuse_into_containing_op(state: TransformState, op: FuseIntoContainingOp) -> 
 
 def _fuse_into(state: TransformState, producer_handle: SSAValue, loop_handle: SSAValue) -> tuple[Payload, Operation]:
     producer, loop = state.one(producer_handle, GenericOp), state.one(loop_handle)
-    if not isinstance(loop, scf.ForOp):
+    if not isinstance(loop, scf.ForOp | ForallOp):
         raise UserError(f"the handle stands for {loop.name}, and a producer is computed in a loop")
     dims_of(producer)
     if loop.is_ancestor(producer):
@@ -147,7 +150,7 @@ class _Read:
     """The slices of the result that lead to the part that is read, the first first; none: all of it is."""
 
 
-def _reads(value: SSAValue, through: tuple[tensor.ExtractSliceOp, ...] | None, loop: scf.ForOp) -> Iterator[_Read]:
+def _reads(value: SSAValue, through: tuple[tensor.ExtractSliceOp, ...] | None, loop: Operation) -> Iterator[_Read]:
     """The uses of a value, and of slices of it, in a loop, in program order."""
     slices = through or ()
     order = {op: number for number, op in enumerate(loop.walk())}
@@ -172,20 +175,22 @@ def _reads(value: SSAValue, through: tuple[tensor.ExtractSliceOp, ...] | None, l
 class CarryingNest:
     """Loops that carry a tensor, of which each iteration replaces a box that no other one reads."""
 
-    outer: scf.ForOp
+    outer: scf.ForOp | ForallOp
     """The outermost one."""
     index: int
     """Of the operand of `outer` that is what the tensor is at first."""
     slices: tuple[tensor.ExtractSliceOp, ...]
     """Where the boxes are read."""
     loops: tuple[scf.ForOp, ...]
-    """From `outer` to the innermost one."""
-    insertion: tensor.InsertSliceOp
+    """From `outer` to the innermost one; none where that is `scf.forall`."""
+    insertion: Insertion
     """What replaces the box."""
 
 
 def carrying_nest(op: Operation, index: int) -> CarryingNest | None:
     """The nest of loops that carries operand `index` of an op, if it replaces all of it, box by box, each once."""
+    if isinstance(op, ForallOp):
+        return _sharing_forall(op, index)
     if not isinstance(op, scf.ForOp) or index < 3:
         return None
     loops, number = [op], index - 3
@@ -204,6 +209,38 @@ def carrying_nest(op: Operation, index: int) -> CarryingNest | None:
     insertion = value.owner
     if not isinstance(insertion, tensor.InsertSliceOp) or insertion.dest is not argument:
         return None
+    counters: dict[SSAValue, _Counted] = {
+        loop.body.block.args[0]: (constant_of(loop.lb), constant_of(loop.step), trip_count(loop)) for loop in loops
+    }
+    slices = _boxes(uses, insertion, counters)
+    return None if slices is None else CarryingNest(op, index, slices, tuple(loops), insertion)
+
+
+def _sharing_forall(op: ForallOp, index: int) -> CarryingNest | None:
+    """`scf.forall` as such a nest: its iterations insert into a tensor that they share."""
+    if index < op.first_output:
+        return None
+    uses = list(op.shared[index - op.first_output].uses)
+    insertions = [use.operation for use in uses if isinstance(use.operation, ParallelInsertSliceOp)]
+    iterations = forall_iterations(op)
+    if len(insertions) != 1 or iterations is None:
+        return None
+    counters: dict[SSAValue, _Counted] = dict(zip(op.indices, iterations, strict=True))
+    slices = _boxes(uses, insertions[0], counters)
+    return None if slices is None else CarryingNest(op, index, slices, (), insertions[0])
+
+
+_Counted = tuple[int | None, int | None, int | None]
+"""Of a loop: the first number, the step, and how many there are, as far as they are known."""
+
+
+def _boxes(
+    uses: Sequence[Use], insertion: Insertion, counters: Mapping[SSAValue, _Counted]
+) -> tuple[tensor.ExtractSliceOp, ...] | None:
+    """
+    The slices that read a tensor where `insertion` replaces it. None where other elements are read, too, or where the
+    boxes are not all of the tensor, one for each value of the counters, with nothing in common.
+    """
     if set(insertion.static_strides.get_values()) - {1}:
         return None
     users = [use.operation for use in uses if use.operation is not insertion]
@@ -211,26 +248,27 @@ def carrying_nest(op: Operation, index: int) -> CarryingNest | None:
     box = box_of(insertion)
     if len(slices) != len(users) or any(box_of(each) != box for each in slices):
         return None
-    counters: dict[SSAValue, scf.ForOp] = {loop.body.block.args[0]: loop for loop in loops}
-    type = insertion.result.type
+    left, type = dict(counters), insertion.dest.type
     assert isa(type, TensorType)
     for (at, size), extent in zip(box, type.get_shape(), strict=True):
         if isinstance(at, int):
             if (at, size) != (0, extent):
                 return None
-        # What no iteration replaces would have to be there before.
-        elif (around := counters.pop(at, None)) is None or not _covers(around, size, extent):
+            continue
+        offset = AffineIndex.of(at)
+        counter = next(iter(offset.terms), None)
+        if counter is None or offset != AffineIndex.symbol(counter) * offset.terms[counter]:
             return None
-    return None if counters else CarryingNest(op, index, tuple(slices), tuple(loops), insertion)
+        first, step, count = left.pop(counter, (None, None, None))
+        # What no iteration replaces would have to be there before.
+        if first != 0 or step is None or count is None:
+            return None
+        if step * offset.terms[counter] != size or count * size != extent:
+            return None
+    return None if left else tuple(slices)
 
 
-def _covers(loop: scf.ForOp, size: int, extent: int) -> bool:
-    """Whether boxes of this size, one for each value of the counter, are all of a dim, none in common."""
-    trips = trip_count(loop)
-    return constant_of(loop.lb) == 0 and constant_of(loop.step) == size and trips is not None and trips * size == extent
-
-
-def box_of(op: tensor.ExtractSliceOp | tensor.InsertSliceOp) -> list[tuple[int | SSAValue, int]]:
+def box_of(op: tensor.ExtractSliceOp | Insertion) -> list[tuple[int | SSAValue, int]]:
     """Where each dim of a slice begins, and its size."""
     offsets = get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX)
     return list(zip(offsets, op.static_sizes.get_values(), strict=True))

@@ -50,12 +50,12 @@ def convert_to_loops(generic: GenericOp) -> tuple[scf.ForOp, ...]:
       %1 = arith.constant 1 : index
       %2 = arith.constant 4 : index
       %3 = arith.constant 6 : index
-      scf.for %4 = %0 to %2 step %1 {
-        scf.for %5 = %0 to %3 step %1 {
-          %a = memref.load %x[%4, %5] : memref<4x6xf32>
-          %s = memref.load %y[%4] : memref<4xf32>
+      scf.for %d0 = %0 to %2 step %1 {
+        scf.for %d1 = %0 to %3 step %1 {
+          %a = memref.load %x[%d0, %d1] : memref<4x6xf32>
+          %s = memref.load %y[%d0] : memref<4xf32>
           %t = arith.addf %s, %a : f32
-          memref.store %t, %y[%4] : memref<4xf32>
+          memref.store %t, %y[%d0] : memref<4xf32>
         }
       }
       func.return
@@ -76,8 +76,9 @@ def convert_to_loops(generic: GenericOp) -> tuple[scf.ForOp, ...]:
     builder = Builder(InsertPoint.before(generic))
     numbers = {number: materialize(builder, number) for number in sorted({0, 1, *extents})} if extents else {}
     loops: list[scf.ForOp] = []
-    for extent in extents:
+    for number, extent in enumerate(extents):
         loop = scf.ForOp(numbers[0], numbers[extent], numbers[1], (), Region(Block(arg_types=[IndexType()])))
+        loop.body.block.args[0].name_hint = f"d{number}"
         loop.location = generic.location
         builder.insert(loop)
         loops.append(loop)

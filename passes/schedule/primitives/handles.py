@@ -8,16 +8,20 @@ from xdsl.dialects import transform
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.scf import ForOp
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.traits import IsolatedFromAbove
 from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, render_location, some_of
 from penstock.dialects.upstream.transform import (
     CastHandleOp,
     GeneralizeOp,
     GetConsumersOfResultOp,
+    GetDefiningOp,
+    GetOperandOp,
     GetParentOp,
     GetProducerOfOperandOp,
+    GetResultOp,
     MergeHandlesOp,
     ParamConstantOp,
     SplitHandleOp,
@@ -52,7 +56,11 @@ def match(state: TransformState, op: transform.MatchOp) -> Sequence[Payload]:
     ]
     if not found and (names is not None or kinds is not None):
         what = " or ".join(sorted(names)) if names is not None else "operation of this interface"
-        raise UserError(f"the match finds nothing: there is no {what} here" + " with these attributes" * bool(wanted))
+        here = sorted({each.name for each in root.walk() if each is not root})
+        raise UserError(
+            f"the match finds nothing: there is no {what} here" + " with these attributes" * bool(wanted),
+            notes=[f"there are {', '.join(here)}"],
+        )
     return (tuple(found),)
 
 
@@ -61,11 +69,23 @@ def split_handle(state: TransformState, op: SplitHandleOp) -> Sequence[Payload]:
     """A handle for each operation."""
     payload = state.payload(op.handle)
     if len(payload) != len(op.results):
+        found = some_of([_described(each) for each in payload])
         raise UserError(
             f"{len(op.results)} operations are meant, and the handle stands for {len(payload)}",
-            notes=["is the schedule of another kernel, or of another version of it?"],
+            notes=[
+                *(["it stands for " + ", ".join(found)] if found else []),
+                "is this the schedule of another kernel, of another version of it, or for another machine? Without "
+                "ops, this section and those after it are left to the compiler",
+            ],
         )
     return [(each,) for each in payload]
+
+
+def _described(op: Operation) -> str:
+    """An operation of the kernel: its name, that of its result, and where it comes from, as far as they are known."""
+    named = next((f"%{value.name_hint}" for value in op.results if value.name_hint), "")
+    place = render_location(op.location)
+    return " ".join([op.name, *([named] if named else []), *([f"at {place}"] if place else [])])
 
 
 @PRIMITIVES.register(GetParentOp)
@@ -76,8 +96,10 @@ def get_parent_op(state: TransformState, op: GetParentOp) -> Sequence[Payload]:
         current: Operation | None = each
         for _ in range(op.nth_parent.value.data if op.nth_parent is not None else 1):
             current = current.parent_op() if current is not None else None
-            while current is not None and op.op_name is not None and current.name != op.op_name.data:
+            while current is not None and not _is_meant(current, op):
                 current = current.parent_op()
+        if current is None and op.allow_empty_results is not None:
+            continue
         if current is None:
             raise UserError(f"there is no such {op.op_name.data if op.op_name else 'operation'} around {each.name}")
         if op.deduplicate is None or current not in found:
@@ -85,25 +107,64 @@ def get_parent_op(state: TransformState, op: GetParentOp) -> Sequence[Payload]:
     return (tuple(found),)
 
 
+def _is_meant(around: Operation, op: GetParentOp) -> bool:
+    """Whether an operation is one that `op` counts."""
+    if op.isolated_from_above is not None and not around.has_trait(IsolatedFromAbove):
+        return False
+    return op.op_name is None or around.name == op.op_name.data
+
+
 @PRIMITIVES.register(GetProducerOfOperandOp)
 def get_producer_of_operand(state: TransformState, op: GetProducerOfOperandOp) -> Sequence[Payload]:
-    """The operation that computes an operand."""
-    target, number = state.one(op.target), op.operand_number.value.data
-    if number >= len(target.operands):
-        raise UserError(f"{target.name} has {len(target.operands)} operands: there is no operand {number}")
-    owner = target.operands[number].owner
+    """The operations that compute an operand."""
+    number = op.operand_number.value.data
+    return (
+        tuple(_owner(_value_at(each.operands, number, each, "operand"), each) for each in state.payload(op.target)),
+    )
+
+
+def _value_at(values: Sequence[SSAValue], number: int, op: Operation, what: str) -> SSAValue:
+    if not 0 <= number < len(values):
+        raise UserError(f"{op.name} has {len(values)} {what}s: there is no {what} {number}")
+    return values[number]
+
+
+def _owner(value: SSAValue, user: Operation) -> Operation:
+    owner = value.owner
     if not isinstance(owner, Operation):
-        raise UserError(f"operand {number} of {target.name} is an argument: no operation computes it")
-    return ((owner,),)
+        number = list(user.operands).index(value)
+        raise UserError(f"operand {number} of {user.name} is an argument: no operation computes it")
+    return owner
+
+
+@PRIMITIVES.register(GetOperandOp)
+def get_operand(state: TransformState, op: GetOperandOp) -> Sequence[Payload]:
+    """Operands of operations, kept as what computes them; raises UserError for an argument."""
+    numbers = op.raw_position_list.get_values()
+    payload = state.payload(op.target)
+    return (tuple(_owner(_value_at(each.operands, n, each, "operand"), each) for each in payload for n in numbers),)
+
+
+@PRIMITIVES.register(GetResultOp)
+def get_result(state: TransformState, op: GetResultOp) -> Sequence[Payload]:
+    """Results of operations, kept as these."""
+    numbers = op.raw_position_list.get_values()
+    payload = state.payload(op.target)
+    found = [(each, _value_at(each.results, number, each, "result")) for each in payload for number in numbers]
+    return (tuple(each for each, _ in found),)
+
+
+@PRIMITIVES.register(GetDefiningOp)
+def get_defining_op(state: TransformState, op: GetDefiningOp) -> Sequence[Payload]:
+    """The operations that compute values."""
+    return (state.payload(op.target),)
 
 
 @PRIMITIVES.register(GetConsumersOfResultOp)
 def get_consumers_of_result(state: TransformState, op: GetConsumersOfResultOp) -> Sequence[Payload]:
     """The operations that read a result, in program order."""
     target, number = state.one(op.target), op.result_number.value.data
-    if number >= len(target.results):
-        raise UserError(f"{target.name} has {len(target.results)} results: there is no result {number}")
-    users = {use.operation for use in target.results[number].uses}
+    users = {use.operation for use in _value_at(target.results, number, target, "result").uses}
     return (tuple(each for each in state.kernel.walk() if each in users),)
 
 

@@ -12,8 +12,8 @@ from xdsl.ir.affine import AffineDimExpr
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.upstream.transform import sizes_of
 from penstock.dialects.upstream.transform_loops import InterchangeOp
-from penstock.passes.analysis.loop_dependences import EXACT_COMBINERS, combiners
 from penstock.passes.analysis.memory.storage import storage_of
+from penstock.passes.analysis.reductions import EXACT_COMBINERS, combiners
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 
 

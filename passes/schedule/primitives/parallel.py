@@ -11,7 +11,7 @@ from xdsl.ir import Block, Region
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import BufferOp, RingOp
+from penstock.dialects.mem import ScopedAllocation
 from penstock.dialects.schedule_parallel import ParallelizeOp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
 from penstock.dialects.upstream.scf import Bound, ForallOp
@@ -108,7 +108,7 @@ def _check(nest: Sequence[scf.ForOp]) -> None:
     """Raise UserError where iterations depend on each other, or would share a buffer that is one's own."""
     names = ", ".join(map(name_of, nest))
     for op in nest[-1].walk():
-        if isinstance(op, BufferOp | RingOp) and op.byte_offset is not None:
+        if isinstance(op, ScopedAllocation) and op.byte_offset is not None:
             raise UserError(
                 f"iterations of {names} that run at once need a buffer each, and this one has a place",
                 loc=location_of(op),

@@ -8,7 +8,7 @@ from xdsl.dialects import func, scf
 from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import BufferOp, CopyOp, RingOp
+from penstock.dialects.mem import BufferOp, CopyOp, RingOp, ScopedAllocation
 from penstock.dialects.schedule_accel import PipelineOp
 from penstock.passes.analysis.kernels import PIPELINING, add_remark
 from penstock.passes.schedule.pipelining import pipeline_commands
@@ -39,11 +39,11 @@ def pipeline(state: TransformState, op: PipelineOp) -> Sequence[Payload]:
       func.return
     }
     ```
-    After (`schedule.pipeline %kernel slots(%c = 2) {remark = "modelled 1,855 cycles, 3,360 before, limit latency"}`
+    After (`schedule.pipeline %kernel slots(%c = 2) {remark = "modelled 1,685 cycles, 3,360 before, limit latency"}`
     or `accel-pipeline{depth=2}` on `gemmini-fp32`):
     ```mlir
     func.func private @k(%x: memref<64x4xf32>, %y: memref<64x4xf32>) attributes {device = @gemmini_fp32,
-        pipelining = "c in acc: 2 slots; modelled 1,855 cycles, 3,360 before, limit latency"} {
+        pipelining = "c in acc: 2 slots; modelled 1,685 cycles, 3,360 before, limit latency"} {
       %0 = accel.ready
       %zero = arith.constant 0 : index
       %tile = arith.constant 4 : index
@@ -95,7 +95,7 @@ def pipeline(state: TransformState, op: PipelineOp) -> Sequence[Payload]:
     return ()
 
 
-def _slots(op: BufferOp | RingOp, count: int, wanted: int) -> str:
+def _slots(op: ScopedAllocation, count: int, wanted: int) -> str:
     """How many slots a buffer has got, in words."""
     name = (op.results[0].name_hint or "a buffer").removesuffix("_ring" if isinstance(op, RingOp) else "")
     number = f"{count} slots" if count >= wanted else f"{count} of {wanted} slots, the scope is too small"

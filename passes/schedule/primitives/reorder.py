@@ -12,8 +12,9 @@ from xdsl.rewriter import InsertPoint
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.schedule_loops import ReorderOp
-from penstock.passes.analysis.loop_dependences import ROUNDING_COMBINERS, LoopDependence, NestMemory, name_of
+from penstock.passes.analysis.loop_dependences import LoopDependence, NestMemory, name_of
 from penstock.passes.analysis.loops import constant_of, is_inside
+from penstock.passes.analysis.reductions import ROUNDING_COMBINERS
 from penstock.passes.index_builder import materialize
 from penstock.passes.schedule.loop_nests import body_of, iterations_of, perfect_nest, sink_pure_ops
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState

@@ -28,7 +28,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.schedule_tensor import RfactorOp
 from penstock.dialects.upstream.transform import SplitReductionOp
-from penstock.passes.analysis.loop_dependences import combiners
+from penstock.passes.analysis.reductions import combiners
 from penstock.passes.analysis.strides import reassociation_attribute
 from penstock.passes.schedule.primitives.tile import dims_of
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
@@ -127,7 +127,7 @@ def _output(target: GenericOp) -> AffineMap:
 
 
 @dataclass(frozen=True)
-class _Reduction:
+class _Splittable:
     """A reduction that can be split."""
 
     dim: int
@@ -136,7 +136,7 @@ class _Reduction:
     neutral: Attribute
 
 
-def _checked(target: GenericOp, dim: int, factor: int) -> _Reduction:
+def _checked(target: GenericOp, dim: int, factor: int) -> _Splittable:
     """What is split; raises UserError for what cannot be."""
     dims = dims_of(target)
     if not 0 <= dim < len(dims) or dims[dim].parallel:
@@ -166,13 +166,13 @@ def _checked(target: GenericOp, dim: int, factor: int) -> _Reduction:
             raise UserError(f"operand {number} is no tensor", loc=location_of(target))
     if any(isinstance(op, IndexOp) for op in target.body.walk()):
         raise UserError("the body asks for its index, which the split changes", loc=location_of(target))
-    neutral = _neutral(combining.name, combining.results[0].type)
+    neutral = neutral_of(combining.name, combining.results[0].type)
     if neutral is None:
         raise UserError(f"{combining.name} has no neutral element here", loc=location_of(target))
-    return _Reduction(dim, factor, type(combining), neutral)
+    return _Splittable(dim, factor, type(combining), neutral)
 
 
-def _neutral(combiner: str, type: Attribute) -> Attribute | None:
+def neutral_of(combiner: str, type: Attribute) -> FloatAttr | IntegerAttr | None:
     """The element that changes nothing when it is combined."""
     name = combiner.removeprefix("arith.")
     if isinstance(type, AnyFloat):
@@ -191,7 +191,7 @@ class _Split:
     """The rewrite of one reduction; where its points are `strided`, a partial result takes every factor-th of them."""
 
     target: GenericOp
-    reduction: _Reduction
+    reduction: _Splittable
     position: int
     """Which dim of the partial results is the new one."""
     strided: bool

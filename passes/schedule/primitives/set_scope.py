@@ -13,6 +13,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.dialects.schedule_memory import SetScopeOp
+from penstock.passes.schedule.primitives.multi_buffer import rings_after
 from penstock.passes.schedule.retype import retype
 from penstock.passes.schedule.staging import place_of, require_machine, require_path, require_room
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
@@ -52,11 +53,13 @@ def set_scope(state: TransformState, op: SetScopeOp) -> Sequence[Payload]:
         raise UserError(f'the buffer has a place in "{place_of(value)}" already', loc=location_of(allocation))
     type = require_room(value, target, op)
     _require_retypable(value, target, scope)
-    retype(value, type)
-    buffer = BufferOp(type)
-    buffer.location = allocation.location
-    Rewriter.replace_op(allocation, buffer)
-    state.replace(allocation, buffer)
+    with rings_after(state, op) as made:
+        retype(value, type)
+        buffer = BufferOp(type)
+        buffer.location = allocation.location
+        Rewriter.replace_op(allocation, buffer)
+        state.replace(allocation, buffer)
+        made.append(buffer.memref)
     return ()
 
 

@@ -17,6 +17,7 @@ from penstock.dialects.schedule_memory import StageInOp
 from penstock.passes.analysis.memory.storage import slice_of
 from penstock.passes.index_builder import erase_unused
 from penstock.passes.schedule.footprint import Footprint
+from penstock.passes.schedule.primitives.multi_buffer import rings_after
 from penstock.passes.schedule.staging import (
     after_definition,
     has_known_storage,
@@ -123,18 +124,20 @@ def stage_in(state: TransformState, op: StageInOp) -> Sequence[Payload]:
         raise UserError(f'operand {number} is in "{scope}" already, or goes there', loc=location_of(reader))
     if loop is not None and not loop.is_ancestor(reader):
         raise UserError("the loop is not around the reader", loc=location_of(reader))
-    held = read_by(reader, number, loop)
+    held = read_by(reader, number, loop, state.aliased)
     if isinstance(held, str):
         raise UserError(f"operand {number} cannot be copied before the loop: {held}", loc=location_of(reader))
     type = require_room(operand, target, op, held.extents)
     require_path(target, start, scope, reader)
     if isinstance(reader, CopyOp):
         require_path(target, scope, place_of(reader.dest), reader)
-    if isinstance(reader, CopyOp):
-        fill, rest = split_copy(reader, type, held, loop)
-        state.replace(reader, rest)
-    else:
-        fill = _stage_operand(reader, number, type, held, loop)
+    with rings_after(state, op) as made:
+        if isinstance(reader, CopyOp):
+            fill, rest = split_copy(reader, type, held, loop)
+            state.replace(reader, rest)
+        else:
+            fill = _stage_operand(state, reader, number, type, held, loop)
+        made.append(fill.dest)
     return ((fill,),)
 
 
@@ -148,14 +151,19 @@ def _require_read(reader: GenericOp | CopyOp, number: int) -> None:
 
 
 def _stage_operand(
-    reader: GenericOp, number: int, type: MemRefType[Attribute], held: Footprint, loop: scf.ForOp | None
+    state: TransformState,
+    reader: GenericOp,
+    number: int,
+    type: MemRefType[Attribute],
+    held: Footprint,
+    loop: scf.ForOp | None,
 ) -> CopyOp:
     """
     Copy what is read before the loop, of which the operand becomes a view; without one, copy all of the operand where
     it is defined, if it never changes, else before the reader.
     """
     operand = reader.operands[number]
-    is_constant = loop is None and has_known_storage(operand) and not writers_of(operand)
+    is_constant = loop is None and has_known_storage(operand, state.aliased) and not writers_of(operand)
     if is_constant and (known := _filled_before(reader, operand, type)) is not None:
         reader.operands[number] = known.dest
         return known

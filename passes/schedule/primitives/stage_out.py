@@ -13,6 +13,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import CopyOp
 from penstock.dialects.schedule_memory import StageOutOp
 from penstock.passes.analysis.memory.storage import overwrites, storage_of, uses_through
+from penstock.passes.schedule.primitives.multi_buffer import rings_after
 from penstock.passes.schedule.staging import (
     after_definition,
     has_known_storage,
@@ -79,30 +80,34 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
             loc=location_of(writer),
             notes=["schedule.stage_in is for it"],
         )
-    users, block = _users(writer, operand)
+    users, block = _users(writer, operand, is_known=has_known_storage(operand, state.aliased))
     spots = sorted({_ancestor_in(user, block) for user in users}, key=block.get_operation_index)
     is_overwritten = overwrites(spots[0], operand)
     type = require_room(operand, target, op)
     require_path(target, scope, start, writer)
     if not is_overwritten:
         require_path(target, start, scope, writer)
-    before = Builder(InsertPoint.before(spots[0]))
-    buffer = insert_buffer(before, type, operand, writer)
-    if not is_overwritten:
-        insert_copy(before, operand, buffer, writer)
-    for user in users:
-        for position, value in enumerate(user.operands):
-            if value is operand:
-                user.operands[position] = buffer
-    drain = insert_copy(Builder(InsertPoint.after(spots[-1])), buffer, operand, writer)
+    with rings_after(state, op) as made:
+        before = Builder(InsertPoint.before(spots[0]))
+        buffer = insert_buffer(before, type, operand, writer)
+        if not is_overwritten:
+            insert_copy(before, operand, buffer, writer)
+        for user in users:
+            for position, value in enumerate(user.operands):
+                if value is operand:
+                    user.operands[position] = buffer
+        drain = insert_copy(Builder(InsertPoint.after(spots[-1])), buffer, operand, writer)
+        made.append(buffer)
     return ((drain,),)
 
 
-def _users(writer: GenericOp, operand: SSAValue) -> tuple[list[Operation], Block]:
-    """The ops that are to use a buffer instead of an operand, and the block that is around all of them."""
+def _users(writer: GenericOp, operand: SSAValue, *, is_known: bool) -> tuple[list[Operation], Block]:
+    """
+    The ops that are to use a buffer instead of an operand, whose views may be known, and the block around all of them.
+    """
     users = list(dict.fromkeys(use.operation for use in operand.uses))
     uses = {use.operation for use in uses_through(storage_of(operand))}
-    if has_known_storage(operand) and uses == {*users} and all(isinstance(user, GenericOp | CopyOp) for user in users):
+    if is_known and uses == {*users} and all(isinstance(user, GenericOp | CopyOp) for user in users):
         return users, after_definition(operand).block
     # Other views reach the same bytes: the buffer may only stand for them during this one op.
     assert writer.parent is not None

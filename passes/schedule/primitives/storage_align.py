@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from xdsl.dialects import memref
 from xdsl.dialects.builtin import MemRefType, NoneAttr, StridedLayoutAttr
-from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, span_in_bytes, static_strides
+from penstock.dialects.mem import BufferOp, element_bytes, memref_of, scope_of, static_strides
 from penstock.dialects.schedule_loops import StorageAlignOp
-from penstock.passes.analysis.memory.storage import uses_through
 from penstock.passes.analysis.strides import contiguous_strides
-from penstock.passes.schedule.retype import retype
+from penstock.passes.schedule.retype import require_any_layout, retype
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 
-_ANY_LAYOUT = (CopyOp, GenericOp, memref.LoadOp, memref.StoreOp)
-"""Ops that access a memref of any strides."""
 
-
-def storage_align(buffer: BufferOp, dim: int, factor: int, offset: int = 0, target: TargetOp | None = None) -> None:
+def storage_align(
+    buffer: BufferOp | memref.AllocOp, dim: int, factor: int, offset: int = 0, target: TargetOp | None = None
+) -> None:
     """
     Make the stride of `dim` of a buffer a multiple of `factor` elements plus `offset`; outer strides grow with it.
 
@@ -48,27 +46,21 @@ def storage_align(buffer: BufferOp, dim: int, factor: int, offset: int = 0, targ
     }
     ```
     """
-    type = buffer.type
+    type = memref_of(buffer.memref)
     rank = type.get_num_dims()
     if not 0 <= dim < rank - 1:
         outer = f"from 0 to {rank - 2}" if rank > 1 else "which it does not have"
         raise UserError(f"{type} has no rows along dim {dim}: an outer dim is meant, {outer}", loc=location_of(buffer))
+    if any(outer < inner for outer, inner in pairwise(static_strides(type))):
+        raise UserError(
+            f"the dims of {type} are stored in another order", loc=location_of(buffer), notes=["align it in its own"]
+        )
     if factor < 1 or not 0 <= offset < factor:
         raise UserError(f"rows at a multiple of {factor} elements plus {offset}: at least 1, and an offset below it")
-    if buffer.byte_offset is not None:
-        raise UserError(
-            "this buffer has its place already, and would grow",
-            loc=location_of(buffer),
-            notes=["align before mem-plan"],
-        )
-    for use in uses_through(buffer.memref, (memref.SubviewOp,)):
-        if not isinstance(use.operation, _ANY_LAYOUT):
-            raise UserError(
-                f"{use.operation.name} needs the layout that this buffer has", loc=location_of(use.operation)
-            )
     aligned = _aligned(type, dim, factor, offset)
-    if target is not None and buffer.scope is not None:
-        _check_scope(buffer, aligned, dim, target)
+    require_any_layout(buffer, aligned, target)
+    if target is not None:
+        _check_pitch(buffer, aligned, dim, target)
     retype(buffer.memref, aligned)
 
 
@@ -85,18 +77,14 @@ def _aligned(type: MemRefType[Attribute], dim: int, factor: int, offset: int) ->
     return MemRefType(type.element_type, shape, NoneAttr() if packed else StridedLayoutAttr(strides), type.memory_space)
 
 
-def _check_scope(buffer: BufferOp, type: MemRefType[Attribute], dim: int, target: TargetOp) -> None:
-    assert buffer.scope is not None
-    scope = target.scope(buffer.scope)
+def _check_pitch(buffer: BufferOp | memref.AllocOp, type: MemRefType[Attribute], dim: int, target: TargetOp) -> None:
+    if (name := scope_of(type)) is None:
+        return
+    scope = target.scope(name)
     pitch = static_strides(type)[dim] * element_bytes(type)
     if pitch % scope.granule_bytes:
         raise UserError(
-            f'rows {pitch} bytes apart do not begin at granules of "{buffer.scope}", of {scope.granule_bytes} bytes',
-            loc=location_of(buffer),
-        )
-    if span_in_bytes(type) > scope.size_bytes:
-        raise UserError(
-            f'the buffer would take {span_in_bytes(type)} bytes, and "{buffer.scope}" has {scope.size_bytes}',
+            f'rows {pitch} bytes apart do not begin at granules of "{name}", of {scope.granule_bytes} bytes',
             loc=location_of(buffer),
         )
 
@@ -104,7 +92,9 @@ def _check_scope(buffer: BufferOp, type: MemRefType[Attribute], dim: int, target
 @PRIMITIVES.register(StorageAlignOp)
 def apply_storage_align(state: TransformState, op: StorageAlignOp) -> Sequence[Payload]:
     """`schedule.storage_align`."""
-    buffer = state.one(op.buffer, BufferOp)
+    buffer = state.one(op.buffer)
+    if not isinstance(buffer, BufferOp | memref.AllocOp):
+        raise UserError(f"rows are those of a memref.alloc or a mem.buffer, not of {buffer.name}")
     offset = op.offset.value.data
     storage_align(buffer, op.dim.value.data, op.factor.value.data, offset, state.target)
     return ()

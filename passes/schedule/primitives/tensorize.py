@@ -79,7 +79,9 @@ def tensorize(state: TransformState, op: TensorizeOp) -> Sequence[Payload]:
                 loc=location_of(each),
                 notes=['tensors become memrefs in the pass "tensor-to-loop", after which this is possible'],
             )
-        match_named(each, name, target)
+        match = state.matches.get(each)
+        if match is None or match.intrinsic.sym_name.data != name:
+            match_named(each, name, target)
         targets.append(each)
     for each in targets:
         each.library_call = StringAttr(name)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DictionaryAttr, IntegerAttr, TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.dialects.transform import AnyOpType, OperationType
 from xdsl.dialects.transform import TileOp as TileUsingForOp
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -15,15 +16,17 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.schedule import TileAndFuseOp
-from penstock.dialects.upstream.transform import FuseOp, sizes_of
+from penstock.dialects.upstream.transform import sizes_of
+from penstock.dialects.upstream.transform_structured import FuseOp
 from penstock.passes.analysis.kernels import DEPTHS, TILING, add_remark
+from penstock.passes.analysis.loops import constant_of
 from penstock.passes.planning.tile_problem import NoTile, TileDim
 from penstock.passes.planning.tilers.largest import largest_within
 from penstock.passes.planning.tiling import DoesNotFit, cut_text, footprint
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 from penstock.passes.schedule.tile_nest import TileNest, with_producers
 from penstock.passes.schedule.tiled_ops import TiledOps
-from penstock.passes.schedule.zero_pads import may_run_past_its_end
+from penstock.passes.schedule.zero_pads import may_run_past_its_end, require_defined_on_padding
 
 
 @PRIMITIVES.register(TileAndFuseOp)
@@ -82,17 +85,21 @@ def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
     root = _root_of(members)
     dims = dims_of(target)
     edges = [edge.data for edge in op.edges] if op.edges is not None else [""] * len(dims)
-    given = _given_sizes(state, op.sizes, op.dynamic_sizes)
-    sizes, edges = _checked(target, dims, given, edges)
+    given = given_sizes(state, op.sizes, op.dynamic_sizes)
+    sizes, edges = checked_sizes(target, dims, given, edges)
     order = _order_of(dims, given, edges, sizes_of(op.interchange))
+    require_parallel_outside(dims, order)
     unpadded = [fused[number] for number in sizes_of(op.unpadded)]
     _require_aligned(target, with_producers(root, set(members)), padded=[*fused] if "padded" in edges else [])
     if {"zeros", "padded"} & {*edges}:
         _require_paddable(members, unpadded)
         _require_read_unpadded(members, unpadded)
+    for member in members if "padded" in edges else ():
+        if member not in unpadded:
+            require_defined_on_padding(member)
     given_slots: Mapping[str, Attribute] = op.slots.data if op.slots is not None else {}
     slots = {scope: count.value.data for scope, count in given_slots.items() if isa(count, IntegerAttr)}
-    _require_room(state, target, root, members, sizes, order, slots)
+    require_room(state, target, root, members, sizes, order, slots)
     nest = TileNest(root, target, frozenset(members), sizes, order, frozenset(unpadded))
     nest.rewrite()
     _remark(state, dims, sizes, order, edges, op)
@@ -102,15 +109,30 @@ def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
 @PRIMITIVES.register(TileUsingForOp)
 def tile_using_for(state: TransformState, op: TileUsingForOp) -> Sequence[Payload]:
     """
-    Tile an op alone, as upstream does; sizes have to divide, and loops over reductions go inside.
+    Tile an op alone, as upstream does; sizes have to divide.
 
     See https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredtile_using_for
     """
     target = state.one(op.target, GenericOp)
-    given = _given_sizes(state, op.static_sizes, op.dynamic_sizes)
+    given = given_sizes(state, op.static_sizes, op.dynamic_sizes)
     if op.scalable_sizes is not None and any(op.scalable_sizes.get_values()):
         raise UserError("the machine has no scalable vectors: a size is a number")
-    return _divided(state, target, [target], given, sizes_of(op.interchange), len(op.loops))
+    dims = dims_of(target)
+    sizes, order = _divided(state, target, [target], given, sizes_of(op.interchange), len(op.loops))
+    loops: list[Payload] = []
+    while order:
+        # A nest has the loops of its reductions inside: those of parallel dims that follow are another one in it.
+        count = next((n for n in range(1, len(order)) if dims[order[n]].parallel > dims[order[n - 1]].parallel), None)
+        stage, order = order[:count], order[count:] if count is not None else []
+        now = [
+            size if dim in stage else extent
+            for dim, (size, extent) in enumerate(zip(sizes, target.get_static_loop_ranges(), strict=True))
+        ]
+        nest = TileNest(target, target, frozenset([target]), now, stage)
+        nest.rewrite()
+        target = nest.tiled[target]
+        loops += [(nest.loops[dim],) for dim in stage]
+    return [(target,), *loops]
 
 
 @PRIMITIVES.register(FuseOp)
@@ -121,8 +143,17 @@ def fuse(state: TransformState, op: FuseOp) -> Sequence[Payload]:
     See https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse
     """
     target = state.one(op.target, GenericOp)
-    sizes, members = list(sizes_of(op.tile_sizes)), with_producers(target)
-    return _divided(state, target, members, sizes, sizes_of(op.tile_interchange), len(op.loops))
+    given, members = given_sizes(state, op.tile_sizes, ()), with_producers(target)
+    if "use_forall" in op.attributes:
+        raise UserError(
+            "transform.structured.fuse makes scf.for, as mlir-opt 19 does: it has no use_forall",
+            notes=["transform.structured.tile_using_forall, and fuse_into_containing_op for the producers"],
+        )
+    sizes, order = _divided(state, target, members, given, sizes_of(op.tile_interchange), len(op.loops))
+    require_parallel_outside(dims_of(target), order)
+    nest = TileNest(target, target, frozenset(members), sizes, order)
+    nest.rewrite()
+    return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
 
 
 def _require_slots(state: TransformState, slots: DictionaryAttr | None) -> None:
@@ -133,15 +164,28 @@ def _require_slots(state: TransformState, slots: DictionaryAttr | None) -> None:
         state.target.scope(scope)
 
 
-def _given_sizes(state: TransformState, static: Attribute | None, dynamic: Sequence[SSAValue]) -> list[int]:
-    """Sizes, some of which are parameters; raises UserError for a parameter that is no size."""
+def given_sizes(state: TransformState, static: Attribute | None, dynamic: Sequence[SSAValue]) -> list[int]:
+    """
+    Sizes, some of which are parameters, or handles of constants of the kernel; raises UserError for what is no size.
+    """
     sizes: list[int] = []
     for size in get_dynamic_index_list(sizes_of(static), dynamic, DYNAMIC_INDEX):
-        number = size if isinstance(size, int) else state.parameter(size)
+        number = size if isinstance(size, int) else _number(state, size)
+        if number < 0:
+            raise UserError(f"a size is 0 or more, not {number}", notes=["0 leaves a dim whole"])
         if not isinstance(size, int) and number < 1:
             raise UserError(f"a parameter that is a size is 1 or more, not {number}")
         sizes.append(number)
     return sizes
+
+
+def _number(state: TransformState, value: SSAValue) -> int:
+    """The number of a parameter, or that of the constant that a handle stands for."""
+    if isinstance(value.type, AnyOpType | OperationType):
+        found = [constant_of(result) for each in state.payload(value) for result in each.results]
+        if len(found) == 1 and found[0] is not None:
+            return found[0]
+    return state.parameter(value)
 
 
 def _divided(
@@ -151,26 +195,28 @@ def _divided(
     given: list[int],
     interchange: Sequence[int],
     handles: int,
-) -> Sequence[Payload]:
-    """Tile by sizes that all divide, into as many loops as there are `handles`: the tiled op, and the loops."""
+) -> tuple[list[int], list[int]]:
+    """
+    The size of the tile in every dim, which divides it, and the dims that become loops, as many as there are `handles`.
+
+    Raises UserError for what cannot be tiled so.
+    """
     dims = dims_of(target)
     if len(given) > len(dims):
         raise UserError(f"{len(given)} sizes for an op of {len(dims)} dims")
     given += [0] * (len(dims) - len(given))
-    sizes, edges = _checked(target, dims, given, [""] * len(dims))
+    sizes, edges = checked_sizes(target, dims, given, [""] * len(dims))
     order = _order_of(dims, given, edges, interchange)
     if len(order) != handles:
         raise UserError(
             f"the sizes make {len(order)} loops, and there are handles for {handles}",
             notes=["0 leaves a dim whole, and makes no loop"],
         )
-    _require_room(state, target, target, members, sizes, order, {})
-    nest = TileNest(target, target, frozenset(members), sizes, order)
-    nest.rewrite()
-    return [(nest.tiled[target],), *([(nest.loops[dim],) for dim in order])]
+    require_room(state, target, target, members, sizes, order, {})
+    return sizes, order
 
 
-def _require_room(
+def require_room(
     state: TransformState,
     target: GenericOp,
     root: GenericOp,
@@ -193,13 +239,17 @@ def _require_room(
     for scope, used in footprint(problem, sizes, order, slots).items():
         if used <= (capacity := problem.capacity[scope]):
             continue
-        try:
-            largest = [f"the largest that fits within these sizes is {list(largest_within(problem, sizes).tile)}"]
-        except (DoesNotFit, NoTile):
-            largest = []
+        single = footprint(problem, sizes, order, {})[scope]
+        if single <= capacity:
+            notes = [f"it fits with one slot of what the loops refill: {single:,} bytes"]
+        else:
+            try:
+                notes = [f"the largest that fits within these sizes is {list(largest_within(problem, sizes).tile)}"]
+            except (DoesNotFit, NoTile):
+                notes = []
         raise UserError(
             f'the tile {list(sizes)} does not fit scope "{scope}": it needs {used:,} bytes of its {capacity:,}',
-            notes=largest,
+            notes=notes,
         )
 
 
@@ -217,7 +267,7 @@ def dims_of(target: GenericOp) -> list[TileDim]:
     return [TileDim(extent, parallel) for extent, parallel in zip(ranges, kinds, strict=True)]
 
 
-def _checked(
+def checked_sizes(
     target: GenericOp, dims: Sequence[TileDim], given: Sequence[int], edges: Sequence[str]
 ) -> tuple[list[int], list[str]]:
     """The size of the tile in every dim, and its edge; raises UserError for a size that is no tile."""
@@ -258,19 +308,23 @@ def _checked(
 def _order_of(
     dims: Sequence[TileDim], given: Sequence[int], edges: Sequence[str], interchange: Sequence[int]
 ) -> list[int]:
-    """The dims that become loops, outermost first; raises UserError for a parallel loop inside one of a reduction."""
+    """The dims that become loops, outermost first."""
     if interchange and sorted(interchange) != list(range(len(interchange))):
         raise UserError(f"the interchange {list(interchange)} is no permutation")
     listed = [*interchange, *range(len(interchange), len(dims))]
-    order = [number for number in listed if given[number] and edges[number] != "padded"]
+    return [number for number in listed if given[number] and edges[number] != "padded"]
+
+
+def require_parallel_outside(dims: Sequence[TileDim], order: Sequence[int]) -> None:
+    """Raise UserError for a parallel loop inside one of a reduction."""
     kinds = [dims[number].parallel for number in order]
     if kinds != sorted(kinds, reverse=True):
+        listed = [*order, *(number for number in range(len(dims)) if number not in order)]
         last = sorted(listed, key=lambda number: not dims[number].parallel)
         raise UserError(
             "the loop of a reduction is around that of a parallel dim, which would carry partial results of all",
             notes=[f"reductions last: interchange {last}"],
         )
-    return order
 
 
 def _root_of(members: Sequence[GenericOp]) -> GenericOp:

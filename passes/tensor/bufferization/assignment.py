@@ -21,9 +21,11 @@ from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.utils.hints import isa
 
+from penstock.dialects.upstream.scf import ForallOp
+from penstock.dialects.upstream.tensor import Insertion
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.kernels import HOST, device_of
-from penstock.passes.analysis.strides import contiguous_strides, reshaped_strides
+from penstock.passes.analysis.strides import contiguous_strides, kept_dims, reshaped_strides
 
 # slices of buffers
 
@@ -264,6 +266,8 @@ def tie_of(value: SSAValue) -> Destination | None:
     """The destination that `value` is written over; None for a view and for a fresh value."""
     if isinstance(value, BlockArgument):
         loop = value.block.parent_op()
+        if isinstance(loop, ForallOp) and value.index >= len(loop.indices):
+            return Destination(loop, loop.first_output + value.index - len(loop.indices))
         return Destination(loop, 2 + value.index) if isinstance(loop, scf.ForOp) and value.index else None
     match value.owner:
         case StructuredOp() as op:
@@ -272,6 +276,8 @@ def tie_of(value: SSAValue) -> Destination | None:
             return Destination(op, 1)
         case scf.ForOp() as op:
             return Destination(op, 3 + result_number(value))
+        case ForallOp() as op:
+            return Destination(op, op.first_output + result_number(value))
         case _:
             return None
 
@@ -335,20 +341,11 @@ def origin_of(value: SSAValue) -> SSAValue:
 
 
 def mixed_slice(
-    op: tensor.ExtractSliceOp | tensor.InsertSliceOp,
+    op: tensor.ExtractSliceOp | Insertion,
 ) -> tuple[list[int | SSAValue], list[int], list[int]]:
     """Offsets, sizes and steps of a slice whose sizes and steps are static."""
     offsets = get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX)
     return offsets, list(op.static_sizes.get_values()), list(op.static_strides.get_values())
-
-
-def kept_dims(sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """The dims of a slice of `sizes` that a value of `shape` has; those that it lacks are of size 1."""
-    kept: list[int] = []
-    for dim, size in enumerate(sizes):
-        if len(kept) < len(shape) and size == shape[len(kept)]:
-            kept.append(dim)
-    return kept
 
 
 # slices
@@ -384,13 +381,13 @@ class BufferAssignment:
             self._slices[step] = self._slice_of_one(step)
         return self._slices[value]
 
-    def inserted(self, insertion: tensor.InsertSliceOp, dest: SSAValue) -> BufferSlice:
+    def inserted(self, insertion: Insertion, dest: SSAValue) -> BufferSlice:
         """The part that `insertion` overwrites, of the slice of `dest`, in the shape of its source."""
         offsets, sizes, steps = mixed_slice(insertion)
         kept = kept_dims(sizes, shape_of(insertion.source))
         return slice_of(self.buffer_slice(dest), [AffineIndex.of(at) for at in offsets], sizes, steps, kept)
 
-    def is_in_place(self, insertion: tensor.InsertSliceOp) -> bool:
+    def is_in_place(self, insertion: Insertion) -> bool:
         """Whether the source already is where the insertion would put it."""
         return same(self.buffer_slice(insertion.source), self.inserted(insertion, insertion.dest))
 

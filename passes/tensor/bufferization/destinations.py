@@ -24,6 +24,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.upstream.scf import ForallOp
+from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 from penstock.passes.analysis.effects import is_destination
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.tensor.bufferization.assignment import (
@@ -40,6 +42,7 @@ from penstock.passes.tensor.bufferization.assignment import (
     disjoint,
     is_tensor,
     is_window_pad,
+    mixed_slice,
     origin_of,
     result_number,
     same,
@@ -141,6 +144,8 @@ def reads(assignment: BufferAssignment, op: Operation) -> Iterator[Read]:
         case tensor.InsertSliceOp():
             yield Read(op.source, 0)
             yield Read(op.dest, 1, assignment.inserted(op, op.dest))
+        case ParallelInsertSliceOp():
+            yield Read(op.source, 0)
         case tensor.InsertOp():
             yield Read(op.dest, 1, _element(assignment, op))
         case tensor.PadOp():
@@ -149,7 +154,7 @@ def reads(assignment: BufferAssignment, op: Operation) -> Iterator[Read]:
         case tensor.ExtractSliceOp():
             if (pad := window_of(op.result)) is not None:
                 yield Read(pad.source, 0)
-        case tensor.ExtractOp() | scf.ForOp() | scf.YieldOp() | func.CallOp() | func.ReturnOp():
+        case tensor.ExtractOp() | scf.ForOp() | ForallOp() | scf.YieldOp() | func.CallOp() | func.ReturnOp():
             for index, value in enumerate(op.operands):
                 if is_tensor(value):
                     yield Read(value, index)
@@ -172,13 +177,16 @@ def writes(assignment: BufferAssignment, op: Operation) -> Iterator[Write]:
         case tensor.InsertSliceOp():
             if not assignment.is_in_place(op):
                 yield Write(op, assignment.inserted(op, op.dest), op.result)
+        case ParallelInsertSliceOp():
+            if not assignment.is_in_place(op):
+                yield Write(op, assignment.inserted(op, op.dest), op.dest)
         case tensor.InsertOp():
             yield Write(op, _element(assignment, op), op.result)
         case scf.YieldOp():
             for _, value, argument in carried(op):
                 if not same(assignment.buffer_slice(value), assignment.buffer_slice(argument)):
                     yield Write(op, assignment.buffer_slice(argument), argument)
-        case scf.ForOp() | tensor.EmptyOp() | arith.ConstantOp():
+        case scf.ForOp() | ForallOp() | tensor.EmptyOp() | arith.ConstantOp():
             pass
         case _:
             for value in op.results:
@@ -377,14 +385,17 @@ def _within_one_op(assignment: BufferAssignment, write: Write, own: list[Write])
         return None
     tie = tie_of(write.value)
     for read in reads(assignment, op):
-        own_destination = tie is not None and read.index == tie.index
+        own_destination = tie is not None and tie == Destination(op, read.index)
         if own_destination or disjoint(assignment.buffer_slice(read.value), write.piece):
             continue
         if isinstance(op, StructuredOp) and _is_pointwise(assignment, op, read, write):
             continue
         repair = _repair(assignment, read.value, write)
-        if isinstance(op, tensor.InsertSliceOp) and isinstance(repair, Copy):
-            # the source is no larger than the destination
+        # the source is no larger than the destination; what iterations share is copied before they begin
+        moves = isinstance(op, tensor.InsertSliceOp) or (
+            isinstance(op, ParallelInsertSliceOp) and op.dest in _made_from(assignment, read.value)
+        )
+        if moves and isinstance(repair, Copy):
             return Copy(op, read.index)
         return repair
     return None
@@ -409,6 +420,8 @@ _LOWERED = (
     func.ReturnOp,
     scf.ForOp,
     scf.YieldOp,
+    ForallOp,
+    ParallelInsertSliceOp,
     tensor.CastOp,
     tensor.CollapseShapeOp,
     tensor.ConcatOp,
@@ -427,7 +440,7 @@ _LOWERED = (
 )
 """The ops with tensors among their operands or results that have a form on memrefs."""
 
-_SIDE_EFFECTS = (func.CallOp, func.ReturnOp, scf.ForOp, scf.YieldOp, tensor.YieldOp)
+_SIDE_EFFECTS = (func.CallOp, func.ReturnOp, scf.ForOp, ForallOp, scf.YieldOp, tensor.YieldOp)
 """Those of them that stay when their results are not used."""
 
 
@@ -456,6 +469,9 @@ def pass_destinations(function: func.FuncOp, layouts: Layouts | None = None) -> 
             _split_concat(op)
         elif isinstance(op, tensor.PadOp) and not any((*op.static_low.get_values(), *op.static_high.get_values())):
             Rewriter.replace_op(op, [], [op.source])
+    for op in list(function.walk()):
+        if isinstance(op, ForallOp):
+            _read_what_was_there(op)
     _share_no_empties(function)
     own_buffers: set[SSAValue] = set()
     while True:
@@ -512,7 +528,7 @@ def _how_to_lower(op: Operation) -> list[str]:
 
 def _refuse_slice_or_pad(op: Operation) -> None:
     match op:
-        case tensor.ExtractSliceOp() | tensor.InsertSliceOp():
+        case tensor.ExtractSliceOp() | tensor.InsertSliceOp() | ParallelInsertSliceOp():
             static = (*op.static_sizes.get_values(), *op.static_strides.get_values())
             if DYNAMIC_INDEX in static:
                 raise UserError("the sizes and steps of a slice must be static", loc=location_of(op))
@@ -540,7 +556,31 @@ def _erase_dead(function: func.FuncOp) -> None:
 def _insert_before(op: Operation, *new: Operation) -> None:
     for made in new:
         made.location = op.location
-    Rewriter.insert_op(new, InsertPoint.before(op))
+    parent = op.parent_op()
+    # The end of an iteration holds insertions only.
+    place = parent if isinstance(op, ParallelInsertSliceOp) and parent is not None else op
+    Rewriter.insert_op(new, InsertPoint.before(place))
+
+
+def _read_what_was_there(forall: ForallOp) -> None:
+    """
+    Let an iteration that reads more of a shared tensor than the box that it inserts read the tensor as it was before.
+
+    Iterations see nothing of what others insert, and what they insert does not overlap, so that each of them can
+    overwrite its own box.
+    """
+
+    def box_of(op: tensor.ExtractSliceOp | ParallelInsertSliceOp) -> tuple[list[AffineIndex], list[int], list[int]]:
+        offsets, sizes, steps = mixed_slice(op)
+        return [AffineIndex.of(at) for at in offsets], sizes, steps
+
+    for shared, before in zip(forall.shared, forall.outputs, strict=True):
+        own = [box_of(each) for each in forall.terminator.insertions if each.dest is shared]
+        for use in list(shared.uses):
+            user = use.operation
+            is_own = isinstance(user, tensor.ExtractSliceOp) and box_of(user) in own
+            if not is_own and not (isinstance(user, ParallelInsertSliceOp) and use.index == 1):
+                user.operands[use.index] = before
 
 
 def _insertion(source: SSAValue, dest: SSAValue, at: list[int]) -> tensor.InsertSliceOp:

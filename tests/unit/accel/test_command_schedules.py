@@ -41,7 +41,7 @@ TWO = KERNEL.replace("NAME", "k") + KERNEL.replace("NAME", "l")
 DECIDED = """\
     %kernel_1 = transform.apply_registered_pass "loop-to-accel" to %kernel : (!transform.any_op) -> !transform.any_op
     %c = transform.structured.match ops{["mem.buffer"]} in %kernel_1 : (!transform.any_op) -> !transform.any_op
-    schedule.pipeline %kernel_1 slots(%c = 2) {remark = "modelled 1,855 cycles, 3,360 before, limit latency"}
+    schedule.pipeline %kernel_1 slots(%c = 2) {remark = "modelled 1,685 cycles, 3,360 before, limit latency"}
 """
 
 
@@ -94,6 +94,14 @@ def test_virtual_threads_are_written_down(tmp_path: Path) -> None:
     module, text = scheduled(tmp_path, TWO, passes="accel-virtual-threads{threads=3}")
     assert text.count("schedule.virtual_thread %i threads 3") == 2
     again, same = scheduled(tmp_path, TWO, text, "accel-virtual-threads{threads=1}")
+    assert same == text
+    assert module_text(make_context(), again) == module_text(make_context(), module)
+
+
+def test_threads_after_a_pipeline_go_on_with_its_section_in_every_kernel(tmp_path: Path) -> None:
+    module, text = scheduled(tmp_path, TWO, passes="multi-buffer,accel-pipeline{depth=1},accel-virtual-threads")
+    assert text.count("schedule.virtual_thread") == 2
+    again, same = scheduled(tmp_path, TWO, text, "multi-buffer,accel-pipeline,accel-virtual-threads{threads=1}")
     assert same == text
     assert module_text(make_context(), again) == module_text(make_context(), module)
 

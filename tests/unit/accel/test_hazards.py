@@ -7,7 +7,7 @@ from loop_nests import TILE, kernel_of
 from redundancy import redundant_operands
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes.analysis.commands.hazards import Fault, Hazard, check, check_kernel
+from penstock.passes.analysis.commands.hazards import Hazard, HazardKind, check, check_kernel
 from penstock.passes.analysis.commands.hazards.induction import UndecidedError, decide
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue
 from penstock.passes.analysis.commands.region import Region
@@ -42,7 +42,7 @@ def test_a_deadlock_names_what_each_unit_waits_for() -> None:
     machine = model(Queue(*AB, 2, True), Queue(*BA, 2, True))
     program = Program(machine, [load(pops=(BA,), pushes=(AB,)), execute(pops=(AB,), pushes=(BA,))])
     found = only(check(program))
-    assert found.fault is Fault.DEADLOCK
+    assert found.fault is HazardKind.DEADLOCK
     assert found.message == "deadlock: the units wait for each other"
     assert found.notes == (
         'load is at transfer "load" on load, which waits for a token of the queue from "execute" to "load"',
@@ -59,7 +59,7 @@ def test_tokens_at_the_beginning_let_a_ring_of_units_go_round() -> None:
 def test_a_token_that_nobody_pushes_is_named() -> None:
     machine = model(Queue(*AB, 2, True))
     found = only(check(Program(machine, [load(pushes=(AB,)), execute(pops=(AB,)), execute(pops=(AB,))])))
-    assert found.fault is Fault.DEADLOCK
+    assert found.fault is HazardKind.DEADLOCK
     assert found.message == "deadlock: token is never signalled"
     assert found.notes[0].endswith('the queue from "load" to "execute", which is popped 2 times and pushed 1')
 
@@ -71,7 +71,7 @@ def test_a_token_of_a_command_that_there_is_not_never_comes() -> None:
 
 def test_a_token_that_is_left_over_is_a_leak() -> None:
     found = only(check(Program(model(Queue(*AB, 2, True)), [load(pushes=(AB, AB)), execute(pops=(AB,))])))
-    assert found.fault is Fault.LEAK
+    assert found.fault is HazardKind.LEAK
     assert "ends with 1 tokens and began with 0" in found.message
 
 
@@ -79,7 +79,7 @@ def test_a_push_waits_for_room_only_where_the_queue_says_so() -> None:
     commands = [load(pushes=(AB,)), load(pushes=(AB,)), execute(pops=(AB,)), execute(pops=(AB,))]
     assert check(Program(model(Queue(*AB, 1, True)), list(commands))) == []
     found = only(check(Program(model(Queue(*AB, 1, False)), list(commands))))
-    assert found.fault is Fault.OVERFLOW
+    assert found.fault is HazardKind.OVERFLOW
     ordered = [
         load(pushes=(AB,)),
         execute(pops=(AB,), pushes=(BA,)),
@@ -94,14 +94,14 @@ def test_pushes_that_wait_for_room_can_deadlock() -> None:
     store = Command("store", Kind.CARRIER, pops=(("load", "store"),))
     commands = [load(pushes=(AB,)), load(pushes=(AB, ("load", "store"))), execute(after=(3,), pops=(AB, AB)), store]
     found = only(check(Program(machine, commands)))
-    assert found.fault is Fault.DEADLOCK
+    assert found.fault is HazardKind.DEADLOCK
     assert 'which waits for room in the queue from "load" to "execute"' in found.notes[0]
 
 
 def test_a_queue_belongs_to_two_units() -> None:
     machine = model(Queue(*AB, 2, True))
     found = check(Program(machine, [execute(pushes=(AB,)), load(pops=(AB,)), execute(pops=(BA,))]))
-    assert [hazard.fault for hazard in found] == [Fault.WRONG_UNIT] * 3
+    assert [hazard.fault for hazard in found] == [HazardKind.WRONG_UNIT] * 3
     assert 'but only "load" may do that' in found[0].message
     assert 'but only "execute" may do that' in found[1].message
     assert "toy has no such queue" in found[2].message
@@ -115,7 +115,7 @@ TILE_AT = Region("spad", 0, 0, 64)
 def test_transfers_in_flight_are_ordered_by_their_starts_only() -> None:
     commands = [load(writes=(TILE_AT,)), load(reads=(TILE_AT,))]
     assert check(Program(model(outstanding=1), list(commands))) == []
-    assert only(check(Program(model(outstanding=2), list(commands)))).fault is Fault.RACE
+    assert only(check(Program(model(outstanding=2), list(commands)))).fault is HazardKind.RACE
     assert check(Program(model(outstanding=2), [commands[0], load(reads=(TILE_AT,), after=(0,))])) == []
 
 
@@ -126,7 +126,7 @@ def test_what_one_unit_knows_another_learns_with_its_token() -> None:
 
 def test_a_barrier_orders_everything() -> None:
     commands = [load(writes=(TILE_AT,)), execute(reads=(TILE_AT,))]
-    assert only(check(Program(model(), commands))).fault is Fault.RACE
+    assert only(check(Program(model(), commands))).fault is HazardKind.RACE
     assert check(Program(model(), commands, barriers=(1,))) == []
 
 
@@ -134,7 +134,7 @@ def test_rows_between_rows_do_not_overlap() -> None:
     even, odd = (Region("dram", 1, start, 8, ((4, 16),)) for start in (0, 8))
     assert check(Program(model(), [load(writes=(even,)), execute(writes=(odd,))])) == []
     wider = Region("dram", 1, 8, 9, ((4, 16),))
-    assert only(check(Program(model(), [load(writes=(even,)), execute(writes=(wider,))]))).fault is Fault.RACE
+    assert only(check(Program(model(), [load(writes=(even,)), execute(writes=(wider,))]))).fault is HazardKind.RACE
 
 
 @pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
@@ -204,13 +204,13 @@ def test_a_loop_of_a_million_rounds_with_as_many_slots_as_tokens_is_free_of_haza
 
 def test_a_slot_that_is_used_again_too_early_is_found() -> None:
     found = decided(slots=2)
-    assert {hazard.fault for hazard in found} == {Fault.RACE}
+    assert {hazard.fault for hazard in found} == {HazardKind.RACE}
     assert 'of "spad"' in found[0].message
 
 
 def test_a_bug_in_the_last_round_alone_is_found() -> None:
     assert decided(last=MILLION - 1) == []
-    assert only(decided(last=MILLION - 2)[:1]).fault is Fault.RACE
+    assert only(decided(last=MILLION - 2)[:1]).fault is HazardKind.RACE
 
 
 def test_what_is_stored_and_loaded_again_rounds_later_must_be_ordered() -> None:

@@ -11,7 +11,7 @@ from xdsl.parser import Parser
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_machine_toml import load_machine, machine_text
-from penstock.passes.analysis.commands.limits import Fault, limit_faults
+from penstock.passes.analysis.commands.limits import LimitFault, limit_faults
 from penstock.passes.analysis.commands.trace import trace, trace_calls
 from penstock.passes.analysis.kernels import machine_kernels, machine_of
 from penstock.runtime.compiler import compile_module
@@ -36,7 +36,7 @@ def kernel(body: str, arguments: str, machine: str = VTA, device: str = "vta_pyn
       }}"""
 
 
-def faults(text: str) -> list[Fault]:
+def faults(text: str) -> list[LimitFault]:
     module = Parser(CONTEXT, text).parse_module()
     module.verify()
     target, (function,) = machine_kernels(module)

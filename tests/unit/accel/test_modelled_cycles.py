@@ -1,8 +1,9 @@
-"""What the planner's model says of ResNet's convolutions on VTA, beside the cycles of the simulator."""
+"""What the models say of kernels, beside the cycles of the simulator: ResNet's convolutions on VTA, and a network."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from blocked_convolutions import Layer
@@ -10,7 +11,7 @@ from blocked_convolutions import Layer
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.kernels import PIPELINING, TILING, kernels
-from penstock.runtime.compiler import compile_module
+from penstock.runtime.compiler import compile_module, load_input
 from penstock.runtime.simulator.figures import total_of
 from penstock.runtime.simulator.run import run_program
 from penstock.runtime.simulator.workloads import Workloads
@@ -69,3 +70,21 @@ def test_the_model_is_within_a_twentieth_of_the_simulation(shape: tuple[int, int
 def test_every_shape_of_the_networks_is_there_once() -> None:
     assert len(set(OF_RESNET_18 + OF_RESNET_50)) == 28 == len(OF_RESNET_18 + OF_RESNET_50)
     assert set(QUICK) <= set(OF_RESNET_18 + OF_RESNET_50)
+
+
+DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "digits.onnx"
+
+
+@pytest.mark.parametrize("machine", ["gemmini-fp32", "rapid-core-like", "smaug-smv"])
+def test_the_model_of_kernels_with_short_loops_is_within_a_fiftieth_of_the_simulation(machine: str) -> None:
+    program = load_input(DIGITS)
+    compile_module(program.module, program.ctx, machine, "accel")
+    said = {
+        k.sym_name.data: str(k.attributes[PIPELINING]) for k in kernels(program.module) if PIPELINING in k.attributes
+    }
+    runs = [run for run in run_program(program.module).kernels if run.kernel in said]
+    assert any("skewed" in said[run.kernel] for run in runs)
+    for run in runs:
+        found = re.search(r"modelled ([\d,]+) cycles", said[run.kernel])
+        assert found is not None
+        assert int(found[1].replace(",", "")) == pytest.approx(run.simulation.cycles, rel=0.02), run.kernel

@@ -130,6 +130,41 @@ def test_pieces_of_one_transfer_are_in_flight_together() -> None:
     assert after[:6] == [(), (), (0, 1), (2,), (2,), (3, 4)]
 
 
+def test_pieces_in_a_slot_that_stays_the_same_are_in_flight_together() -> None:
+    half = 'memref<2xi32, strided<[1], offset: ?>, "spad">'
+    body = f"""%r = mem.ring 2 at 0 : !mem.ring<{TILE}>
+    %two = arith.constant 2 : index
+    %a = mem.slot %r[%zero] : !mem.ring<{TILE}>
+    scf.for %i = %zero to %four step %two {{
+      %p = memref.subview %a[%i] [2] [1] : {TILE} to {half}
+      %t = accel.dma %x[%i] to %p on "mvin" : {WINDOW} to {half}
+    }}
+    %b = mem.slot %r[%one] : !mem.ring<{TILE}>
+    {load("%b")} {run("move", "%a", "%b")}"""
+    _, after = kernel(body, MACHINES["in flight"])
+    assert after == [(), (), (), (0, 1, 2)]
+
+
+def test_many_pieces_are_in_flight_together() -> None:
+    whole, piece = 'memref<289xi32, "spad">', 'memref<1xi32, strided<[1], offset: ?>, "spad">'
+    body = f"""%r = mem.ring 2 at 0 : !mem.ring<{whole}>
+    %two = arith.constant 2 : index
+    %side = arith.constant 17 : index
+    scf.for %o = %zero to %two step %one {{
+      %a = mem.slot %r[%o] : !mem.ring<{whole}>
+      scf.for %i = %zero to %side step %one {{
+        scf.for %j = %zero to %side step %one {{
+          %row = arith.muli %i, %side : index
+          %n = arith.addi %row, %j : index
+          %p = memref.subview %a[%n] [1] [1] : {whole} to {piece}
+          %t = accel.dma %x[0] to %p on "mvin" : {WINDOW} to {piece}
+        }}
+      }}
+    }}"""
+    function, _ = kernel(body, MACHINES["in flight"])
+    assert token_operands(function) == []
+
+
 def test_every_token_is_needed_and_without_it_there_is_a_race() -> None:
     body = buffers(0, 16) + "scf.for %i = %zero to %five step %one {\n"
     body += load("%a", "%i") + run("move", "%a", "%b") + store("%b", "%i") + "}"

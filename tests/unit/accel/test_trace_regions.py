@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from sampling import sweep
 from touching import interpreted, traced
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -202,7 +203,7 @@ class Kernel:
         return module
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sweep(range(60), range(20)))
 def test_regions_of_random_kernels_are_what_the_interpreter_touches(seed: int) -> None:
     module = Kernel(seed).module()
     target, (kernel,) = machine_kernels(module)

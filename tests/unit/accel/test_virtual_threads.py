@@ -231,7 +231,7 @@ def test_fewer_than_one_thread_is_refused() -> None:
 def test_a_kernel_in_queue_form_is_refused() -> None:
     module = module_of(COPY)
     AccelAssignQueuesPass().apply(make_context(), module)
-    with pytest.raises(UserError, match="virtual threads are made before tokens become queues"):
+    with pytest.raises(UserError, match="tokens are derived before they become queues"):
         apply(module)
 
 

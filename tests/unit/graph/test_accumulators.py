@@ -56,13 +56,6 @@ except UserError:
     HAS_COMPILER = False  # pyright: ignore[reportConstantRedefinition]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:  # pyright: ignore[reportUnusedFunction]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def lower(module: ModuleOp, pipeline: str) -> ModuleOp:
     run_passes(make_context(), module, read_pipeline(pipeline))
     return module

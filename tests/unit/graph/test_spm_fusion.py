@@ -11,12 +11,14 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from penstock.dialects.context import PenstockContext, make_context
+from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.commands.traffic import traffic
 from penstock.passes.analysis.kernels import HOST, machine_of, partition
 from penstock.passes.graph.fusion.nodes import FusionGraph
 from penstock.passes.graph.fusion.spm_model import PARTLY, SpmModel
 from penstock.passes.graph.storage_type import multiplies_halves_only
+from penstock.passes.planning.tilers.registry import DEFAULT_TILER
 from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes
@@ -40,17 +42,21 @@ def program(shape: Shape, machine: str, op: str = "add") -> tuple[PenstockContex
     return ctx, module
 
 
-def model_of(module: ModuleOp) -> SpmModel:
+def model_of(module: ModuleOp, tiler: str = DEFAULT_TILER) -> SpmModel:
     target = machine_of(module)
     assert target is not None
     (main,) = (op for op in module.ops if isinstance(op, FuncOp))
-    return SpmModel(FusionGraph.of(main.body.block, set()), target, multiplies_halves_only(target))
+    return SpmModel(FusionGraph.of(main.body.block, set()), target, multiplies_halves_only(target), tiler)
 
 
-def lowered(shape: Shape, machine: str, fuse: str, op: str = "add") -> tuple[PenstockContext, ModuleOp]:
+def lowered(
+    shape: Shape, machine: str, fuse: str, op: str = "add", tiler: str = DEFAULT_TILER
+) -> tuple[PenstockContext, ModuleOp]:
     ctx, module = program(shape, machine, op)
     # What stays on chip between kernels, or is held there because it is read again, is another model's.
     instead = {"graph-fuse": fuse, "mem-promote": "mem-promote{strategy=none}"}
+    if tiler != DEFAULT_TILER:
+        instead["assign-devices"] = f"assign-devices{{tiler={tiler}}}"
     specs = [instead.get(spec, spec) for spec in pipeline("accel", machine)]
     assert fuse in specs
     run_passes(ctx, module, read_pipeline(",".join(specs)))
@@ -74,6 +80,21 @@ def test_the_model_knows_the_transfers_of_a_kernel_to_the_byte(shape: Shape) -> 
     assert together.on_machine
     assert moved(lowered(shape, "gemmini-fp32", APART)[1]) == alone.bytes
     assert moved(lowered(shape, "gemmini-fp32", TVM)[1]) == together.bytes
+
+
+def test_the_model_asks_the_tiler_that_the_machine_is_tiled_by() -> None:
+    shape, machine = (128, 1024, 256), "gemmini-fp32"
+    model, usual = (model_of(program(shape, machine)[1], tiler) for tiler in ("smaug-n", DEFAULT_TILER))
+    own = "graph-fuse{strategy=spm tiler=smaug-n}"
+    for fuse, nodes in ((APART, [0]), (own, [0, 1])):
+        estimate = model.estimate(nodes).bytes
+        assert moved(lowered(shape, machine, fuse, tiler="smaug-n")[1]) == estimate != usual.estimate(nodes).bytes
+
+
+def test_a_tiler_that_there_is_not_is_refused() -> None:
+    ctx, module = program((8, 8, 8), "gemmini-fp32")
+    with pytest.raises(UserError, match='no tiler is called "smaug-m"'):
+        run_passes(ctx, module, read_pipeline("graph-fuse{strategy=spm tiler=smaug-m}"))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +44,12 @@ KERNELS = {
 }
 
 
+@cache
 def compiled(kernel: Kernel) -> tuple[PenstockContext, ModuleOp, ModuleOp]:
-    """The context, the module at the accelerator level, and the module it was; only one machine adds images."""
+    """
+    The context, the module at the accelerator level, and the module it was, which are only read; one machine adds
+    images.
+    """
     ctx = make_context()
     module = Parser(ctx, kernel.text).parse_module()
     reference = module.clone()

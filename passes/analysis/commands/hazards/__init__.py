@@ -11,13 +11,13 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.passes.analysis.commands.hazards.induction import UndecidedError, commands_of, decide
-from penstock.passes.analysis.commands.hazards.network import Fault, Hazard
+from penstock.passes.analysis.commands.hazards.network import Hazard, HazardKind
 from penstock.passes.analysis.commands.hazards.races import MAX_HAZARDS, check
 from penstock.passes.analysis.commands.program import Program, View
 from penstock.passes.analysis.commands.trace import trace, trace_calls
 from penstock.passes.analysis.kernels import machine_kernels
 
-__all__ = ["MAX_HAZARDS", "Fault", "Hazard", "check", "check_kernel", "distinct_calls"]
+__all__ = ["MAX_HAZARDS", "Hazard", "HazardKind", "check", "check_kernel", "distinct_calls"]
 
 MAX_COMMANDS = 1_000_000
 """The most commands that are checked one by one."""

@@ -20,7 +20,7 @@ from penstock.passes.analysis.commands.happens_before import happens_before
 from penstock.passes.analysis.commands.program import Command, Kind, Program, QueueName
 
 
-class Fault(Enum):
+class HazardKind(Enum):
     """What can be wrong with the order of a program."""
 
     DEADLOCK = "deadlock"
@@ -39,7 +39,7 @@ class Fault(Enum):
 class Hazard:
     """One thing that is wrong, with the commands that it is about."""
 
-    fault: Fault
+    fault: HazardKind
     message: str
     commands: tuple[int, ...] = ()
     """By their numbers; the first is where the message belongs."""
@@ -115,7 +115,7 @@ def _wrong_units(program: Program) -> list[Hazard]:
                 else:
                     continue
                 message = f"{title(command)} {verb} {queue_title(name)}, but {why}"
-                found.append(Hazard(Fault.WRONG_UNIT, message, (number,), ops_of(program.commands, (number,))))
+                found.append(Hazard(HazardKind.WRONG_UNIT, message, (number,), ops_of(program.commands, (number,))))
     return found
 
 
@@ -236,7 +236,7 @@ class _Network:
             numbers.append(number)
             notes.append(f"{unit} is at {title(commands[number])}{origin(commands[number])}, which waits for {what}")
         why = "the units wait for each other" if is_signalled else "token is never signalled"
-        return Hazard(Fault.DEADLOCK, f"deadlock: {why}", tuple(numbers), ops_of(commands, numbers), tuple(notes))
+        return Hazard(HazardKind.DEADLOCK, f"deadlock: {why}", tuple(numbers), ops_of(commands, numbers), tuple(notes))
 
     def _is_signalled(self, token: int | QueueName) -> bool:
         """Whether a command is left that signals a token."""
@@ -281,7 +281,7 @@ def _leaks(program: Program) -> list[Hazard]:
                 f"{queue_title(name)} ends with {queue.initial + pushes[name] - pops[name]} tokens and began with "
                 f"{queue.initial}: it is pushed {pushes[name]} times and popped {pops[name]}"
             )
-            found.append(Hazard(Fault.LEAK, message, (last[name],), ops_of(program.commands, (last[name],))))
+            found.append(Hazard(HazardKind.LEAK, message, (last[name],), ops_of(program.commands, (last[name],))))
     return found
 
 
@@ -316,5 +316,5 @@ def _overflows(program: Program, order: Sequence[int]) -> list[Hazard]:
                 if popper is not None:
                     other = commands[popper]
                     notes = (f"no happens-before from the pop by {title(other)}{origin(other)}",)
-                found[name] = Hazard(Fault.OVERFLOW, message, (number,), ops_of(commands, (number,)), notes)
+                found[name] = Hazard(HazardKind.OVERFLOW, message, (number,), ops_of(commands, (number,)), notes)
     return list(found.values())

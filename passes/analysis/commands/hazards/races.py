@@ -9,7 +9,7 @@ from itertools import islice
 from xdsl.ir import Operation
 
 from penstock.passes.analysis.commands.happens_before import Clock, HappensBefore, Start, happens_before
-from penstock.passes.analysis.commands.hazards.network import Fault, Hazard, iteration, ops_of, origin, run, title
+from penstock.passes.analysis.commands.hazards.network import Hazard, HazardKind, iteration, ops_of, origin, run, title
 from penstock.passes.analysis.commands.program import Command, Program
 from penstock.passes.analysis.commands.region import Region
 
@@ -151,7 +151,7 @@ def race(program: Program, later: Touched, earlier: Touched) -> Hazard:
     )
     token = f"its own token{when.replace(' in ', ' of ', 1)}" if is_itself else f"the token of {who}"
     return Hazard(
-        Fault.RACE, message, (number, other), ops_of(commands, (number, other)), (f"let it come after {token}",)
+        HazardKind.RACE, message, (number, other), ops_of(commands, (number, other)), (f"let it come after {token}",)
     )
 
 

@@ -1,0 +1,128 @@
+"""
+Nests whose loops are skewed, as `schedule.skew` rewrites the loops of a kernel: where a unit loads for an iteration and
+works on its results, its commands for the next iteration go before the last part of this one.
+
+A loop becomes the first part of its first iteration, a steady loop, and the last part of its last iteration. What that
+costs where there are few iterations is in the nest: `time_of` needs to know nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.passes.planning.pipelining import TimedLoop, TimedStep, steps_of
+
+Part = TimedStep | TimedLoop
+
+
+def skewed(nest: Sequence[Part], slots: Mapping[str, int]) -> tuple[Part, ...]:
+    """The nest with all loops skewed that can be, the outermost first, where buffers have so many slots."""
+    found: list[Part] = []
+    for part in nest:
+        if isinstance(part, TimedStep):
+            found.append(part)
+        elif (split := _split_of(part, slots)) is not None:
+            found += split.parts()
+        else:
+            found.append(replace(part, body=skewed(part.body, slots)))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _LoopSplit:
+    """How the parts of an iteration are divided; see `schedule.skew.Skew`."""
+
+    loop: TimedLoop
+    head: tuple[Part, ...]
+    tail: tuple[Part, ...]
+    late: tuple[Part, ...]
+
+    def parts(self) -> Iterator[Part]:
+        """What the loop becomes."""
+        first = self.loop.body[: len(self.loop.body) - len(self.late)]
+        opened = _opened(self.head)
+        late = tuple(_aged(part, opened) for part in self.late)
+        yield replace(self.loop, trips=1, body=first)
+        yield TimedLoop(self.loop.trips - 1, (*self.head, *late, *self.tail))
+        yield from self.late
+
+
+def _split_of(loop: TimedLoop, slots: Mapping[str, int]) -> _LoopSplit | None:
+    for position in _late(loop.body) if loop.trips > 1 else ():
+        head, tail = _head(loop.body[:position], loop.body[position:], slots)
+        late = loop.body[position:]
+        opened, own, used = _opened(head), _opened(loop.body), _ways(head)
+        shared = {name for name, ways in _ways(late).items() if name in used and True in ways | used[name]}
+        single = {name for name in own if slots.get(name, 1) == 1}
+        if all(own[name] and 0 < opened[name] < slots.get(name, 1) for name in shared) and not (
+            single & used.keys() & _ways(tail).keys()
+        ):
+            return _LoopSplit(loop, head, tail, late)
+    return None
+
+
+def _late(body: Sequence[Part]) -> Iterator[int]:
+    """The parts with a step that waits for another unit, which has waited for the step's own before."""
+    behind: list[tuple[TimedStep, set[str]]] = []
+    seen: set[str] = set()
+    for position, part in enumerate(body):
+        is_late = False
+        for step in steps_of([part]):
+            units: set[str] = set()
+            for earlier, known in behind:
+                if earlier.unit != step.unit and _meet(earlier, step):
+                    units |= {earlier.unit, *known}
+            is_late |= step.unit in units and step.unit in seen
+            behind.append((step, units))
+        seen |= {step.unit for step in steps_of([part])}
+        if is_late and position:
+            yield position
+
+
+def _meet(one: TimedStep, other: TimedStep) -> bool:
+    return not (set(one.writes).isdisjoint((*other.reads, *other.writes)) and set(other.writes).isdisjoint(one.reads))
+
+
+def _head(
+    first: Sequence[Part], last: Sequence[Part], slots: Mapping[str, int]
+) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """What of the first part of an iteration goes before the last part of the one before, and what after it."""
+    units = {step.unit for step in steps_of(last)}
+    for position, part in enumerate(first):
+        if isinstance(part, TimedLoop) and any(step.unit in units for step in steps_of([part])):
+            iterations = max((slots.get(name, 1) for name in _opened(part.body)), default=part.trips)
+            if iterations < part.trips:
+                head, tail = replace(part, trips=iterations), replace(part, trips=part.trips - iterations, opens=())
+                return (*first[:position], head), (tail, *first[position + 1 :])
+    return tuple(first), ()
+
+
+def _ways(parts: Sequence[Part]) -> dict[str, set[bool]]:
+    """Whether each buffer is read (False), written (True) or both."""
+    found: dict[str, set[bool]] = {}
+    for step in steps_of(parts):
+        for names, way in ((step.reads, False), (step.writes, True)):
+            for name in names:
+                found.setdefault(name, set()).add(way)
+    return found
+
+
+def _opened(parts: Sequence[Part]) -> Counter[str]:
+    """How many slots of each buffer are taken."""
+    found: Counter[str] = Counter()
+    for part in parts:
+        found.update(part.opens)
+        if isinstance(part, TimedLoop):
+            for name, count in _opened(part.body).items():
+                found[name] += part.trips * count
+    return found
+
+
+def _aged(part: Part, opened: Mapping[str, int]) -> Part:
+    """A part that comes after others have taken so many slots."""
+    if isinstance(part, TimedLoop):
+        return replace(part, body=tuple(_aged(each, opened) for each in part.body))
+    ages = {name: part.ages.get(name, 0) + opened.get(name, 0) for name in (*part.reads, *part.writes)}
+    return replace(part, ages={name: age for name, age in ages.items() if age})
