@@ -85,6 +85,8 @@ class NestTime:
     cycles: int
     busy: Mapping[str, int]
     """The cycles asked of each unit ("unit load") and each bus ("bus axi_rd")."""
+    unskewed_cycles: int | None = None
+    """How long it takes with no loop skewed, where that was asked."""
 
     @property
     def bound(self) -> int:

@@ -14,7 +14,7 @@ dims for is more commands, each with its latency. What is out of the bounds of a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import ceil, prod
 
@@ -229,7 +229,9 @@ def time_of_tile(tiles: Tiles, index: int, loops: Sequence[int], depths: Mapping
             for hop, channel in enumerate(way[:-1]):
                 slots[_between(number, hop, leaves=leaves)] = depths.get(channel.scope or "", 1)
     nest = _nest(tiles, index, loops)
-    return min((time_of(each, slots) for each in (nest, skewed(nest, slots))), key=lambda time: time.cycles)
+    unskewed = time_of(nest, slots)
+    time = min(unskewed, time_of(skewed(nest, slots), slots), key=lambda time: time.cycles)
+    return replace(time, unskewed_cycles=unskewed.cycles)
 
 
 def _nest(tiles: Tiles, index: int, loops: Sequence[int]) -> list[TimedStep | TimedLoop]:
