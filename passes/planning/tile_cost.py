@@ -228,8 +228,10 @@ def time_of_tile(tiles: Tiles, index: int, loops: Sequence[int], depths: Mapping
         for leaves, way in ((False, operand.fetch), (True, operand.put)):
             for hop, channel in enumerate(way[:-1]):
                 slots[_between(number, hop, leaves=leaves)] = depths.get(channel.scope or "", 1)
-    nest = _nest(tiles, index, loops)
-    return min((time_of(each, slots) for each in (nest, skewed(nest, slots))), key=lambda time: time.cycles)
+    nest = tuple(_nest(tiles, index, loops))
+    other = skewed(nest, slots)
+    nests = [nest] if other == nest else [nest, other]
+    return min((time_of(each, slots) for each in nests), key=lambda time: time.cycles)
 
 
 def _nest(tiles: Tiles, index: int, loops: Sequence[int]) -> list[TimedStep | TimedLoop]:
