@@ -1,24 +1,32 @@
 """
 Schedules: what the compiler decides, written down and applied again; and schedules by hand, beside its own.
 
-    python -m benchmarks.schedules [--only SECTION]... [--before PYTHON]
+    python -m benchmarks.schedules [--only SECTION]... [--before PYTHON] [--count N] [--seed S]
 
 Sections: replay (the smaller networks on machines: the program from the printed schedules is the same, byte for byte),
 hand (GEMM 1024 and ResNet-18's convolutions: the cycles of the schedules in examples/schedules, beside the compiler's
 own, aimed at within 3 %), time (CPU seconds of the passes that decide, and of those how many in the model; with
-`--before`, the interpreter of an environment with another version of Penstock, also theirs).
+`--before`, the interpreter of an environment with another version of Penstock, also theirs), random (random kernels
+under random schedules through all levels, `--count` of them from case `--seed` on: none may compute anything else; see
+tests/support/scheduled_cases.py).
+
+    python -m benchmarks.schedules --only random --count 20000
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.support.scheduled_cases import Tally, run_case
 
 from benchmarks.accel_programs import LAYERS, Layer, product
 from benchmarks.measure import ROOT, say
@@ -44,6 +52,10 @@ MAX_RATIO = 1.03
 DECIDING = ("tile", "promote", "promote-levels", "tensorize", "multi-buffer", "accel-pipeline")
 
 REPLAYED = ("digits", "squeezenet", "mobilenet_v1", "resnet50", "bert_layer", "lstm", "int8_cnn", "resnet18_int8")
+IN_C = 50
+"""One random case of so many also runs in C."""
+COLLECTED = 200
+"""Random cases between two collections of garbage."""
 TIMED = (("bert_layer", "gemmini-fp32"), ("resnet50", "rapid-core-like"), ("mobilenet_v1", "gemmini-fp32"))
 
 
@@ -67,7 +79,7 @@ def simulated(text: str, machine: str, schedule: Path | None = None) -> Figures:
     return total_of(run_program(module, workloads))
 
 
-def hand(_: str | None) -> None:
+def hand(_: argparse.Namespace) -> None:
     """Cycles of schedules by hand, beside the compiler's own."""
     rows: list[Sequence[object]] = []
     missed = 0
@@ -104,7 +116,7 @@ def _compiled(model: Path, machine: str, schedules: Path | None = None) -> tuple
     return module_text(program.ctx, program.module), program.ctx
 
 
-def replay(_: str | None) -> None:
+def replay(_: argparse.Namespace) -> None:
     """The program from the compiler's own schedules, as text, beside the program without."""
     rows: list[Sequence[object]] = []
     different = 0
@@ -178,8 +190,9 @@ def _timed_once(python: str, model: Path, machine: str) -> list[tuple[float, flo
     return [(float(a), float(b), int(c)) for a, b, c in (line.split() for line in lines)]
 
 
-def timed(before: str | None) -> None:
+def timed(args: argparse.Namespace) -> None:
     """CPU seconds of deciding and applying, the least of several runs for each pass."""
+    before: str | None = args.before
     rows: list[Sequence[object]] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, machine in TIMED:
@@ -208,7 +221,46 @@ def timed(before: str | None) -> None:
     print("a better search costs seconds in the model, and more where its programs have more ops; the rest is applying")
 
 
-SECTIONS = {"replay": replay, "hand": hand, "time": timed}
+def random(args: argparse.Namespace) -> None:
+    """Random kernels under random schedules; what goes wrong is said at once, and an interrupt ends it earlier."""
+    tally, wrong, started = Tally(), 0, time.process_time()
+    gc.disable()  # a fifth of the time: what a case makes is dropped with it, or soon after
+    done = 0
+    try:
+        for done in range(1, args.count + 1):
+            seed = args.seed + done - 1
+            try:
+                run_case(seed, tally, in_c=seed % IN_C == 0)
+            except Exception as error:
+                wrong += 1
+                print(f"WRONG: case {seed}: {type(error).__name__}: {error}", flush=True)
+            if done % COLLECTED == 0:
+                gc.collect()
+                say(f"schedules: {done:,} cases, {_counts(tally, wrong, started)}")
+    except KeyboardInterrupt:
+        done -= 1
+    gc.enable()
+    print(text_table("Cases and their ends", ("cases", "number"), tally.cases.most_common()))
+    rows: list[Sequence[object]] = []
+    for name in sorted({*tally.applied, *(name for name, _ in tally.refused)}):
+        refused = sum(count for (each, _), count in tally.refused.items() if each == name)
+        applied = tally.applied[name]
+        rows.append((name, applied, refused, f"{100 * refused / (applied + refused):.0f} %"))
+    print(text_table("Primitives", ("primitive", "applied", "refused", "refused"), rows))
+    for kind, count in tally.refused.most_common():
+        print(f"{count:6,} {': '.join(kind)} (case {tally.examples[kind]})")
+    print(f"{done:,} cases from {args.seed}: {_counts(tally, wrong, started)}")
+
+
+def _counts(tally: Tally, wrong: int, started: float) -> str:
+    applied, refused, seconds = tally.applied.total(), tally.refused.total(), time.process_time() - started
+    return (
+        f"{applied:,} primitives applied, {refused:,} refused without a change, {wrong} wrong (must: 0), "
+        f"{seconds:.0f} CPU s"
+    )
+
+
+SECTIONS = {"replay": replay, "hand": hand, "time": timed, "random": random}
 
 
 def main() -> None:
@@ -216,9 +268,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=tuple(SECTIONS), help="a section; all by default")
     parser.add_argument("--before", metavar="PYTHON", help="the Python of an environment with another version")
+    parser.add_argument("--count", type=int, default=500, metavar="N", help="random cases (500)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="the first random case (0)")
     args = parser.parse_args()
     for name in args.only or SECTIONS:
-        SECTIONS[name](args.before)
+        SECTIONS[name](args)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
 )
 from xdsl.dialects.transform import NamedSequenceOp, TransformOpHandleType
-from xdsl.dialects.utils import DynamicIndexList, split_dynamic_index_list, verify_dynamic_index_list
+from xdsl.dialects.utils import DynamicIndexList, verify_dynamic_index_list
 from xdsl.ir import Dialect, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -49,7 +49,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects import schedule_accel, schedule_loops, schedule_memory, schedule_parallel, schedule_tensor
 from penstock.dialects.diagnostics import UnknownName
-from penstock.dialects.upstream.handle_ops import ANY_OP, ANY_PARAM, I64_ARRAY, HandleOp, Value
+from penstock.dialects.upstream.handle_ops import ANY_OP, ANY_PARAM, I64_ARRAY, HandleOp, Value, split_sizes
 from penstock.dialects.window import IntegerList
 
 EDGES = ("divides", "whole", "overlap", "zeros", "padded")
@@ -155,7 +155,7 @@ class TileAndFuseOp(HandleOp):
         edges: Sequence[str] | None = None,
         **options: Value,
     ):
-        static, dynamic = split_dynamic_index_list(sizes, DYNAMIC_INDEX)
+        static, dynamic = split_sizes(sizes)
         ends = ArrayAttr([StringAttr(edge) for edge in edges]) if edges is not None else None
         count = _handle_count(len(fused), static, ends)
         super().__init__(target, fused, dynamic, sizes=static, edges=ends, handles=count, **options)

@@ -122,7 +122,7 @@ class SourceParser(Parser):
 
     def _refuse_names(self, start: Position, results: int, names: int) -> NoReturn:
         """Report that the number of names before an operation, which starts there, is not that of its results."""
-        name = self.source.text[start:].partition("=")[2].split(maxsplit=1)[0].strip('"')
+        name = re.split(r"[\s(\"]", self.source.text[start:].partition("=")[2].lstrip(' \n\t"'), maxsplit=1)[0]
         error = ParseError(self._spot(start), f"{name} returns {results} values, and {names} are named")
         kind = self.ctx.get_optional_op(name)
         if kind is not None and (said := _SAID_OF_RESULTS.search(kind.__doc__ or "")) is not None:

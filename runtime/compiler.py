@@ -85,8 +85,8 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
         PipelineStep("promote"),
         PipelineStep("promote-levels", for_machine=True),
         PipelineStep("tensorize", for_machine=True),
-        # Iterations that a schedule lets run at once: no machine has units for them yet.
-        PipelineStep("forall-to-for", for_machine=True),
+        # Iterations that a schedule lets run at once: no machine has units for them yet, nor has generated C threads.
+        PipelineStep("forall-to-for"),
         PipelineStep("mem-promote", for_machine=True),
         PipelineStep("multi-buffer{depth=auto}", for_machine=True),
         PipelineStep("mem-plan"),

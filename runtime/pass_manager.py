@@ -6,7 +6,7 @@ import dataclasses
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,8 +21,6 @@ from penstock.dialects.plugins import factories
 from penstock.dialects.verification import find_invalid
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, place_in
-from penstock.passes.planning import registry as planners
-from penstock.passes.planning.tilers import registry as tilers
 from penstock.runtime.levels import mismatched_level
 
 PIPELINE_NAME = "pass-pipeline"
@@ -254,7 +252,8 @@ def _load(available: AvailablePasses, name: str, place: str | None) -> type[Modu
 def make_pass(available: AvailablePasses, spec: ArgSpec, place: str) -> ModulePass:
     """
     The pass that `spec` describes; raises UserError, at `place`, for an unknown pass or option, for a value of another
-    type, and for a planner or a tiler that there is not.
+    type, and for a planner, a tiler or another part that there is not: `PARTS` of a pass has the function that finds
+    it, for each option that names one.
     """
     pass_type = _load(available, spec.name, place)
     options = [field.name for field in dataclasses.fields(pass_type) if field.init]
@@ -276,7 +275,8 @@ def make_pass(available: AvailablePasses, spec: ArgSpec, place: str) -> ModulePa
             loc=place,
             notes=[f"its options: {described}"],
         ) from None
-    for option, find in (("planner", planners.planner), ("tiler", tilers.tiler)):
+    parts: Mapping[str, Callable[[str], object]] = getattr(pass_type, "PARTS", {})
+    for option, find in parts.items():
         if option in spec.normalize_parameter_names().parameters:
             try:
                 find(str(getattr(made, option)))

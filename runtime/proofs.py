@@ -30,7 +30,7 @@ def prove(module: ModuleOp, *, hazards: bool = True) -> None:
             if isinstance(op, GenericOp) and op.library_call is not None:
                 prove_named(op, target)
     if any(isinstance(op, Allocation) for op in module.walk()):
-        for memory in memory_problems(module):
+        for memory in memory_problems(module, placed_only=True):
             check_given(memory)
     if hazards and any(type(op) in _COMMANDS for op in module.walk()):
         check_hazards(module)

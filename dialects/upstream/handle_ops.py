@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
+from operator import index
+from typing import SupportsIndex
 
-from xdsl.dialects.builtin import DenseArrayBase, DictionaryAttr, IntegerAttr, StringAttr, UnitAttr, i64
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, DictionaryAttr, IntegerAttr, StringAttr, UnitAttr, i64
 from xdsl.dialects.transform import AnyOpType, AnyParamType
+from xdsl.dialects.utils import split_dynamic_index_list
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import IRDLOperation, ParsePropInAttrDict, VarResultDef
 
@@ -20,6 +23,12 @@ FUNCTIONAL = "$target attr-dict `:` functional-type(operands, results)"
 
 Value = Attribute | int | str | Sequence[int] | Mapping[str, int] | None
 """A property as Python says it."""
+
+
+def split_sizes(sizes: Sequence[int | SSAValue]) -> tuple[list[int], list[SSAValue]]:
+    """Sizes as an op stores them, and those that are parameters. Raises TypeError for one that is no whole number."""
+    whole = [size if isinstance(size, SSAValue) else index(size) for size in sizes]
+    return split_dynamic_index_list(whole, DYNAMIC_INDEX)
 
 
 class HandleOp(IRDLOperation, ABC):
@@ -58,10 +67,10 @@ def _attribute(value: Value) -> Attribute | None:
         return value
     if isinstance(value, bool):
         return UnitAttr() if value else None
-    if isinstance(value, int):
-        return IntegerAttr(value, i64)
     if isinstance(value, str):
         return StringAttr(value)
+    if isinstance(value, SupportsIndex):  # an int, or one of NumPy's
+        return IntegerAttr(index(value), i64)
     if isinstance(value, Mapping):
-        return DictionaryAttr({name: IntegerAttr(number, i64) for name, number in value.items()})
-    return DenseArrayBase.from_list(i64, value)
+        return DictionaryAttr({name: IntegerAttr(index(number), i64) for name, number in value.items()})
+    return DenseArrayBase.from_list(i64, [index(number) for number in value])

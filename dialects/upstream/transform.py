@@ -146,8 +146,8 @@ class CastHandleOp(IRDLOperation):
     """A handle of another type. https://mlir.llvm.org/docs/Dialects/Transform/#transformcast"""
 
     name = "transform.cast"
-    input = operand_def(base.TransformHandleType)
-    output = result_def(base.TransformHandleType)
+    input = operand_def(base.TransformOpHandleType)
+    output = result_def(base.TransformOpHandleType)
     assembly_format = "$input attr-dict `:` type($input) `to` type($output)"
 
     def __init__(self, input: SSAValue, type: Attribute):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
@@ -230,14 +230,15 @@ class GraphFusePass(ModulePass):
     """Values that one group reads from outside; any number by default."""
 
     tiler: str = DEFAULT_TILER
-    """With "spm": who says which tiles fit and what they move; `assign-devices` should be told the same one."""
+    """With "spm": the tiler that says which tiles fit and what they move; `assign-devices` should be told the same."""
 
     remarks: bool = False
     """Whether each group gets an attribute `fusion_remark`, which says why it is not larger."""
 
+    PARTS: ClassVar = {"tiler": find_tiler}
+    """What finds the part that an option names."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if self.tiler != DEFAULT_TILER:
-            find_tiler(self.tiler)
         for block in graph_blocks(op):
             graph, groups = self._plan(op, block)
             remarks = Remarks(graph, groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects import memref
@@ -87,6 +88,9 @@ class MemPlanPass(ModulePass):
     """Steps for the same; what a step is, the planner says."""
     seed: int = 0
     """Of what the planner draws at random."""
+
+    PARTS: ClassVar = {"planner": registry.planner}
+    """What finds the part that an option names."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for dealloc in list(op.walk()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -15,7 +16,9 @@ from penstock.passes.loop.on_chip.prediction import Prediction, remarks, write_d
 from penstock.passes.loop.on_chip.program import edge_traffic, program_use
 from penstock.passes.loop.on_chip.rewrite import Rewrite
 from penstock.passes.planning.on_chip.registry import DEFAULT_STRATEGY, Options
+from penstock.passes.planning.on_chip.registry import strategy as find_strategy
 from penstock.passes.planning.registry import DEFAULT_PLANNER
+from penstock.passes.planning.registry import planner as find_planner
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,9 @@ class MemPromotePass(ModulePass):
     """Seconds after which a strategy that searches returns the best that it has."""
     iterations: int = 2
     """Which run of the program this is, for a strategy that learns from those before."""
+
+    PARTS: ClassVar = {"strategy": find_strategy, "planner": find_planner}
+    """What finds the part that an option names."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         program = program_use(op)

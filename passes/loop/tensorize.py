@@ -41,7 +41,11 @@ def prove(generic: GenericOp, target: TargetOp) -> Match:
 
 def prove_named(generic: GenericOp, target: TargetOp) -> Match:
     """The intrinsic that `generic` says it is; raises UserError where it says none, or is another or none."""
-    match = prove(generic, target)
+    hint = "a schedule with a section after tensor-to-loop has a schedule.tensorize for it"
+    try:
+        match = prove(generic, target)
+    except UserError as error:
+        raise UserError(error.message, loc=error.loc, notes=[*error.notes, hint], status=error.status) from None
     named = "no intrinsic" if generic.library_call is None else generic.library_call.data
     if named == match.intrinsic.sym_name.data:
         return match
@@ -51,10 +55,7 @@ def prove_named(generic: GenericOp, target: TargetOp) -> Match:
         raise UserError(
             f"this op says it is {named}, but it matches @{match.intrinsic.sym_name.data}",
             loc=location_of(generic),
-            notes=[
-                "run `tensorize` first",
-                "a schedule with a section after tensor-to-loop has a schedule.tensorize for it",
-            ],
+            notes=["run `tensorize` first", hint],
         ) from None
 
 

@@ -6,7 +6,7 @@ The handles that one pass has made are there for the next one of the section.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 
 from xdsl.context import Context
 from xdsl.dialects import func, transform
@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import SSAValue
 
 from penstock.dialects.context import PenstockContext
-from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all, warn_of
+from penstock.dialects.diagnostics import UserError, did_you_mean, location_of, warn_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.schedule import Schedules
 from penstock.passes.analysis.kernels import REMARK, device_of, is_mover, kernels, machine_of, origin_of, version_of
@@ -28,6 +28,7 @@ from penstock.passes.schedule.sections import (
     START,
     decides,
     kernel_in,
+    last_kernel,
     new_sequence,
     section_begun_by,
     section_of,
@@ -123,6 +124,9 @@ def _resume(ctx: Context, kernel: func.FuncOp, target: TargetOp | None) -> Sched
     sequence, schedule = sequence_of(ctx, kernel), schedules_of(ctx).open.get(kernel.sym_name.data)
     if not isinstance(schedule, Schedule) or schedule.sequence is not sequence or schedule.state.kernel is not kernel:
         return Schedule(kernel, target, sequence)
+    if schedule.kernel is not last_kernel(sequence):
+        # This section is a copy of another kernel's.
+        return Schedule(kernel, target, sequence)
     schedule.state.resume()
     return schedule
 
@@ -182,16 +186,18 @@ def require_kernels(ctx: Context, module: ModuleOp, section: str) -> None:
             continue
         origin = origin_of(name)
         if section not in (ON_CHIP, COMMANDS):
-            notes = [nearest_or_all(name, known, "kernels")]
+            notes = [_meant(name, known, schedules)]
             if (origin in known and origin != name) or is_mover(name):
                 notes = [f'"{ON_CHIP}" makes it, and a schedule of it begins after that']
             raise UserError(f"the program has no kernel @{name}", loc=place, notes=notes)
         made = [each for each in known if origin_of(each) == origin]
         if not made and not is_mover(name):
-            notes = [nearest_or_all(name, known, "kernels")]
+            notes = [_meant(name, known, schedules)]
             raise UserError(f"the program has no kernel @{name}", loc=place, notes=notes)
         schedules.left_out.add(name)
         now = f"there {'are' if len(made) > 1 else 'is'} {', '.join(f'@{each}' for each in made)}" if made else ""
+        if name in known and KERNEL_TYPE in (applied := sequence_of(ctx, known[name])).attributes:
+            now = f"there is @{name}, of another type: {applied.attributes[KERNEL_TYPE]}"
         warn_of(
             [
                 f'what the schedule of @{name} says after "{ON_CHIP}" is left to the compiler: that pass keeps other '
@@ -200,6 +206,13 @@ def require_kernels(ctx: Context, module: ModuleOp, section: str) -> None:
             ],
             place,
         )
+
+
+def _meant(name: str, known: Collection[str], schedules: Schedules) -> str:
+    """A note for the name of a kernel that is not there: the nearest without a schedule, or else all kernels."""
+    if near := did_you_mean(name, [each for each in known if each not in schedules.given]):
+        return near
+    return f"kernels: {', '.join(known) or 'none'}; is this the schedule of another program, or for another machine?"
 
 
 def _require_scopes(module: ModuleOp, kernel: func.FuncOp, sequence: transform.NamedSequenceOp) -> None:

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from xdsl.dialects import func, scf, transform
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ArrayAttr, BoolAttr, FloatAttr, IntegerAttr, SymbolRefAttr, i64
-from xdsl.dialects.utils import split_dynamic_index_list
+from xdsl.dialects.builtin import ArrayAttr, BoolAttr, FloatAttr, IntegerAttr, SymbolRefAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -32,7 +31,7 @@ from penstock.dialects.schedule_memory import LayoutOp, SetScopeOp, StageInOp, S
 from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarriersOp, ParallelizeOp
 from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, ReverseComputeAtOp, RfactorOp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
-from penstock.dialects.upstream.handle_ops import ANY_OP
+from penstock.dialects.upstream.handle_ops import ANY_OP, split_sizes
 from penstock.dialects.upstream.transform import CastHandleOp, GetParentOp, SplitHandleOp
 from penstock.dialects.upstream.transform_loops import ConvertToLoopsOp, InterchangeOp, LoopPeelOp, LoopUnrollOp
 from penstock.dialects.upstream.transform_structured import PadStructuredOp, TileUsingForallOp
@@ -74,6 +73,12 @@ class Schedule:
             notes = [error.note] if isinstance(error, UnknownName) else []
             op.erase()
             raise UserError(f"{op.name}: {error}", notes=notes) from None
+        if not all(self.sequence.is_ancestor(value.owner) for value in op.operands):
+            op.erase()
+            raise UserError(
+                f"{op.name} is given a value that is no handle of this schedule",
+                notes=["its methods return handles, those of match() for instance; another schedule has its own"],
+            )
         return self._add(op)
 
     def _add(self, op: Op) -> Op:
@@ -196,7 +201,7 @@ class Schedule:
             slots=slots or None,
             remark=remark or None,
         )
-        for handle, old in zip(op.handles, (target, *fusing), strict=False):
+        for handle, old in zip(op.handles, (op.target, *op.fused), strict=False):
             handle.name_hint = f"{old.name_hint or 'op'}_tile"
         for handle, dim in zip(op.loops, op.looped_dims, strict=False):
             handle.name_hint = f"loop_d{dim}"
@@ -229,8 +234,8 @@ class Schedule:
         mapping: Sequence[DeviceMappingAttr] = (),
     ) -> TileUsingForallOp:
         """`transform.structured.tile_using_forall`: into tiles of these sizes, or into so many for each dim."""
-        threads, dynamic_threads = split_dynamic_index_list(num_threads, DYNAMIC_INDEX)
-        static, dynamic = split_dynamic_index_list(sizes, DYNAMIC_INDEX)
+        threads, dynamic_threads = split_sizes(num_threads)
+        static, dynamic = split_sizes(sizes)
         op = TileUsingForallOp(
             target,
             dynamic_threads,

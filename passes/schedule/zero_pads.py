@@ -12,15 +12,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from xdsl.builder import Builder
-from xdsl.dialects import arith, tensor
+from xdsl.dialects import arith, memref, tensor
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, IndexType, IntegerAttr, IntegerType, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
+from penstock.dialects.diagnostics import UserError, location_of
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.analysis.kernels import is_contraction
+from penstock.passes.analysis.loops import constant_of
+
+_DIVISIONS = (
+    arith.DivSIOp,
+    arith.DivUIOp,
+    arith.RemSIOp,
+    arith.RemUIOp,
+    arith.FloorDivSIOp,
+    arith.CeilDivSIOp,
+    arith.CeilDivUIOp,
+)
+
+
+def require_defined_on_padding(generic: GenericOp) -> None:
+    """Raise UserError for a body that may have no value where operands are padded: it divides, or loads an element."""
+    for op in generic.body.walk():
+        if isinstance(op, _DIVISIONS) and not constant_of(op.rhs):
+            raise UserError(
+                "the body divides, and could divide by zero where there is padding", loc=location_of(generic)
+            )
+        if isinstance(op, tensor.ExtractOp | memref.LoadOp):
+            raise UserError(
+                "the body reads an element by its number, which could be none where there is padding",
+                loc=location_of(generic),
+            )
 
 
 def may_run_past_its_end(generic: GenericOp, dim: int) -> bool:

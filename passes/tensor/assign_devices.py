@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects import func, scf, tensor
@@ -226,6 +227,9 @@ class AssignDevicesPass(ModulePass):
 
     tiler: str = DEFAULT_TILER
     """The tiler that says which tiles fit the machine, and is asked again when they are made."""
+
+    PARTS: ClassVar = {"tiler": find_tiler}
+    """What finds the part that an option names."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         find_tiler(self.tiler)

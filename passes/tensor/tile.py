@@ -15,6 +15,7 @@ from xdsl.passes import ModulePass
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.kernels import AUTO, device_of, kernels, machine_of
+from penstock.passes.planning.tilers.registry import tiler as find_tiler
 from penstock.passes.planning.tiling import TilePlan
 from penstock.passes.schedule.deciding import require_kernels, run_section
 from penstock.passes.schedule.schedule import Schedule
@@ -61,6 +62,9 @@ class TilePass(ModulePass):
 
     tiler: str | None = None
     """The tiler (`passes/planning/tilers/registry`); by default the one that `assign-devices` has asked."""
+
+    PARTS: ClassVar = {"tiler": find_tiler}
+    """What finds the part that an option names."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.depth != AUTO and (isinstance(self.depth, str) or self.depth < 1):

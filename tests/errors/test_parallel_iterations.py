@@ -54,7 +54,7 @@ def test_a_barrier_that_some_iterations_pass_by_is_refused_in_the_interpreter_an
     path, data = tmp_path / "divergent.mlir", tmp_path / "x.npy"
     path.write_text(DIVERGENT, encoding="utf-8")
     np.save(data, np.zeros(4, np.float32))
-    ran = penstock("run", path, "--input", data, "--level", "loop", "--output-dir", tmp_path)
+    ran = penstock("run", path, "--input", data, "--interleaving", "1", "--output-dir", tmp_path)
     assert ran.status == 1
     assert "divergent.mlir:6:7: error: iteration (0) waits at this gpu.barrier for ever" in ran.err
     emitted = penstock("compile", path, "--emit", "c", "-o", tmp_path / "c", "-q")

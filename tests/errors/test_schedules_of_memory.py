@@ -127,7 +127,7 @@ def test_a_kernel_with_other_ops_is_another_kernel(penstock_opt: Command) -> Non
     err = attempt(penstock_opt, three + END)
     assert f"s.mlir:{LINE - 1}:" in err
     assert "3 operations are meant, and the handle stands for 2" in err
-    assert "is the schedule of another kernel, or of another version of it?" in err
+    assert "is this the schedule of another kernel, of another version of it, or for another machine?" in err
 
 
 def test_an_argument_that_is_another_one_is_not_read_before_a_loop(penstock_opt: Command) -> None:

@@ -89,6 +89,11 @@ OTHER = "operand 0 is computed in the tile, and indexed otherwise than the resul
             )
             for program, ops, message in (
                 (REDUCED, "%z tile_sizes [4, 8]", "dim 1 is a reduction, and tiles that are computed at once"),
+                (
+                    REDUCED.replace('"reduction"', '"parallel"'),
+                    "%z tile_sizes [4, 8]",
+                    "dim 1 does not index the result",
+                ),
                 (SAME, "%z tile_sizes [3]", "size 3 does not divide dim 0 of 8"),
                 (SAME, "%z tile_sizes [0, 32]", "size 32 is larger than dim 1 of 16"),
                 (SAME, "%z num_threads [0, 3]", "dim 1 of 16 has no 3 tiles of one size"),
@@ -96,12 +101,34 @@ OTHER = "operand 0 is computed in the tile, and indexed otherwise than the resul
                 (SAME, "%z tile_sizes [0, 0]", "no dim is tiled"),
                 (SAME, "%z tile_sizes [4, 4, 4]", "3 sizes for an op of 2 dims"),
                 (SAME, "%z num_threads [2, 2, 2]", "3 sizes for an op of 2 dims"),
+                (SAME, "%z tile_sizes [-4]", "a size is 0 or more, not -4"),
+                (SAME, "%z num_threads [-2]", "a size is 0 or more, not -2"),
                 (
                     SAME,
                     "%z tile_sizes [4](mapping = [#gpu.thread<y>, #gpu.thread<x>])",
                     "1 loops cannot be mapped to 2",
                 ),
             )
+        ),
+        pytest.param(
+            SAME,
+            "%a, %b = transform.structured.tile_using_for %z tile_sizes [-4] "
+            ": (!transform.any_op) -> (!transform.any_op, !transform.any_op)",
+            "a size is 0 or more, not -4",
+            id="negative",
+        ),
+        pytest.param(
+            SAME,
+            "%a, %b = transform.structured.fuse %z [-4] "
+            ": (!transform.any_op) -> (!transform.any_op, !transform.any_op)",
+            "a size is 0 or more, not -4",
+            id="negative, fused",
+        ),
+        pytest.param(
+            DIVIDED,
+            '%a, %b = schedule.tile %z fusing(%y) sizes [16, 32] edges ["padded", "padded"]',
+            "could divide by zero",
+            id="padded, divided",
         ),
         pytest.param(
             SAME,

@@ -169,6 +169,14 @@ def test_what_stays_on_chip_is_not_known_before_it_is_decided(penstock: Command)
     assert 'note: "mem-promote" makes it, and a schedule of it begins after that' in err
 
 
+def test_the_schedule_of_another_program_is_no_misspelling(penstock: Command) -> None:
+    known = f"{BEGIN}{TILE}\n{END}"
+    other = known.partition("\n")[2].replace("@fused_0", "@fused_1")
+    err = attempt(penstock, known.removesuffix("}\n") + other)
+    assert "error: the program has no kernel @fused_1" in err
+    assert "note: kernels: fused_0; is this the schedule of another program, or for another machine?" in err
+
+
 def test_the_names_before_an_op_are_as_many_as_its_results(penstock: Command) -> None:
     err = attempt(penstock, f"{BEGIN}{TILE.replace('4, 0, 0', '4, 0, 2')}\n{END}")
     assert err.startswith("s.mlir:5:1: error: schedule.tile returns 4 values, and 3 are named")

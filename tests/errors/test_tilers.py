@@ -5,10 +5,20 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.arg_spec import parse_pipeline
+
+from penstock.dialects.diagnostics import UserError
+from penstock.passes.planning.registry import DEFAULT_PLANNER
+from penstock.passes.planning.registry import planner as find_planner
+from penstock.runtime.pass_manager import AvailablePasses, make_pass
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -144,3 +154,24 @@ def test_sizes_for_a_kernel_of_the_host(penstock_opt: Command) -> None:
     assert status == 1
     assert "error: tile: kernel @fused_0 runs on @host, where nothing is tiled\n" in said
     assert "note: because this tiler tiles nothing" in said
+
+
+@dataclass(frozen=True)
+class OwnPass(ModulePass):
+    """A pass of someone else, with a tiler that is none of the registry and a planner that is."""
+
+    name = "own"
+    tiler: str = "round"
+    planner: str = DEFAULT_PLANNER
+    PARTS: ClassVar = {"planner": find_planner}
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        pass
+
+
+def test_an_option_is_looked_up_where_its_pass_says_that_it_names_a_part() -> None:
+    available: AvailablePasses = {"own": lambda: OwnPass}
+    assert make_pass(available, next(iter(parse_pipeline("own{tiler=square}"))), "here") == OwnPass(tiler="square")
+    with pytest.raises(UserError, match='no planner is called "first"') as caught:
+        make_pass(available, next(iter(parse_pipeline("own{planner=first}"))), "here")
+    assert caught.value.loc == "here"

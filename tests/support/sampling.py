@@ -54,6 +54,8 @@ def combinations(*lists: Sequence[Any]) -> list[ParameterSet]:
     The values of a `parametrize` of three or more names: one value of each list, in all combinations. Every other one
     is marked slow; the quick suite still has each value together with each of any other list.
     """
+    assert len(lists) > 2, "of two lists half of the pairs would never be quick"
+    assert all(len(values) > 1 for values in lists)
     found: list[ParameterSet] = []
     for places in product(*(range(len(values)) for values in lists)):
         marks = () if sum(places) % 2 == 0 else (pytest.mark.slow,)

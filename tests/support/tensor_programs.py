@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from random import Random
 
 import numpy as np
-from in_c import Array
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import DictionaryAttr, MemRefType, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
 from xdsl.utils.hints import isa
 
 from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.weights import Array
 
 SIZES = (2, 3, 4, 6, 8)
 """Of the dims."""
@@ -31,9 +32,10 @@ def tensor(shape: Shape, element: str) -> str:
 
 
 class _Writer:
-    def __init__(self, random: Random, element: str):
+    def __init__(self, random: Random, element: str, is_named: bool):
         self.random = random
         self.element = element
+        self.is_named = is_named
         self.kind = "f" if element.startswith("f") else "i"
         self.arguments: list[_Value] = []
         self.values: list[_Value] = []
@@ -123,7 +125,7 @@ class _Writer:
             inputs, maps = [first, self.random.choice(alike) if alike else self.argument(dest)], ["i, j", "i, j"]
         if len(inputs) == 2:
             body = [f"%r = {self.op(name)} %a, %b : {self.element}"]
-        if kind == "index" and self.kind == "i":
+        if kind == "index" and self.kind == "i" and not self.is_named:
             body = [
                 f"%n = linalg.index {self.random.randrange(2)} : index",
                 f"%c = arith.index_cast %n : index to {self.element}",
@@ -167,7 +169,8 @@ class _Writer:
 
     def reduction(self) -> None:
         source = self.operand()
-        name = self.random.choice(("add", "maximum" if self.kind == "f" else "maxs"))
+        largest = "maximum" if self.kind == "f" else "maxs"
+        name = self.random.choice(("add", "add" if self.is_named else largest))
         body = [f"%r = {self.op(name)} %o, %a : {self.element}"]
         dest = self.fill((source.shape[0],))
         total = self.generic(["i, k", "i"], "i, k", "pr", [source], dest, body)
@@ -198,19 +201,25 @@ class _Writer:
         )
 
 
-def tensor_program(seed: int, element: str = "i32") -> str:
-    """The text of a module with a random kernel and @main, which calls it."""
-    return _Writer(Random(seed), element).text()
+def tensor_program(seed: int, element: str = "i32", *, is_named: bool = False) -> str:
+    """
+    The text of a module with a random kernel and @main, which calls it; `is_named` leaves out what no intrinsic of
+    `toy_machine` computes.
+    """
+    return _Writer(Random(seed), element, is_named).text()
 
 
 def inputs_of(module: ModuleOp, seed: int) -> list[Array]:
-    """Small integers for the arguments of @main."""
+    """Small integers for the arguments of @main that are not outputs."""
     rng = np.random.default_rng(seed)
     (main,) = (op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "main")
+    types = main.function_type.inputs.data
+    attributes = main.arg_attrs.data if main.arg_attrs is not None else [DictionaryAttr({})] * len(types)
     found: list[Array] = []
-    for type in main.function_type.inputs:
-        assert isa(type, TensorType)
-        found.append(rng.integers(-4, 5, type.get_shape()).astype(numpy_dtype(type.element_type)))
+    for type, attribute in zip(types, attributes, strict=True):
+        assert isa(type, TensorType[Attribute]) or isa(type, MemRefType[Attribute])
+        if "graph.output" not in attribute.data:
+            found.append(rng.integers(-4, 5, type.get_shape()).astype(numpy_dtype(type.element_type)))
     return found
 
 

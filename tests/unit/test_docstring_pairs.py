@@ -116,9 +116,11 @@ def test_the_docstring_of_every_pass_has_a_pair_that_runs_it(name: str) -> None:
     assert any(name in words for words in pipelines), f'no docstring shows what "{name}" does'
 
 
-def test_every_before_is_recognised_as_part_of_a_pair() -> None:
+def test_every_before_and_after_is_recognised_as_part_of_a_pair() -> None:
     for folder in ("passes", "lowering"):
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
-            written = sum(len(re.findall(r"^\s*Before:\s*$", text, re.MULTILINE)) for _, text in docstrings(path))
-            recognised = len({(pair.line, pair.before) for pair in PAIRS if pair.path == path})
-            assert written == recognised, f"{path}: a pair is not written as the others"
+            text = "\n".join(text for _, text in docstrings(path))
+            written = [len(re.findall(title, text, re.MULTILINE)) for title in (r"^\s*Before:\s*$", r"^\s*After \(")]
+            pairs = [pair for pair in PAIRS if pair.path == path]
+            recognised = [{(p.line, p.before) for p in pairs}, {(p.line, p.before, p.after) for p in pairs}]
+            assert written == list(map(len, recognised)), f"{path}: a pair is not written as the others"

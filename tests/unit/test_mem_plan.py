@@ -12,6 +12,7 @@ from penstock.dialects.mem import BufferOp, RingOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.memory.memory_problems import plan_report
+from penstock.passes.loop.mem_plan import MemPlanPass
 from penstock.passes.planning import registry
 from penstock.passes.planning.problem import Limits, Outcome, Plan, Problem
 from penstock.passes.planning.registry import DEFAULT_PLANNER
@@ -235,6 +236,7 @@ def with_planner(monkeypatch: pytest.MonkeyPatch, name: str, plan: registry.Plan
         return plan if asked == name else known(asked)
 
     monkeypatch.setattr(registry, "planner", planner)
+    monkeypatch.setitem(MemPlanPass.PARTS, "planner", planner)
 
 
 THREE = new("a") + copy("x", "a") + new("b") + copy("a", "b") + new("c") + copy("b", "c") + copy("c", "y")

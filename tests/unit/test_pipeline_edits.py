@@ -23,6 +23,7 @@ from penstock.dialects.accel import DmaOp, ExecOp, ReadyOp, TokenType
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.loop.mem_plan import MemPlanPass
+from penstock.passes.loop.mem_promote import MemPromotePass
 from penstock.passes.loop.mem_verify import MemVerifyPass
 from penstock.runtime import pass_manager, pipeline_edits
 from penstock.runtime.compiler import passes_for
@@ -68,14 +69,14 @@ def test_blanks_and_a_last_comma_are_nothing() -> None:
 )
 @examples(100)
 def test_what_is_printed_is_read_back(word: str, limit: float | None) -> None:
-    passes = (MemPlanPass(planner=word, time_limit=limit), MemPlanPass(seed=-3), MemVerifyPass())
+    passes = (MemPromotePass(strategy=word, time_limit=limit), MemPlanPass(seed=-3), MemVerifyPass())
     assert read_pipeline(pipeline_text(passes)) == passes
     assert "\n" not in pipeline_text(passes)
 
 
 @pytest.mark.parametrize(
     ("text", "column"),
-    [("cse, csee", 6), ("builtin.module(cse,csee)", 20), ('mem-plan{planner="a,b"},csee', 25), ("cse,,dce", 5)],
+    [("cse, csee", 6), ("builtin.module(cse,csee)", 20), ('mem-promote{strategy="a,b"},csee', 29), ("cse,,dce", 5)],
 )
 def test_a_fault_is_placed_where_it_is(text: str, column: int) -> None:
     with pytest.raises(UserError) as caught:

@@ -1,13 +1,23 @@
-"""`slots` of a stage: the ring that `schedule.multi_buffer` would put there afterwards, or nothing at all."""
+"""
+`slots` of a stage: the ring that `schedule.multi_buffer` would put there afterwards, or nothing at all. A handle of an
+operand is that of the value that it was, whatever is staged.
+"""
 
 from __future__ import annotations
 
 import pytest
 from programs import parsed_in_context
 from schedules import apply_schedule
+from xdsl.dialects import memref
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.dialects.transform import NamedSequenceOp
 
 from penstock.dialects.diagnostics import UserError
+from penstock.lowering.from_text import SourceText, parse_text
+from penstock.passes.analysis.kernels import machine_of
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import START, decides
 from penstock.runtime.compiler import attach_machine
 
 PROGRAM = """#id = affine_map<(m, n) -> (m, n)>
@@ -64,3 +74,26 @@ def test_a_stage_without_room_for_its_slots_changes_nothing(stage: str) -> None:
     with pytest.raises(UserError, match="4 iterations, which use no 5 slots"):
         apply_schedule(ctx, module, STAGES[stage].format(" slots 5"))
     assert str(module) == before
+
+
+def test_a_handle_of_an_operand_is_that_of_what_it_was_before_the_stage() -> None:
+    ctx, module = parsed_in_context(PROGRAM)
+    (kernel,) = (op for op in module.ops if isinstance(op, FuncOp))
+    attach_machine(module, "gemmini-fp32")
+    text = """transform.named_sequence @k(%kernel: !transform.any_op {transform.readonly}) {
+      %0 = transform.structured.match ops{["linalg.generic"]} in %kernel : (!transform.any_op) -> !transform.any_op
+      %1 = transform.get_operand %0[0] : (!transform.any_op) -> !transform.any_value
+      STAGE
+      %3 = transform.get_defining_op %1 : (!transform.any_value) -> !transform.any_op
+    }"""
+    found: list[bool] = []
+    for stage in ("", '%2 = schedule.stage_in %0[0] in "spad"'):
+        (given,) = parse_text(ctx, SourceText("s.mlir", text.replace("STAGE", stage))).module.ops
+        assert isinstance(given, NamedSequenceOp)
+        schedule = Schedule(kernel, machine_of(module))
+        schedule.replay(given, START)
+        found.append(decides(schedule.sequence, START))
+        last = schedule.sequence.body.block.last_op
+        assert last is not None
+        assert isinstance(schedule.op(last.results[0]), memref.AllocOp)
+    assert found == [False, True]

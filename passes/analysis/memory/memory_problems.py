@@ -121,10 +121,11 @@ class MemoryProblem:
         return f"{buffer.id} : {op.results[0].type}, {buffer.size} bytes, {location_of(op)}"
 
 
-def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
+def memory_problems(module: ModuleOp, *, placed_only: bool = False) -> list[MemoryProblem]:
     """
     All planning problems of a module: each function's, its scopes in the order of the machine; then those of the
-    whole program, likewise; then that of the arena. What has no buffers is left out.
+    whole program, likewise; then that of the arena. What has no buffers is left out; with `placed_only` so are buffers
+    without an offset.
 
     Offsets written in the IR are fixed. Raises UserError, located, for a scope that the machine lacks, a dynamic
     shape, a buffer that a function returns, and a function that calls itself.
@@ -133,11 +134,13 @@ def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
     found = [(function, op) for function in time.functions() for op in _allocations(function)]
     target = find_target(module)
     scopes = _scopes(target, [op for _, op in found])
+    if placed_only:
+        found = [(function, op) for function, op in found if offset_of(op) is not None]
     joined = {scope_of_allocation(op) for function, op in found if time.calls_others(function)}
     own = {name: scope for name, scope in scopes.items() if name not in joined}
     problems: list[MemoryProblem] = []
     for function in time.functions():
-        problems += _of_function(function, time.of(function), own)
+        problems += _of_function(function, [op for owner, op in found if owner is function], time.of(function), own)
     shared: list[str | None] = [name for name in scopes if name in joined]
     for name in (*shared, None):
         ops: dict[str, Allocation] = {}
@@ -153,13 +156,14 @@ def memory_problems(module: ModuleOp) -> list[MemoryProblem]:
 
 def function_problems(function: func.FuncOp, target: TargetOp) -> list[MemoryProblem]:
     """The problems of one kernel by itself, its scopes in the order of the machine."""
-    scopes = _scopes(target, list(_allocations(function)))
-    return list(_of_function(function, Liveness(function), scopes))
+    ops = list(_allocations(function))
+    return list(_of_function(function, ops, Liveness(function), _scopes(target, ops)))
 
 
 def bytes_taken(function: func.FuncOp, target: TargetOp, scope: str, planner: str, limits: Limits) -> int | None:
     """The bytes of a scope that the plan of one kernel by itself takes, 0 without buffers; None without a plan."""
-    problems = list(_of_function(function, Liveness(function), {scope: target.scope(scope)}))
+    ops = list(_allocations(function))
+    problems = list(_of_function(function, ops, Liveness(function), {scope: target.scope(scope)}))
     return problems[0].height_by(planner, limits) if problems else 0
 
 
@@ -181,9 +185,11 @@ def _scopes(target: TargetOp | None, ops: Sequence[Allocation]) -> Mapping[str, 
     return scopes
 
 
-def _of_function(function: func.FuncOp, time: Liveness, scopes: Mapping[str, ScopeOp]) -> Iterator[MemoryProblem]:
+def _of_function(
+    function: func.FuncOp, ops: Sequence[Allocation], time: Liveness, scopes: Mapping[str, ScopeOp]
+) -> Iterator[MemoryProblem]:
     for name, scope in scopes.items():
-        inside = [op for op in _allocations(function) if scope_of_allocation(op) == name]
+        inside = [op for op in ops if scope_of_allocation(op) == name]
         if inside:
             yield _in_scope(function.sym_name.data, name, scope, dict(zip(_names(inside), inside, strict=True)), time)
 

@@ -316,7 +316,7 @@ class SpmModel:
     halves: bool
     """Whether values are stored in f16 between kernels."""
     tiler: str = DEFAULT_TILER
-    """Who says which tiles fit the machine, and what they move."""
+    """The tiler that says which tiles fit the machine, and what they move."""
     otherwise: Veto | None = None
     """The rules that decide where a group has no estimate."""
     known: dict[tuple[Operation, ...], Estimate] = field(default_factory=dict[tuple[Operation, ...], Estimate])

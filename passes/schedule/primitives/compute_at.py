@@ -222,9 +222,10 @@ def _sharing_forall(op: ForallOp, index: int) -> CarryingNest | None:
         return None
     uses = list(op.shared[index - op.first_output].uses)
     insertions = [use.operation for use in uses if isinstance(use.operation, ParallelInsertSliceOp)]
-    if len(insertions) != 1:
+    iterations = forall_iterations(op)
+    if len(insertions) != 1 or iterations is None:
         return None
-    counters: dict[SSAValue, _Counted] = dict(zip(op.indices, forall_iterations(op) or (), strict=False))
+    counters: dict[SSAValue, _Counted] = dict(zip(op.indices, iterations, strict=True))
     slices = _boxes(uses, insertions[0], counters)
     return None if slices is None else CarryingNest(op, index, slices, (), insertions[0])
 

@@ -74,8 +74,8 @@ def split_handle(state: TransformState, op: SplitHandleOp) -> Sequence[Payload]:
             f"{len(op.results)} operations are meant, and the handle stands for {len(payload)}",
             notes=[
                 *(["it stands for " + ", ".join(found)] if found else []),
-                "is the schedule of another kernel, or of another version of it? Without ops, this section and those "
-                "after it are left to the compiler",
+                "is this the schedule of another kernel, of another version of it, or for another machine? Without "
+                "ops, this section and those after it are left to the compiler",
             ],
         )
     return [(each,) for each in payload]
@@ -139,32 +139,25 @@ def _owner(value: SSAValue, user: Operation) -> Operation:
 
 @PRIMITIVES.register(GetOperandOp)
 def get_operand(state: TransformState, op: GetOperandOp) -> Sequence[Payload]:
-    """Operands of operations: the handle is valid as long as the operations, which it is kept as, are there."""
-    for each in state.payload(op.target):
-        for number in op.raw_position_list.get_values():
-            _value_at(each.operands, number, each, "operand")
-    return (state.payload(op.target),)
+    """Operands of operations, kept as what computes them; raises UserError for an argument."""
+    numbers = op.raw_position_list.get_values()
+    payload = state.payload(op.target)
+    return (tuple(_owner(_value_at(each.operands, n, each, "operand"), each) for each in payload for n in numbers),)
 
 
 @PRIMITIVES.register(GetResultOp)
 def get_result(state: TransformState, op: GetResultOp) -> Sequence[Payload]:
     """Results of operations, kept as these."""
-    for each in state.payload(op.target):
-        for number in op.raw_position_list.get_values():
-            _value_at(each.results, number, each, "result")
-    return (state.payload(op.target),)
+    numbers = op.raw_position_list.get_values()
+    payload = state.payload(op.target)
+    found = [(each, _value_at(each.results, number, each, "result")) for each in payload for number in numbers]
+    return (tuple(each for each, _ in found),)
 
 
 @PRIMITIVES.register(GetDefiningOp)
 def get_defining_op(state: TransformState, op: GetDefiningOp) -> Sequence[Payload]:
-    """The operations that compute values; raises UserError for an argument."""
-    payload, values = state.payload(op.target), op.target.owner
-    if isinstance(values, GetResultOp):
-        return (tuple(each for each in payload for _ in values.raw_position_list.get_values()),)
-    if not isinstance(values, GetOperandOp):
-        raise UserError("values are those that transform.get_operand and transform.get_result return")
-    numbers = values.raw_position_list.get_values()
-    return (tuple(_owner(each.operands[number], each) for each in payload for number in numbers),)
+    """The operations that compute values."""
+    return (state.payload(op.target),)
 
 
 @PRIMITIVES.register(GetConsumersOfResultOp)

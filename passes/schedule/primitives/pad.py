@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xdsl.builder import Builder
-from xdsl.dialects import arith, tensor
+from xdsl.dialects import tensor
 from xdsl.dialects.builtin import AffineMapAttr, FloatAttr, IntegerAttr, TensorType
 from xdsl.dialects.linalg.attrs import IteratorTypeAttr
 from xdsl.dialects.linalg.ops import GenericOp, YieldOp
@@ -25,17 +25,8 @@ from penstock.passes.schedule.primitives.rfactor import neutral_of
 from penstock.passes.schedule.primitives.tile import dims_of, given_sizes
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 from penstock.passes.schedule.tile_nest import DimRange, result_dims, slice_of, tile_of
-from penstock.passes.schedule.zero_pads import region_of
+from penstock.passes.schedule.zero_pads import region_of, require_defined_on_padding
 
-_DIVISIONS = (
-    arith.DivSIOp,
-    arith.DivUIOp,
-    arith.RemSIOp,
-    arith.RemUIOp,
-    arith.FloorDivSIOp,
-    arith.CeilDivSIOp,
-    arith.CeilDivUIOp,
-)
 _Constant = FloatAttr | IntegerAttr
 
 
@@ -97,8 +88,8 @@ def pad(state: TransformState, op: PadStructuredOp) -> Sequence[Payload]:
     for dim in more:
         if not dims[dim].parallel:
             _require_neutral(target, dim, values)
-    if more and any(isinstance(each, _DIVISIONS) for each in target.body.walk()):
-        raise UserError("the body divides, and could divide by zero where there is padding", loc=location_of(target))
+    if more:
+        require_defined_on_padding(target)
     padded, pads, result = _rewrite(target, dims, more, added, values)
     copies: list[Operation] = []
     if op.copy_back_op.data == "linalg.copy":
@@ -209,7 +200,8 @@ def _rewrite(
         counts = added[number]
         shape = [size + count for size, count in zip(type.get_shape(), counts, strict=True)]
         wider = TensorType(type.element_type, shape)
-        if isinstance(value.owner, tensor.EmptyOp):
+        # What is not read may be undefined, and is not copied.
+        if isinstance(value.owner, tensor.EmptyOp) or not target.body.block.args[number].uses:
             made: tensor.EmptyOp | tensor.PadOp = tensor.EmptyOp([], wider)
         else:
             region = region_of(builder, type, values[number])

@@ -123,7 +123,11 @@ def _read_nest(consumer: GenericOp, loop: scf.ForOp) -> tuple[int, CarryingNest]
         raise UserError("the op and the loops are in different blocks", loc=location_of(consumer))
     is_new = isinstance(nest.outer.operands[nest.index].owner, tensor.EmptyOp)
     if not is_new or not all(_is_overwritten(each) for each in nest.slices):
-        raise UserError("the loops go on with a tensor that is there already", loc=location_of(consumer))
+        raise UserError(
+            "the loops go on with a tensor that is there already",
+            loc=location_of(consumer),
+            notes=["schedule.compute_at lets the loop compute its part of what fills that tensor"],
+        )
     return number, nest
 
 
@@ -168,8 +172,9 @@ def _sink(consumer: GenericOp, number: int, nest: CarryingNest, box: Sequence[Di
     outer.detach()
     Rewriter.insert_op(outer, InsertPoint.before(consumer))
     old_start = outer.operands[nest.index].owner
-    is_empty = isinstance(dest.owner, tensor.EmptyOp)
-    if not is_empty:
+    # What the op only writes over, each box of it may write over: it is not read, defined or not.
+    is_overwritten = not consumer.body.block.args[len(consumer.inputs)].uses
+    if not is_overwritten:
         dest = Builder(InsertPoint.before(outer)).insert(tensor.EmptyOp([], type)).tensor
     outer.operands[nest.index] = dest
     for piece in nest.slices:
@@ -186,7 +191,7 @@ def _sink(consumer: GenericOp, number: int, nest: CarryingNest, box: Sequence[Di
         nest.insertion.source
         if n == number
         else slice_of(builder, last, spans)
-        if n == len(consumer.inputs) and is_empty
+        if n == len(consumer.inputs) and is_overwritten
         else operand_part(builder, consumer, n, box)
         for n in range(len(consumer.operands))
     ]

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from xdsl.dialects import memref
 from xdsl.dialects.builtin import MemRefType, NoneAttr, StridedLayoutAttr
 from xdsl.ir import Attribute
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp, element_bytes, static_strides
+from penstock.dialects.mem import BufferOp, element_bytes, memref_of, scope_of, static_strides
 from penstock.dialects.schedule_loops import StorageAlignOp
 from penstock.passes.analysis.strides import contiguous_strides
 from penstock.passes.schedule.retype import require_any_layout, retype
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 
 
-def storage_align(buffer: BufferOp, dim: int, factor: int, offset: int = 0, target: TargetOp | None = None) -> None:
+def storage_align(
+    buffer: BufferOp | memref.AllocOp, dim: int, factor: int, offset: int = 0, target: TargetOp | None = None
+) -> None:
     """
     Make the stride of `dim` of a buffer a multiple of `factor` elements plus `offset`; outer strides grow with it.
 
@@ -43,7 +46,7 @@ def storage_align(buffer: BufferOp, dim: int, factor: int, offset: int = 0, targ
     }
     ```
     """
-    type = buffer.type
+    type = memref_of(buffer.memref)
     rank = type.get_num_dims()
     if not 0 <= dim < rank - 1:
         outer = f"from 0 to {rank - 2}" if rank > 1 else "which it does not have"
@@ -56,7 +59,7 @@ def storage_align(buffer: BufferOp, dim: int, factor: int, offset: int = 0, targ
         raise UserError(f"rows at a multiple of {factor} elements plus {offset}: at least 1, and an offset below it")
     aligned = _aligned(type, dim, factor, offset)
     require_any_layout(buffer, aligned, target)
-    if target is not None and buffer.scope is not None:
+    if target is not None:
         _check_pitch(buffer, aligned, dim, target)
     retype(buffer.memref, aligned)
 
@@ -74,13 +77,14 @@ def _aligned(type: MemRefType[Attribute], dim: int, factor: int, offset: int) ->
     return MemRefType(type.element_type, shape, NoneAttr() if packed else StridedLayoutAttr(strides), type.memory_space)
 
 
-def _check_pitch(buffer: BufferOp, type: MemRefType[Attribute], dim: int, target: TargetOp) -> None:
-    assert buffer.scope is not None
-    scope = target.scope(buffer.scope)
+def _check_pitch(buffer: BufferOp | memref.AllocOp, type: MemRefType[Attribute], dim: int, target: TargetOp) -> None:
+    if (name := scope_of(type)) is None:
+        return
+    scope = target.scope(name)
     pitch = static_strides(type)[dim] * element_bytes(type)
     if pitch % scope.granule_bytes:
         raise UserError(
-            f'rows {pitch} bytes apart do not begin at granules of "{buffer.scope}", of {scope.granule_bytes} bytes',
+            f'rows {pitch} bytes apart do not begin at granules of "{name}", of {scope.granule_bytes} bytes',
             loc=location_of(buffer),
         )
 
@@ -88,7 +92,9 @@ def _check_pitch(buffer: BufferOp, type: MemRefType[Attribute], dim: int, target
 @PRIMITIVES.register(StorageAlignOp)
 def apply_storage_align(state: TransformState, op: StorageAlignOp) -> Sequence[Payload]:
     """`schedule.storage_align`."""
-    buffer = state.one(op.buffer, BufferOp)
+    buffer = state.one(op.buffer)
+    if not isinstance(buffer, BufferOp | memref.AllocOp):
+        raise UserError(f"rows are those of a memref.alloc or a mem.buffer, not of {buffer.name}")
     offset = op.offset.value.data
     storage_align(buffer, op.dim.value.data, op.factor.value.data, offset, state.target)
     return ()

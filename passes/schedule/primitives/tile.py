@@ -26,7 +26,7 @@ from penstock.passes.planning.tiling import DoesNotFit, cut_text, footprint
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 from penstock.passes.schedule.tile_nest import TileNest, with_producers
 from penstock.passes.schedule.tiled_ops import TiledOps
-from penstock.passes.schedule.zero_pads import may_run_past_its_end
+from penstock.passes.schedule.zero_pads import may_run_past_its_end, require_defined_on_padding
 
 
 @PRIMITIVES.register(TileAndFuseOp)
@@ -94,6 +94,9 @@ def tile(state: TransformState, op: TileAndFuseOp) -> Sequence[Payload]:
     if {"zeros", "padded"} & {*edges}:
         _require_paddable(members, unpadded)
         _require_read_unpadded(members, unpadded)
+    for member in members if "padded" in edges else ():
+        if member not in unpadded:
+            require_defined_on_padding(member)
     given_slots: Mapping[str, Attribute] = op.slots.data if op.slots is not None else {}
     slots = {scope: count.value.data for scope, count in given_slots.items() if isa(count, IntegerAttr)}
     require_room(state, target, root, members, sizes, order, slots)
@@ -140,7 +143,7 @@ def fuse(state: TransformState, op: FuseOp) -> Sequence[Payload]:
     See https://mlir.llvm.org/docs/Dialects/Transform/#transformstructuredfuse
     """
     target = state.one(op.target, GenericOp)
-    given, members = list(sizes_of(op.tile_sizes)), with_producers(target)
+    given, members = given_sizes(state, op.tile_sizes, ()), with_producers(target)
     if "use_forall" in op.attributes:
         raise UserError(
             "transform.structured.fuse makes scf.for, as mlir-opt 19 does: it has no use_forall",
@@ -168,6 +171,8 @@ def given_sizes(state: TransformState, static: Attribute | None, dynamic: Sequen
     sizes: list[int] = []
     for size in get_dynamic_index_list(sizes_of(static), dynamic, DYNAMIC_INDEX):
         number = size if isinstance(size, int) else _number(state, size)
+        if number < 0:
+            raise UserError(f"a size is 0 or more, not {number}", notes=["0 leaves a dim whole"])
         if not isinstance(size, int) and number < 1:
             raise UserError(f"a parameter that is a size is 1 or more, not {number}")
         sizes.append(number)

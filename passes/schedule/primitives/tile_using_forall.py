@@ -21,7 +21,7 @@ from penstock.passes.planning.tile_problem import TileDim
 from penstock.passes.schedule.primitives.bind import require_mapping
 from penstock.passes.schedule.primitives.tile import checked_sizes, dims_of, given_sizes, require_room
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
-from penstock.passes.schedule.tile_nest import DimRange, operand_part, ranges_of_map, slice_of, tile_of
+from penstock.passes.schedule.tile_nest import DimRange, operand_part, ranges_of_map, result_dims, slice_of, tile_of
 
 
 @PRIMITIVES.register(TileUsingForallOp)
@@ -87,6 +87,8 @@ def tile_using_forall(state: TransformState, op: TileUsingForallOp) -> Sequence[
                 f"dim {number} is a reduction, and tiles that are computed at once would add to the same elements",
                 notes=["transform.structured.split_reduction makes partial results of it, side by side"],
             )
+        if size and number not in result_dims(target):
+            raise UserError(f"dim {number} does not index the result: tiles that are computed at once would overlap")
     sizes, _ = checked_sizes(target, dims, given, [""] * len(dims))
     order = [number for number, size in enumerate(given) if size]
     if not order:

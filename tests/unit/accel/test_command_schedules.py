@@ -98,6 +98,14 @@ def test_virtual_threads_are_written_down(tmp_path: Path) -> None:
     assert module_text(make_context(), again) == module_text(make_context(), module)
 
 
+def test_threads_after_a_pipeline_go_on_with_its_section_in_every_kernel(tmp_path: Path) -> None:
+    module, text = scheduled(tmp_path, TWO, passes="multi-buffer,accel-pipeline{depth=1},accel-virtual-threads")
+    assert text.count("schedule.virtual_thread") == 2
+    again, same = scheduled(tmp_path, TWO, text, "multi-buffer,accel-pipeline,accel-virtual-threads{threads=1}")
+    assert same == text
+    assert module_text(make_context(), again) == module_text(make_context(), module)
+
+
 MACHINES = (
     *("gemmini-fp32", "rapid-core-like", "vta-pynq", "smaug-smv", "h100-sm"),
     *("snax-opengemm", "neural-cluster", "gemmini", "epiphany-iii"),

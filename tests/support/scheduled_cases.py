@@ -1,0 +1,142 @@
+"""
+Random kernels under random schedules, through all levels: what is legal keeps every bit, and what is refused changes
+nothing.
+
+A case is a kernel and the primitives that `schedule_moves` proposes for it in each section: on the host (tensors,
+memrefs, C), a nest of loops alone, or on a machine (down to its commands). At the end of each section the program runs
+on the interpreter and equals the one before; commands also run in other orders of their units and are proved free of
+hazards, and the cycle model gets through them. The schedule, printed and parsed again, makes the same program.
+
+Integers and sums of small integers in floats are compared bit for bit; floats that are not exact and were reassociated
+within `TOLERANCE` of the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from tests.support import schedule_moves
+from tests.support.loop_programs import loop_program
+from tests.support.schedule_moves import apply_moves
+from tests.support.scheduled_on_machines import machine_case, shipped_program, toy_program
+from tests.support.scheduled_programs import (
+    Case,
+    Program,
+    Tally,
+    WrongError,
+    function_of,
+    kind_of,
+    parsed,
+    program_of,
+    require_equal,
+)
+from tests.support.tensor_programs import tensor_program
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.transform import NamedSequenceOp
+
+from penstock.dialects.context import make_context
+from penstock.dialects.diagnostics import UserError
+from penstock.lowering.from_text import SourceText, parse_text
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.sections import LOOPS, START
+from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.schedules import schedules_text
+
+
+def host_program(seed: int) -> Program:
+    """A chain of structured ops on tensors."""
+    return program_of(parsed(tensor_program(seed, "f32" if seed % 5 == 0 else "i32")), seed)
+
+
+def host_case(case: Case) -> None:
+    """The tensor section, the loop section, memrefs in C."""
+    schedule = case.proposed(function_of(case.module, "kernel"), None, None)
+    apply_moves(schedule, schedule_moves.TENSOR, case.random.randint(2, 6), case.random)
+    case.compare("tensors")
+    _lower(case.module)
+    schedule = case.proposed(function_of(case.module, "kernel"), None, schedule.sequence)
+    schedule.enter(LOOPS)
+    apply_moves(schedule, schedule_moves.LOOPS, case.random.randint(1, 5), case.random)
+    case.compare("loops")
+    _require_round_trip(case, schedule.sequence, "kernel", (START, LOOPS))
+    _finish_in_c(case)
+
+
+def loops_program(seed: int) -> Program:
+    """A nest of loops around copies, structured ops, loads and stores."""
+    return program_of(parsed(loop_program(seed, "f32" if seed % 4 == 0 else "i32")), seed)
+
+
+def loops_case(case: Case) -> None:
+    """Primitives on loops and memrefs."""
+    schedule = case.proposed(function_of(case.module, "main"), None, None)
+    apply_moves(schedule, schedule_moves.LOOPS, case.random.randint(2, 6), case.random)
+    case.compare("loops")
+    _require_round_trip(case, schedule.sequence, "main", (START,))
+    _finish_in_c(case)
+
+
+def _lower(module: ModuleOp) -> None:
+    run_passes(make_context(), module, read_pipeline(LOOPS), verify_each=False)
+
+
+def _finish_in_c(case: Case) -> None:
+    if not case.in_c:
+        return
+    try:
+        run_passes(make_context(), case.module, read_pipeline("forall-to-for,mem-plan"))
+    except UserError as error:
+        case.tally.cases[f"not in C: {kind_of(error.message)}"] += 1
+        return
+    case.compare("planned")
+    case.compare_in_c()
+
+
+def _require_round_trip(case: Case, sequence: NamedSequenceOp, name: str, sections: Sequence[str]) -> None:
+    """Raise WrongError where the text of a schedule, parsed and applied, makes another program, or other text."""
+    ctx = make_context()
+    text = schedules_text(ctx, {name: sequence})
+    (given,) = parse_text(make_context(), SourceText("schedule.mlir", text)).module.ops
+    assert isinstance(given, NamedSequenceOp)
+    replayed, again = case.program.module.clone(), None
+    for section in sections:
+        if section == LOOPS:
+            _lower(replayed)
+        schedule = Schedule(function_of(replayed, name), None, again)
+        if section != START:
+            schedule.enter(section)
+        schedule.replay(given, section)
+        again = schedule.sequence
+    require_equal(case, replayed, ctx)
+    if again is None or schedules_text(ctx, {name: again}) != text:
+        raise WrongError("the schedule, applied again, is another text")
+
+
+KINDS: dict[str, tuple[int, Callable[[int], Program], Callable[[Case], None]]] = {
+    "host": (14, host_program, host_case),
+    "loops": (16, loops_program, loops_case),
+    "small machine": (2, toy_program, machine_case),
+    "shipped machine": (1, shipped_program, machine_case),
+}
+"""Of programs: so many of each in turn."""
+SCHEDULES = 4
+"""Of each program."""
+
+
+@lru_cache(1)
+def _program(number: int) -> tuple[str, Program, Callable[[Case], None]]:
+    """A program, its kind, and what is done with it."""
+    left = number % sum(share for share, _, _ in KINDS.values())
+    for name, (share, make, run) in KINDS.items():
+        if left < share:
+            return name, make(number), run
+        left -= share
+    raise AssertionError
+
+
+def run_case(seed: int, tally: Tally, *, in_c: bool = False) -> None:
+    """Raise WrongError where a random schedule is not what it should be."""
+    name, program, run = _program(seed // SCHEDULES)
+    tally.cases[name] += 1
+    run(Case(seed, program, tally, in_c))
