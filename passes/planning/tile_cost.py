@@ -228,10 +228,11 @@ def time_of_tile(tiles: Tiles, index: int, loops: Sequence[int], depths: Mapping
         for leaves, way in ((False, operand.fetch), (True, operand.put)):
             for hop, channel in enumerate(way[:-1]):
                 slots[_between(number, hop, leaves=leaves)] = depths.get(channel.scope or "", 1)
-    nest = _nest(tiles, index, loops)
+    nest = tuple(_nest(tiles, index, loops))
     unskewed = time_of(nest, slots)
-    time = min(unskewed, time_of(skewed(nest, slots), slots), key=lambda time: time.cycles)
-    return replace(time, unskewed_cycles=unskewed.cycles)
+    other = skewed(nest, slots)
+    found = unskewed if other == nest else min(unskewed, time_of(other, slots), key=lambda time: time.cycles)
+    return replace(found, unskewed_cycles=unskewed.cycles)
 
 
 def _nest(tiles: Tiles, index: int, loops: Sequence[int]) -> list[TimedStep | TimedLoop]:

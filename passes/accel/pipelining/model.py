@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from xdsl.dialects import func, scf
@@ -33,6 +33,7 @@ class Model:
     nest: tuple[TimedStep | TimedLoop, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._times: dict[Hashable, NestTime] = {}
         self._machine = MachineModel.of(self.target)
         self._infos = {info.op: info for info in self.commands}
         self._costs = _costs(self.function, self.target)
@@ -46,7 +47,10 @@ class Model:
         """
         known = {s: s.owner.slot_count for s in self._names if isinstance(s.owner, RingOp)} | dict(slots)
         named = {self._names[s]: count for s, count in known.items() if s in self._names}
-        return time_of(skewed_nest(self.nest, named) if skewed else self.nest, named)
+        key = frozenset(named.items()), skewed
+        if key not in self._times:
+            self._times[key] = time_of(skewed_nest(self.nest, named) if skewed else self.nest, named)
+        return self._times[key]
 
     def _block(self, block: Block, opening: frozenset[SSAValue]) -> Iterator[TimedStep | TimedLoop]:
         """The steps of a block, which take the next slots of the storages `opening`."""
