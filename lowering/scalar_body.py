@@ -99,16 +99,17 @@ class Body:
     Appends scalar ops to the body of one generic.
 
     `unsigned` says how the integers among its arguments are read; it plays no part for floats.
+    Ops are made at `location`.
     """
 
     def __init__(self, block: Block, location: LocationAttr, unsigned: bool = False):
         self._block = block
-        self._location = location
+        self.location = location
         self.unsigned = unsigned
 
     def emit(self, op: Operation) -> SSAValue:
         """Append `op`, which has one result, and return it."""
-        op.location = self._location
+        op.location = self.location
         self._block.add_op(op)
         return op.results[0]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -39,6 +39,7 @@ from penstock.runtime.schedules import require_applied
 from penstock.runtime.weights import open_weights
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from onnx import ModelProto
 
 
@@ -215,28 +216,60 @@ class LoadedProgram:
 
 
 def load_input(
-    path: str | Path | ModelProto, *, dims: Mapping[str, int] | None = None, allow_nan: bool = False
+    path: str | Path | ModelProto,
+    *,
+    dims: Mapping[str, int] | None = None,
+    allow_nan: bool = False,
+    kernel: str | None = None,
 ) -> LoadedProgram:
     """
-    Load an ONNX model (a file or a loaded one), or a file of IR with its weights, and bind the dimensions of `dims`.
+    Load an ONNX model (a file or a loaded one), a file of IR with its weights, or a kernel of a file in the kernel
+    language, by its name if there are several, and bind the dimensions of `dims`.
 
     Raises UserError for what cannot be read, and for a name or size in `dims` that does not fit.
     """
     path = Path(path) if isinstance(path, str) else path
     if not isinstance(path, Path) or path.suffix == ".onnx":
         return import_program(path, dims or {}, allow_nan=allow_nan)
+    if path.suffix == ".pk":
+        return load_kernel(path, dims or {}, kernel)
     if path.suffix != ".mlir":
         raise UserError(
             "the kind of this file is not known",
             loc=str(path),
-            notes=["a model ends in .onnx, a file of IR in .mlir"],
+            notes=["a model ends in .onnx, a file of IR in .mlir, kernels in .pk"],
         )
+    if kernel is not None:
+        message = f'only a file of kernels has a kernel to choose, and this is no .pk: "{kernel}"'
+        raise UserError(message, loc=str(path), status=USAGE)
     ctx = make_context()
     parsed = parse_text(ctx, read_text(path))
     opened = open_weights(ctx, parsed, str(path))
     program = LoadedProgram(parsed.module, ctx, path, parsed, opened)
     bind_program(program, dims or {})
     return program
+
+
+def load_kernel(
+    path: Path,
+    sizes: Mapping[str, int],
+    name: str | None = None,
+    *,
+    arguments: tuple[Sequence[NDArray[Any]], Mapping[str, NDArray[Any]]] | None = None,
+) -> LoadedProgram:
+    """
+    A program that is a kernel of a file in the kernel language: the one of that name, or the only one. Sizes that are
+    not given are those of the arguments, in order and by name, as far as there are any.
+
+    Raises UserError for what cannot be read or lowered, and for a size that is missing, unknown, or does not fit.
+    """
+    from penstock.lowering.from_kernel.lower import KernelFile
+
+    file = KernelFile(read_text(path))
+    kernel = file.kernel(name)
+    if arguments is not None:
+        sizes = file.sizes_from_arguments(kernel, *arguments, sizes)
+    return LoadedProgram(file.module(kernel, sizes), make_context(), path)
 
 
 def bind_program(program: LoadedProgram, dims: Mapping[str, int]) -> None:

@@ -17,6 +17,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.graph.kernel import called_kernels
 
 LEVELS = ("graph", "tensor", "loop", "accel")
 """The levels of the IR, from the highest."""
@@ -37,10 +38,14 @@ _FOLDER = re.compile(
 
 
 def level_of(module: ModuleOp) -> str:
-    """The lowest level whose operations the functions of a module contain."""
+    """
+    The lowest level whose operations the functions of a module contain, without kernels that are called from a graph:
+    they wait at tensor level for what is around them.
+    """
     found = "graph"
+    kernels = called_kernels(module)
     for function in module.body.block.ops:
-        if isinstance(function, FuncOp):
+        if isinstance(function, FuncOp) and function.sym_name.data not in kernels:
             for op in function.walk():
                 found = max(found, _level_of_op(op), key=LEVELS.index)
     return found

@@ -27,7 +27,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model or IR to work on, and the sizes of its symbolic dimensions."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX model (.onnx) or a file of IR (.mlir)")
+    parser.add_argument("model", metavar="MODEL", help="an ONNX model (.onnx), IR (.mlir) or kernels (.pk)")
     parser.add_argument(
         "--dim",
         metavar="NAME=SIZE",
@@ -36,6 +36,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="the size of a symbolic dimension, such as batch=1",
     )
     parser.add_argument("--allow-nan", action="store_true", help="accept an ONNX model with weights that hold NaN")
+
+
+def add_kernel(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Which kernel of a text in the kernel language."""
+    parser.add_argument("--kernel", metavar="NAME", help="which kernel of a .pk file that has several")
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:

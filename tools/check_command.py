@@ -10,6 +10,7 @@ import argparse
 from penstock.tools.arguments import (
     add_common,
     add_interleaving,
+    add_kernel,
     add_machine,
     add_model,
     add_pipeline,
@@ -24,6 +25,7 @@ from penstock.tools.arguments import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
+    add_kernel(parser)
     add_machine(parser)
     parser.add_argument(
         "--until",

@@ -17,6 +17,7 @@ from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.runtime.levels import LEVELS
 from penstock.tools.arguments import (
     add_common,
+    add_kernel,
     add_machine,
     add_model,
     add_pipeline,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
+    add_kernel(parser)
     add_machine(parser)
     add_pipeline(parser)
     parser.add_argument("--emit", choices=tuple(EMITTERS), default="plan", help="default: plan")
@@ -82,7 +84,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.weights is not None and not (emitter.is_text and args.emit in LEVELS):
         raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
     require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
-    program = load_bound(args)
+    program = load_bound(args, args.kernel)
     give_schedules(args, program.ctx)
     until = args.emit if args.emit in LEVELS else "accel"
     if print_passes(args, program, until, args.pipeline):

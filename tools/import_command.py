@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from penstock.tools.arguments import add_common, add_model, add_weights, read_dims, say
+from penstock.tools.arguments import add_common, add_kernel, add_model, add_weights, read_dims, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
+    add_kernel(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="where the IR goes; default: MODEL with .mlir")
     add_weights(parser)
     add_common(parser)
@@ -20,7 +21,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.tools.programs import write_program
     from penstock.tools.text import require_distinct
 
-    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
+    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan, kernel=args.kernel)
     output = Path(args.output or program.path.with_suffix(".mlir").name)
     require_distinct({"-o": output, "--weights": args.weights}, args.model)
     file = write_program(program, output, weights=args.weights, locations=True)

@@ -21,6 +21,8 @@ COMMANDS = {
     "plan": "find offsets for buffers in a memory",
     "simulate": "count the cycles of a program on a machine",
     "machines": "list, show or validate machines",
+    "show": "print what kernels compute, as text of the kernel language",
+    "format": "write texts of kernels in their one form",
     "test-planner": "check that a planner keeps to its contract",
     "test-tiler": "check that a tiler keeps to its contract",
 }

@@ -17,7 +17,7 @@ from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.passes.planning.map_text import legend, text_map
 from penstock.passes.planning.problem import Limits, Plan, Problem, conflicts, height, lower_bound
 from penstock.passes.planning.registry import DEFAULT_PLANNER, planner
-from penstock.tools.arguments import add_common, add_machine, add_pipeline, add_schedule, say, write_texts
+from penstock.tools.arguments import add_common, add_kernel, add_machine, add_pipeline, add_schedule, say, write_texts
 from penstock.tools.planner_runs import (
     ALL,
     MAX_FAULTS,
@@ -34,7 +34,7 @@ from penstock.tools.planner_runs import (
 )
 from penstock.tools.text import STDIN, require_distinct
 
-PROGRAMS = (".onnx", ".mlir")
+PROGRAMS = (".onnx", ".mlir", ".pk")
 """The ends of names of files that hold programs."""
 
 _OF_PROBLEMS = ("capacity", "bank-size", "fixed", "fit")
@@ -72,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pipeline(group)
     add_schedule(group)
     group.add_argument("--dim", metavar="NAME=SIZE", action="append", default=[], help="the size of a symbolic dim")
+    add_kernel(group)
     group.add_argument("--function", metavar="F", help="only the problems of this function")
     group.add_argument("--scope", metavar="S", help="only the problems of this scope")
     add_common(parser)

@@ -10,7 +10,15 @@ from pathlib import Path
 from penstock.dialects.files import write_whole
 from penstock.lowering.to_c import GENERATED
 from penstock.lowering.to_text import located_text, module_text
-from penstock.runtime.compiler import LoadedProgram, bind_program, import_program, load_input, open_dims, require_bound
+from penstock.runtime.compiler import (
+    LoadedProgram,
+    bind_program,
+    import_program,
+    load_input,
+    load_kernel,
+    open_dims,
+    require_bound,
+)
 from penstock.runtime.folders import write_folder
 from penstock.runtime.signature import BoundDims, signature_of
 from penstock.runtime.weights import carry_weights
@@ -19,9 +27,9 @@ from penstock.tools.tensors import GivenTensors
 from penstock.tools.text import write_output
 
 
-def load_bound(args: argparse.Namespace) -> LoadedProgram:
-    """Load the model or IR of `args.model`; raises UserError for dimensions that are still open."""
-    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
+def load_bound(args: argparse.Namespace, kernel: str | None = None) -> LoadedProgram:
+    """Load the model, IR or `kernel` of `args.model`; raises UserError for dimensions that are still open."""
+    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan, kernel=kernel)
     require_bound(program.module, str(program.path))
     return program
 
@@ -30,15 +38,17 @@ def load_for_inputs(args: argparse.Namespace, given: GivenTensors) -> LoadedProg
     """
     Load the model or IR of `args.model` for a run on the inputs `given`.
 
-    The sizes of symbolic dimensions are taken from the inputs, and so are, for a model, the values of those that only
-    feed shapes and the like; `given` is left with those that the program still takes. Raises UserError where two
-    sizes of one dimension differ, and for dimensions that are still open.
+    The sizes of symbolic dimensions, and of a kernel, are taken from the inputs, and so are, for a model, the values of
+    those that only feed shapes and the like; `given` is left with those that the program still takes. Raises UserError
+    where two sizes of one dimension differ, and for dimensions that are still open.
     """
     dims = read_dims(args.dim)
     path = Path(args.model)
+    if path.suffix == ".pk":
+        return load_kernel(path, dims, args.kernel, arguments=(given.ordered, given.named))
     if path.suffix != ".onnx" or not (given.ordered or given.named):
         if path.suffix == ".onnx":
-            program = load_input(path, dims=dims, allow_nan=args.allow_nan)
+            program = load_input(path, dims=dims, allow_nan=args.allow_nan, kernel=args.kernel)
         else:
             program = _load_text(path, dims, given)
         return _ready(program, given)

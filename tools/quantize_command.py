@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.tools.arguments import add_common, add_model, add_weights, read_dims, say
+from penstock.tools.arguments import add_common, add_kernel, add_model, add_weights, read_dims, say
 
 SCHEMES = ("qdq", "symmetric", "power-of-two")
 METHODS = ("min-max", "percentile", "mse")
@@ -19,6 +19,7 @@ METHODS = ("min-max", "percentile", "mse")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
+    add_kernel(parser)
     parser.add_argument(
         "--calibration",
         nargs="+",
@@ -68,7 +69,7 @@ def execute(args: argparse.Namespace) -> int:
     require_distinct({"-o": output, "--weights": args.weights, "--save-ranges": args.save_ranges}, args.model)
     ranges = None if args.ranges is None else read_ranges(args.ranges)
     calibration = read_calibration(args.calibration) or None
-    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
+    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan, kernel=args.kernel)
     done = quantize(
         program,
         calibration,

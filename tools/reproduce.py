@@ -50,7 +50,7 @@ def reproduce_command(error: Exception, args: argparse.Namespace, words: Sequenc
     from penstock.runtime.weights import save_weights, weight_uses
     from penstock.tools.arguments import chosen_flags, read_dims
 
-    program = load_input(model, dims=read_dims(args.dim), allow_nan=args.allow_nan)
+    program = load_input(model, dims=read_dims(args.dim), allow_nan=args.allow_nan, kernel=args.kernel)
     flags = ["penstock-opt", *chosen_flags(args)]
 
     def command(path: str) -> str:

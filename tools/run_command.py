@@ -21,6 +21,7 @@ from penstock.runtime.signature import signature_of
 from penstock.tools.arguments import (
     add_common,
     add_interleaving,
+    add_kernel,
     add_machine,
     add_model,
     add_no_verify,
@@ -42,6 +43,7 @@ _FOR_COMPILING = ("machine", "set", "dim", "pipeline", "print_pipeline", "schedu
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
+    add_kernel(parser)
     parser.add_argument(
         "--input", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="one or more tensors"
     )

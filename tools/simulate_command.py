@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_no_verify(parser)
     add_pipeline(parser)
     add_schedule(parser)
-    parser.add_argument("--kernel", metavar="NAME", help="only the runs of this kernel")
+    parser.add_argument("--kernel", metavar="NAME", help="only the runs of this kernel; of a .pk file, which kernel")
     group = parser.add_argument_group("files, written as a whole or not at all; - is stdout")
     group.add_argument("--csv", metavar="FILE", help="the figures, a row for each kernel")
     group.add_argument("--json", metavar="FILE", help="the figures, in the schema of docs/simulation.md")
@@ -64,7 +64,8 @@ def execute(args: argparse.Namespace) -> int:
     window = None if args.window is None else _read_window(args.window)
     if window is not None and args.trace is None and args.svg is None:
         raise UserError("--window is for --trace and --svg", status=USAGE)
-    program = load_bound(args)
+    is_text = args.model.endswith(".pk")
+    program = load_bound(args, args.kernel if is_text else None)
     # What is at the accel level is simulated as it is.
     pipeline = "" if args.pipeline is None and program.level == "accel" else args.pipeline
     _require_machine(args, program)
@@ -73,7 +74,7 @@ def execute(args: argparse.Namespace) -> int:
     give_schedules(args, program.ctx)
     workloads = _lower(args, program, pipeline)
     require_applied(program.ctx, program.module)
-    run = run_program(program.module, workloads, args.kernel, verify=not args.no_verify)
+    run = run_program(program.module, workloads, None if is_text else args.kernel, verify=not args.no_verify)
     if not run.kernels:
         note = ", ".join(name for name, _ in run.host)
         notes = [f"the host runs {note}"] if note else ["@main calls no kernel"]

@@ -17,6 +17,7 @@ from penstock.dialects.graph.constant import *
 from penstock.dialects.graph.elementwise import *
 from penstock.dialects.graph.group import *
 from penstock.dialects.graph.indexing import *
+from penstock.dialects.graph.kernel import *
 from penstock.dialects.graph.layout import *
 from penstock.dialects.graph.nn import *
 from penstock.dialects.graph.quantization import *

@@ -11,6 +11,8 @@ is elementwise and has a formula:
 
 from __future__ import annotations
 
+from penstock.lowering.accumulation import Reduction, accumulate
+
 # Imported for their registrations.
 from penstock.lowering.graph_to_tensor import (
     attention,
@@ -20,12 +22,11 @@ from penstock.lowering.graph_to_tensor import (
     pooling,
     reduction,
 )
-from penstock.lowering.graph_to_tensor.accumulation import Reduction, accumulate
 from penstock.lowering.graph_to_tensor.driver import GraphToTensorPass
 from penstock.lowering.graph_to_tensor.elementwise import pointwise
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.graph_to_tensor.shapes import Split, loops
 from penstock.lowering.scalar_body import Body
+from penstock.lowering.shapes import Split, loops
 
 __all__ = [
     "Body",

@@ -10,10 +10,10 @@ from xdsl.ir.affine import AffineExpr
 from penstock.dialects import graph
 from penstock.dialects.graph.base import holds, is_float, is_integer, is_unsigned, summed_in
 from penstock.dialects.graph.layout import Layout, LayoutPart, image_layout, spatial_dims
-from penstock.lowering.graph_to_tensor.accumulation import SUM, accumulate, rounded
+from penstock.lowering.accumulation import SUM, accumulate
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.graph_to_tensor.shapes import Dims, Split, element_of, loops, shape_of, signless, windowed
 from penstock.lowering.scalar_body import Body, Compute
+from penstock.lowering.shapes import Dims, Split, element_of, loops, shape_of, signless, windowed
 
 
 def stored_factor(value: SSAValue) -> SSAValue:
@@ -141,7 +141,7 @@ def conv(kernel: KernelBuilder, op: graph.ConvOp) -> SSAValue:
     reductions = sum(part.dim != "O" for part in filters.parts)
     result = contract(kernel, op, (x, x_dims), (w, w_dims), shape, reductions)
     if op.b is None:
-        return rounded(kernel, op.result, result, split)
+        return kernel.rounded(op.result, result, split)
     kernel.define(op.result, result, split)
     along = [at for at, part in enumerate(images.parts) if part.dim == "C"]
 

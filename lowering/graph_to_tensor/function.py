@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import (
     UnknownLoc,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects import graph
@@ -26,7 +26,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.functions import WEIGHT
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, KernelParameter, lowering_of
 from penstock.lowering.graph_to_tensor.shape import emit_concat, emit_slice
-from penstock.lowering.graph_to_tensor.shapes import element_of, shape_of, signless, tensor_type
+from penstock.lowering.shapes import element_of, shape_of, signless, tensor_type
 from penstock.passes.graph.values import is_view
 from penstock.passes.isomorphic_kernels import structure_of
 from penstock.passes.tensor.reshape import emit_reshape
@@ -37,7 +37,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.]")
 
 def is_graph_op(op: Operation) -> bool:
     """Whether `op` is one that leaves at this lowering."""
-    return isinstance(op, graph.GraphOp | graph.FusedOp) or lowering_of(type(op)) is not None
+    return isinstance(op, graph.GraphOp | graph.FusedOp | graph.KernelOp) or lowering_of(type(op)) is not None
 
 
 @dataclass
@@ -127,6 +127,14 @@ class FunctionLowering:
                 self._values[op.result] = emit_slice(self._emit, op, self._value(op.x))
             case graph.IdentityOp():
                 self._values[op.result] = self._value(op.x)
+            case graph.KernelOp():
+                types = [_below_graph(result) for result in op.outputs]
+                call = CallOp(op.callee, [self._value(operand) for operand in op.inputs], types)
+                call.location = self._location
+                self._block.add_op(call)
+                for result, value in zip(op.outputs, call.results, strict=True):
+                    value.name_hint = result.name_hint
+                    self._values[result] = value
             case graph.ConcatOp():
                 parts = [self._value(part) for part in op.inputs]
                 self._values[op.result] = emit_concat(self._emit, op, parts)
@@ -214,7 +222,7 @@ class FunctionLowering:
         return made.result
 
     def _argument(self, of: SSAValue) -> SSAValue:
-        type = tensor_type(shape_of(of), signless(element_of(of))) if isa(of.type, TensorType) else of.type
+        type = _below_graph(of) if isa(of.type, TensorType) else of.type
         argument = self._block.insert_arg(type, len(self._block.args))
         argument.name_hint = of.name_hint
         return argument
@@ -223,6 +231,11 @@ class FunctionLowering:
         op.location = self._location
         self._block.add_op(op)
         return op.results[0]
+
+
+def _below_graph(of: SSAValue) -> Attribute:
+    """The type of a tensor of the graph level below that."""
+    return tensor_type(shape_of(of), signless(element_of(of)))
 
 
 def _location_of(yielded: Sequence[SSAValue], otherwise: LocationAttr) -> LocationAttr:

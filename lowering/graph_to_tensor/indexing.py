@@ -19,10 +19,9 @@ from xdsl.ir.affine import AffineExpr
 from penstock.dialects import graph
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_unsigned
-from penstock.lowering.graph_to_tensor.accumulation import rounded
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.graph_to_tensor.shapes import element_of, loops, shape_of, signless
 from penstock.lowering.scalar_body import Body
+from penstock.lowering.shapes import element_of, loops, shape_of, signless
 from penstock.passes.index_builder import Index, materialize
 from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
 
@@ -125,7 +124,7 @@ def _lowered(
         )
         return insert_slice(kernel.builder(), new, carried, _spans(carried, here))
 
-    return rounded(kernel, op.result, _nest(kernel, extents, start, step))
+    return kernel.rounded(op.result, _nest(kernel, extents, start, step))
 
 
 @lowers(graph.GatherOp)

@@ -13,42 +13,20 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from xdsl.builder import Builder
-from xdsl.dialects import arith, scf, tensor
-from xdsl.dialects.builtin import (
-    AffineMapAttr,
-    DenseArrayBase,
-    DenseIntOrFPElementsAttr,
-    IndexType,
-    LocationAttr,
-    UnknownLoc,
-    i64,
-)
-from xdsl.dialects.linalg.attrs import IteratorTypeAttr
-from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir.affine import AffineExpr
 from xdsl.irdl import IRDLOperation
-from xdsl.rewriter import InsertPoint
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
+from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.graph.elementwise import PointwiseOp
 from penstock.dialects.registry import Registry
-from penstock.lowering.graph_to_tensor.shapes import (
-    Dims,
-    Split,
-    broadcast_dims,
-    element_of,
-    loops,
-    shape_of,
-    signless,
-    tensor_type,
-)
-from penstock.lowering.scalar_body import Body, Compute, constant_attribute
-from penstock.passes.analysis.kernels import rounds_each_step
-from penstock.passes.index_builder import Index, materialize
+from penstock.lowering.scalar_body import Body, Compute
+from penstock.lowering.shapes import Split, broadcast_dims, element_of, loops, shape_of, signless, tensor_type
+from penstock.lowering.tensor_builder import TensorBuilder
 from penstock.passes.tensor.reshape import emit_reshape
 
 Lowering: TypeAlias = Callable[["KernelBuilder", Any], SSAValue]
@@ -99,7 +77,7 @@ class _Number(NamedTuple):
     element: Attribute
 
 
-class KernelBuilder:
+class KernelBuilder(TensorBuilder):
     """
     The kernel under construction.
 
@@ -108,11 +86,8 @@ class KernelBuilder:
     """
 
     def __init__(self, outside: Mapping[SSAValue, SSAValue]):
-        self.block = Block()
+        super().__init__()
         self.parameters: list[KernelParameter] = []
-        self.names: dict[SSAValue, str] = {}
-        """What the text shall call values: parameters by their role in an op, others by the op they come from."""
-        self.location: LocationAttr = UnknownLoc()
         self._member: Operation | None = None
         self._outside = outside
         self._rank = {value: index for index, value in enumerate(outside.values())}
@@ -141,8 +116,7 @@ class KernelBuilder:
                 notes=["a plug-in registers one with penstock.lowering.graph_to_tensor.lowers"],
                 status=UNSUPPORTED,
             )
-        self.location = op.location
-        self._member = op
+        self._enter(op)
         lowered = lowering(self, op)
         found = self._computed.get(op.results[0])
         if found is None or found.tensor is not lowered:
@@ -173,138 +147,16 @@ class KernelBuilder:
         return self._computed[of]
 
     def _cast(self, op: graph.CastOp, split: Split | None) -> None:
-        member, location = self._member, self.location
-        self._member, self.location = op, op.location
+        member, name, location = self._member, self.name, self.location
+        self._enter(op)
         target = element_of(op.result)
         cast = signless(target), is_unsigned(target)
         self.pointwise([op.x], op.result, lambda body, elements: body.cast(elements[0], *cast), split=split)
-        self._member, self.location = member, location
+        self._member, self.name, self.location = member, name, location
 
-    def emit(self, op: Operation) -> SSAValue:
-        """Append `op`, which has one result, at the location of the member being lowered."""
-        op.location = self.location
-        self.block.add_op(op)
-        if self._member is not None and not isinstance(op, arith.ConstantOp):
-            self.names[op.results[0]] = self._member.name.rpartition(".")[-1]
-        return op.results[0]
-
-    def builder(self) -> Builder:
-        """A builder that appends ops without a name at the location of the member being lowered."""
-        return Builder(InsertPoint.at_end(self.block), operation_insertion_handler=[self._locate])
-
-    def _locate(self, op: Operation) -> None:
-        op.location = self.location
-
-    def loop(
-        self,
-        extent: int,
-        step: int,
-        initial: Sequence[SSAValue],
-        body: Callable[[Index, Sequence[SSAValue]], Sequence[SSAValue]],
-        *,
-        always: bool = False,
-    ) -> list[SSAValue]:
-        """
-        `body` at each iteration of a loop, on the values carried; at its end it is shifted inwards where `step` does
-        not divide.
-
-        One iteration needs no loop, but with `always` it has one, which says that the kernel is tiled as it is.
-        """
-        if 0 < extent <= step and not always:
-            return list(body(0, initial))
-        bounds = [materialize(self.builder(), bound) for bound in (0, extent, step)]
-        block = Block(arg_types=[IndexType(), *(value.type for value in initial)])
-        outer, self.block = self.block, block
-        at: Index = block.args[0]
-        if extent % step:
-            last = materialize(self.builder(), extent - step)
-            at = self.builder().insert(arith.MinSIOp(block.args[0], last)).result
-        block.add_op(scf.YieldOp(*body(at, block.args[1:])))
-        self.block = outer
-        loop = scf.ForOp(bounds[0], bounds[1], bounds[2], initial, Region(block))
-        loop.location = self.location
-        self.block.add_op(loop)
-        return list(loop.results)
-
-    def empty(self, shape: Sequence[int], element: Attribute, *, name: str | None = None) -> SSAValue:
-        """A fresh destination, or the shape of a window."""
-        made = self.emit(tensor.EmptyOp((), tensor_type(tuple(shape), element)))
-        if name is not None:
-            self.names[made] = name
-        return made
-
-    def fill(self, shape: Sequence[int], element: Attribute, number: float, *, name: str | None = None) -> SSAValue:
-        """A tensor of one number: a generic without inputs."""
-        output = self.empty(shape, element, name=name), loops(len(shape))
-        made = self.generic([], output, 0, lambda body, elements: body.constant(number, element))
-        if name is not None:
-            self.names[made] = name
-        return made
-
-    def pad(self, value: SSAValue, low: Sequence[int], high: Sequence[int], number: float) -> SSAValue:
-        """`value` with `number` around it; nothing is emitted where all widths are zero."""
-        if not any((*low, *high)):
-            return value
-        sizes = zip(low, shape_of(value), high, strict=True)
-        shape = tuple(before + size + after for before, size, after in sizes)
-        element = element_of(value)
-        constant = self.emit(arith.ConstantOp(constant_attribute(number, element)))
-        block = Block([tensor.YieldOp(constant)], arg_types=[IndexType()] * len(shape))
-        padded = self.emit(
-            tensor.PadOp(
-                value,
-                (),
-                (),
-                Region(block),
-                DenseArrayBase.from_list(i64, list(low)),
-                DenseArrayBase.from_list(i64, list(high)),
-                tensor_type(shape, element),
-            )
-        )
-        self.names[padded] = f"{self.names.get(value, 'x')}_padded"
-        return padded
-
-    def pad_spatial(
-        self, value: SSAValue, first: int, low: Sequence[int], high: Sequence[int], number: float
-    ) -> SSAValue:
-        """`pad` of as many dims as there are widths, from dim `first` on."""
-        before, after = [0] * first, [0] * (len(shape_of(value)) - first - len(low))
-        return self.pad(value, [*before, *low, *after], [*before, *high, *after], number)
-
-    def generic(
-        self,
-        inputs: Sequence[tuple[SSAValue, Dims]],
-        output: tuple[SSAValue, Dims],
-        reductions: int,
-        compute: Compute,
-        *,
-        unsigned: bool = False,
-    ) -> SSAValue:
-        """
-        A `linalg.generic` whose parallel loops index `output`, each one dim of it, followed by `reductions` reduction
-        loops; dims of one element may be indexed by 0.
-
-        `compute(body, elements)` gives the element to yield; the last of the elements is that of the output.
-
-        Raises ValueError for a reduction that is rounded at every step.
-        """
-        operands = (*inputs, output)
-        parallel = sum(isinstance(dim, AffineDimExpr) for dim in output[1])
-        block = Block(arg_types=[element_of(value) for value, _ in operands])
-        body = Body(block, self.location, unsigned)
-        body.end(compute(body, block.args))
-        kinds = [IteratorTypeAttr.parallel()] * parallel + [IteratorTypeAttr.reduction()] * reductions
-        made = GenericOp(
-            [value for value, _ in inputs],
-            [output[0]],
-            Region(block),
-            [AffineMapAttr(AffineMap(len(kinds), 0, tuple(dims))) for _, dims in operands],
-            kinds,
-            [output[0].type],
-        )
-        if rounds_each_step(made):
-            raise ValueError(f"a reduction carries {element_of(output[0])}: `accumulation.accumulate` chooses its type")
-        return self.emit(made)
+    def _enter(self, op: Operation) -> None:
+        """From here on ops are appended for `op`."""
+        self._member, self.name, self.location = op, op.name.rpartition(".")[-1], op.location
 
     def pointwise(
         self,
@@ -346,6 +198,21 @@ class KernelBuilder:
         computed = self.generic(list(inputs), (output, loops(len(whole))), 0, element, unsigned=unsigned)
         self.define(result, computed, split)
         return computed
+
+    def rounded(self, result: SSAValue, computed: SSAValue, split: Split | None = None) -> SSAValue:
+        """Define the graph value `result` as `computed`, rounded to its element type where that is in a wider one."""
+        self.define(result, computed, split)
+        if element_of(computed) == signless(element_of(result)):
+            return computed
+        return self.pointwise([result], result, lambda body, elements: elements[0])
+
+    def widened(self, of: SSAValue) -> SSAValue:
+        """The tensor of a graph value in the type in which its elements are summed."""
+        value, wide = self.value(of), accumulator_of(signless(element_of(of)))
+        if element_of(value) == wide:
+            return value
+        dims, output = loops(len(shape_of(value))), self.empty(shape_of(value), wide)
+        return self.generic([(value, dims)], (output, dims), 0, lambda body, elements: body.widen(elements[0], wide))
 
     def _number(self, of: SSAValue) -> _Number | None:
         """The number that a graph value repeats, if it is an inline constant."""

@@ -8,11 +8,11 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
-from penstock.lowering.graph_to_tensor.accumulation import MAX, SUM, reduce, rounded, widened
+from penstock.lowering.accumulation import MAX, SUM, reduce
 from penstock.lowering.graph_to_tensor.contraction import contract, stored_factor
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.graph_to_tensor.shapes import element_of, loops, shape_of
 from penstock.lowering.scalar_body import Body
+from penstock.lowering.shapes import element_of, loops, shape_of
 
 
 @lowers(graph.GemmOp)
@@ -37,7 +37,7 @@ def gemm(kernel: KernelBuilder, op: graph.GemmOp) -> SSAValue:
         return body.add(product, c)
 
     if op.c is None and alpha == 1:
-        return rounded(kernel, op.result, result)
+        return kernel.rounded(op.result, result)
     kernel.define(op.result, result)
     operands = [op.result] if op.c is None else [op.result, op.c]
     return kernel.pointwise(operands, op.result, epilogue)
@@ -64,7 +64,7 @@ def matmul(kernel: KernelBuilder, op: graph.MatmulOp) -> SSAValue:
     a_dims = [*batch_dims(a_shape[:-2]), *m, k]
     b_dims = [*batch_dims(b_shape[:-2]), k, *n]
     a, b = kernel.value(stored_factor(op.a)), kernel.value(stored_factor(op.b))
-    return rounded(kernel, op.result, contract(kernel, op, (a, a_dims), (b, b_dims), shape, 1))
+    return kernel.rounded(op.result, contract(kernel, op, (a, a_dims), (b, b_dims), shape, 1))
 
 
 @lowers(graph.BatchNormalizationOp)
@@ -114,16 +114,16 @@ def _with_statistic(
 def softmax(kernel: KernelBuilder, op: graph.SoftmaxOp) -> SSAValue:
     """The largest m, e = exp(x - m), the sum of e, the quotient: one generic each."""
     axis = op.axis.value.data
-    powers = _centred(kernel, widened(kernel, op.x), axis, Body.exp)
+    powers = _centred(kernel, kernel.widened(op.x), axis, Body.exp)
     total = reduce(kernel, powers, [axis], SUM)
-    return rounded(kernel, op.result, _with_statistic(kernel, powers, total, axis, Body.div))
+    return kernel.rounded(op.result, _with_statistic(kernel, powers, total, axis, Body.div))
 
 
 @lowers(graph.LogSoftmaxOp)
 def log_softmax(kernel: KernelBuilder, op: graph.LogSoftmaxOp) -> SSAValue:
     """The largest m, c = x - m, the sum of exp(c), c - log(sum): one generic each."""
     axis = op.axis.value.data
-    centred = _centred(kernel, widened(kernel, op.x), axis, lambda body, x: x)
+    centred = _centred(kernel, kernel.widened(op.x), axis, lambda body, x: x)
     total = reduce(kernel, centred, [axis], SUM, term=lambda body, xs: body.exp(xs[0]))
     result = _with_statistic(kernel, centred, total, axis, lambda body, x, total: body.sub(x, body.log(total)))
-    return rounded(kernel, op.result, result)
+    return kernel.rounded(op.result, result)

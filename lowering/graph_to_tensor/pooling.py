@@ -13,16 +13,16 @@ from xdsl.ir import SSAValue
 from penstock.dialects import graph
 from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.graph.layout import spatial_dims
-from penstock.lowering.graph_to_tensor.accumulation import MAX, SUM, Reduction, accumulate
+from penstock.lowering.accumulation import MAX, SUM, Reduction, accumulate
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.graph_to_tensor.shapes import (
+from penstock.lowering.scalar_body import Body
+from penstock.lowering.shapes import (
     element_of,
     loops,
     shape_of,
     signless,
     windowed,
 )
-from penstock.lowering.scalar_body import Body
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from xdsl.ir.affine import AffineExpr
 from penstock.dialects import graph
 from penstock.dialects.graph.base import is_float, is_unsigned
 from penstock.dialects.graph.layout import spatial_dims
-from penstock.lowering.graph_to_tensor.accumulation import (
+from penstock.lowering.accumulation import (
     MAX,
     MIN,
     PRODUCT,
@@ -20,11 +20,10 @@ from penstock.lowering.graph_to_tensor.accumulation import (
     Reduction,
     accumulate,
     reduce,
-    rounded,
 )
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.graph_to_tensor.shapes import Dims, element_of, loops, shape_of
 from penstock.lowering.scalar_body import Body
+from penstock.lowering.shapes import Dims, element_of, loops, shape_of
 
 REDUCTIONS: dict[type[graph.ReductionOp], Reduction] = {
     graph.ReduceSumOp: SUM,
@@ -40,7 +39,7 @@ def lower_reduction(kernel: KernelBuilder, op: graph.ReductionOp) -> SSAValue:
     x, axes, keep = kernel.value(op.x), op.axes.get_values(), bool(op.keepdims)
     unsigned, reduction = is_unsigned(element_of(op.x)), REDUCTIONS[type(op)]
     if not isinstance(op, graph.ReduceMeanOp):
-        return rounded(kernel, op.result, reduce(kernel, x, axes, reduction, keep=keep, unsigned=unsigned))
+        return kernel.rounded(op.result, reduce(kernel, x, axes, reduction, keep=keep, unsigned=unsigned))
     wide = element_of(x) if is_float(element_of(x)) else i64
 
     def term(body: Body, elements: Sequence[SSAValue]) -> SSAValue:

@@ -12,14 +12,7 @@ from xdsl.ir.affine import AffineExpr
 from penstock.dialects import graph
 from penstock.dialects.graph.layout import layout_of_rank, steps_between
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.graph_to_tensor.shapes import (
-    Dims,
-    element_of,
-    loops,
-    shape_of,
-    signless,
-    tensor_type,
-)
+from penstock.lowering.shapes import Dims, element_of, loops, shape_of, signless, tensor_type
 from penstock.passes.graph.values import is_view
 from penstock.passes.tensor.reshape import emit_reshape
 

@@ -29,6 +29,7 @@ from penstock.dialects.graph import (
     tensor_of,
 )
 from penstock.dialects.graph.base import is_static
+from penstock.dialects.graph.kernel import called_kernels
 from penstock.dialects.weights import Array, WeightStore
 from penstock.runtime.interpreter.graph import evaluate_op
 
@@ -41,12 +42,19 @@ LAYOUT_ATTRIBUTE = "graph.layout"
 
 def graph_blocks(module: ModuleOp) -> Iterator[Block]:
     """
-    The body of every function that could be a graph: that has a body, of one block, and works on no memory.
+    The body of every function that could be a graph: that has a body, of one block, works on no memory, and is no
+    kernel that a graph calls.
 
     Raises UserError for one with sizes that are not known.
     """
+    kernels = called_kernels(module)
     for op in list(module.ops):
-        if isinstance(op, FuncOp) and len(op.body.blocks) == 1 and not _is_below(op):
+        if (
+            isinstance(op, FuncOp)
+            and len(op.body.blocks) == 1
+            and not _is_below(op)
+            and op.sym_name.data not in kernels
+        ):
             require_static(op)
             yield op.body.block
 

@@ -146,6 +146,9 @@ _OPS = (
     tensor.EmptyOp,
     tensor.ExtractSliceOp,
     tensor.InsertSliceOp,
+    # A slice of a pad is a copy of what it has of the source.
+    tensor.PadOp,
+    tensor.YieldOp,
     GenericOp,
 )
 """What such a kernel consists of, besides the bodies of its generics."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.runtime.dynamic_engine import DynamicEngine, compile
     from penstock.runtime.engine import Engine
+    from penstock.runtime.kernel_function import KernelFunction, kernel
     from penstock.runtime.kernel_schedule import KernelSchedule, schedule
     from penstock.runtime.quantization import QuantizedModel, quantize
 
@@ -14,10 +15,12 @@ __version__ = "0.1.0"
 __all__ = [
     "DynamicEngine",
     "Engine",
+    "KernelFunction",
     "KernelSchedule",
     "QuantizedModel",
     "__version__",
     "compile",
+    "kernel",
     "quantize",
     "schedule",
 ]
@@ -33,6 +36,10 @@ def __getattr__(name: str) -> Any:
         from penstock.runtime import quantization
 
         return getattr(quantization, name)
+    if name in ("KernelFunction", "kernel"):
+        from penstock.runtime import kernel_function
+
+        return getattr(kernel_function, name)
     if name in ("KernelSchedule", "schedule"):
         from penstock.runtime import kernel_schedule
 

@@ -185,26 +185,23 @@ def test_indices_are_affine_in_the_dims() -> None:
     [
         ("y[n] = ^shr(x[n], 2)", "shr is not defined on f32"),
         ("y[n] = exp(^f32, x[n])", '"f32" is neither indexed nor "imm"'),
-        ("y[n] = ^exp(x[n], x[n])", "exp takes 1 arguments, not 2"),
+        ("y[n] = ^exp(x[n], x[n])", "exp takes 1 argument, not 2"),
         ("y[n] = cast(^f33, x[n])", 'unknown type "f33"'),
         ("y[n] = ^cast(i8, x[n])", "the right side is i8, but the left f32"),
         ("y[n] = x[n] + ^x[n+1]", '"x" is indexed in two ways'),
-        ("y[^2*n] = x[n]", "an index on the left must be a dim"),
+        ("y[2^*n] = x[n]", "an index on the left must be a dim"),
         ("y[n,^n] = x[n]", '"n" is on the left twice'),
         ("y[n] = x[^1.5]", "an index must be affine in the dims"),
-        ("y[n] ^== x[n]", None),
+        ("y[n] ^== x[n]", 'unexpected "=="'),
         ("y[n] = x[n]^]", 'unexpected "]"'),
-        ("y[n] = x[n] ^%", 'unexpected character "%"'),
+        ("y[n] = x[n] ^$", 'unexpected character "$"'),
         ("^", "the expression ends too early"),
     ],
 )
-def test_a_fault_of_an_expression_has_a_column(text: str, message: str | None) -> None:
+def test_a_fault_of_an_expression_has_a_column(text: str, message: str) -> None:
     column = text.index("^")
     with pytest.raises(ExpressionFault) as caught:
         build_behaviour(text.replace("^", ""), floats("x", "y"))
-    if message is None:
-        # The second of two equals signs is what the grammar cannot place.
-        column, message = column + 1, 'unexpected "="'
     assert (caught.value.message, caught.value.column) == (message, column)
 
 

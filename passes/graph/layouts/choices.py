@@ -163,8 +163,10 @@ class LayoutProblem:
             variable.offer(unchanged(op), penalty)
         if not variable.choices:
             variable.offer(unchanged(op))
-        for result in op.results:
+        for result in op.results[:1]:
             self._orders[result] = dict.fromkeys(choice.result for choice in variable.choices)
+        for result in op.results[1:]:
+            self._orders[result] = {plain(rank_of(result)): None}
         return variable
 
     def _offer_products(self, op: graph.GemmOp | graph.MatmulOp, variable: Variable) -> int:
@@ -248,7 +250,7 @@ class LayoutProblem:
         self, value: SSAValue, producer: int | None, users: Sequence[int], chosen: Mapping[int, int]
     ) -> int:
         held = plain(rank_of(value))
-        if producer is not None:
+        if producer is not None and value is self.variables[producer].op.results[0]:
             held = self.variables[producer].choices[chosen.get(producer, 0)].result
         needs: dict[Need, None] = {}
         for user in users:

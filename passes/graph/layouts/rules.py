@@ -313,7 +313,7 @@ def emit(forms: Forms, op: Operation, choice: OpForm) -> None:
             new.attributes[LAYOUT_ATTRIBUTE] = StringAttr(graph.NCHW)
         forms.block.add_op(new)
         for before, after in zip(op.results, new.results, strict=True):
-            forms.define(before, after, choice.result)
+            forms.define(before, after, plain(rank_of(before)))
     elif choice.is_product:
         assert isinstance(op, graph.GemmOp | graph.MatmulOp)
         _emit_product(forms, op, choice, operands)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from penstock.runtime.interpreter.graph import (  # noqa: F401
     conversions,  # pyright: ignore[reportUnusedImport]
     indexing,  # pyright: ignore[reportUnusedImport]
+    kernel,  # pyright: ignore[reportUnusedImport]
     nn,  # pyright: ignore[reportUnusedImport]
     reduction,  # pyright: ignore[reportUnusedImport]
     shape,  # pyright: ignore[reportUnusedImport]

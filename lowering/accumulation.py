@@ -2,8 +2,8 @@
 Reductions: a fill and a generic whose accumulator has a type in which sums do not lose their terms.
 
 Every reduction of every op comes through `accumulate`, and there its accumulator gets a type: f32 for floats of fewer
-bits, stated in the text by the type of the tensor and by `arith.extf` in the body; `rounded`, or the pointwise op that
-follows, says `arith.truncf`. Attention, whose loops are its own, takes its types from `summed_in` too.
+bits, stated in the text by the type of the tensor and by `arith.extf` in the body. What rounds the sum says
+`arith.truncf`. Attention, whose loops are its own, takes its types from `summed_in` too.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from xdsl.ir import Attribute, SSAValue
 
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_float
-from penstock.lowering.graph_to_tensor.kernel import KernelBuilder
-from penstock.lowering.graph_to_tensor.shapes import Dims, Split, element_of, loops, shape_of, signless
 from penstock.lowering.scalar_body import Body, Compute, highest, lowest
+from penstock.lowering.shapes import Dims, element_of, loops, shape_of
+from penstock.lowering.tensor_builder import TensorBuilder
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def first_of(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
 
 
 def accumulate(
-    kernel: KernelBuilder,
+    kernel: TensorBuilder,
     reduction: Reduction,
     element: Attribute,
     inputs: Sequence[tuple[SSAValue, Dims]],
@@ -71,7 +71,7 @@ def accumulate(
 
 
 def reduce(
-    kernel: KernelBuilder,
+    kernel: TensorBuilder,
     value: SSAValue,
     axes: Sequence[int],
     reduction: Reduction,
@@ -90,20 +90,3 @@ def reduce(
     sizes = [1 if dim in axes else shape[dim] for dim in kept]
     element = element or element_of(value)
     return accumulate(kernel, reduction, element, [read], sizes, len(axes), term=term, unsigned=unsigned)
-
-
-def rounded(kernel: KernelBuilder, result: SSAValue, computed: SSAValue, split: Split | None = None) -> SSAValue:
-    """Define the graph value `result` as `computed`, rounded to its element type where that is in a wider one."""
-    kernel.define(result, computed, split)
-    if element_of(computed) == signless(element_of(result)):
-        return computed
-    return kernel.pointwise([result], result, first_of)
-
-
-def widened(kernel: KernelBuilder, of: SSAValue) -> SSAValue:
-    """The tensor of a graph value in the type in which its elements are summed."""
-    value, wide = kernel.value(of), accumulator_of(signless(element_of(of)))
-    if element_of(value) == wide:
-        return value
-    dims, output = loops(len(shape_of(value))), kernel.empty(shape_of(value), wide)
-    return kernel.generic([(value, dims)], (output, dims), 0, lambda body, elements: body.widen(elements[0], wide))

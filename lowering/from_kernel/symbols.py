@@ -1,0 +1,190 @@
+"""What the names of a kernel stand for where it is lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from xdsl.ir import Attribute, SSAValue
+
+from penstock.dialects.diagnostics import nearest_or_all
+from penstock.lowering.from_kernel.faults import Fault
+from penstock.lowering.from_kernel.numbers import NAMED, Value
+from penstock.lowering.from_kernel.scalars import SCALAR_NAMES
+from penstock.lowering.from_kernel.syntax import Function, Node, Reducer
+
+Box = tuple[tuple[int, int], ...]
+"""A part of a tensor: along each dim where it begins and ends."""
+
+NOTHING_STORED = "nothing of it is stored yet"
+
+
+@dataclass
+class Tensor:
+    """A parameter, a result or a local, with the value that it has where the lowering stands."""
+
+    name: str
+    kind: str
+    """`parameter`, `result` or `local`."""
+    element: Attribute
+    """With the sign of integers."""
+    shape: tuple[int, ...]
+    declared: Node
+    value: SSAValue | None = None
+    """None before anything is stored."""
+    missing: str | None = None
+    """What of it has not been stored yet, in words; None for nothing."""
+
+    depth: int = 0
+    """In how many frames it is declared."""
+    boxes: list[Box] = field(default_factory=list[Box])
+    """The parts that are stored, while some are missing."""
+
+    @property
+    def rank(self) -> int:
+        """How many dims it has."""
+        return len(self.shape)
+
+    def note_stored(self) -> None:
+        """Say what is missing, after all iterations of the loops in which parts are stored."""
+        if self.missing is not None and self.boxes:
+            hole = _hole(self.shape, self.boxes)
+            self.missing = (
+                None if hole is None else f"the element [{', '.join(map(str, hole))}] is not known to be stored"
+            )
+
+
+@dataclass(frozen=True)
+class LoopVariable:
+    """The variable of a loop: its value, and the least and the largest that it takes."""
+
+    name: str
+    value: SSAValue | int
+    first: int
+    last: int
+    step: int = 1
+    is_last: bool = False
+    """Whether it is the last iteration alone, which may pass the end of its range."""
+
+    @property
+    def values(self) -> range:
+        """All that it is."""
+        return range(self.first, self.last + 1, self.step)
+
+
+Symbol = Tensor | LoopVariable
+"""What is no number."""
+
+
+@dataclass
+class Symbols:
+    """The names of one kernel; those of a loop are in a frame of their own."""
+
+    functions: dict[str, Function]
+    reducers: dict[str, Reducer]
+    numbers: dict[str, Value]
+    """Sizes and constants."""
+    _frames: list[dict[str, Symbol]] = field(default_factory=lambda: [{}])
+
+    def declare(self, symbol: Symbol, at: Node) -> None:
+        """Add a name to the innermost frame. Raises Fault for one that is taken."""
+        self.require_free(symbol.name, at)
+        if isinstance(symbol, Tensor):
+            symbol.depth = self.depth
+        self._frames[-1][symbol.name] = symbol
+
+    def require_free(self, name: str, at: Node) -> None:
+        """Raise Fault if a name stands for something already."""
+        what = self.meaning(name)
+        if what is not None:
+            raise Fault(f'"{name}" is {what} already', at, ["a name is bound once: choose another one"])
+
+    def meaning(self, name: str) -> str | None:
+        """What a name stands for, in words; None for nothing."""
+        match self.find(name):
+            case Tensor() as tensor:
+                return f"a {tensor.kind}"
+            case LoopVariable():
+                return "the variable of a loop"
+            case None:
+                pass
+        if name in self.numbers:
+            return "a size or a constant"
+        if name in NAMED:
+            return "a number"
+        if name in self.functions:
+            return "a function"
+        if name in self.reducers:
+            return "a reducer"
+        return "a function of the language" if name in SCALAR_NAMES else None
+
+    def find(self, name: str) -> Symbol | None:
+        """The tensor or the loop variable of a name."""
+        for frame in reversed(self._frames):
+            if (found := frame.get(name)) is not None:
+                return found
+        return None
+
+    def tensor(self, name: str, at: Node) -> Tensor:
+        """The tensor of a name. Raises Fault for another name."""
+        found = self.find(name)
+        if isinstance(found, Tensor):
+            return found
+        if (what := self.meaning(name)) is not None:
+            raise Fault(f'"{name}" is {what}, and no tensor', at)
+        tensors = [each.name for each in self.tensors()]
+        raise Fault(f'unknown tensor "{name}"', at, [nearest_or_all(name, tensors, "tensors")])
+
+    def stored(self, name: str, at: Node) -> Tensor:
+        """The tensor of a name, which is read. Raises Fault for one that nothing was stored to, or not all of it."""
+        tensor = self.tensor(name, at)
+        if tensor.value is None:
+            raise Fault(f'"{name}" is read before anything is stored to it', at)
+        if tensor.missing is not None:
+            raise Fault(f'"{name}" is read before all of it is stored', at, [tensor.missing])
+        return tensor
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All tensors, from the outermost frame."""
+        for frame in self._frames:
+            for symbol in frame.values():
+                if isinstance(symbol, Tensor):
+                    yield symbol
+
+    @property
+    def depth(self) -> int:
+        """How many frames there are."""
+        return len(self._frames)
+
+    def variables(self, below: int = 0) -> Iterator[LoopVariable]:
+        """The variables of the loops around, without those of the first frames."""
+        for frame in self._frames[below:]:
+            for symbol in frame.values():
+                if isinstance(symbol, LoopVariable):
+                    yield symbol
+
+    def enter(self) -> None:
+        """Open a frame."""
+        self._frames.append({})
+
+    def leave(self) -> None:
+        """Close the innermost frame."""
+        self._frames.pop()
+
+
+def dims_text(shape: Sequence[int]) -> str:
+    """A shape in words."""
+    return "x".join(map(str, shape)) or "a scalar"
+
+
+def _hole(shape: Sequence[int], boxes: Sequence[Box]) -> tuple[int, ...] | None:
+    """The first place of a tensor that no box has; None if they cover it."""
+    # Between two ends of boxes all places are alike.
+    ends = [
+        sorted({0, *(end for box in boxes for end in box[dim] if 0 <= end < size)}) for dim, size in enumerate(shape)
+    ]
+    for place in product(*ends):
+        if not any(all(low <= at < high for at, (low, high) in zip(place, box, strict=True)) for box in boxes):
+            return place
+    return None

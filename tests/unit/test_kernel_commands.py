@@ -1,0 +1,79 @@
+"""Kernels of the kernel language in the commands of penstock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Command
+
+TEXT = """kernel double(f32 x[N, M]) -> (f32 y[N, M]) {
+    y[i, j] = 2 * x[i, j]
+}
+
+kernel product[B = 4](f32 a[N, K], f32 b[K, M]) -> (f32 c[N, M]) {
+    grid i in 0:N:B {
+        c[i:+B, :] = dot(a[i:+B, : else 0], b)
+    }
+}
+"""
+SIZES = ("--dim", "N=10", "--dim", "K=8", "--dim", "M=12")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "kernels.pk"
+    path.write_text(TEXT)
+    return path
+
+
+def test_a_kernel_runs_at_the_sizes_of_its_inputs(penstock: Command, text: Path) -> None:
+    a, b = np.ones((10, 8), np.float32), np.arange(96, dtype=np.float32).reshape(8, 12)
+    np.save("a.npy", a)
+    np.save("b.npy", b)
+    given = ("--input", "a.npy", "--input", "b=b.npy", "--output-dir", "out")
+    finished = penstock("run", text, "--kernel", "product", *given)
+    assert finished.status == 0, finished.err
+    np.testing.assert_array_equal(np.load("out/output_0.npy"), a @ b)
+
+
+@pytest.mark.parametrize("command", ["check", "simulate", "plan"])
+def test_every_command_takes_a_kernel(penstock: Command, text: Path, command: str) -> None:
+    finished = penstock(command, text, "--kernel", "product", "--machine", "gemmini-fp32", *SIZES)
+    assert finished.status == 0, finished.err
+
+
+def test_a_kernel_is_compiled_to_any_level(penstock: Command, text: Path) -> None:
+    finished = penstock(
+        "compile", text, "--kernel", "product", "--dim", "B=5", *SIZES, "--emit", "tensor", "-o", "out.mlir"
+    )
+    assert finished.status == 0, finished.err
+    assert "[5, 8] [1, 1]" in Path("out.mlir").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "there are several kernels in this text"),
+        (("--kernel", "prodct"), 'there is no kernel "prodct"'),
+        (("--kernel", "double"), 'the sizes are not known: "N", "M" of the kernel "double"'),
+        (("--kernel", "double", "--dim", "Q=3"), 'the kernel "double" has no size "Q"'),
+    ],
+)
+def test_the_kernel_and_its_sizes_must_be_known(
+    penstock: Command, text: Path, words: tuple[str, ...], message: str
+) -> None:
+    finished = penstock("compile", text, *words)
+    assert finished.status == 1
+    assert message in finished.err
+
+
+def test_only_a_text_of_kernels_has_one_to_choose(penstock: Command) -> None:
+    Path("a.mlir").write_text("func.func @main() {\n  func.return\n}\n")
+    finished = penstock("compile", "a.mlir", "--kernel", "f")
+    assert finished.status == 2
+    assert "only a file of kernels has a kernel to choose" in finished.err

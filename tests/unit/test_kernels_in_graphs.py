@@ -1,0 +1,79 @@
+"""Kernels at tensor level as operators of a graph: `graph.kernel @name`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.dialects.diagnostics import UserError
+from penstock.runtime.compiler import load_input, pipeline
+from penstock.runtime.levels import level_of
+
+GRAPH = """
+func.func @main(%x: tensor<4x8xf32>, %z: tensor<8xf32>) -> tensor<4xf32> {
+  %r = graph.relu %x : tensor<4x8xf32>
+  %s, %t = graph.kernel @scaled(%r, %z) : (tensor<4x8xf32>, tensor<8xf32>) -> (tensor<4x8xf32>, tensor<4xf32>)
+  %y = graph.relu %t : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+func.func private @scaled(%x: tensor<4x8xf32>, %z: tensor<8xf32>) -> (tensor<4x8xf32>, tensor<4xf32>) {
+"""
+KERNEL = """kernel scaled(f32 x[N, M], f32 z[M]) -> (f32 s[N, M], f32 t[N]) {
+    s[i, j] = x[i, j] * z[j]
+    t[i] = sum(j, s[i, j]) - 1
+}
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A graph that calls a kernel of the kernel language, whose function stands in the same module."""
+    lowered = penstock.kernel(KERNEL).mlir("graph", N=4, M=8)
+    body = lowered[lowered.index("func.func private @scaled") :].split("\n", 1)[1]
+    path = tmp_path / "with_kernel.mlir"
+    path.write_text(GRAPH + body.removesuffix("}\n"))
+    return path
+
+
+@pytest.mark.parametrize("machine", [None, "gemmini-fp32"])
+@pytest.mark.parametrize("backend", ["native", "interpreter"])
+def test_a_graph_calls_a_kernel_on_what_it_computes(program: Path, machine: str | None, backend: str) -> None:
+    x = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+    z = np.arange(8, dtype=np.float32)
+    engine = penstock.compile(program, machine, "native" if backend == "native" else "interpreter")
+    (found,) = engine(x, z)
+    np.testing.assert_allclose(found, np.maximum((np.maximum(x, 0) * z).sum(1) - 1, 0), rtol=1e-5)
+
+
+def test_a_kernel_waits_at_tensor_level_for_the_graph(program: Path) -> None:
+    module = load_input(program).module
+    assert level_of(module) == "graph"
+    assert "graph-to-tensor" in pipeline("tensor", None, start=level_of(module))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("graph.kernel @scaled", "graph.kernel @other", "the module has no kernel @other"),
+        (
+            "(tensor<4x8xf32>, tensor<8xf32>) -> (tensor<4x8xf32>, t",
+            "(tensor<4x8xf32>, tensor<8xf32>) -> (tensor<2x16xf32>, t",
+            "as results",
+        ),
+    ],
+)
+def test_what_is_called_must_fit_the_kernel(program: Path, old: str, new: str, message: str) -> None:
+    program.write_text(program.read_text().replace(old, new, 1))
+    with pytest.raises(UserError, match=message) as caught:
+        penstock.compile(program)
+    assert caught.value.loc == f"{program}:4:3"
+
+
+def test_unsigned_integers_keep_their_sign_at_the_door() -> None:
+    kernel = penstock.kernel("kernel f(ui8 x[N]) -> (ui8 y[N]) {\n    y[i] = max(x[i] // 2, 100)\n}")
+    for backend in ("native", "interpreter"):
+        found = kernel.on(None, "native" if backend == "native" else "interpreter")(np.array([250, 3], np.uint8))
+        np.testing.assert_array_equal(found, np.array([125, 100], np.uint8))
