@@ -5,6 +5,10 @@ The operators of this folder in NumPy, and the sizes that they are compared at: 
 and computes in float64 where the kernel does in f32.
 """
 
+# Lambdas on arrays of any type say more than typed functions would.
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import math
