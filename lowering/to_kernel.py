@@ -217,8 +217,8 @@ class _Shown:
             raise _no_form(at, "what it reads")
         return Access(self._names[value], tuple(indices)) if indices else Name(self._names[value])
 
-    def rename(self, old: SSAValue, new: SSAValue) -> bool:
-        """Let `new` have the name of `old`, if that is a local tensor that nothing else reads."""
+    def gives_its_name(self, old: SSAValue, new: SSAValue) -> bool:
+        """Let `new` have the name of `old`, if that is a local tensor that nothing else reads; whether it could."""
         is_local = isinstance(old.owner, GenericOp) and old in self._names
         if not is_local or new in self._names or old.uses.get_length() > 1:
             return False
@@ -286,7 +286,7 @@ class _ShownGeneric:
         if _is_identity(kind, initial):
             return "=", reduced
         before = self._shown.element(initial, left, generic)
-        if kind == "sum" and self._shown.rename(initial, self._result):
+        if kind == "sum" and self._shown.gives_its_name(initial, self._result):
             return "+=", reduced
         if kind in ("max", "min"):
             return "=", Call(kind, (before, reduced))

@@ -28,7 +28,8 @@ from xdsl.passes import ModulePass
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import base
-from penstock.lowering.graph_to_tensor import accumulation, indexing, kernel
+from penstock.lowering import accumulation, tensor_builder
+from penstock.lowering.graph_to_tensor import indexing, kernel
 from penstock.passes.analysis.kernels import partition, rounds_each_step, share_on_machine
 from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import LoadedProgram, compile_module, import_program
@@ -367,12 +368,12 @@ def never(generic: GenericOp) -> bool:
 def test_the_bound_catches_an_accumulator_of_the_elements_type(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(1, "f16", SUMMING)
     assert faults(lowered(model)[1], model, "f16", SUMMING) == {}
-    for place in (accumulation, indexing, base):
+    for place in (accumulation, indexing, kernel, base):
         monkeypatch.setattr(place, "accumulator_of", itself)
     with pytest.raises(PassFault) as caught:
         lowered(model)
     assert "a reduction carries f16" in str(caught.value.__cause__)
-    monkeypatch.setattr(kernel, "rounds_each_step", never)
+    monkeypatch.setattr(tensor_builder, "rounds_each_step", never)
     program, outputs = lowered(model)
     assert set(faults(outputs, model, "f16", SUMMING)) == set(SUMMING)
     assert any(rounds_each_step(op) for op in program.module.walk() if isinstance(op, GenericOp))

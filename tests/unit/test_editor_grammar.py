@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.lowering.from_kernel.parser import KEYWORDS
 
-EDITORS = Path(__file__).parents[2] / "docs/penstock.tmLanguage.json"
+EDITORS = Path(__file__).parents[2] / "docs/kernels.tmLanguage.json"
 
 
 def test_every_keyword_is_highlighted_and_no_name_is() -> None:
