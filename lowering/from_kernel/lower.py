@@ -28,8 +28,8 @@ from penstock.lowering.from_text import SourceText
 from penstock.lowering.shapes import signless, tensor_type
 from penstock.lowering.tensor_builder import TensorBuilder
 
-_TAKEN = {*SCALAR_NAMES, *REDUCTIONS, *PLACES, *NAMED, "dot", "load", "store"}
-"""What a function and a reducer cannot be called."""
+BUILT_IN = {*SCALAR_NAMES, *REDUCTIONS, *PLACES, *NAMED, "dot", "load", "store"}
+"""Names that mean something in every text."""
 _MAIN = "main"
 """What calls a kernel that is compiled by itself."""
 
@@ -131,7 +131,7 @@ class KernelFile:
         expressions = Expressions(builder, symbols, self.text.name, self.text.first_line)
         statements = Statements(expressions)
         for name in numbers:
-            if name in _TAKEN or name in self.functions or name in self.reducers:
+            if name in BUILT_IN or name in self.functions or name in self.reducers:
                 raise Fault(f'"{name}" is a name of the language, or a definition, and cannot be a size', kernel)
         for parameter in kernel.parameters:
             tensor = statements.declare(parameter, "parameter")
@@ -163,7 +163,7 @@ class KernelFile:
         for each in definitions:
             if each.name in known:
                 raise Fault(f'"{each.name}" is defined already', each, ["a name is bound once: choose another one"])
-            if each.name == _MAIN if isinstance(each, Kernel) else each.name in _TAKEN:
+            if each.name == _MAIN if isinstance(each, Kernel) else each.name in BUILT_IN:
                 raise Fault(f'"{each.name}" is a name of the language', each, ["choose another one"])
             known.add(each.name)
         finished: set[str] = set()

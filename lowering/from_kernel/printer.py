@@ -1,5 +1,5 @@
 """
-From the syntax tree of the kernel language to its text, in the one form that `penstock fmt` writes.
+From the syntax tree of the kernel language to its text, in the one form that `penstock format` writes.
 
 What is printed parses back to an equal tree with the same comments, and prints the same again.
 """

@@ -106,26 +106,9 @@ def _remainder(body: Body, xs: tuple[SSAValue, ...]) -> SSAValue:
     return body.sub(xs[0], body.mul(_quotient(body, xs), xs[1]))
 
 
-_OF_FLOATS = "ceil cos erf exp expm1 floor log log1p round sin sqrt tan tanh".split()
+_OF_FLOATS = ("ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "round", "sin", "sqrt", "tan", "tanh")
 FUNCTIONS: Mapping[str, _Scalar] = {
-    **{
-        name: _Scalar(1, _named(name), "float")
-        for name in (
-            "ceil",
-            "cos",
-            "erf",
-            "exp",
-            "expm1",
-            "floor",
-            "log",
-            "log1p",
-            "round",
-            "sin",
-            "sqrt",
-            "tan",
-            "tanh",
-        )
-    },
+    **{name: _Scalar(1, _named(name), "float") for name in _OF_FLOATS},
     "abs": _Scalar(1, _named("abs")),
     "max": _Scalar(2, _named("max")),
     "min": _Scalar(2, _named("min")),

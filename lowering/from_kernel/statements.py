@@ -10,7 +10,8 @@ from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects.diagnostics import did_you_mean
 from penstock.lowering.from_kernel.accesses import IndexRange, Place
-from penstock.lowering.from_kernel.expressions import Destination, Expressions, Reads
+from penstock.lowering.from_kernel.elements import Destination, Reads
+from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.index_splits import split_indices
 from penstock.lowering.from_kernel.loops import Loops, Store

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from xdsl.dialects import arith, func, math, tensor
-from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, TensorType, i1
+from xdsl.dialects import arith, func, tensor
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType, i1
 from xdsl.dialects.linalg.attrs import IteratorType
-from xdsl.dialects.linalg.ops import GenericOp, IndexOp, YieldOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects.linalg.ops import GenericOp, YieldOp
+from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import (
     AffineBinaryOpExpr,
     AffineBinaryOpKind,
@@ -26,8 +26,7 @@ from xdsl.ir.affine import (
 )
 from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.element_types import numpy_dtype
+from penstock.lowering.from_kernel.lower import BUILT_IN
 from penstock.lowering.from_kernel.parser import KEYWORDS
 from penstock.lowering.from_kernel.syntax import (
     Access,
@@ -41,47 +40,10 @@ from penstock.lowering.from_kernel.syntax import (
     Kernel,
     Name,
     Number,
-    Unary,
 )
 from penstock.lowering.scalar_body import highest, lowest
+from penstock.lowering.to_kernel.scalars import constant_of, element_name, expression_of, integer, no_form
 
-_BINARY: dict[type[Operation], str] = {
-    arith.AddfOp: "+",
-    arith.AddiOp: "+",
-    arith.SubfOp: "-",
-    arith.SubiOp: "-",
-    arith.MulfOp: "*",
-    arith.MuliOp: "*",
-    arith.DivfOp: "/",
-    arith.DivSIOp: "/",
-    math.PowFOp: "**",
-}
-_FUNCTIONS: dict[type[Operation], str] = {
-    arith.MaximumfOp: "max",
-    arith.MaxSIOp: "max",
-    arith.MinimumfOp: "min",
-    arith.MinSIOp: "min",
-    arith.SelectOp: "select",
-    arith.ShLIOp: "shl",
-    arith.ShRSIOp: "shr",
-    math.AbsFOp: "abs",
-    math.AbsIOp: "abs",
-    math.RoundEvenOp: "round",
-    **{
-        kind: kind.name.removeprefix("math.")
-        for kind in (
-            *(math.CosOp, math.ErfOp, math.ExpM1Op, math.ExpOp, math.FloorOp, math.Log1pOp, math.LogOp),
-            *(math.RsqrtOp, math.SinOp, math.SqrtOp, math.TanOp, math.TanhOp),
-        )
-    },
-}
-_CASTS = (
-    *(arith.ExtFOp, arith.TruncFOp, arith.SIToFPOp, arith.FPToSIOp, arith.ExtSIOp, arith.TruncIOp),
-    arith.IndexCastOp,
-)
-_UNSIGNED_CASTS = (arith.ExtUIOp, arith.UIToFPOp)
-"""Casts that the language has of booleans only."""
-_RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _REDUCERS: dict[type[Operation], str] = {
     arith.AddfOp: "sum",
     arith.AddiOp: "sum",
@@ -108,10 +70,6 @@ def kernel_of(function: func.FuncOp) -> Kernel:
     return _Shown(function).kernel()
 
 
-def _no_form(op: Operation, what: str) -> UserError:
-    return UserError(f"{what} has no form in the kernel language", loc=location_of(op), status=UNSUPPORTED)
-
-
 @dataclass(frozen=True)
 class _Padded:
     """A tensor with a number around it."""
@@ -130,14 +88,13 @@ class _Shown:
     _numbers: dict[SSAValue, Expression] = field(default_factory=dict[SSAValue, Expression])
     """Tensors of one number."""
     padded: dict[SSAValue, _Padded] = field(default_factory=dict[SSAValue, _Padded])
-    _taken: set[str] = field(default_factory=lambda: set(KEYWORDS))
+    _taken: set[str] = field(default_factory=lambda: {*KEYWORDS, *BUILT_IN, *_INDICES})
     _statements: list[Assignment] = field(default_factory=list[Assignment])
 
     def kernel(self) -> Kernel:
         block = self.function.body.block
         returned = block.last_op
         assert isinstance(returned, func.ReturnOp)
-        self._taken |= set(_INDICES)
         parameters = tuple(self._declared(argument, "x") for argument in block.args)
         computed = [value for value in returned.operands if isinstance(value.owner, GenericOp)]
         results: list[Declarator] = []
@@ -181,9 +138,9 @@ class _Shown:
                 low = op.static_low.get_values()
                 constant = op.region.block.last_op
                 assert isinstance(constant, tensor.YieldOp)
-                number = _constant(constant.operands[0])
+                number = constant_of(constant.operands[0])
                 if number is None:
-                    raise _no_form(op, "padding with what is computed")
+                    raise no_form(op, "padding with what is computed")
                 self.padded[op.result] = _Padded(op.source, tuple(low), number)
             case GenericOp() if len(op.outputs) == 1:
                 number = _number_of(op.results[0])
@@ -192,7 +149,7 @@ class _Shown:
                 else:
                     self._statements.append(_ShownGeneric(self, op).assignment())
             case _:
-                raise _no_form(op, op.name)
+                raise no_form(op, op.name)
 
     def _copy(self, name: str, value: SSAValue) -> None:
         indices = tuple(Name(letter) for letter in _INDICES[: len(_shape(value))])
@@ -208,13 +165,13 @@ class _Shown:
             inner = self.element(padded.source, shifted, at)
             if not isinstance(inner, Access) or inner.otherwise is not None:
                 assert isinstance(at, Operation)
-                raise _no_form(at, "padding of what is padded")
+                raise no_form(at, "padding of what is padded")
             return Access(inner.tensor, inner.indices, padded.number)
-        if (number := _constant(value)) is not None:
+        if (number := constant_of(value)) is not None:
             return number
         if value not in self._names:
             assert isinstance(at, Operation)
-            raise _no_form(at, "what it reads")
+            raise no_form(at, "what it reads")
         return Access(self._names[value], tuple(indices)) if indices else Name(self._names[value])
 
     def gives_its_name(self, old: SSAValue, new: SSAValue) -> bool:
@@ -242,7 +199,7 @@ class _ShownGeneric:
         self._reductions = [number for number, kind in enumerate(kinds) if kind == IteratorType.REDUCTION]
         self._letters = [Name(_INDICES[number]) for number in range(len(kinds))]
         if len(kinds) > len(_INDICES) - 2:
-            raise _no_form(generic, f"an op of {len(kinds)} loops")
+            raise no_form(generic, f"an op of {len(kinds)} loops")
 
     def assignment(self) -> Assignment:
         generic, block = self._generic, self._generic.body.block
@@ -276,10 +233,12 @@ class _ShownGeneric:
         combine = value.owner
         kind = _REDUCERS.get(type(combine)) if isinstance(combine, Operation) else None
         if kind is None or not isinstance(combine, Operation) or accumulator.uses.get_length() != 1:
-            raise _no_form(generic, "this reduction")
+            raise no_form(generic, "this reduction")
+        if (kind in ("any", "all")) != (value.type == i1):
+            raise no_form(generic, f"{combine.name} of {value.type} as a reduction")
         terms = [operand for operand in combine.operands if operand is not accumulator]
         if len(terms) != 1:
-            raise _no_form(generic, "this reduction")
+            raise no_form(generic, "this reduction")
         term = self._expression(terms[0])
         indices = tuple(self._bound(self._letters[number], term) for number in self._reductions)
         reduced = Call(kind, (*indices, term))
@@ -290,7 +249,7 @@ class _ShownGeneric:
             return "+=", reduced
         if kind in ("max", "min"):
             return "=", Call(kind, (before, reduced))
-        raise _no_form(generic, "a reduction that starts from what is read elsewhere")
+        raise no_form(generic, "a reduction that starts from what is read elsewhere")
 
     def _bound(self, index: Name, expression: Expression) -> Name | Binding:
         """An index, with its range unless the text says it elsewhere."""
@@ -317,12 +276,15 @@ class _ShownGeneric:
     def _argument(self, operand: SSAValue) -> SSAValue:
         return self._generic.body.block.args[list(self._generic.operands).index(operand)]
 
+    def _expression(self, value: SSAValue) -> Expression:
+        return expression_of(value, self._values, self._letters, self._generic)
+
     def _index(self, expr: AffineExpr) -> Expression:
         match expr:
             case AffineDimExpr():
                 return self._letters[expr.position]
             case AffineConstantExpr():
-                return _integer(expr.value)
+                return integer(expr.value)
             case AffineBinaryOpExpr(kind=AffineBinaryOpKind.Add, lhs=lhs, rhs=AffineConstantExpr(value=value)):
                 return _plus(self._index(lhs), value)
             case AffineBinaryOpExpr(kind=AffineBinaryOpKind.Add, lhs=lhs, rhs=rhs):
@@ -334,45 +296,7 @@ class _ShownGeneric:
             case AffineBinaryOpExpr(kind=AffineBinaryOpKind.Mod, lhs=lhs, rhs=rhs):
                 return Binary("%", self._index(lhs), self._index(rhs))
             case _:
-                raise _no_form(self._generic, f"the index {expr}")
-
-    def _expression(self, value: SSAValue) -> Expression:
-        if value in self._values:
-            return self._values[value]
-        op = value.owner
-        assert isinstance(op, Operation)
-        if isinstance(op, IndexOp):
-            return self._letters[op.dim.value.data]
-        if (number := _constant(value)) is not None:
-            return number
-        operands = [self._expression(operand) for operand in op.operands]
-        if (sign := _BINARY.get(type(op))) is not None:
-            return Binary(sign, operands[0], operands[1])
-        if (name := _FUNCTIONS.get(type(op))) is not None:
-            return Call(name, tuple(operands))
-        from_boolean = isinstance(op, _UNSIGNED_CASTS) and op.operands[0].type == i1
-        if isinstance(op, _CASTS) or from_boolean:
-            return Call("cast", (Name(_element_name(value.type, op)), operands[0]))
-        match op:
-            case arith.NegfOp():
-                return Unary("-", operands[0])
-            case arith.CmpfOp() | arith.CmpiOp():
-                return self._comparison(op, operands)
-            case arith.AndIOp() if value.type == i1:
-                return Binary("and", *operands)
-            case arith.OrIOp() if value.type == i1:
-                return Binary("or", *operands)
-            case _:
-                raise _no_form(self._generic, op.name)
-
-    def _comparison(self, op: arith.CmpfOp | arith.CmpiOp, operands: Sequence[Expression]) -> Expression:
-        names = arith.CMPF_COMPARISON_OPERATIONS if isinstance(op, arith.CmpfOp) else arith.CMPI_COMPARISON_OPERATIONS
-        name = names[op.predicate.value.data]
-        is_ours = name in ("eq", "ne", "une") or (name[0] in "os" and name != "one")
-        relation = _RELATIONS.get(name if name in _RELATIONS else name[1:])
-        if relation is None or not is_ours:
-            raise _no_form(self._generic, f"the comparison {name}")
-        return Binary(relation, operands[0], operands[1])
+                raise no_form(self._generic, f"the index {expr}")
 
 
 def _shape(value: SSAValue) -> tuple[int, ...]:
@@ -382,15 +306,7 @@ def _shape(value: SSAValue) -> tuple[int, ...]:
 def _declarator(value: SSAValue, name: str) -> Declarator:
     element = value.type.element_type if isa(value.type, TensorType) else value.type
     dims = tuple(Number(str(extent)) for extent in _shape(value))
-    return Declarator(_element_name(element, value.owner), name, dims)
-
-
-def _element_name(element: Attribute, at: object) -> str:
-    return "bool" if element == i1 else str(element)
-
-
-def _integer(value: int) -> Expression:
-    return Number(str(value)) if value >= 0 else Unary("-", Number(str(-value)))
+    return Declarator(element_name(element), name, dims)
 
 
 def _plus(index: Expression, offset: int) -> Expression:
@@ -398,33 +314,8 @@ def _plus(index: Expression, offset: int) -> Expression:
     if offset == 0:
         return index
     if isinstance(index, Number):
-        return _integer(int(index.text) + offset)
+        return integer(int(index.text) + offset)
     return Binary("+" if offset > 0 else "-", index, Number(str(abs(offset))))
-
-
-def _constant(value: SSAValue) -> Expression | None:
-    """The number that a constant is, or that its elements are; None for another value."""
-    op = value.owner
-    if not isinstance(op, arith.ConstantOp):
-        return None
-    match op.value:
-        case FloatAttr() as number:
-            return _float(number.value.data, number.type)
-        case IntegerAttr() as number:
-            return Name("true" if number.value.data else "false") if number.type == i1 else _integer(number.value.data)
-        case _:
-            return None
-
-
-def _float(value: float, element: Attribute) -> Expression:
-    if value != value:
-        return Name("nan")
-    if value < 0 or str(value).startswith("-"):
-        return Unary("-", _float(-value, element))
-    if value == float("inf"):
-        return Name("inf")
-    text = str(numpy_dtype(element).type(value)) if isinstance(element, AnyFloat) else str(value)
-    return Number(text.removesuffix(".0") if "e" not in text else text.replace("e+", "e"))
 
 
 def _number_of(value: SSAValue) -> Expression | None:
@@ -433,7 +324,7 @@ def _number_of(value: SSAValue) -> Expression | None:
     if not isinstance(op, GenericOp) or op.inputs:
         return None
     last = op.body.block.last_op
-    return None if last is None else _constant(last.operands[0])
+    return None if last is None else constant_of(last.operands[0])
 
 
 def _is_identity(reducer: str, initial: SSAValue) -> bool:
