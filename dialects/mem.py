@@ -44,6 +44,13 @@ from xdsl.utils.exceptions import VerifyException
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.window import Window, WindowedTransfer
 
+SCOPE = "mem.scope"
+"""The attribute of what brings a tensor into being, and of the `memref.alloc` that it becomes: where it is to live."""
+EXPLICIT = "mem.explicit"
+"""The attribute of a copy on tensors that a person asked for: a copy it stays."""
+OFF_CHIP = "mem.off_chip"
+"""The attribute of an allocation of a kernel on the machine that says, for people, why it is not on chip."""
+
 
 def memref_of(value: SSAValue) -> MemRefType[Attribute]:
     """The type of a value that is a memref."""

@@ -16,6 +16,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineMap
 from xdsl.rewriter import InsertPoint
 
+from penstock.dialects.upstream.tensor import EmptyOp
 from penstock.lowering.scalar_body import Body, Compute, constant_attribute
 from penstock.lowering.shapes import Dims, element_of, loops, shape_of, tensor_type
 from penstock.passes.analysis.kernels import rounds_each_step
@@ -82,7 +83,7 @@ class TensorBuilder:
 
     def empty(self, shape: Sequence[int], element: Attribute, *, name: str | None = None) -> SSAValue:
         """A fresh destination, or the shape of a window."""
-        made = self.emit(tensor.EmptyOp((), tensor_type(tuple(shape), element)))
+        made = self.emit(EmptyOp((), tensor_type(tuple(shape), element)))
         if name is not None:
             self.names[made] = name
         return made

@@ -71,7 +71,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.report import FusionCount, report_on
     from penstock.runtime.signature import signature_of
     from penstock.tools.instruments import pass_progress
-    from penstock.tools.programs import load_bound
+    from penstock.tools.programs import load_bound, say_remarks
     from penstock.tools.text import STDIN, require_distinct, write_output
 
     emitter = EMITTERS[args.emit]
@@ -117,6 +117,7 @@ def execute(args: argparse.Namespace) -> int:
         if args.report is not None:
             write_output(args.report, report.to_json())
         _say_report(args, report, fusion.remarks, program.module)
+        say_remarks(args, program.module)
     written = emitter.write(EmitterInput(args, program, signature, source, reference, inputs), output)
     say(args, f"{output}: {written}")
     return 0

@@ -86,11 +86,13 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str] |
     """
     from penstock.passes.analysis.memory.memory_problems import memory_problems, written_plan
     from penstock.runtime.compiler import load_input, require_bound
+    from penstock.tools.programs import say_remarks
 
     program = load_input(path, dims=read_dims(args.dim), kernel=args.kernel)
     require_bound(program.module, str(path))
     if (writer := _lower(args, program)) is None:
         return 0
+    say_remarks(args, program.module)
     found = _chosen(args, path, [_Memory(memory, planners, writer) for memory in memory_problems(program.module)])
     if args.verify:
         return _verify(args, path, found)

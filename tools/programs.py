@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from xdsl.dialects.builtin import ModuleOp
+
 from penstock.dialects.files import write_whole
 from penstock.lowering.to_c import GENERATED
 from penstock.lowering.to_text import located_text, module_text
@@ -22,7 +24,7 @@ from penstock.runtime.compiler import (
 from penstock.runtime.folders import write_folder
 from penstock.runtime.signature import BoundDims, signature_of
 from penstock.runtime.weights import carry_weights
-from penstock.tools.arguments import read_dims
+from penstock.tools.arguments import read_dims, say
 from penstock.tools.tensors import GivenTensors
 from penstock.tools.text import write_output
 
@@ -82,6 +84,14 @@ def _load_text(path: Path, dims: Mapping[str, int], given: GivenTensors) -> Load
         bound = signature.dims_of(given.ordered, given.named, BoundDims.by_hand(dims))
         bind_program(program, bound.sizes)
     return program
+
+
+def say_remarks(args: argparse.Namespace, module: ModuleOp) -> None:
+    """Say which locals of the kernels of a program are off chip that could be on it, or should be, and why."""
+    from penstock.passes.analysis.memory.stated_scopes import off_chip_remarks
+
+    for line in off_chip_remarks(module):
+        say(args, line)
 
 
 def write_program(

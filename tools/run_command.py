@@ -34,7 +34,7 @@ from penstock.tools.arguments import (
     warn_unverified,
 )
 from penstock.tools.instruments import pass_progress
-from penstock.tools.programs import load_for_inputs
+from penstock.tools.programs import load_for_inputs, say_remarks
 from penstock.tools.tensors import FORMATS, GivenTensors, read_given, write_tensor
 
 RUN_LEVELS = ("graph", "tensor", "loop", "accel", "c")
@@ -76,6 +76,7 @@ def execute(args: argparse.Namespace) -> int:
             return 0
         give_schedules(args, program.ctx)
         engine = _engine(args, given, program)
+        say_remarks(args, engine.module)
     if args.interleaving is not None:
         engine.interleaving = _interleaving(args.interleaving, engine)
     started = time.perf_counter()

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.schedules import require_applied
     from penstock.runtime.simulator.run import run_program
-    from penstock.tools.programs import load_bound
+    from penstock.tools.programs import load_bound, say_remarks
     from penstock.tools.simulation_tables import report
 
     require_distinct({f"--{name}": getattr(args, name) for name in ("csv", "json", "trace", "svg")}, args.model)
@@ -74,6 +74,7 @@ def execute(args: argparse.Namespace) -> int:
     give_schedules(args, program.ctx)
     workloads = _lower(args, program, pipeline)
     require_applied(program.ctx, program.module)
+    say_remarks(args, program.module)
     run = run_program(program.module, workloads, None if is_text else args.kernel, verify=not args.no_verify)
     if not run.kernels:
         note = ", ".join(name for name, _ in run.host)

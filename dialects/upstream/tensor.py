@@ -1,11 +1,14 @@
 """
-What xDSL 0.74 lacks of the tensor dialect: `tensor.parallel_insert_slice`.
+What xDSL 0.74 lacks of the tensor dialect: `tensor.parallel_insert_slice`, and the attributes of `tensor.empty`.
 
 See https://mlir.llvm.org/docs/Dialects/TensorOps/#tensorparallel_insert_slice-tensorparallelinsertsliceop
 """
 
 from __future__ import annotations
 
+from typing import Self
+
+from xdsl.dialects import tensor
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IndexType, TensorType, i64
 from xdsl.dialects.tensor import InsertSliceOp, Tensor
 from xdsl.dialects.utils import DynamicIndexList, verify_dynamic_index_list
@@ -18,6 +21,31 @@ from xdsl.irdl import (
     prop_def,
     var_operand_def,
 )
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+
+
+class EmptyOp(tensor.EmptyOp):
+    """`tensor.empty`, with its attributes in the text, where MLIR has them."""
+
+    def print(self, printer: Printer) -> None:
+        """The custom form."""
+        printer.print_string("(")
+        printer.print_list(self.dynamic_sizes, printer.print_ssa_value)
+        printer.print_string(")")
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_attribute(self.tensor.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        """The custom form."""
+        sizes = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        empty = cls(sizes, parser.parse_type())
+        empty.attributes.update(attributes)
+        return empty
 
 
 @irdl_op_definition
@@ -59,5 +87,6 @@ class ParallelInsertSliceOp(IRDLOperation):
 Insertion = InsertSliceOp | ParallelInsertSliceOp
 """An op that overwrites a slice of its operand 1, `dest`, with its operand 0, `source`."""
 
-DIALECT = Dialect("tensor", [*Tensor.operations, ParallelInsertSliceOp], list(Tensor.attributes))
-"""xDSL's tensor dialect with this operation."""
+_KEPT = [op for op in Tensor.operations if op is not tensor.EmptyOp]
+DIALECT = Dialect("tensor", [*_KEPT, EmptyOp, ParallelInsertSliceOp], list(Tensor.attributes))
+"""xDSL's tensor dialect with these operations."""

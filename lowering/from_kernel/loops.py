@@ -14,10 +14,11 @@ from itertools import product
 from xdsl.ir import SSAValue
 
 from penstock.lowering.from_kernel.accesses import Place
+from penstock.lowering.from_kernel.copies import tensor_for_parts
 from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import integer_of
-from penstock.lowering.from_kernel.symbols import NOTHING_STORED, Box, LoopVariable, Symbols, Tensor
+from penstock.lowering.from_kernel.symbols import Box, LoopVariable, Symbols, Tensor
 from penstock.lowering.from_kernel.syntax import (
     Access,
     Assignment,
@@ -29,7 +30,6 @@ from penstock.lowering.from_kernel.syntax import (
     Node,
     walk,
 )
-from penstock.lowering.shapes import signless
 from penstock.passes.index_builder import Index
 
 _MOST_BOXES = 4096
@@ -101,8 +101,7 @@ class Loops:
         carried = self._carried(statement.body)
         for tensor in carried:
             if tensor.value is None:
-                tensor.value = self._builder.empty(tensor.shape, signless(tensor.element), name=tensor.name)
-                tensor.missing = NOTHING_STORED
+                tensor_for_parts(tensor, self._expressions)
         whole = (stop - start) // step
         trips = (
             whole

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineExpr
+from xdsl.ir.affine import AffineDimExpr, AffineExpr
 
 from penstock.dialects.diagnostics import did_you_mean
 from penstock.lowering.from_kernel.accesses import IndexRange, Place
+from penstock.lowering.from_kernel.copies import Copies, keep_in_scope, loaded, require_local, stored, tensor_for_parts
 from penstock.lowering.from_kernel.elements import Destination, Reads
 from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
@@ -18,7 +19,7 @@ from penstock.lowering.from_kernel.loops import Loops, Store
 from penstock.lowering.from_kernel.numbers import number_of
 from penstock.lowering.from_kernel.scalars import element_called
 from penstock.lowering.from_kernel.sizes import shape_of_declaration
-from penstock.lowering.from_kernel.symbols import NOTHING_STORED, LoopVariable, Symbols, Tensor, dims_text
+from penstock.lowering.from_kernel.symbols import LoopVariable, Symbols, Tensor, dims_text
 from penstock.lowering.from_kernel.syntax import (
     Access,
     Assignment,
@@ -40,6 +41,7 @@ from penstock.lowering.from_kernel.syntax import (
 )
 from penstock.lowering.shapes import loops, signless
 from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
+from penstock.passes.tensor.bufferization.assignment import origin_of
 from penstock.passes.tensor.reshape import emit_reshape
 
 
@@ -66,6 +68,7 @@ class Statements:
         self._builder = expressions.builder
         self._symbols: Symbols = expressions.symbols
         self._accesses = expressions.accesses
+        self._copies = Copies(expressions)
         self._loops = Loops(expressions, self.run)
 
     def run(self, block: Block) -> None:
@@ -80,11 +83,9 @@ class Statements:
                 self._declare(statement)
             case Assignment():
                 self._assign(statement.target, statement.operator, statement.value)
-            case CallStatement(call=Call(function="store", arguments=(Access() | Name() as target, value))):
-                assert isinstance(value, Expression)
-                self._assign(target, "=", value)
             case CallStatement():
-                raise Fault("a call for its effect must be store(tensor[...], value)", statement)
+                target, value = stored(statement.call)
+                self._copy(target, value)
             case Loop():
                 self._loops.run(statement)
             case If():
@@ -99,11 +100,9 @@ class Statements:
             note = did_you_mean(declared.element, ("f16", "bf16", "f32", "f64", "i8", "i32", "i64", "ui8", "bool"))
             notes = [note or "element types are f16 bf16 f32 f64, i8 to i64, ui8 to ui64, and bool"]
             raise Fault(f'unknown element type "{declared.element}"', declared, notes)
-        if declared.scope is not None:
-            raise Fault(f'the scope "{declared.scope}" of "{declared.name}" is not supported', declared)
-        tensor = Tensor(
-            declared.name, kind, element, shape_of_declaration(declared, self._symbols.numbers), declared, value
-        )
+        require_local(declared, kind)
+        shape = shape_of_declaration(declared, self._symbols.numbers)
+        tensor = Tensor(declared.name, kind, element, shape, declared, value, scope=declared.scope)
         self._symbols.declare(tensor, declared)
         return tensor
 
@@ -111,7 +110,7 @@ class Statements:
         if statement.value is None:
             self.declare(statement.declared, "local")
             return
-        value = self._loaded(statement.value)
+        value = loaded(statement.value) or statement.value
         reads_itself = [each for each in walk(value) if isinstance(each, Name) and each.name == statement.declared.name]
         tensor = self.declare(statement.declared, "local")
         if reads_itself:
@@ -119,7 +118,10 @@ class Statements:
         self._builder.name = tensor.name
         self._require_shape(value, tensor.shape, tensor.name)
         whole = _Target(tensor, Expressions.tile_space(tensor.shape), None, tuple(loops(tensor.rank)), tensor.shape)
-        tensor.value = self._computed(whole, value, tensor.element)[0]
+        if value is statement.value:
+            self._keep(tensor, self._computed(whole, value, tensor.element)[0])
+        else:
+            self._copy_whole(whole, tensor, self._copies.source(value, tensor.shape, tensor.element)[0])
 
     def _require_shape(self, value: Expression, shape: Sequence[int], name: str) -> None:
         found = self._expressions.tile_shape(value)
@@ -127,14 +129,9 @@ class Statements:
             notes = ["say what goes where with indices"]
             raise Fault(f'"{name}" is {dims_text(shape)}, and the right side {dims_text(found)}', value, notes)
 
-    @staticmethod
-    def _loaded(value: Expression) -> Expression:
-        """What `load(x[i, :])` reads."""
-        if isinstance(value, Call) and value.function == "load":
-            if len(value.arguments) != 1 or not isinstance(value.arguments[0], Access | Name):
-                raise Fault("load takes a tensor, or a slice of one", value)
-            return value.arguments[0]
-        return value
+    def _keep(self, tensor: Tensor, value: SSAValue) -> None:
+        tensor.value = value
+        keep_in_scope(tensor, self._expressions)
 
     # branches
 
@@ -155,7 +152,11 @@ class Statements:
     # assignments
 
     def _assign(self, target: Name | Access, operator: str, value: Expression) -> None:
-        value = self._loaded(value)
+        if (read := loaded(value)) is not None:
+            if operator != "=":
+                raise Fault("load stands alone: x = load(y[i, :])", value)
+            self._copy(target, read)
+            return
         name = target.name if isinstance(target, Name) else target.tensor
         self._builder.name = name
         found = self._target(target, name, value)
@@ -180,13 +181,8 @@ class Statements:
         if not is_same:
             return None
         if target.tensor.value is None:
-            self._make(target.tensor)
+            tensor_for_parts(target.tensor, self._expressions)
         return tile.value
-
-    def _make(self, tensor: Tensor) -> None:
-        """A tensor to store parts to."""
-        tensor.value = self._builder.empty(tensor.shape, signless(tensor.element), name=tensor.name)
-        tensor.missing = NOTHING_STORED
 
     def _computed(self, target: _Target, value: Expression, element: Attribute | None) -> tuple[SSAValue, Attribute]:
         """The right side, in the shape of what is written, and its type, which is `element` if one is given."""
@@ -232,6 +228,47 @@ class Statements:
                 read = Access(at.tensor, indices, at=at.at)
             total, _ = self._computed(target, Binary("+", read, value, at=at.at), tensor.element)
         self._store(target, tensor, total, at)
+
+    def _copy(self, target: Name | Access, value: Expression) -> None:
+        """An explicit copy."""
+        name = target.name if isinstance(target, Name) else target.tensor
+        self._builder.name = name
+        found = self._target(target, name, value)
+        if not all(index.isdigit() for index in found.space):
+            raise Fault("load and store copy tiles, which have no indices", target, ["y[i, j] = x[i, j] has them"])
+        shape, tensor = tuple(each.size for each in found.space.values()), found.tensor
+        source, element = self._copies.source(value, shape, None if tensor is None else tensor.element)
+        if tensor is None:
+            tensor = Tensor(name, "local", element, shape, target)
+            self._symbols.declare(tensor, target)
+        if found.box is None:
+            self._copy_whole(found, tensor, source)
+        else:
+            self._copy_to_part(found, tensor, source)
+        self._loops.record(Store(tensor, found.box, target))
+
+    def _copy_whole(self, target: _Target, tensor: Tensor, source: SSAValue) -> None:
+        dest = self._destination(target, tensor.element, {})
+        if self._copies.is_window(source) and origin_of(source) is not origin_of(dest.value):
+            self._copies.mark(source)
+            self._keep(tensor, source)
+        else:
+            self._keep(tensor, self._copies.copy(source, self._copies.without_units(dest.value, tensor.shape)))
+
+    def _copy_to_part(self, target: _Target, tensor: Tensor, source: SSAValue) -> None:
+        assert target.box is not None
+        if tensor.value is None:
+            tensor_for_parts(tensor, self._expressions)
+        assert tensor.value is not None
+        builder = self._builder.builder()
+        lengths = [length for _, length in target.box]
+        part = slice_of(builder, tensor.value, self._spans(target))
+        # What passes the end of the tensor is not copied.
+        kept = [length for length, dim in zip(lengths, target.dims, strict=True) if isinstance(dim, AffineDimExpr)]
+        inside = slice_of(builder, source, [DimRange(0, length) for length in kept])
+        made = self._copies.copy(inside, self._copies.without_units(part, kept))
+        tensor.value = insert_slice(builder, made, tensor.value, self._spans(target))
+        self._builder.names[tensor.value] = tensor.name
 
     # what is assigned to
 
@@ -375,7 +412,7 @@ class Statements:
             others = [read for read in reads.values() if read.value is old and read.dims != target.dims]
             return self._expressions.fresh(target.space, element) if others else Destination(old, target.dims)
         if tensor.value is None:
-            self._make(tensor)
+            tensor_for_parts(tensor, self._expressions)
         if target.sizes != tuple(length for _, length in target.box):
             return Destination(self._builder.empty(target.sizes, signless(element)), target.dims)
         assert tensor.value is not None
@@ -383,7 +420,7 @@ class Statements:
 
     def _store(self, target: _Target, tensor: Tensor, written: SSAValue, at: Node) -> None:
         if target.box is None:
-            tensor.value = written
+            self._keep(tensor, written)
         else:
             assert tensor.value is not None
             builder = self._builder.builder()

@@ -40,6 +40,8 @@ class Tensor:
     """In how many frames it is declared."""
     boxes: list[Box] = field(default_factory=list[Box])
     """The parts that are stored, while some are missing."""
+    scope: str | None = None
+    """The scope that it is declared in."""
 
     @property
     def rank(self) -> int:

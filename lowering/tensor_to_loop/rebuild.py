@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import (
     NoneAttr,
     StridedLayoutAttr,
     TensorType,
+    UnitAttr,
     i64,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -27,6 +28,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import memref_of, static_strides
 from penstock.dialects.upstream.scf import ForallOp, InParallelOp
 from penstock.dialects.upstream.tensor import Insertion, ParallelInsertSliceOp
+from penstock.passes.analysis.memory.stated_scopes import is_explicit, stated
 from penstock.passes.analysis.strides import (
     collapsed_strides,
     contiguous_strides,
@@ -230,6 +232,9 @@ class Rebuild:
     def _op(self, op: Operation) -> None:
         """Build the memref form of `op`, and note the memref of each tensor it defines."""
         match op:
+            case StructuredOp() if op.res and is_explicit(op):
+                self._copy(mem.CopyOp(self._values[op.inputs[0]], self._values[op.outputs[0]]))
+                self._values[op.results[0]] = self._values[op.outputs[0]]
             case StructuredOp() if op.res:
                 self._structured(op)
             case tensor.EmptyOp() | tensor.FromElementsOp() | tensor.SplatOp():
@@ -285,7 +290,9 @@ class Rebuild:
         target = self._assignment.assigned.get(value)
         match target:
             case None:
-                made = self._builder.insert(memref.AllocOp([], [], memref_like(value.type))).memref
+                alloc = self._builder.insert(memref.AllocOp([], [], memref_like(value.type)))
+                alloc.attributes.update(stated(value))
+                made = alloc.memref
             case OutArgument(index=index):
                 made = reshape_view(self._builder, self._outs[index], shape_of(value))
             case InsertionSlice(insertion=insertion, anchor=anchor):
@@ -359,7 +366,12 @@ class Rebuild:
         assert isinstance(last, tensor.YieldOp)
         padding = self._values[last.operands[0]]
         source = self._values[pad.source]
-        self._builder.insert(mem.CopyOp(source, dest, source_offsets=offsets, padding=padding))
+        self._copy(mem.CopyOp(source, dest, source_offsets=offsets, padding=padding))
+
+    def _copy(self, copy: mem.CopyOp) -> None:
+        if is_explicit(self._current):
+            copy.attributes[mem.EXPLICIT] = UnitAttr()
+        self._builder.insert(copy)
 
     # slices
 

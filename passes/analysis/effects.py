@@ -14,6 +14,7 @@ from xdsl.dialects.linalg.abstract_ops import LinalgStructuredOperation
 from xdsl.ir import Operation
 from xdsl.traits import IsTerminator, RecursiveMemoryEffect, SymbolOpInterface, is_side_effect_free
 
+from penstock.dialects.mem import EXPLICIT
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.index import is_index_arithmetic
 
@@ -35,8 +36,8 @@ class Effects:
         Whether an op only computes its results: it may be left out, moved, or done once instead of twice.
 
         Structured ops and calls with memory among their operands never are, nor ops that end a block or define a
-        symbol, nor loops that may not end. What makes a buffer is not, but a view of one is, and `tensor.empty`, which
-        has no contents.
+        symbol, nor loops that may not end, nor copies that a person asked for. What makes a buffer is not, but a view
+        of one is, and `tensor.empty`, which has no contents.
         """
         found = self._known.get(op)
         if found is None:
@@ -44,7 +45,7 @@ class Effects:
         return found
 
     def _find(self, op: Operation) -> bool:
-        if op.has_trait(IsTerminator) or op.has_trait(SymbolOpInterface) or not op.results:
+        if op.has_trait(IsTerminator) or op.has_trait(SymbolOpInterface) or not op.results or EXPLICIT in op.attributes:
             return False
         if isinstance(op, func.CallOp):
             callee = self._functions.get(op.callee.string_value())

@@ -145,4 +145,5 @@ def _put(allocation: Allocation, offset: int) -> None:
     assert isa(allocation.memref.type, MemRefType)
     buffer = BufferOp(allocation.memref.type, offset)
     buffer.location = allocation.location
+    buffer.attributes.update(allocation.attributes)
     Rewriter.replace_op(allocation, buffer)

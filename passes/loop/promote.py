@@ -13,11 +13,12 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.dialects.mem import scope_of
+from penstock.dialects.mem import CopyOp, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, choose_matches
 from penstock.passes.analysis.kernels import kernels, machine_kernels
-from penstock.passes.analysis.memory.storage import storage_of
+from penstock.passes.analysis.memory.stated_scopes import stated_scope, stating
+from penstock.passes.analysis.memory.storage import in_scope, reads_and_writes, storage_of, uses_through
 from penstock.passes.schedule.deciding import require_kernels, run_section
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import LOOPS
@@ -48,8 +49,9 @@ class Promotion:
             operand, scope = generic.operands[number], match.scope_of_operand(number)
             if scope == place_of(operand):
                 continue
-            # What another intrinsic left in its scope, and this one only reads, is brought over as it is now.
-            is_left = place_of(operand) != DRAM and operand not in generic.outputs
+            # What another intrinsic left in its scope, or other views have written off chip, and this one only reads,
+            # is brought over as it is now.
+            is_left = operand not in generic.outputs and (place_of(operand) != DRAM or not _is_written_as(operand))
             is_read = is_left or not writers_of(operand)
             stage = schedule.stage_in if is_read else schedule.stage_out
             stage(handle, number, scope, contiguous=match.adjoining(number))
@@ -59,14 +61,33 @@ class Promotion:
         # What is written stays in its scope from one op to the next, wherever it goes in the end.
         chosen, scopes = choose_matches(
             {generic: self._options(generic) for generic in generics},
-            lambda value: (storage_of(value), scope_of(value.type)),
+            lambda value: (storage_of(value), scope_of(value.type) or stated_scope(storage_of(value))),
             lambda generic, value, scope: (
-                isinstance(storage_of(value).owner, memref.AllocOp) or (value in generic.outputs and scope != DRAM)
+                stated_scope(storage_of(value)) is None
+                and (
+                    isinstance(storage_of(value).owner, memref.AllocOp) or (value in generic.outputs and scope != DRAM)
+                )
             ),
         )
         self.matches.update((generic, match) for generic, match in chosen.items() if match is not None)
+        scopes |= self._places_of_copies() | dict(stating(self.function))
         placed = [(root.owner, scope) for root, scope in scopes.items() if scope != DRAM]
         return {owner: scope for owner, scope in placed if isinstance(owner, memref.AllocOp)}
+
+    def _places_of_copies(self) -> dict[SSAValue, str]:
+        """A scope for what only copies fill and read: the first that holds it and has engines from and to off chip."""
+        found: dict[SSAValue, str] = {}
+        for op in self.function.walk():
+            uses = list(uses_through(op.memref)) if isinstance(op, memref.AllocOp) else []
+            if uses and all(isinstance(use.operation, CopyOp) for use in uses):
+                (value,) = op.results
+                for name, scope in self.target.scopes().items():
+                    type = in_scope(memref_of(value), self.target, name)
+                    joined = self.target.dma_between(DRAM, name), self.target.dma_between(name, DRAM)
+                    holds = type.element_type in scope.dtypes.data and span_in_bytes(type) <= scope.size_bytes
+                    if holds and None not in joined:
+                        found.setdefault(value, name)
+        return found
 
     def _options(self, generic: GenericOp) -> list[Match]:
         access = access_of(generic, placed=False)
@@ -81,12 +102,18 @@ class Promotion:
 
     def _adjoining(self, allocation: SSAValue) -> int:
         """How many of its last dims some intrinsic needs without gaps."""
-        return max(
+        found = (
             match.adjoining(number)
             for generic, match in self.matches.items()
             for number, operand in enumerate(generic.operands)
             if storage_of(operand) is allocation
         )
+        return max(found, default=1)
+
+
+def _is_written_as(view: SSAValue) -> bool:
+    """Whether something is written through this very view."""
+    return any(reads_and_writes(use)[1] for use in view.uses)
 
 
 @dataclass(frozen=True)

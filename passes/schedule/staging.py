@@ -181,6 +181,8 @@ def split_copy(copy: CopyOp, type: MemRefType[Attribute], held: Footprint, loop:
         )
     )
     rest.location = copy.location
+    for each in (fill, rest):
+        each.attributes.update(copy.attributes)
     operands = list(copy.operands)
     Rewriter.erase_op(copy)
     for operand in operands:

@@ -27,6 +27,12 @@ from penstock.passes.analysis.kernels import (
     machine_of,
     multiply_accumulates,
 )
+from penstock.passes.analysis.memory.stated_scopes import (
+    has_own_tiles,
+    is_explicit,
+    require_on_machine,
+    require_scopes,
+)
 from penstock.passes.planning.tilers.registry import DEFAULT_TILER
 from penstock.passes.planning.tilers.registry import tiler as find_tiler
 from penstock.passes.planning.tiling import TIE, TilePlan
@@ -51,7 +57,7 @@ from penstock.passes.tensor.unit_dims import drop_unit_dims
 
 def accumulate(kernel: func.FuncOp, target: TargetOp) -> None:
     """Rewrite the generics of a kernel of the machine to the form that their intrinsics have."""
-    for generic in [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]:
+    for generic in [o for o in kernel.body.block.ops if isinstance(o, GenericOp) and not is_explicit(o)]:
         choice = choose(generic, target)
         if isinstance(choice, Coverage) and choice.in_place is not None:
             accumulate_in_place(generic, choice.in_place)
@@ -156,9 +162,15 @@ def _control_flow(kernel: func.FuncOp) -> str | None:
 
 
 def _place_tiled(kernel: func.FuncOp, target: TargetOp, machine: str) -> None:
-    """Decide where a kernel runs that has its loops already: as a whole on the machine, or on the host."""
+    """
+    Decide where a kernel runs that is cut into tiles already: as a whole on the machine, or on the host.
+
+    Raises UserError for scopes that it says its locals are in, and that they cannot be in.
+    """
+    require_scopes(kernel, target)
     covered = cover_tiled(kernel, target)
     if isinstance(covered, str):
+        require_on_machine(kernel, covered)
         _mark(kernel, Segment(False, remark=covered), machine)
         return
     Rewriter.replace_op(kernel, covered, [])
@@ -242,11 +254,11 @@ class AssignDevicesPass(ModulePass):
             if (remark := _control_flow(kernel)) is not None:
                 _mark(kernel, Segment(False, remark=remark), machine)
                 continue
-            loops = any(isinstance(o, scf.ForOp) for o in kernel.body.block.ops)
-            if target is not None and loops:
+            is_tiled = has_own_tiles(kernel)
+            if target is not None and is_tiled:
                 _place_tiled(kernel, target, machine)
                 continue
-            generics = [] if loops else [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]
+            generics = [] if is_tiled else [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]
             if target is not None:
                 generics = split_bodies(generics, target)
             choices: dict[GenericOp, Coverage | str] = {

@@ -14,6 +14,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from penstock.passes.analysis.kernels import HOST, device_of, is_contraction, kernels, machine_of
+from penstock.passes.analysis.memory.stated_scopes import is_explicit
 from penstock.passes.schedule.inlining import bounds_every_loop, loops_of_elements, merged
 
 INSTRUCTIONS = (
@@ -37,6 +38,8 @@ def _inlinable_inputs(producer: GenericOp, consumer: GenericOp) -> list[int] | N
     """The inputs of `consumer` that may be replaced by the body of `producer`; None where they may not."""
     loops = loops_of_elements(producer)
     if loops is None or producer.parent is not consumer.parent or is_contraction(consumer):
+        return None
+    if is_explicit(producer) or is_explicit(consumer):
         return None
     uses = list(producer.results[0].uses)
     inputs = sorted(use.index for use in uses)

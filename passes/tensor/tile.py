@@ -15,6 +15,7 @@ from xdsl.passes import ModulePass
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.kernels import AUTO, device_of, kernels, machine_of
+from penstock.passes.analysis.memory.stated_scopes import has_own_tiles
 from penstock.passes.planning.tilers.registry import tiler as find_tiler
 from penstock.passes.planning.tiling import TilePlan
 from penstock.passes.schedule.deciding import require_kernels, run_section
@@ -94,7 +95,7 @@ def _decide(
     schedule: Schedule,
 ) -> None:
     """Write the plan of a kernel as its schedule, if there is to be one."""
-    if plan_of is None or (root := root_of(kernel)) is None:
+    if plan_of is None or has_own_tiles(kernel) or (root := root_of(kernel)) is None:
         return
     ops = schedule.state.tiled = TiledOps(root, target)
     plan = plan_of(kernel, ops)

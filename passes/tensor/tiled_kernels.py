@@ -2,33 +2,32 @@
 Kernels that are written as tiles, with loops of their own (an attention), on a machine: every op becomes an intrinsic.
 
 A body of several operations is split, a reduction that no intrinsic accumulates is done by halves, numbers that no
-intrinsic fills with are added to zero, and so is what is copied; where an intrinsic updates its output, an op starts
-from an operand that is not read any more.
+intrinsic fills with are added to zero, and so is what is copied on chip; what is copied from off chip is a transfer.
+Where an intrinsic updates its output, an op starts from an operand that is not read any more, or from a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import prod
+from collections.abc import Sequence
 
 from xdsl.dialects import arith, func, scf, tensor
-from xdsl.dialects.builtin import AnyFloat, FloatAttr, TensorType
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, TensorType, UnitAttr
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineExpr
-from xdsl.rewriter import Rewriter
+from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
+from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
-from penstock.dialects.machine import DRAM, TargetOp
-from penstock.dialects.mem import element_bytes
+from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import EXPLICIT
+from penstock.dialects.upstream.tensor import EmptyOp
 from penstock.passes.analysis.access import COMMUTATIVE, access_of, in_place_variants
-from penstock.passes.analysis.intrinsics import Match, candidates
-from penstock.passes.analysis.scope_paths import scope_path
-from penstock.passes.tensor.bufferization.assignment import result_number
+from penstock.passes.analysis.intrinsics import candidates
 from penstock.passes.tensor.partition import Coverage, choose, is_fill, remark_on
 from penstock.passes.tensor.pointwise import Dims, accumulate_in_place, dims, structured
 from penstock.passes.tensor.split_bodies import split_bodies
+from penstock.passes.tensor.tile_scopes import generics_of, misplaced, ops_of
 
 
 def by_halves(generic: GenericOp) -> list[GenericOp] | None:
@@ -159,23 +158,15 @@ def cover_tiled(kernel: func.FuncOp, target: TargetOp) -> func.FuncOp | str:
     A copy of `kernel`, whose loops are there already, of which every generic is an intrinsic of the machine; or the
     reason why there is none.
     """
-    if not all(isinstance(op, _OPS) for op in _ops(kernel)):
+    if not all(isinstance(op, _OPS) for op in ops_of(kernel)):
         # Loops of indices in memory, which no machine follows.
         return "it computes nothing, and only moves elements"
     trial = kernel.clone()
-    for generic in _generics(trial):
+    for generic in generics_of(trial):
         for op in _as_intrinsics(generic, target):
             if (reason := _settle(op, target)) is not None:
                 return remark_on(op, reason)
-    return _misplaced(trial, target) or trial
-
-
-def _ops(kernel: func.FuncOp) -> Iterator[Operation]:
-    return (op for op in kernel.walk() if not isinstance(op.parent_op(), GenericOp))
-
-
-def _generics(kernel: func.FuncOp) -> list[GenericOp]:
-    return [op for op in _ops(kernel) if isinstance(op, GenericOp)]
+    return misplaced(trial, target) or trial
 
 
 # one op as several
@@ -185,6 +176,9 @@ def _as_intrinsics(generic: GenericOp, target: TargetOp) -> list[GenericOp]:
     """What takes the place of `generic`, in order; each of it may become an intrinsic, as far as its body goes."""
     if isinstance(choose(generic, target), Coverage):
         return [generic]
+    if _is_transfer(generic):
+        generic.attributes[EXPLICIT] = UnitAttr()
+        return []
     if (halves := by_halves(generic)) is not None:
         return halves
     if (parts := _from_zero(generic)) is not None:
@@ -273,7 +267,54 @@ def _settle(generic: GenericOp, target: TargetOp) -> str | None:
         if value is generic.outputs[0] or _is_read_last(value, generic):
             accumulate_in_place(generic, number)
             return None
+    # What is read again, or comes from off chip, is copied to where it is overwritten.
+    for number in sorted(numbers, key=lambda number: not _comes_from_off_chip(generic.inputs[number])):
+        for piece in _copy_of_operand(generic, number, target):
+            if (reason := _settle(piece, target)) is not None:
+                return reason
+        accumulate_in_place(generic, number)
+        return None
     return f"@{choice.match.intrinsic.sym_name.data} overwrites an operand that is read again"
+
+
+def _copy_of_operand(generic: GenericOp, number: int, target: TargetOp) -> list[GenericOp]:
+    """Give an op a copy of an operand of its own: a transfer of what is off chip, or else the ops that are returned."""
+    value = generic.inputs[number]
+    empty = EmptyOp([], value.type)
+    empty.tensor.name_hint = generic.results[0].name_hint
+    assert isa(value.type, TensorType)
+    place = dims(value.type.get_num_dims())
+    copy = structured([(value, place)], (empty.tensor, place), lambda block: block.args[0], generic.location)
+    Rewriter.insert_op([empty, copy], InsertPoint.before(generic))
+    generic.operands[number] = copy.results[0]
+    if _comes_from_off_chip(value):
+        copy.attributes[EXPLICIT] = UnitAttr()
+        return []
+    return [copy] if isinstance(choose(copy, target), Coverage) else _from_zero(copy) or [copy]
+
+
+def _comes_from_off_chip(value: SSAValue) -> bool:
+    """Whether a tensor is a part of an argument of the kernel, perhaps with a pad around it."""
+    while isinstance(value.owner, tensor.ExtractSliceOp | tensor.PadOp):
+        value = value.owner.source
+    return isinstance(value, BlockArgument) and isinstance(value.block.parent_op(), func.FuncOp)
+
+
+def _is_transfer(generic: GenericOp) -> bool:
+    """Whether a generic copies what comes from off chip, as it lies, to a tile of its own."""
+    yielded = generic.body.block.last_op
+    maps = {attribute.data for attribute in generic.indexing_maps}
+    empty = generic.outputs[0].owner
+    return (
+        len(generic.inputs) == 1
+        and yielded is not None
+        and yielded.operands[0] is generic.body.block.args[0]
+        and generic.inputs[0].type == generic.outputs[0].type
+        and maps == {AffineMap.identity(generic.get_num_loops())}
+        and isinstance(empty, tensor.EmptyOp)
+        and not any(isinstance(use.operation, func.ReturnOp) for use in generic.results[0].uses)
+        and _comes_from_off_chip(generic.inputs[0])
+    )
 
 
 def _is_read_last(value: SSAValue, op: Operation) -> bool:
@@ -283,80 +324,3 @@ def _is_read_last(value: SSAValue, op: Operation) -> bool:
         return False
     users = {use.operation for use in value.uses}
     return all(user is op or (user.parent is op.parent and user.is_before_in_block(op)) for user in users)
-
-
-# scopes
-
-
-def _misplaced(kernel: func.FuncOp, target: TargetOp) -> str | None:
-    """Why the tiles of a kernel cannot be where its intrinsics want them, if that is so."""
-    generics = _generics(kernel)
-    matches: dict[GenericOp, Match] = {}
-    for generic in generics:
-        access = access_of(generic)
-        assert access is not None
-        matches[generic] = candidates(access, target)[0][0]
-    held: dict[tuple[SSAValue, str], int] = {}
-    for generic in generics:
-        for number, value in enumerate(generic.operands):
-            scope = matches[generic].scope_of_operand(number)
-            producer = _made_by(value)
-            here = DRAM if producer is None else matches[producer].scope_of_operand(len(producer.inputs))
-            if producer is not None and here != scope and scope_path(target, here, scope) is None:
-                return remark_on(
-                    generic,
-                    f'@{matches[generic].intrinsic.sym_name.data} needs in "{scope}" what '
-                    f'@{matches[producer].intrinsic.sym_name.data} leaves in "{here}", and no engine leads there',
-                )
-            if scope != DRAM:
-                held[_storage(value), scope] = _bytes_in(value, target.scope(scope).granule_bytes)
-    for name, scope in target.scopes().items():
-        needed = sum(size for (_, where), size in held.items() if where == name)
-        if needed > scope.size_bytes:
-            return f'its tiles need {needed:,} bytes of scope "{name}", which has {scope.size_bytes:,}'
-    return None
-
-
-def _made_by(value: SSAValue) -> GenericOp | None:
-    """The op that computed a tile, through loops; None for what comes from off chip, and for an empty tensor."""
-    root = _root(value)
-    if isinstance(root.owner, GenericOp):
-        return root.owner
-    return None
-
-
-def _root(value: SSAValue) -> SSAValue:
-    """What computed a tile, or the slice of what is off chip that it is."""
-    while True:
-        owner = value.owner
-        if isinstance(value, BlockArgument):
-            loop = value.block.parent_op()
-            if not isinstance(loop, scf.ForOp) or value.index == 0:
-                return value
-            value = loop.iter_args[value.index - 1]
-        elif isinstance(owner, scf.ForOp):
-            value = owner.iter_args[result_number(value)]
-        elif isinstance(owner, tensor.InsertSliceOp):
-            value = owner.dest
-        elif isinstance(owner, tensor.ExtractSliceOp):
-            source = _root(owner.source)
-            if not isinstance(source.owner, GenericOp):
-                return value
-            value = source
-        else:
-            return value
-
-
-def _storage(value: SSAValue) -> SSAValue:
-    """The tensor whose bytes a tile has: an op writes where its output operand is."""
-    while isinstance((root := _root(value)).owner, GenericOp):
-        value = root.owner.outputs[0]
-    return root
-
-
-def _bytes_in(value: SSAValue, granule: int) -> int:
-    """The bytes of the buffer of a tile, its rows rounded up to the granule."""
-    storage = _storage(value)
-    assert isa(storage.type, TensorType)
-    *outer, row = storage.type.get_shape() or (1,)
-    return prod(outer) * -(-row * element_bytes(storage.type) // granule) * granule

@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.upstream.tensor import EmptyOp
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.body import captured_values, compile_block
 from penstock.runtime.interpreter.execution import Execution
@@ -28,6 +29,7 @@ def _type_of(value: SSAValue) -> TensorType[Attribute]:
     return value.type
 
 
+@interprets(EmptyOp)
 @interprets(tensor.EmptyOp)
 def _empty(execution: Execution, op: tensor.EmptyOp, args: Sequence[Any]) -> Sequence[Any]:
     type = _type_of(op.tensor)

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, StridedLayoutAttr, 
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Attribute, Operation, SSAValue, Use
+from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM, TargetOp
@@ -92,8 +93,10 @@ def overwrites(op: Operation, value: SSAValue) -> bool:
         return False
     number = list(op.operands).index(value)
     assert isa(value.type, MemRefType)
-    written = list(op.indexing_maps)[number].data
-    covered = written.is_projected_permutation() and len(written.results) == value.type.get_num_dims()
+    # An index of a dim of one element is 0.
+    sizes = zip(list(op.indexing_maps)[number].data.results, value.type.get_shape(), strict=True)
+    moving = [expr for expr, size in sizes if size != 1 or not isinstance(expr, AffineConstantExpr)]
+    covered = all(isinstance(expr, AffineDimExpr) for expr in moving) and len(set(moving)) == len(moving)
     return covered and not op.body.block.args[number].uses
 
 

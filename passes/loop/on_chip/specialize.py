@@ -31,6 +31,7 @@ from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, memref_of, sc
 from penstock.passes.analysis.access import fill_access
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.intrinsics import candidates
+from penstock.passes.analysis.memory.stated_scopes import is_explicit
 from penstock.passes.analysis.memory.storage import (
     accesses_of,
     reads_and_writes,
@@ -208,6 +209,8 @@ class _Argument:
         if scope is None:
             raise CannotReside("the kernel copies it off chip")
         if scope == self.resident.scope:
+            if is_explicit(op):
+                raise CannotReside("the kernel asks for its copies")
             if is_read:
                 self._read(op)
             else:

@@ -24,6 +24,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.mem import EXPLICIT
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 from penstock.passes.analysis.effects import is_destination
@@ -548,7 +549,7 @@ def _refuse_slice_or_pad(op: Operation) -> None:
 
 def _erase_dead(function: func.FuncOp) -> None:
     for op in reversed(list(function.walk())):
-        removable = isinstance(op, _LOWERED) and not isinstance(op, _SIDE_EFFECTS)
+        removable = isinstance(op, _LOWERED) and not isinstance(op, _SIDE_EFFECTS) and EXPLICIT not in op.attributes
         if removable and op.results and not any(result.uses for result in op.results):
             Rewriter.erase_op(op)
 
