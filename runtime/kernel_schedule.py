@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -185,17 +186,20 @@ def schedule(
     kernel: str,
     *,
     machine: str | None = None,
+    dims: Mapping[str, int] | None = None,
     check: bool = False,
     show: bool = False,
 ) -> KernelSchedule:
     """
-    The schedule, yet empty, of one kernel of a model, or of a file of IR at graph or tensor level.
+    The schedule, yet empty, of one kernel of a model, of a file of IR at graph or tensor level, or of a file in the
+    kernel language; `dims` are the sizes of symbolic dimensions.
 
     The program is compiled up to where kernels are cut into tiles. Raises UserError for an unknown kernel.
     """
     from penstock.runtime.compiler import attach_machine
 
-    program = load_input(model)
+    is_text = isinstance(model, str | Path) and Path(model).suffix == ".pk"
+    program = load_input(model, dims=dims, kernel=kernel if is_text else None)
     if machine is not None:
         attach_machine(program.module, machine)
     return KernelSchedule(program.module, program.ctx, kernel, check=check, show=show)

@@ -11,7 +11,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.dialects.diagnostics import USAGE, UserError, did_you_mean
+from penstock.dialects.diagnostics import USAGE, UserError, did_you_mean, location_of
 from penstock.dialects.files import write_whole
 from penstock.passes.planning.problem import Limits, Plan, Problem, conflicts, height, lower_bound
 from penstock.passes.planning.registry import DEFAULT_PLANNER
@@ -29,6 +29,9 @@ WHOLE = "(program)"
 PROGRAM = "the program"
 COMPILER = "the compiler"
 """Stand for the planner of offsets that are written in the program, and of those that a pass before the plan wrote."""
+
+_LETTERS = 60, 12
+"""The width and the height of a picture of letters."""
 
 _PLANS = "mem-plan"
 """The pass before which the problems are taken."""
@@ -109,8 +112,11 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str] |
         _warn_of_faults(each)
     if not asked:
         print("\n".join(_table(found, planners, limits)))
-        return 0
     plans = _Plans(args, path, limits)
+    if not asked:
+        for each in found if args.verbose else ():
+            print("\n".join(["", *plans.drawn(each)]))
+        return 0
     if args.output is not None:
         _write(args, path, found, args.output, ".csv", plans.csv, plans.figures)
     if args.map is not None:
@@ -262,9 +268,21 @@ class _Plans:
         from penstock.passes.planning.map_svg import svg_map
 
         plan, by = self._plan(each)
-        problem, place = each.problem, each.memory.place
-        title = f"{self._path.name}: {place}: {height(problem, plan):,} bytes by {by}"
-        return svg_map(problem, plan, title, lower_bound(each.memory.unplaced()))
+        title = f"{self._path.name}: {each.memory.place}: {_taken(each.problem, plan, by)}"
+        places = {id: location_of(op) for id, op in each.memory.ops.items()}
+        return svg_map(each.problem, plan, title, lower_bound(each.memory.unplaced()), places)
+
+    def drawn(self, each: _Memory) -> list[str]:
+        """A picture of the plan in letters, and what they stand for."""
+        from penstock.passes.planning.map_text import symbol, text_map
+
+        plan, by = self._plan(each)
+        lines = [f"{each.memory.place}: {_taken(each.problem, plan, by)}"]
+        lines += text_map(each.problem, plan, *_LETTERS).lines()
+        for number, buffer in enumerate(each.problem.buffers):
+            offset = plan.offsets[buffer.id]
+            lines.append(f"{symbol(number)}  {each.memory.describe(buffer)}, at {offset:,}")
+        return lines
 
     def figures(self, each: _Memory, *, drawn: bool = False) -> str:
         """The figures of a memory, for a person."""
@@ -294,6 +312,14 @@ class _Plans:
             say(self._args, line)
         assert best.outcome.plan is not None
         return best.outcome.plan, best.name
+
+
+def _taken(problem: Problem, plan: Plan, by: str) -> str:
+    """The bytes that a plan takes, whose it is, and the bytes that it leaves."""
+    taken, capacity = height(problem, plan), problem.capacity
+    if capacity is None:
+        return f"{taken:,} bytes by {by}"
+    return f"{taken:,} of {capacity:,} bytes by {by}, {capacity - taken:,} left"
 
 
 def _write(

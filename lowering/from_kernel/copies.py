@@ -78,10 +78,12 @@ class Copies:
 
     def source(self, value: Expression, shape: Sequence[int], element: Attribute | None) -> tuple[SSAValue, Attribute]:
         """What is copied, a tile of this shape, and its type, which is `element` if one is given. Raises Fault."""
-        space = Expressions.tile_space(shape)
+        space, location = Expressions.tile_space(shape), self._builder.location
         if not isinstance(value, Access | Name) or self._expressions.tile_shape(value) != tuple(shape):
             fresh = self._expressions.fresh
-            return self._expressions.elementwise(value, space, element, lambda found, _: fresh(space, found))
+            tile = self._expressions.elementwise(value, space, element, lambda found, _: fresh(space, found))
+            self._builder.location = location
+            return tile
         name = value.name if isinstance(value, Name) else value.tensor
         found = self._expressions.symbols.stored(name, value).element
         if element not in (None, found):

@@ -215,6 +215,9 @@ class Scalars:
     def arguments(self, node: Call) -> tuple[Expression, ...]:
         """The arguments of a call of a scalar function, which are as many as it takes. Raises Fault."""
         function = self._functions.get(node.function)
+        if node.function in ("load", "store"):
+            notes = ["x = load(y[i, :]) and store(y[i, :], x) copy tiles"]
+            raise Fault(f"{node.function} stands alone, and not in an expression", node, notes)
         if function is None and node.function not in _ARITY:
             known = [*_ARITY, *self._functions]
             note = did_you_mean(node.function, known) or f"the functions are {', '.join(known)}"

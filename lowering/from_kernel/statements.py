@@ -85,7 +85,7 @@ class Statements:
                 self._assign(statement.target, statement.operator, statement.value)
             case CallStatement():
                 target, value = stored(statement.call)
-                self._copy(target, value)
+                self._copy(target, value, statement.call)
             case Loop():
                 self._loops.run(statement)
             case If():
@@ -121,6 +121,7 @@ class Statements:
         if value is statement.value:
             self._keep(tensor, self._computed(whole, value, tensor.element)[0])
         else:
+            self._builder.location = self._expressions.location(statement.value.at)
             self._copy_whole(whole, tensor, self._copies.source(value, tensor.shape, tensor.element)[0])
 
     def _require_shape(self, value: Expression, shape: Sequence[int], name: str) -> None:
@@ -155,7 +156,7 @@ class Statements:
         if (read := loaded(value)) is not None:
             if operator != "=":
                 raise Fault("load stands alone: x = load(y[i, :])", value)
-            self._copy(target, read)
+            self._copy(target, read, value)
             return
         name = target.name if isinstance(target, Name) else target.tensor
         self._builder.name = name
@@ -229,8 +230,9 @@ class Statements:
             total, _ = self._computed(target, Binary("+", read, value, at=at.at), tensor.element)
         self._store(target, tensor, total, at)
 
-    def _copy(self, target: Name | Access, value: Expression) -> None:
-        """An explicit copy."""
+    def _copy(self, target: Name | Access, value: Expression, at: Node) -> None:
+        """An explicit copy, which `at` asks for."""
+        self._builder.location = self._expressions.location(at.at)
         name = target.name if isinstance(target, Name) else target.tensor
         self._builder.name = name
         found = self._target(target, name, value)

@@ -7,7 +7,7 @@ about it when it is pointed at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 from itertools import count
 
@@ -23,12 +23,18 @@ _TURN = 137.508
 """Degrees between the hues of two buffers in a row: the golden angle, which keeps neighbours apart."""
 
 
-def svg_map(problem: Problem, plan: Plan, title: str, bound: int | None = None) -> str:
-    """The picture of a plan, with lines at the capacity and at the lower bound, if no better one is known."""
-    return "\n".join(_lines(problem, plan, title, lower_bound(problem) if bound is None else bound)) + "\n"
+def svg_map(
+    problem: Problem, plan: Plan, title: str, bound: int | None = None, places: Mapping[str, str] | None = None
+) -> str:
+    """
+    The picture of a plan, with lines at the capacity and at the lower bound, if no better one is known; `places` says
+    where buffers come from, by their ids.
+    """
+    bound = lower_bound(problem) if bound is None else bound
+    return "\n".join(_lines(problem, plan, title, bound, places or {})) + "\n"
 
 
-def _lines(problem: Problem, plan: Plan, title: str, bound: int) -> Iterator[str]:
+def _lines(problem: Problem, plan: Plan, title: str, bound: int, places: Mapping[str, str]) -> Iterator[str]:
     scale = _Scale(problem, plan)
     width, depth = WIDTH + _LEFT + _RIGHT, HEIGHT + _TOP + _BOTTOM
     yield (
@@ -39,7 +45,7 @@ def _lines(problem: Problem, plan: Plan, title: str, bound: int) -> Iterator[str
     yield f'<text x="{_LEFT}" y="{_TOP - 18}" font-size="14">{xml_text(title)}</text>'
     yield f'<rect x="{_LEFT}" y="{_TOP}" width="{WIDTH}" height="{HEIGHT}" fill="#f4f4f4"/>'
     for number, buffer in enumerate(problem.buffers):
-        yield from _buffer(scale, buffer, plan.offsets[buffer.id], number)
+        yield from _buffer(scale, buffer, plan.offsets[buffer.id], number, places.get(buffer.id))
     yield from _axes(scale)
     # The label of the bound makes way for that of the capacity, which is above it.
     highest = 0.0
@@ -65,10 +71,11 @@ class _Scale:
         return _TOP + HEIGHT * (1 - byte / self.bytes)
 
 
-def _buffer(scale: _Scale, buffer: Buffer, offset: int, number: int) -> Iterator[str]:
+def _buffer(scale: _Scale, buffer: Buffer, offset: int, number: int, place: str | None) -> Iterator[str]:
     fill = f"hsl({number * _TURN % 360:.1f},65%,{72 + number % 3 * 5}%)"
     life = " and ".join(span_text(interval) for interval in buffer.intervals)
     about = f"{buffer.id}: {buffer.size:,} bytes at {offset:,}, alive at {life}"
+    about += f", from {place}" if place else ""
     yield f'<g fill="{fill}" stroke="#505050" stroke-width="0.5"><title>{xml_text(about)}</title>'
     widest: tuple[float, str] | None = None
     for (lower, upper), (low, high) in buffer.pieces:

@@ -472,7 +472,7 @@ def test_the_offsets_of_commands_are_kept_by_function_and_scope(penstock: Comman
         "second.spad.1024.csv": {"%a": 256},
     }
     drawn = (tmp_path / "maps" / "first.spad.1024.svg").read_text()
-    assert "two.mlir: @first, scope &quot;spad&quot;: 576 bytes by the program" in drawn
+    assert "two.mlir: @first, scope &quot;spad&quot;: 576 of 1,024 bytes by the program, 448 left" in drawn
     assert "%a: 64 bytes at 512" in drawn
     assert "bound 64<" in drawn
     assert done.err.splitlines()[:2] == [
@@ -488,7 +488,7 @@ def test_a_planner_that_is_named_plans_a_program_anew(penstock: Command, tmp_pat
     )
     assert done.status == 0, done.err
     assert load_csv(tmp_path / "a.csv")[1].offsets == {"%a": 0}
-    assert "64 bytes by first-fit-by-size" in (tmp_path / "a.svg").read_text()
+    assert "64 of 1,024 bytes by first-fit-by-size" in (tmp_path / "a.svg").read_text()
     lines = done.err.splitlines()
     assert lines[0] == "two.mlir: the offsets of the program are not used; --verify checks them"
     assert lines.count("a.csv: 1 buffer, lower bound 64 bytes, planned in 64 by first-fit-by-size") == 1
