@@ -245,14 +245,15 @@ class TensorToLoopPass(ModulePass):
     """
     Lower functions on tensors to functions on off-chip memrefs that write their results where the caller says.
 
-    Every tensor becomes a `memref` without a scope; every tensor result becomes a trailing out argument, which
-    on a public function carries `graph.output`. Whatever can be done in place is, after `insert-copies`, which
-    this pass runs first: `outs` and loop-carried tensors are updated where they are, slices and reshapes are
-    views, and the producer of a part of a concatenation or of a returned value writes straight into the whole
-    (not so on a machine, where tiles are computed in a scope). What is left of an insertion is `mem.copy`; a
-    box of a `tensor.pad` is a `mem.copy` of a window with `else`. A function called with buffers of different
-    strides becomes several. An operand of which only the shape is used, the window of a pooling, becomes a
-    view with (dynamic) strides 0 of another operand. Constant tensors become `memref.global`s.
+    Every tensor becomes a `memref` without a scope; every tensor result becomes a trailing out argument, which on a
+    public function carries `graph.output`. Whatever can be done in place is, after `insert-copies`, which this pass
+    runs first: `outs` and loop-carried tensors are updated where they are, slices and reshapes are views, and the
+    producer of a part of a concatenation or of a returned value writes straight into the whole (not so on a machine,
+    where tiles are computed in a scope). What is left of an insertion is `mem.copy`; a box of a `tensor.pad` is a
+    `mem.copy` of a window with `else`. A function called with buffers of different strides becomes several. An operand
+    of which only the shape is used, the window of a pooling, becomes a view with (dynamic) strides 0 of another
+    operand. A generic that is a copy which a person asked for becomes a `mem.copy`, and what a tensor says of where it
+    is to live (`mem.scope`) its allocation says. Constant tensors become `memref.global`s.
 
     Required: the tensor level, static shapes. Guaranteed: no tensors. Raises UserError, located, for ops that
     have no form on memrefs, for recursion and for functions on tensors that are only declared.

@@ -121,7 +121,8 @@ class PromotePass(ModulePass):
     """
     Put the operands of the machine's kernels into the scopes that its intrinsics need.
 
-    Requires the loop level. A temporary becomes a `mem.buffer` in its scope, rows rounded up to the granule. What
+    Requires the loop level. A temporary becomes a `mem.buffer` in its scope, rows rounded up to the granule: in the one
+    that its `mem.scope` names, or where its intrinsics want it; one that only copies use goes where engines lead. What
     lives off chip gets a buffer and copies: a source that the kernel only reads is copied where its slice is
     defined, so that hoisting the slice before hoists the copy; what is written is copied in before its first use,
     unless that overwrites it, and out after its last. Guarantees: every operand lives where some intrinsic of the

@@ -182,20 +182,21 @@ class AssignDevicesPass(ModulePass):
     """
     Give every kernel a `device`: the machine in the module where its intrinsics cover the kernel, else `@host`.
 
-    Requires the tensor level. A pointwise op that no intrinsic covers is split into ops that are covered. A kernel
-    whose ops differ is cut into kernels that do not; so is one that a single tile cannot hold (two reductions, a
-    stored value read again, a padded result). Where an intrinsic updates its
-    output, the generic is rewritten to start from one of its inputs. A kernel stays on the host if only DMA
-    intrinsics cover it, or if no tile of it fits the machine's scopes and the blocks of its intrinsics; a contraction
-    that only fits without what is fused to it goes alone. Guarantees: every kernel has a device; a kernel on the
-    machine has one result, at most one reduction, some tile that fits, and every generic in it matches an intrinsic.
-    What is left beside the host in a group that is cut goes to the host, too, where crossing does not pay: see
-    `partition.py`. What follows a contraction becomes a kernel of its own where the planner of tiles finds that faster:
-    see `faster_apart`. Which tiles fit, and what they cost, `tiler` says (`passes/planning/tilers/registry`); if it is
-    not the one that tiles by default, kernels on the machine have its name in their attribute `tiler`, and `tile` asks
-    the same. Pointwise kernels on the machine lose dims of size 1 that would leave lanes unused. The reason
-    for the host is in `device_remark`, the multiply-accumulates of each kernel in `macs`, and the bytes that it hands
-    to another device in `crossing`.
+    Requires the tensor level. A kernel with loops, or that says itself where its tensors live (`mem.scope`) or what is
+    copied (`mem.explicit`), stays as it is cut, on one device. Of any other, a pointwise op that no intrinsic covers is
+    split into ops that are covered. A kernel whose ops differ is cut into kernels that do not; so is one that a single
+    tile cannot hold (two reductions, a stored value read again, a padded result). Where an intrinsic updates its
+    output, the generic is rewritten to start from one of its inputs. A kernel stays on the host if only DMA intrinsics
+    cover it, or if no tile of it fits the machine's scopes and the blocks of its intrinsics; a contraction that only
+    fits without what is fused to it goes alone. Guarantees: every kernel has a device; a kernel on the machine has one
+    result, at most one reduction, some tile that fits, and every generic in it matches an intrinsic. What is left
+    beside the host in a group that is cut goes to the host, too, where crossing does not pay: see `partition.py`. What
+    follows a contraction becomes a kernel of its own where the planner of tiles finds that faster: see `faster_apart`.
+    Which tiles fit, and what they cost, `tiler` says (`passes/planning/tilers/registry`); if it is not the one that
+    tiles by default, kernels on the machine have its name in their attribute `tiler`, and `tile` asks the same.
+    Pointwise kernels on the machine lose dims of size 1 that would leave lanes unused. The reason for the host is in
+    `device_remark`, the multiply-accumulates of each kernel in `macs`, and the bytes that it hands to another device in
+    `crossing`.
 
     Before:
     ```mlir
