@@ -28,7 +28,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import memref_of, static_strides
 from penstock.dialects.upstream.scf import ForallOp, InParallelOp
 from penstock.dialects.upstream.tensor import Insertion, ParallelInsertSliceOp
-from penstock.passes.analysis.memory.stated_scopes import is_explicit, stated
+from penstock.passes.analysis.memory.stated_scopes import is_explicit, is_explicit_copy, stated
 from penstock.passes.analysis.strides import (
     collapsed_strides,
     contiguous_strides,
@@ -232,7 +232,7 @@ class Rebuild:
     def _op(self, op: Operation) -> None:
         """Build the memref form of `op`, and note the memref of each tensor it defines."""
         match op:
-            case StructuredOp() if op.res and is_explicit(op):
+            case StructuredOp() if is_explicit_copy(op):
                 self._copy(mem.CopyOp(self._values[op.inputs[0]], self._values[op.outputs[0]]))
                 self._values[op.results[0]] = self._values[op.outputs[0]]
             case StructuredOp() if op.res:

@@ -18,20 +18,22 @@ from penstock.passes.tensor.partition import Coverage, choose, runs_on_a_unit
 from penstock.passes.tensor.pointwise import Dims, structured
 
 
-def split_bodies(generics: list[GenericOp], target: TargetOp) -> list[GenericOp]:
+def split_bodies(generics: list[GenericOp], target: TargetOp, *, apart: bool = False) -> list[GenericOp]:
     """
     The generics, each that the machine does not cover replaced by several where it covers all of these.
 
     An op is split if it is pointwise: all loops parallel, one result that every loop indexes, its initial value unread.
-    Of what follows another op, operands from outside may be widened by ops that the machine does not cover.
+    Of what follows another op, operands from outside may be widened by ops that the machine does not cover. With
+    `apart` an op of one value with itself that is not covered reads it as two operands: one may be overwritten then.
     """
     found: list[GenericOp] = []
     for generic in generics:
-        pieces = [] if isinstance(choose(generic, target), Coverage) else _pieces(generic)
+        pieces = [] if isinstance(choose(generic, target), Coverage) else _pieces(generic, target if apart else None)
         rest = [piece for piece in pieces if not _widens_an_operand(piece, generic)]
         rest = rest if _is_epilogue(generic) else pieces
         covered = all(isinstance(choose(piece, target), Coverage) for piece in rest)
-        if len(pieces) > 1 and rest and covered and runs_on_a_unit(rest, target):
+        is_new = len(pieces) > 1 or any(len(piece.inputs) > len(set(piece.inputs)) for piece in pieces)
+        if is_new and rest and covered and runs_on_a_unit(rest, target):
             _replace(generic, pieces)
             found += pieces
             continue
@@ -57,8 +59,11 @@ def _widens_an_operand(piece: GenericOp, generic: GenericOp) -> bool:
     return outside and isinstance(first, WIDENING)
 
 
-def _pieces(generic: GenericOp) -> list[GenericOp]:
-    """A generic for each op of the body that is no constant, not yet inserted; none if it is not pointwise."""
+def _pieces(generic: GenericOp, apart: TargetOp | None) -> list[GenericOp]:
+    """
+    A generic for each op of the body that is no constant, not yet inserted; none if it is not pointwise. With a machine
+    `apart` that does not cover it, one of a value with itself reads it twice.
+    """
     block, output = generic.body.block, list(generic.indexing_maps)[-1].data
     covers = output.is_projected_permutation() and len(output.results) == generic.get_num_loops()
     if len(generic.results) != 1 or has_reduction(generic) or not covers or block.args[-1].uses:
@@ -77,16 +82,32 @@ def _pieces(generic: GenericOp) -> list[GenericOp]:
     }
     pieces: list[GenericOp] = []
     for step in steps:
-        pieces.append(_piece(generic, step, tensors, output.results))
+        piece = _piece(generic, step, tensors, output.results)
+        if apart is not None and _is_of_itself(step) and not isinstance(choose(piece, apart), Coverage):
+            empty = piece.outputs[0].owner
+            assert isinstance(empty, tensor.EmptyOp)
+            piece.erase()
+            empty.erase()
+            piece = _piece(generic, step, tensors, output.results, twice=True)
+        pieces.append(piece)
         tensors[step.results[0]] = (pieces[-1].results[0], output.results)
     return pieces
 
 
+def _is_of_itself(step: Operation) -> bool:
+    return len(step.operands) == 2 and step.operands[0] is step.operands[1]
+
+
 def _piece(
-    generic: GenericOp, step: Operation, tensors: dict[SSAValue, tuple[SSAValue, Dims]], output: Dims
+    generic: GenericOp,
+    step: Operation,
+    tensors: dict[SSAValue, tuple[SSAValue, Dims]],
+    output: Dims,
+    *,
+    twice: bool = False,
 ) -> GenericOp:
     """One op of a body as a generic of its own; constants of the body come with it."""
-    read = [value for value in dict.fromkeys(step.operands) if value in tensors]
+    read = [value for value in (step.operands if twice else dict.fromkeys(step.operands)) if value in tensors]
     type = generic.results[0].type
     assert isa(type, TensorType)
     empty = tensor.EmptyOp([], TensorType(step.results[0].type, type.get_shape()))
@@ -98,6 +119,8 @@ def _piece(
                 block.add_op(constant := value.owner.clone())
                 mapping[value] = constant.result
         block.add_op(computed := step.clone(mapping))
+        if twice:
+            computed.operands = list(block.args)[:2]
         return computed.results[0]
 
     return structured([tensors[value] for value in read], (empty.tensor, output), compute, generic.location)

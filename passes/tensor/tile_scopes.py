@@ -16,7 +16,7 @@ from penstock.dialects.machine import DRAM, ScopeOp, TargetOp
 from penstock.dialects.mem import OFF_CHIP, SCOPE, element_bytes
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates
-from penstock.passes.analysis.memory.stated_scopes import is_explicit, stating
+from penstock.passes.analysis.memory.stated_scopes import is_explicit_copy, stated_scope, stating
 from penstock.passes.analysis.scope_paths import scope_path
 from penstock.passes.tensor.bufferization.assignment import origin_of, result_number
 from penstock.passes.tensor.partition import remark_on
@@ -29,7 +29,7 @@ def ops_of(kernel: func.FuncOp) -> Iterator[Operation]:
 
 def generics_of(kernel: func.FuncOp) -> list[GenericOp]:
     """What is computed: a copy that a person asked for is a transfer."""
-    return [op for op in ops_of(kernel) if isinstance(op, GenericOp) and not is_explicit(op)]
+    return [op for op in ops_of(kernel) if isinstance(op, GenericOp) and not is_explicit_copy(op)]
 
 
 def misplaced(kernel: func.FuncOp, target: TargetOp) -> str | None:
@@ -89,7 +89,7 @@ def _made_to_fit(held: Mapping[SSAValue, AbstractSet[SSAValue]], scope: ScopeOp)
 def _made_by(value: SSAValue) -> GenericOp | None:
     """The op that computed a tile, through loops; None for what is copied or off chip, and for an empty tensor."""
     root = _root(value)
-    return root.owner if isinstance(root.owner, GenericOp) and not is_explicit(root.owner) else None
+    return root.owner if isinstance(root.owner, GenericOp) and not is_explicit_copy(root.owner) else None
 
 
 def _root(value: SSAValue) -> SSAValue:
@@ -121,6 +121,14 @@ def _storage(value: SSAValue) -> SSAValue:
     while isinstance((root := _root(value)).owner, GenericOp):
         value = root.owner.outputs[0]
     return root
+
+
+def is_off_chip(value: SSAValue) -> bool:
+    """Whether a tensor is a part of an argument, of a result, or of what is said to live off chip."""
+    origin = origin_of(value)
+    if isinstance(origin, BlockArgument):
+        return True
+    return isinstance(origin.owner, tensor.EmptyOp) and (stated_scope(origin) == DRAM or not _is_local(origin))
 
 
 def _is_local(value: SSAValue) -> bool:

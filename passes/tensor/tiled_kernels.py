@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import arith, func, scf, tensor
-from xdsl.dialects.builtin import AnyFloat, FloatAttr, TensorType, UnitAttr
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, StringAttr, TensorType, UnitAttr
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
@@ -19,15 +19,17 @@ from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
-from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import EXPLICIT
+from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.mem import EXPLICIT, SCOPE
 from penstock.dialects.upstream.tensor import EmptyOp
 from penstock.passes.analysis.access import COMMUTATIVE, access_of, in_place_variants
 from penstock.passes.analysis.intrinsics import candidates
+from penstock.passes.analysis.memory.stated_scopes import is_explicit, is_explicit_copy, stated_scope
+from penstock.passes.tensor.bufferization.assignment import origin_of
 from penstock.passes.tensor.partition import Coverage, choose, is_fill, remark_on
 from penstock.passes.tensor.pointwise import Dims, accumulate_in_place, dims, structured
 from penstock.passes.tensor.split_bodies import split_bodies
-from penstock.passes.tensor.tile_scopes import generics_of, misplaced, ops_of
+from penstock.passes.tensor.tile_scopes import generics_of, is_off_chip, misplaced, ops_of
 
 
 def by_halves(generic: GenericOp) -> list[GenericOp] | None:
@@ -162,11 +164,51 @@ def cover_tiled(kernel: func.FuncOp, target: TargetOp) -> func.FuncOp | str:
         # Loops of indices in memory, which no machine follows.
         return "it computes nothing, and only moves elements"
     trial = kernel.clone()
-    for generic in generics_of(trial):
+    for copy in [op for op in ops_of(trial) if isinstance(op, GenericOp) and is_explicit_copy(op)]:
+        if not is_off_chip(copy.inputs[0]) and not is_off_chip(copy.outputs[0]):
+            for op in _on_chip(copy, target):
+                if (reason := _settle(op, target)) is not None:
+                    return remark_on(op, reason)
+    for generic in [op for op in generics_of(trial) if not is_explicit(op)]:
         for op in _as_intrinsics(generic, target):
             if (reason := _settle(op, target)) is not None:
                 return remark_on(op, reason)
-    return misplaced(trial, target) or trial
+    if (reason := misplaced(trial, target)) is not None:
+        return reason
+    for op in list(ops_of(trial)):
+        if is_explicit_copy(op) or isinstance(op, tensor.InsertSliceOp):
+            _lead_through_a_tile(op)
+    return trial
+
+
+# copies that a person asked for
+
+
+def _on_chip(copy: GenericOp, target: TargetOp) -> list[GenericOp]:
+    """What takes the place of a copy from one tile on chip to another: no engine need lead there, so a unit copies."""
+    parts = None if isinstance(choose(copy, target), Coverage) else _from_zero(copy)
+    for part in parts or ():
+        part.attributes[EXPLICIT] = UnitAttr()
+    return parts or []
+
+
+def _lead_through_a_tile(op: Operation) -> None:
+    """Let what is copied from off chip to off chip go by way of a tile, as engines do."""
+    source, dest = op.operands[0], op.operands[1]
+    if origin_of(source) is not origin_of(dest) and is_off_chip(source) and is_off_chip(dest):
+        empty, first = _copied(source, op)
+        Rewriter.insert_op([empty, first], InsertPoint.before(op))
+        first.attributes[EXPLICIT] = UnitAttr()
+        op.operands[0] = first.results[0]
+
+
+def _copied(value: SSAValue, like: Operation) -> tuple[EmptyOp, GenericOp]:
+    """A copy of a tensor to a new one, for an op; not inserted yet."""
+    assert isa(value.type, TensorType)
+    empty, place = EmptyOp([], value.type), dims(value.type.get_num_dims())
+    empty.tensor.name_hint = like.results[0].name_hint
+    empty.location = like.location
+    return empty, structured([(value, place)], (empty.tensor, place), lambda block: block.args[0], like.location)
 
 
 # one op as several
@@ -184,8 +226,8 @@ def _as_intrinsics(generic: GenericOp, target: TargetOp) -> list[GenericOp]:
     if (parts := _from_zero(generic)) is not None:
         return parts
     own = generic.outputs[0]
-    pieces = split_bodies([generic], target)
-    if len(pieces) == 1:
+    pieces = split_bodies([generic], target, apart=True)
+    if pieces == [generic]:
         return pieces
     if own not in pieces[0].inputs:
         _write_to(pieces[-1], own)
@@ -264,27 +306,38 @@ def _settle(generic: GenericOp, target: TargetOp) -> str | None:
     numbers.sort(key=lambda number: generic.inputs[number] is not generic.outputs[0])
     for number in numbers:
         value = generic.inputs[number]
-        if value is generic.outputs[0] or _is_read_last(value, generic):
-            accumulate_in_place(generic, number)
+        if value is generic.outputs[0] or (_is_read_last(value, generic) and not is_off_chip(value)):
+            _start_from(generic, number)
             return None
     # What is read again, or comes from off chip, is copied to where it is overwritten.
     for number in sorted(numbers, key=lambda number: not _comes_from_off_chip(generic.inputs[number])):
         for piece in _copy_of_operand(generic, number, target):
             if (reason := _settle(piece, target)) is not None:
                 return reason
-        accumulate_in_place(generic, number)
+        _start_from(generic, number)
         return None
     return f"@{choice.match.intrinsic.sym_name.data} overwrites an operand that is read again"
+
+
+def _start_from(generic: GenericOp, number: int) -> None:
+    """Let an op overwrite an operand, and have its result where that is said to live."""
+    output, value = generic.outputs[0], origin_of(generic.inputs[number])
+    scope = None if value is origin_of(output) else stated_scope(origin_of(output))
+    made = accumulate_in_place(generic, number)
+    if scope == DRAM:
+        place = dims(len(list(made.indexing_maps)[-1].data.results))
+        copy = structured([(made.results[0], place)], (output, place), lambda block: block.args[0], made.location)
+        copy.attributes[EXPLICIT] = UnitAttr()
+        Rewriter.insert_op(copy, InsertPoint.after(made))
+        made.results[0].replace_uses_with_if(copy.results[0], lambda use: use.operation is not copy)
+    elif scope is not None and isinstance(value.owner, tensor.EmptyOp):
+        value.owner.attributes.setdefault(SCOPE, StringAttr(scope))
 
 
 def _copy_of_operand(generic: GenericOp, number: int, target: TargetOp) -> list[GenericOp]:
     """Give an op a copy of an operand of its own: a transfer of what is off chip, or else the ops that are returned."""
     value = generic.inputs[number]
-    empty = EmptyOp([], value.type)
-    empty.tensor.name_hint = generic.results[0].name_hint
-    assert isa(value.type, TensorType)
-    place = dims(value.type.get_num_dims())
-    copy = structured([(value, place)], (empty.tensor, place), lambda block: block.args[0], generic.location)
+    empty, copy = _copied(value, generic)
     Rewriter.insert_op([empty, copy], InsertPoint.before(generic))
     generic.operands[number] = copy.results[0]
     if _comes_from_off_chip(value):
@@ -294,7 +347,9 @@ def _copy_of_operand(generic: GenericOp, number: int, target: TargetOp) -> list[
 
 
 def _comes_from_off_chip(value: SSAValue) -> bool:
-    """Whether a tensor is a part of an argument of the kernel, perhaps with a pad around it."""
+    """Whether a tensor is off chip, perhaps a part of an argument of the kernel with a pad around it."""
+    if is_off_chip(value):
+        return True
     while isinstance(value.owner, tensor.ExtractSliceOp | tensor.PadOp):
         value = value.owner.source
     return isinstance(value, BlockArgument) and isinstance(value.block.parent_op(), func.FuncOp)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from xdsl.dialects import func, memref, scf
 from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
@@ -36,8 +37,16 @@ def stated(value: SSAValue) -> dict[str, Attribute]:
 
 
 def is_explicit(op: Operation) -> bool:
-    """Whether an op is a copy that a person asked for: it stays one, wherever its data is."""
+    """Whether an op is a copy that a person asked for, or does a part of one: it stays, wherever its data is."""
     return EXPLICIT in op.attributes
+
+
+def is_explicit_copy(op: Operation) -> bool:
+    """Whether a generic is all of a copy that a person asked for: it becomes a transfer."""
+    if not isinstance(op, GenericOp) or not is_explicit(op) or not op.inputs:
+        return False
+    last = op.body.block.last_op
+    return last is not None and last.operands[0] is op.body.block.args[0]
 
 
 def has_own_tiles(kernel: func.FuncOp) -> bool:

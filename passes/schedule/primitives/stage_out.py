@@ -80,7 +80,7 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
             loc=location_of(writer),
             notes=["schedule.stage_in is for it"],
         )
-    users, block = _users(writer, operand, is_known=has_known_storage(operand, state.aliased))
+    users, block = _users(writer, operand, scope, is_known=has_known_storage(operand, state.aliased))
     spots = sorted({_ancestor_in(user, block) for user in users}, key=block.get_operation_index)
     is_overwritten = overwrites(spots[0], operand)
     type = require_room(operand, target, op)
@@ -101,17 +101,25 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
     return ((drain,),)
 
 
-def _users(writer: GenericOp, operand: SSAValue, *, is_known: bool) -> tuple[list[Operation], Block]:
+def _users(writer: GenericOp, operand: SSAValue, scope: str, *, is_known: bool) -> tuple[list[Operation], Block]:
     """
-    The ops that are to use a buffer instead of an operand, whose views may be known, and the block around all of them.
+    The ops that are to use a buffer in a scope instead of an operand, whose views may be known, and the block around
+    all of them.
     """
     users = list(dict.fromkeys(use.operation for use in operand.uses))
     uses = {use.operation for use in uses_through(storage_of(operand))}
-    if is_known and uses == {*users} and all(isinstance(user, GenericOp | CopyOp) for user in users):
+    if is_known and uses == {*users} and all(_may_use(user, operand, scope) for user in users):
         return users, after_definition(operand).block
-    # Other views reach the same bytes: the buffer may only stand for them during this one op.
+    # Other views reach the same bytes, or a copy would not leave the scope: the buffer is there during this one op.
     assert writer.parent is not None
     return [writer], writer.parent
+
+
+def _may_use(user: Operation, operand: SSAValue, scope: str) -> bool:
+    """Whether an op could use a buffer in a scope instead of an operand."""
+    if isinstance(user, CopyOp):
+        return place_of(user.dest if user.source is operand else user.source) != scope
+    return isinstance(user, GenericOp)
 
 
 def _ancestor_in(op: Operation, block: Block) -> Operation:
