@@ -45,7 +45,7 @@ AT_MOST = 10
 """Lines of a report."""
 
 _SLOWEST = 3
-_NAME = re.compile(r'^"(?:[^"\\]|\\.)*": ')
+_NAME = re.compile(r'^(?:"(?:[^"\\]|\\.)*"|\S+:\d+:\d+): ')
 """What a remark on a kernel begins with: the operation that it is about."""
 
 

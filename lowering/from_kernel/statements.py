@@ -345,7 +345,8 @@ class Statements:
         if slices:
             shape = [each.size for each in space.values()]
             self._require_shape(value, shape, f"{tensor.name}[...]")
-        is_whole = all(
+        # What has a number for an index has fewer dims than the tensor.
+        is_whole = all(isinstance(dim, AffineDimExpr) for dim in dims) and all(
             not place.terms and length == size for (place, length), size in zip(box, tensor.shape, strict=True)
         )
         return _Target(tensor, space, None if is_whole else tuple(box), tuple(dims), tuple(sizes))

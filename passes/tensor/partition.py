@@ -19,7 +19,7 @@ from itertools import groupby, product
 from math import prod
 
 from xdsl.dialects import arith, func, tensor
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, NameLoc, TensorType, i64
+from xdsl.dialects.builtin import FileLineColLoc, IntegerAttr, ModuleOp, NameLoc, TensorType, i64
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
@@ -148,8 +148,9 @@ def segments_of(kernel: func.FuncOp, choices: dict[GenericOp, Coverage | str]) -
 
 
 def remark_on(generic: GenericOp, why: str) -> str:
-    """The reason, with the name of the op in the model where it has one."""
-    return f"{render_location(generic.location)}: {why}" if isinstance(generic.location, NameLoc) else why
+    """The reason, with the name of the op in the model, or its place in a text, where it has one."""
+    is_known = isinstance(generic.location, NameLoc | FileLineColLoc)
+    return f"{render_location(generic.location)}: {why}" if is_known else why
 
 
 def _inits_are_covered(generic: GenericOp, choices: dict[GenericOp, Coverage | str]) -> bool:

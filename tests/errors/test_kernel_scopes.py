@@ -42,7 +42,7 @@ MISUSES = [
         "kernel that runs on the host",
         "^neural f32 t[N] = load(x)",
         '"t" cannot be in "neural": the kernel runs on the host',
-        "because no intrinsic computes math.erf",
+        "because <kernel>:3:14: no intrinsic computes math.erf",
         value="erf(t)",
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,6 +110,32 @@ def test_a_declared_scope_is_part_of_the_schedule_of_the_kernel(penstock: Comman
     assert Path("first.mlir").read_bytes() == Path("again.mlir").read_bytes()
 
 
+PRODUCT = """kernel product[B = 16](f32 a[N, K], f32 b[K, M]) -> (f32 c[N, M]) {
+    grid i in 0:N:B, j in 0:M:B {
+        acc f32 sum[B, B] = 0
+        for k in 0:K:B {
+            spad f32 left[B, B] = load(a[i:+B, k:+B else 0])
+            spad f32 right[B, B] = load(b[k:+B, j:+B else 0])
+            sum += dot(left, right)
+        }
+        store(c[i:+B, j:+B], sum)
+    }
+}
+"""
+
+
+def test_slots_and_tokens_are_found_for_locals_in_scopes(penstock: Command) -> None:
+    plain = PRODUCT.replace("acc ", "").replace("spad ", "").replace("store(c[i:+B, j:+B], sum)", "c[i:+B, j:+B] = sum")
+    cycles: list[str] = []
+    for name, text in (("scopes", PRODUCT), ("plain", re.sub(r"load\((.*)\)", r"\1", plain))):
+        Path(f"{name}.pk").write_text(text)
+        sizes = ("--dim", "N=60", "--dim", "K=48", "--dim", "M=64", "--machine", "gemmini-fp32")
+        done = penstock("simulate", f"{name}.pk", *sizes)
+        assert done.status == 0, done.err
+        cycles.append(done.out.splitlines()[0])
+    assert cycles[0] == cycles[1]
+
+
 def test_a_scope_that_is_declared_is_kept_in_the_text_of_the_tensor_level(penstock: Command, reuse: Path) -> None:
     sizes = ("--dim", "N=256")
     assert penstock("compile", reuse, *sizes, "--emit=tensor", "-o", "tensor.mlir").status == 0
@@ -154,6 +181,11 @@ def test_a_local_that_does_not_fit_stays_off_chip_and_says_why(penstock: Command
     scale = np.full(64, 2, np.float32)
     on_machine = kernel("mirror.pk").on("neural-accelerator", "interpreter")
     np.testing.assert_allclose(on_machine(x, scale), 2 * np.exp(x[::-1]), rtol=1e-6)
+
+
+def test_an_element_of_a_local_of_one_is_stored() -> None:
+    text = "kernel f(f32 x[N]) -> (f32 y[1]) {\n f32 t[1]\n t[0] = sum(x)\n store(y, t)\n}\n"
+    np.testing.assert_array_equal(kernel(text)(np.ones(5, np.float32)), [5])
 
 
 # explicit copies
@@ -237,6 +269,13 @@ def test_every_command_and_buffer_points_at_its_line(reuse: Path) -> None:
     (function,) = [op for op in module.ops if op.attributes.get("device") is not None]
     places = [location_of(op) for op in function.walk() if isinstance(op, DmaOp | ExecOp | BufferOp)]
     assert {place.rpartition(":")[0].rpartition("/")[2] for place in places} == {f"reuse.pk:{n}" for n in range(2, 8)}
+
+
+def test_a_remark_points_at_its_line(penstock: Command) -> None:
+    Path("erf.pk").write_text("kernel f(f32 x[N]) -> (f32 y[N]) {\n    for i in 0:1 {\n        y = erf(x)\n    }\n}\n")
+    done = penstock("compile", "erf.pk", *MACHINE, "--dim", "N=64", "--emit=loop", "-o", "out.mlir", "-v")
+    assert done.status == 0, done.err
+    assert "on the host: @f erf.pk:1:1: erf.pk:3:13: no intrinsic computes math.erf" in done.err
 
 
 def test_a_simulated_command_points_at_its_line(penstock: Command, reuse: Path) -> None:
