@@ -9,6 +9,8 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr
 
 from penstock.dialects.diagnostics import did_you_mean
+from penstock.dialects.machine import DRAM
+from penstock.dialects.upstream.tensor import EmptyOp
 from penstock.lowering.from_kernel.accesses import IndexRange, Place
 from penstock.lowering.from_kernel.copies import Copies, keep_in_scope, loaded, require_local, stored, tensor_for_parts
 from penstock.lowering.from_kernel.elements import Destination, Reads
@@ -41,7 +43,6 @@ from penstock.lowering.from_kernel.syntax import (
 )
 from penstock.lowering.shapes import loops, signless
 from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
-from penstock.passes.tensor.bufferization.assignment import origin_of
 from penstock.passes.tensor.reshape import emit_reshape
 
 
@@ -251,7 +252,8 @@ class Statements:
 
     def _copy_whole(self, target: _Target, tensor: Tensor, source: SSAValue) -> None:
         dest = self._destination(target, tensor.element, {})
-        if self._copies.is_window(source) and origin_of(source) is not origin_of(dest.value):
+        # Off chip it is copied to by way of a tile.
+        if tensor.scope != DRAM and self._copies.is_window(source) and isinstance(dest.value.owner, EmptyOp):
             self._copies.mark(source)
             self._keep(tensor, source)
         else:

@@ -14,7 +14,7 @@ from xdsl.dialects import arith, func, scf, tensor
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, StringAttr, TensorType, UnitAttr
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
@@ -24,8 +24,8 @@ from penstock.dialects.mem import EXPLICIT, SCOPE
 from penstock.dialects.upstream.tensor import EmptyOp
 from penstock.passes.analysis.access import COMMUTATIVE, access_of, in_place_variants
 from penstock.passes.analysis.intrinsics import candidates
-from penstock.passes.analysis.memory.stated_scopes import is_explicit, is_explicit_copy, stated_scope
-from penstock.passes.tensor.bufferization.assignment import origin_of
+from penstock.passes.analysis.memory.stated_scopes import is_explicit, is_explicit_copy, stated, stated_scope
+from penstock.passes.tensor.bufferization.assignment import origin_of, window_of
 from penstock.passes.tensor.partition import Coverage, choose, is_fill, remark_on
 from penstock.passes.tensor.pointwise import Dims, accumulate_in_place, dims, structured
 from penstock.passes.tensor.split_bodies import split_bodies
@@ -218,9 +218,16 @@ def _as_intrinsics(generic: GenericOp, target: TargetOp) -> list[GenericOp]:
     """What takes the place of `generic`, in order; each of it may become an intrinsic, as far as its body goes."""
     if isinstance(choose(generic, target), Coverage):
         return [generic]
-    if _is_transfer(generic):
-        generic.attributes[EXPLICIT] = UnitAttr()
-        return []
+    if _copies_a_tile(generic):
+        (value,) = generic.inputs
+        if is_off_chip(value) or (_is_own_window(value) and is_off_chip(generic.outputs[0])):
+            generic.attributes[EXPLICIT] = UnitAttr()
+            return []
+        if _is_own_window(value):
+            assert isinstance(value.owner, Operation)
+            value.owner.attributes.update(stated(origin_of(generic.outputs[0])))
+            Rewriter.replace_op(generic, [], [value])
+            return []
     if (halves := by_halves(generic)) is not None:
         return halves
     if (parts := _from_zero(generic)) is not None:
@@ -310,7 +317,7 @@ def _settle(generic: GenericOp, target: TargetOp) -> str | None:
             _start_from(generic, number)
             return None
     # What is read again, or comes from off chip, is copied to where it is overwritten.
-    for number in sorted(numbers, key=lambda number: not _comes_from_off_chip(generic.inputs[number])):
+    for number in sorted(numbers, key=lambda number: not is_off_chip(generic.inputs[number])):
         for piece in _copy_of_operand(generic, number, target):
             if (reason := _settle(piece, target)) is not None:
                 return reason
@@ -340,42 +347,37 @@ def _copy_of_operand(generic: GenericOp, number: int, target: TargetOp) -> list[
     empty, copy = _copied(value, generic)
     Rewriter.insert_op([empty, copy], InsertPoint.before(generic))
     generic.operands[number] = copy.results[0]
-    if _comes_from_off_chip(value):
+    if is_off_chip(value):
         copy.attributes[EXPLICIT] = UnitAttr()
         return []
     return [copy] if isinstance(choose(copy, target), Coverage) else _from_zero(copy) or [copy]
 
 
-def _comes_from_off_chip(value: SSAValue) -> bool:
-    """Whether a tensor is off chip, perhaps a part of an argument of the kernel with a pad around it."""
-    if is_off_chip(value):
-        return True
-    while isinstance(value.owner, tensor.ExtractSliceOp | tensor.PadOp):
-        value = value.owner.source
-    return isinstance(value, BlockArgument) and isinstance(value.block.parent_op(), func.FuncOp)
-
-
-def _is_transfer(generic: GenericOp) -> bool:
-    """Whether a generic copies what comes from off chip, as it lies, to a tile of its own."""
+def _copies_a_tile(generic: GenericOp) -> bool:
+    """Whether a generic copies its operand, as it lies, to a tile of its own, which is not returned."""
     yielded = generic.body.block.last_op
     maps = {attribute.data for attribute in generic.indexing_maps}
-    empty = generic.outputs[0].owner
     return (
         len(generic.inputs) == 1
         and yielded is not None
         and yielded.operands[0] is generic.body.block.args[0]
         and generic.inputs[0].type == generic.outputs[0].type
         and maps == {AffineMap.identity(generic.get_num_loops())}
-        and isinstance(empty, tensor.EmptyOp)
+        and isinstance(generic.outputs[0].owner, tensor.EmptyOp)
         and not any(isinstance(use.operation, func.ReturnOp) for use in generic.results[0].uses)
-        and _comes_from_off_chip(generic.inputs[0])
     )
+
+
+def _is_own_window(value: SSAValue) -> bool:
+    """Whether a value is a box of a pad, which is a tile of its own, and used once."""
+    return window_of(value) is not None and len(list(value.uses)) == 1
 
 
 def _is_read_last(value: SSAValue, op: Operation) -> bool:
     """Whether `value` is computed in the block of `op`, and nothing reads it after `op`."""
     owner = value.owner
-    if not isinstance(owner, GenericOp | scf.ForOp) or owner.parent is not op.parent:
+    is_computed = isinstance(owner, GenericOp | scf.ForOp) or _is_own_window(value)
+    if not is_computed or not isinstance(owner, Operation) or owner.parent is not op.parent:
         return False
     users = {use.operation for use in value.uses}
     return all(user is op or (user.parent is op.parent and user.is_before_in_block(op)) for user in users)

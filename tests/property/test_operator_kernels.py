@@ -41,7 +41,8 @@ class _Text:
     def _operand(self) -> str:
         if self._locals and self._rng.random() < 0.8:
             return self._rng.choice(self._locals)
-        return self._rng.choice("xz") + self._tile
+        window = f"[{'i - 3' if self._in_loop else 100}:+64 else 0]"
+        return self._rng.choice("xz") + self._rng.choice((self._tile, self._tile, window))
 
     def _value(self) -> str:
         forms = ("exp({} * 0.1)", "{} + {}", "{} * {}", "max({}, {})", "{} - {} * {}", "{}")
@@ -52,7 +53,7 @@ class _Text:
 def test_the_generator_writes_what_the_language_has() -> None:
     texts = [_Text(seed).write() for seed in range(40)]
     assert len(set(texts)) > 35
-    for construct in ("neural f32", "dram f32", "= load(", "store(", "for i"):
+    for construct in ("neural f32", "dram f32", "= load(", "store(", "for i", "else 0"):
         assert sum(construct in text for text in texts) > 5
 
 
