@@ -6,8 +6,8 @@ without one lives off chip. Deciding what lives where is writing `mem.buffer`; d
 is writing `mem.copy`.
 
 Before that is decided, what brings a tensor into being may say in the attribute `mem.scope` where it is to live, and
-`mem.explicit` marks a copy that a person asked for, which no pass drops. `mem.off_chip` says why an allocation is not on
-chip, where it could be.
+`mem.explicit` marks a copy that a person asked for, which no pass drops. `mem.off_chip` says why an allocation is not
+on chip, where it could be.
 """
 
 from __future__ import annotations
