@@ -147,9 +147,9 @@ def segments_of(kernel: func.FuncOp, choices: dict[GenericOp, Coverage | str]) -
     return segments
 
 
-def remark_on(generic: GenericOp, why: str) -> str:
-    """The reason, with the name of the op in the model, or its place in a text, where it has one."""
-    is_known = isinstance(generic.location, NameLoc | FileLineColLoc)
+def remark_on(generic: GenericOp, why: str, *, placed: bool = False) -> str:
+    """The reason, with the name of the op in the model where it has one, or, if `placed`, its place in a text."""
+    is_known = isinstance(generic.location, NameLoc) or (placed and isinstance(generic.location, FileLineColLoc))
     return f"{render_location(generic.location)}: {why}" if is_known else why
 
 

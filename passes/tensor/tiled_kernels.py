@@ -168,11 +168,11 @@ def cover_tiled(kernel: func.FuncOp, target: TargetOp) -> func.FuncOp | str:
         if not is_off_chip(copy.inputs[0]) and not is_off_chip(copy.outputs[0]):
             for op in _on_chip(copy, target):
                 if (reason := _settle(op, target)) is not None:
-                    return remark_on(op, reason)
+                    return remark_on(op, reason, placed=True)
     for generic in [op for op in generics_of(trial) if not is_explicit(op)]:
         for op in _as_intrinsics(generic, target):
             if (reason := _settle(op, target)) is not None:
-                return remark_on(op, reason)
+                return remark_on(op, reason, placed=True)
     if (reason := misplaced(trial, target)) is not None:
         return reason
     for op in list(ops_of(trial)):
