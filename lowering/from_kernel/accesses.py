@@ -114,10 +114,11 @@ class Accesses:
             assert tensor.value is not None
             names = list(space)
             return tensor.value, [AffineExpr.dimension(names.index(name)) for name in along]
-        tensor = self._symbols.stored(node.tensor, node)
-        assert tensor.value is not None
+        tensor = self._symbols.tensor(node.tensor, node)
         places = self.places(node, tensor, space, along)
         bounds = self._checked(node, tensor, places, space)
+        inside = tuple(range(max(low, 0), min(high + 1, size)) for low, high, size in bounds)
+        self._symbols.stored(node.tensor, node, inside)
         value, low = self._padded(node, tensor, bounds)
         return self._sliced(value, [self._moved(place, add) for place, add in zip(places, low, strict=True)], space)
 

@@ -211,7 +211,7 @@ class Loops:
             return []
         if len(set(used)) == len(used):
             # Each variable moves one dim: what is stored along each dim, and all combinations of that.
-            along = [_merged(_ends(place, length, variables)) for place, length in box]
+            along = [[range(*ends) for ends in _merged(_ends(place, length, variables))] for place, length in box]
             return list(product(*along)) if _count(along) <= _MOST_BOXES else []
         names = list(dict.fromkeys(used))
         values = [variables[name].values for name in names]
@@ -223,7 +223,7 @@ class Loops:
             starts = [
                 place.constant + sum(factor * at[name] for name, factor in place.terms.items()) for place, _ in box
             ]
-            found.append(tuple((start, start + length) for start, (_, length) in zip(starts, box, strict=True)))
+            found.append(tuple(range(start, start + length) for start, (_, length) in zip(starts, box, strict=True)))
         return found
 
 

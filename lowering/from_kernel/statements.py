@@ -16,6 +16,7 @@ from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.index_splits import split_indices
 from penstock.lowering.from_kernel.loops import Loops, Store
 from penstock.lowering.from_kernel.numbers import number_of
+from penstock.lowering.from_kernel.recurrences import Recurrences
 from penstock.lowering.from_kernel.scalars import element_called
 from penstock.lowering.from_kernel.sizes import shape_of_declaration
 from penstock.lowering.from_kernel.symbols import NOTHING_STORED, LoopVariable, Symbols, Tensor, dims_text
@@ -67,6 +68,7 @@ class Statements:
         self._symbols: Symbols = expressions.symbols
         self._accesses = expressions.accesses
         self._loops = Loops(expressions, self.run)
+        self._recurrences = Recurrences(expressions, self.run)
 
     def run(self, block: Block) -> None:
         """Lower statements in their order. Raises Fault."""
@@ -157,7 +159,10 @@ class Statements:
     def _assign(self, target: Name | Access, operator: str, value: Expression) -> None:
         value = self._loaded(value)
         name = target.name if isinstance(target, Name) else target.tensor
-        self._builder.name = name
+        self._builder.name = name.replace(".", "_")
+        if (recurrence := self._recurrences.find(target, value)) is not None and operator == "=":
+            self._recurrences.lower(recurrence, value)
+            return
         found = self._target(target, name, value)
         if operator == "+=":
             self._add(found, target, value)
@@ -173,9 +178,11 @@ class Statements:
     def _tile(self, target: _Target, value: Expression) -> SSAValue | None:
         """The local tile that is stored to a part of a tensor as it is; None for anything else."""
         symbol = self._symbols.find(value.name) if isinstance(value, Name) else None
-        if target.box is None or target.tensor is None or not isinstance(symbol, Tensor) or symbol.kind == "parameter":
+        if not isinstance(value, Name) or not isinstance(symbol, Tensor) or symbol.kind == "parameter":
             return None
-        tile = self._symbols.stored(symbol.name, value)
+        if target.box is None or target.tensor is None:
+            return None
+        tile = self._symbols.stored(value.name, value)
         is_same = tile.shape == target.sizes and tile.element == target.tensor.element
         if not is_same:
             return None
@@ -370,10 +377,10 @@ class Statements:
         if target.box is None:
             # What a loop carries is overwritten in its place, unless other elements of it are read.
             is_carried = old is not None and self._symbols.depth > tensor.depth
-            if old is None or not is_carried:
-                return self._expressions.fresh(target.space, element)
             others = [read for read in reads.values() if read.value is old and read.dims != target.dims]
-            return self._expressions.fresh(target.space, element) if others else Destination(old, target.dims)
+            if old is not None and is_carried and not others:
+                return Destination(old, target.dims)
+            return Destination(self._builder.empty(target.sizes, signless(element)), target.dims)
         if tensor.value is None:
             self._make(tensor)
         if target.sizes != tuple(length for _, length in target.box):

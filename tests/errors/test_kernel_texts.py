@@ -82,6 +82,51 @@ MISUSES = [
         '"y" is read before all of it is stored',
     ),
     Misuse(
+        "scan of what is stored already",
+        body("y = x", "y[i, j] = ^y[i - 1, j else 0] + x[i, j]"),
+        '"y" holds values already, and is read where others are stored',
+    ),
+    Misuse(
+        "scan without a start",
+        body("y[i, j] = ^y[i - 1, j] + x[i, j]"),
+        "what a recurrence reads before its first row is not said",
+    ),
+    Misuse(
+        "scan that starts with an element",
+        body("y[i, j] = y[i - 1, j else ^z[i]] + x[i, j]"),
+        "what a recurrence reads before its first row must be a number",
+    ),
+    Misuse(
+        "scan that starts twice",
+        body("y[i, j] = y[i - 1, j else 0] + ^y[i - 2, j else 1]"),
+        "before the first row, this reads 1, and another read 0",
+    ),
+    Misuse(
+        "scan from a row that is not stored",
+        body("y[i in 1:N, j] = ^y[i - 1, j] + x[i, j]"),
+        '"y" is read before anything is stored to it',
+    ),
+    Misuse(
+        "scan in two directions",
+        body("y[i, j] = ^y[i - 1, j else 0] + y[i, j - 1 else 0]"),
+        '"y" is read before anything is stored to it',
+    ),
+    Misuse(
+        "scan that reads past its row",
+        body("y[0, j] = x[0, j]", "y[i in 1:N, j] = y[i - 1, j ^+ 1] + x[i, j]"),
+        'index out of bounds: it is 1 to 6, and the dim of "y" has the size 6',
+    ),
+    Misuse(
+        "scan that stores a part of its rows",
+        body("y[i, ^j in 1:M] = y[i - 1, j else 0] + x[i, j]"),
+        "a row of a recurrence is stored from its beginning",
+    ),
+    Misuse(
+        "scan that reads another part",
+        body("for n in 0:N {", "y[n, t] = y[^0, t - 1 else 0] + x[n, t]", "}"),
+        'this reads another part of "y" than the statement stores',
+    ),
+    Misuse(
         "result without a store",
         body("t[i] = z[i]").replace("(f32 y", "(^f32 y"),
         'nothing is stored to the result "y"',

@@ -69,6 +69,27 @@ def narrow_sum(x: Array) -> Array:
     return x.astype(np.float32).sum(1).astype(np.float16)
 
 
+def looking_back_twice(x: Array) -> Array:
+    y = [x[0], x[1]]
+    for row in x[2:]:
+        y.append(y[-1] - y[-2] * 0.5 + row)
+    return np.stack(y)
+
+
+def recurrent(x: Array, w: Array) -> Array:
+    y = [np.zeros_like(x[0])]
+    for row in x:
+        y.append(np.tanh(y[-1] @ w + row))
+    return np.stack(y[1:])
+
+
+def paths(x: Array) -> Array:
+    y = [np.zeros_like(x[0])]
+    for row in x:
+        y.append(0.5 * (np.concatenate([[0], y[-1][:-1]]) + y[-1]) + row)
+    return np.stack(y[1:])
+
+
 CASES = [
     Case(
         "softmax",
@@ -184,6 +205,47 @@ CASES = [
         lambda x: np.cumsum(x, 0),
     ),
     Case(
+        "scan",
+        "kernel f(f32 x[N, M]) -> (f32 y[N, M]) {\n y[t, j] = y[t - 1, j else 0] + x[t, j] \n}",
+        lambda x: np.cumsum(x, 0),
+    ),
+    Case(
+        "scan of one dim",
+        "kernel f(f32 x[N]) -> (f32 y[N]) {\n y[t] = max(y[t - 1 else -inf], sin(7 * x[t])) \n}",
+        lambda x: np.maximum.accumulate(np.sin(7 * x)),
+    ),
+    Case(
+        "scan backwards",
+        "kernel f(f32 x[N, M]) -> (f32 y[N, M]) {\n y[i, t] = y[i, t + 1 else 0] + x[i, t] * cast(f32, t) \n}",
+        lambda x: np.cumsum((x * np.arange(x.shape[1]))[:, ::-1], 1)[:, ::-1],
+    ),
+    Case(
+        "scan from rows that are stored",
+        """kernel f(f32 x[N, M]) -> (f32 y[N, M]) {
+            y[0, j] = x[0, j]
+            y[1, j] = x[1, j]
+            y[t in 2:N, j] = y[t - 1, j] - 0.5 * y[t - 2, j] + x[t, j]
+        }""",
+        looking_back_twice,
+    ),
+    Case(
+        "scan with a product of matrices",
+        "kernel f(f32 x[N, M], f32 w[M, M]) -> (f32 y[N, M]) {\n"
+        " y[t, j] = tanh(sum(k, y[t - 1, k else 0] * w[k, j]) + x[t, j]) \n}",
+        recurrent,
+    ),
+    Case(
+        "scan of neighbours",
+        "kernel f(f32 x[N, M]) -> (f32 y[N, M]) {\n"
+        " y[t, j] = 0.5 * (y[t - 1, j - 1 else 0] + y[t - 1, j else 0]) + x[t, j] \n}",
+        paths,
+    ),
+    Case(
+        "scans in a loop",
+        "kernel f(f32 x[N, M]) -> (f32 y[N, M]) {\n for n in 0:N {\n y[n, t] = y[n, t - 1 else 1] * x[n, t] \n}\n}",
+        lambda x: np.cumprod(x, 1),
+    ),
+    Case(
         "branch on a constant",
         "kernel f[A = 1](f32 x[N]) -> (f32 y[N]) {\n if A == 1 and N > 2 {\n y = x + 1 \n} else {\n y = x \n}\n}",
         lambda x: x + 1,
@@ -238,7 +300,15 @@ kernel attention[BQ = 16, BK = 16](f16 q[H, D, S], f16 k[H, S, D], f16 v[H, D, S
 }
 """
 """In the form that the machine's intrinsics take: f16 into products, and what belongs to a query innermost."""
-ON_MACHINES = ["function of a product", "halo", "tiles", "a sum that is added"]
+ON_MACHINES = [
+    "function of a product",
+    "halo",
+    "tiles",
+    "a sum that is added",
+    "scan",
+    "scan backwards",
+    "scans in a loop",
+]
 
 
 def arguments(engine: Engine) -> list[Array]:
