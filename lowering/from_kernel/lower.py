@@ -18,6 +18,7 @@ from penstock.lowering.from_kernel import read_source
 from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import NAMED
+from penstock.lowering.from_kernel.reducer_laws import require_laws
 from penstock.lowering.from_kernel.reductions import PLACES, REDUCTIONS
 from penstock.lowering.from_kernel.scalars import SCALAR_NAMES, element_called
 from penstock.lowering.from_kernel.sizes import bind_numbers, open_sizes, sizes_from_shapes
@@ -169,6 +170,8 @@ class KernelFile:
         finished: set[str] = set()
         for function in self.functions.values():
             self._require_ending(function, [], finished)
+        for reducer in self.reducers.values():
+            require_laws(reducer, self.functions)
 
     def _require_ending(self, function: Function, within: list[str], finished: set[str]) -> None:
         """Raise Fault if a function calls itself, perhaps by another one."""

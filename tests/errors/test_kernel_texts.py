@@ -198,6 +198,42 @@ MISUSES = [
         "the identity of a reducer",
     ),
     Misuse(
+        "reducer that is not associative",
+        "reducer mean(a, b) from 0 = (a + b) ^/ 2\n" + body("y = x"),
+        'the reducer "mean" is not associative: mean(mean(1.0, 1.0), 2.0) is 1.5, and '
+        "mean(1.0, mean(1.0, 2.0)) is 1.25",
+    ),
+    Misuse(
+        "reducer that is not associative by a function",
+        "function half(x) = select(x > 0, 0.5 * x, x)\nreducer r(a, b) from 0 = half(a) ^+ half(b)\n" + body("y = x"),
+        'the reducer "r" is not associative',
+    ),
+    Misuse(
+        "reducer that is not commutative",
+        "reducer first(a, b) from 0 = ^a\n" + body("y = x"),
+        'the reducer "first" is not commutative: first(1.0, 2.0) is 1.0, and first(2.0, 1.0) is 2.0',
+    ),
+    Misuse(
+        "reducer of integers that is not associative",
+        "reducer r(a, b) from 0 = shl(a, 1) ^+ b\n" + body("y = x"),
+        'the reducer "r" is not associative: r(r(1, 1), 1) is 7, and r(1, r(1, 1)) is 5',
+    ),
+    Misuse(
+        "reducer of bools that is not associative",
+        "reducer nor(a, b) from false = ^not (a or b)\n" + body("y = x"),
+        'the reducer "nor" is not associative',
+    ),
+    Misuse(
+        "reducer of another identity",
+        "reducer larger(a, b) from ^0 = max(a, b)\n" + body("y = x"),
+        'the reducer "larger" has another identity: larger(0, -1.0) is 0',
+    ),
+    Misuse(
+        "reducer that takes no elements",
+        "reducer r(a, b) from 0 = cast(i4, a) ^+ b\n" + body("y = x"),
+        "i4 meets f32",
+    ),
+    Misuse(
         "padding that is no number",
         body("y[i, j] = x[i + 1, j else ^z[i]]"),
         "what is read out of bounds must be a number",
