@@ -14,6 +14,7 @@ from itertools import product
 from xdsl.ir import SSAValue
 
 from penstock.lowering.from_kernel.accesses import Place
+from penstock.lowering.from_kernel.branches import Branches
 from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import integer_of
@@ -49,11 +50,12 @@ class Store:
 class Loops:
     """Lowers the loops of one kernel; `run` lowers the statements in them."""
 
-    def __init__(self, expressions: Expressions, run: Callable[[Block], None]):
+    def __init__(self, expressions: Expressions, branches: Branches, run: Callable[[Block], None]):
         self._builder = expressions.builder
         self._symbols: Symbols = expressions.symbols
         self._expressions = expressions
         self._run_block = run
+        self._branches = branches
         self._recorded: list[list[Store]] = []
         """What each `grid` around has stored."""
 
@@ -97,6 +99,11 @@ class Loops:
             raise Fault(f"a step must be at least 1, not {step}", first.step or first)
         if stop <= start:
             raise Fault(f'the range of "{first.name}" is empty: {start} to {stop}', first)
+        for part in self._branches.parts(first.name, range(start, stop, step), statement.body):
+            self._loop(statement, rest, first, part.start, min(part.stop, stop), step)
+
+    def _loop(self, statement: Loop, rest: list[LoopRange], first: LoopRange, start: int, stop: int, step: int) -> None:
+        """The iterations from `start` to `stop`."""
         is_outermost = not list(self._symbols.variables())
         carried = self._carried(statement.body)
         for tensor in carried:
@@ -177,13 +184,14 @@ class Loops:
         """Raise Fault for what an iteration would read of another one."""
         carried = {tensor.name for tensor in self._carried(statement.body)}
         notes = ["the iterations of a grid are independent; a for loop carries what it assigns"]
-        targets = {id(target) for target in self._targets(statement.body)}
+        # What a mask keeps is read where it is stored, and is written there in the text.
+        targets = {target.at for target in self._targets(statement.body)}
         for node in walk(statement.body):
             name = node.name if isinstance(node, Name) else node.tensor if isinstance(node, Access) else None
             is_sum = isinstance(node, Assignment) and node.operator == "+="
             if is_sum and isinstance(node, Assignment):
                 name = node.target.name if isinstance(node.target, Name) else node.target.tensor
-            if name in carried and id(node) not in targets:
+            if name in carried and (is_sum or node.at not in targets):
                 raise Fault(f'"{name}" is assigned in a grid, and read in it', node, notes)
 
     def _require_disjoint(self, statement: Loop, stores: Sequence[Store]) -> None:

@@ -10,12 +10,12 @@ from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects.diagnostics import did_you_mean
 from penstock.lowering.from_kernel.accesses import IndexRange, Place
+from penstock.lowering.from_kernel.branches import Branches, as_read
 from penstock.lowering.from_kernel.elements import Destination, Reads
 from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.index_splits import split_indices
 from penstock.lowering.from_kernel.loops import Loops, Store
-from penstock.lowering.from_kernel.numbers import number_of
 from penstock.lowering.from_kernel.recurrences import Recurrences
 from penstock.lowering.from_kernel.scalars import element_called
 from penstock.lowering.from_kernel.sizes import shape_of_declaration
@@ -67,7 +67,8 @@ class Statements:
         self._builder = expressions.builder
         self._symbols: Symbols = expressions.symbols
         self._accesses = expressions.accesses
-        self._loops = Loops(expressions, self.run)
+        self._branches = Branches(expressions.symbols, self.run)
+        self._loops = Loops(expressions, self._branches, self.run)
         self._recurrences = Recurrences(expressions, self.run)
 
     def run(self, block: Block) -> None:
@@ -90,7 +91,7 @@ class Statements:
             case Loop():
                 self._loops.run(statement)
             case If():
-                self._branch(statement)
+                self._branches.run(statement)
 
     # declarations
 
@@ -137,22 +138,6 @@ class Statements:
                 raise Fault("load takes a tensor, or a slice of one", value)
             return value.arguments[0]
         return value
-
-    # branches
-
-    def _branch(self, statement: If) -> None:
-        condition = number_of(statement.condition, self._symbols.numbers)
-        if condition is None:
-            for name in (each for each in walk(statement.condition) if isinstance(each, Name)):
-                if isinstance(self._symbols.find(name.name), LoopVariable):
-                    notes = ["a condition is on sizes and constants; select(condition, x, y) chooses elements"]
-                    raise Fault("a condition on the variable of a loop is not supported", name, notes)
-            raise Fault("a condition must be made of sizes and constants", statement.condition)
-        if not isinstance(condition, bool):
-            raise Fault(f"a condition must hold or not hold, and this is {condition}", statement.condition)
-        block = statement.then if condition else statement.otherwise
-        if block is not None:
-            self.run(block)
 
     # assignments
 
@@ -231,13 +216,7 @@ class Statements:
             old = slice_of(self._builder.builder(), old, self._spans(target))
         total = self._expressions.add_to(value, target.space, old, target.dims, tensor.element)
         if total is None:
-            read: Name | Access = at
-            if isinstance(at, Access):
-                indices = tuple(
-                    Name(each.name, at=each.at) if isinstance(each, Binding) else each for each in at.indices
-                )
-                read = Access(at.tensor, indices, at=at.at)
-            total, _ = self._computed(target, Binary("+", read, value, at=at.at), tensor.element)
+            total, _ = self._computed(target, Binary("+", as_read(at), value, at=at.at), tensor.element)
         self._store(target, tensor, total, at)
 
     # what is assigned to

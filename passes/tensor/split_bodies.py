@@ -9,6 +9,7 @@ from xdsl.dialects import arith, tensor
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir.affine import AffineConstantExpr, AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
@@ -60,7 +61,9 @@ def _widens_an_operand(piece: GenericOp, generic: GenericOp) -> bool:
 def _pieces(generic: GenericOp) -> list[GenericOp]:
     """A generic for each op of the body that is no constant, not yet inserted; none if it is not pointwise."""
     block, output = generic.body.block, list(generic.indexing_maps)[-1].data
-    covers = output.is_projected_permutation() and len(output.results) == generic.get_num_loops()
+    # A dim of one element may be indexed by 0.
+    moving = tuple(each for each in output.results if not isinstance(each, AffineConstantExpr))
+    covers = len(moving) == output.num_dims and AffineMap(len(moving), 0, moving).is_projected_permutation()
     if len(generic.results) != 1 or has_reduction(generic) or not covers or block.args[-1].uses:
         return []
     last = block.last_op

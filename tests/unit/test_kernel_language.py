@@ -251,6 +251,76 @@ CASES = [
         lambda x: x + 1,
     ),
     Case(
+        "branch that splits a loop",
+        """kernel f(f32 x[N, M]) -> (f32 y[N, M]) {
+            for i in 0:N {
+                if i == 0 {
+                    y[i, :] = x[i, :]
+                } else {
+                    y[i, :] = x[i, :] - x[i - 1, :]
+                }
+            }
+        }""",
+        lambda x: np.concatenate([x[:1], np.diff(x, axis=0)]),
+    ),
+    Case(
+        "branch at the last tile",
+        """kernel f[B = 4](f32 x[N, M]) -> (f32 y[N, M]) {
+            grid i in 0:N:B {
+                if i + B > N {
+                    y[i:+B, :] = 3 - x[i:+B, : else 0]
+                } else {
+                    y[i:+B, :] = x[i:+B, :]
+                }
+            }
+        }""",
+        lambda x: np.where(np.arange(len(x))[:, None] >= len(x) // 4 * 4, 3 - x, x),
+    ),
+    Case(
+        "branch on two loop variables",
+        """kernel f(f32 x[N, M]) -> (f32 y[N, M]) {
+            y = 1
+            for i in 0:N, j in 0:M {
+                if j <= i {
+                    y[i, j] = x[i, j] * x[i, j]
+                }
+            }
+        }""",
+        lambda x: np.where(np.arange(x.shape[1]) <= np.arange(len(x))[:, None], x * x, 1),
+    ),
+    Case(
+        "branch that alternates",
+        """kernel f(f32 x[N, M]) -> (f32 y[N, M], f32 z[M]) {
+            y = x
+            z = 0
+            for i in 0:N, k in 0:1 {
+                if (i + k) % 3 == 1 {
+                    y[i + k, :] = x[i + k, :] + 1
+                    z += x[i + k, :]
+                }
+            }
+        }""",
+        lambda x: (np.where(np.arange(len(x))[:, None] % 3 == 1, x + 1, x), x[1::3].sum(0)),
+    ),
+    Case(
+        "branch on an element",
+        """kernel f(f32 x[N, M]) -> (f32 y[N, M]) {
+            y = x
+            for i in 0:N {
+                if x[i, 0] > 1 {
+                    t = 2 * x[i, :]
+                    t = t + x[i, 0]
+                    store(y[i, :], t)
+                } else {
+                    grid j in 0:M {
+                        y[i, j] = x[i, j] + x[0, j]
+                    }
+                }
+            }
+        }""",
+        lambda x: np.where(x[:, :1] > 1, 2 * x + x[:, :1], x + x[0]),
+    ),
+    Case(
         "attention",
         """kernel f[B = 4](f32 q[K, N], f32 k[K, N], f32 v[K, N]) -> (f32 o[K, N]) {
             grid m in 0:K:B {
@@ -308,6 +378,9 @@ ON_MACHINES = [
     "scan",
     "scan backwards",
     "scans in a loop",
+    "a loop that carries",
+    "branch at the last tile",
+    "branch that alternates",
 ]
 
 
@@ -326,10 +399,9 @@ def arguments(engine: Engine) -> list[Array]:
 def compare(case: Case, engine: Engine) -> None:
     given = arguments(engine)
     wide = [each.astype(np.float64) if each.dtype == np.float32 else each for each in given]
-    (found,) = engine.run(given)
-    np.testing.assert_allclose(
-        found, case.reference(*wide), rtol=2e-3 if found.dtype == np.float16 else 1e-5, atol=1e-5
-    )
+    expected = case.reference(*wide)
+    for ours, theirs in zip(engine.run(given), expected if isinstance(expected, tuple) else (expected,), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3 if ours.dtype == np.float16 else 1e-5, atol=1e-5)
 
 
 def sizes_of(case: Case, shape: dict[str, int]) -> dict[str, int]:
