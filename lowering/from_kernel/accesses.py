@@ -55,9 +55,25 @@ class Place:
         ends = [sorted(factor * end for end in ranges[name]) for name, factor in self.terms.items()]
         return self.constant + sum(low for low, _ in ends), self.constant + sum(high for _, high in ends)
 
+    def at(self, values: Mapping[str, int]) -> int:
+        """Its value where each name has one."""
+        return self.constant + sum(factor * values[name] for name, factor in self.terms.items())
+
     def only(self, names: Sequence[str]) -> dict[str, int]:
         """The terms of some names."""
         return {name: self.terms[name] for name in names if name in self.terms}
+
+
+class Span(NamedTuple):
+    """What a statement stores along a dim: `length` elements from a place on, `stride` apart from each other."""
+
+    place: Place
+    length: int
+    stride: int = 1
+
+    def from_start(self, start: int) -> range:
+        """The elements, where the place is known."""
+        return range(start, start + (self.length - 1) * self.stride + 1, self.stride)
 
 
 class Accesses:

@@ -13,7 +13,7 @@ from itertools import product
 
 from xdsl.ir import SSAValue
 
-from penstock.lowering.from_kernel.accesses import Place
+from penstock.lowering.from_kernel.accesses import Span
 from penstock.lowering.from_kernel.branches import Branches
 from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
@@ -42,8 +42,8 @@ class Store:
     """A part of a tensor that a statement stores."""
 
     tensor: Tensor
-    box: tuple[tuple[Place, int], ...] | None
-    """Where it begins along each dim, and how much it is; None for the whole tensor."""
+    box: tuple[Span, ...] | None
+    """None for the whole tensor."""
     at: Node
 
 
@@ -211,15 +211,15 @@ class Loops:
 
     # what is stored
 
-    def _boxes(self, tensor: Tensor, box: Sequence[tuple[Place, int]]) -> list[Box]:
+    def _boxes(self, tensor: Tensor, box: Sequence[Span]) -> list[Box]:
         """The parts of a tensor that a statement stores in all iterations of the loops within which the tensor is."""
         variables = {each.name: each for each in self._symbols.variables(below=tensor.depth)}
-        used = [name for place, _ in box for name in place.terms]
+        used = [name for span in box for name in span.place.terms]
         if any(name not in variables for name in used):
             return []
         if len(set(used)) == len(used):
             # Each variable moves one dim: what is stored along each dim, and all combinations of that.
-            along = [[range(*ends) for ends in _merged(_ends(place, length, variables))] for place, length in box]
+            along = [_along(span, variables) for span in box]
             return list(product(*along)) if _count(along) <= _MOST_BOXES else []
         names = list(dict.fromkeys(used))
         values = [variables[name].values for name in names]
@@ -228,10 +228,7 @@ class Loops:
         found: list[Box] = []
         for point in product(*values):
             at = dict(zip(names, point, strict=True))
-            starts = [
-                place.constant + sum(factor * at[name] for name, factor in place.terms.items()) for place, _ in box
-            ]
-            found.append(tuple(range(start, start + length) for start, (_, length) in zip(starts, box, strict=True)))
+            found.append(tuple(span.from_start(span.place.at(at)) for span in box))
         return found
 
 
@@ -243,34 +240,30 @@ def _apart(stores: Sequence[Store], dim: int, variable: str, step: int) -> bool:
     for store in stores:
         if store.box is None:
             return False
-        place, length = store.box[dim]
+        span = store.box[dim]
+        place, stored = span.place, span.from_start(span.place.constant)
         # The last iteration, which is lowered by itself, has the same place.
         if set(place.terms) != {variable}:
             return False
         factors.add(place.terms[variable])
-        low.append(place.constant)
-        high.append(place.constant + length)
+        low.append(stored.start)
+        high.append(stored.stop)
     return len(factors) == 1 and max(high) - min(low) <= abs(factors.pop()) * step
 
 
-def _ends(place: Place, length: int, variables: Mapping[str, LoopVariable]) -> list[tuple[int, int]]:
-    names = list(place.terms)
+def _along(span: Span, variables: Mapping[str, LoopVariable]) -> list[range]:
+    """What is stored along a dim in all iterations; what meets is one range."""
+    names = list(span.place.terms)
     if _count([variables[name].values for name in names]) > _MOST_BOXES:
         return []
-    starts = {
-        place.constant + sum(place.terms[name] * value for name, value in zip(names, point, strict=True))
-        for point in product(*(variables[name].values for name in names))
-    }
-    return [(start, start + length) for start in sorted(starts)]
-
-
-def _merged(ends: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for start, stop in ends:
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(stop, found[-1][1])
+    points = product(*(variables[name].values for name in names))
+    found: list[range] = []
+    for start in sorted({span.place.at(dict(zip(names, point, strict=True))) for point in points}):
+        stored = span.from_start(start)
+        if found and stored.step == 1 and stored.start <= found[-1].stop:
+            found[-1] = range(found[-1].start, max(stored.stop, found[-1].stop))
         else:
-            found.append((start, stop))
+            found.append(stored)
     return found
 
 

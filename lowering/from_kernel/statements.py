@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects.diagnostics import did_you_mean
-from penstock.lowering.from_kernel.accesses import IndexRange, Place
+from penstock.lowering.from_kernel.accesses import IndexRange, Place, Span
 from penstock.lowering.from_kernel.branches import Branches, as_read
 from penstock.lowering.from_kernel.elements import Destination, Reads
 from penstock.lowering.from_kernel.expressions import Expressions
@@ -35,6 +35,7 @@ from penstock.lowering.from_kernel.syntax import (
     Loop,
     Name,
     Node,
+    Number,
     Slice,
     Statement,
     walk,
@@ -51,8 +52,8 @@ class _Target:
     tensor: Tensor | None
     """None for one that the statement declares."""
     space: dict[str, IndexRange]
-    box: tuple[tuple[Place, int], ...] | None
-    """Where each dim is written from, and how much of it is stored; None for the whole tensor."""
+    box: tuple[Span, ...] | None
+    """What is stored of each dim; None for the whole tensor."""
     dims: tuple[AffineExpr, ...]
     """How the indices of the statement index what is written."""
     sizes: tuple[int, ...]
@@ -211,12 +212,16 @@ class Statements:
         assert tensor.value is not None
         old = tensor.value
         if target.box is not None:
-            if target.sizes != tuple(length for _, length in target.box):
-                raise Fault("a sum into the last tile, which passes the end of the tensor, is not supported", at)
             old = slice_of(self._builder.builder(), old, self._spans(target))
+            past = [size - span.length for size, span in zip(target.sizes, target.box, strict=True)]
+            old = self._builder.pad(old, [0] * len(past), past, 0)
         total = self._expressions.add_to(value, target.space, old, target.dims, tensor.element)
         if total is None:
-            total, _ = self._computed(target, Binary("+", as_read(at), value, at=at.at), tensor.element)
+            read = as_read(at)
+            if target.box is not None and isinstance(read, Access):
+                # A last tile passes the end of the tensor; what is computed there is not stored.
+                read = replace(read, otherwise=Number("0", at=at.at))
+            total, _ = self._computed(target, Binary("+", read, value, at=at.at), tensor.element)
         self._store(target, tensor, total, at)
 
     # what is assigned to
@@ -263,11 +268,12 @@ class Statements:
         if target.otherwise is not None:
             raise Fault("what is stored has no value out of bounds", target.otherwise)
         space: dict[str, IndexRange] = {}
-        box: list[tuple[Place, int]] = []
+        box: list[Span] = []
         dims: list[AffineExpr] = []
         sizes: list[int] = []
         slices = [index for index in target.indices if isinstance(index, Slice)]
         for index, size in zip(target.indices, tensor.shape, strict=True):
+            stride = 1
             if isinstance(index, Slice):
                 place, length = self._accesses.extent(index, size, {})
                 dims.append(AffineExpr.dimension(len(space)))
@@ -284,16 +290,20 @@ class Statements:
                     space[name] = range
                     inner = Name(name) if isinstance(index, Binding) else index
                     place = self._accesses.place_of(inner, space)
-                    place = Place(place.constant + range.start, {k: v for k, v in place.terms.items() if k != name})
+                    terms = dict(place.terms)
+                    stride = terms.pop(name, 0)
+                    if stride < 1:
+                        raise Fault("an index on the left must move forwards", index)
+                    place = Place(place.constant + stride * range.start, terms)
                     length = range.size
             at = target if isinstance(index, Slice) else index
             sizes.append(length)
-            box.append((place, self._stored_length(place, length, size, tensor, at)))
+            box.append(self._stored(Span(place, length, stride), size, tensor, at))
         if slices:
             shape = [each.size for each in space.values()]
             self._require_shape(value, shape, f"{tensor.name}[...]")
         is_whole = all(
-            not place.terms and length == size for (place, length), size in zip(box, tensor.shape, strict=True)
+            not span.place.terms and span.length == size for span, size in zip(box, tensor.shape, strict=True)
         )
         return _Target(tensor, space, None if is_whole else tuple(box), tuple(dims), tuple(sizes))
 
@@ -326,26 +336,25 @@ class Statements:
                     )
                     raise Fault(message, access, [f"say which: {tensor.name}[{name.name} in 0:SIZE, ...] = ..."])
             return name.name, IndexRange(0, size)
-        if self._accesses.place_of(index, {name.name: IndexRange(0, 1)}).terms[name.name] != 1:
-            raise Fault("a stride on the left is not supported", index, ["an index on the left is added to others"])
         return name.name, self._accesses.range_of(name, value)
 
-    def _stored_length(self, place: Place, length: int, size: int, tensor: Tensor, at: Node) -> int:
-        """How much is stored: all, but for what the last tile of a loop has past the end of the tensor."""
-        low, high = place.bounds(self._accesses.variables())
-        variables = [self._symbols.find(name) for name in place.terms]
+    def _stored(self, span: Span, size: int, tensor: Tensor, at: Node) -> Span:
+        """What is stored: all, but for what the last tile of a loop has past the end of the tensor."""
+        low, high = span.place.bounds(self._accesses.variables())
+        variables = [self._symbols.find(name) for name in span.place.terms]
         if any(isinstance(each, LoopVariable) and each.is_last for each in variables) and 0 <= low == high < size:
-            return min(length, size - low)
-        if low < 0 or high + length > size:
-            where = f"{low} to {high + length - 1}"
+            return span._replace(length=min(span.length, len(range(low, size, span.stride))))
+        last = span.from_start(high).stop - 1
+        if low < 0 or last >= size:
+            where = f"{low} to {last}"
             raise Fault(f'index out of bounds: it is {where}, and the dim of "{tensor.name}" has the size {size}', at)
-        return length
+        return span
 
     # storing
 
     def _spans(self, target: _Target) -> list[DimRange]:
         assert target.box is not None
-        return [DimRange(self._accesses.offset(place), length) for place, length in target.box]
+        return [DimRange(self._accesses.offset(span.place), span.length, span.stride) for span in target.box]
 
     def _destination(self, target: _Target, element: Attribute, reads: Reads) -> Destination:
         """Where the right side is written."""
@@ -362,7 +371,7 @@ class Statements:
             return Destination(self._builder.empty(target.sizes, signless(element)), target.dims)
         if tensor.value is None:
             self._make(tensor)
-        if target.sizes != tuple(length for _, length in target.box):
+        if target.sizes != tuple(span.length for span in target.box):
             return Destination(self._builder.empty(target.sizes, signless(element)), target.dims)
         assert tensor.value is not None
         return Destination(slice_of(self._builder.builder(), tensor.value, self._spans(target)), target.dims)
@@ -373,7 +382,7 @@ class Statements:
         else:
             assert tensor.value is not None
             builder = self._builder.builder()
-            inside = slice_of(builder, written, [DimRange(0, length) for _, length in target.box])
+            inside = slice_of(builder, written, [DimRange(0, span.length) for span in target.box])
             tensor.value = insert_slice(builder, inside, tensor.value, self._spans(target))
             self._builder.names[tensor.value] = tensor.name
         self._loops.record(Store(tensor, target.box, at))

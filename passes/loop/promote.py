@@ -17,7 +17,7 @@ from penstock.dialects.mem import scope_of
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, choose_matches
 from penstock.passes.analysis.kernels import kernels, machine_kernels
-from penstock.passes.analysis.memory.storage import storage_of
+from penstock.passes.analysis.memory.storage import reads_and_writes, storage_of
 from penstock.passes.schedule.deciding import require_kernels, run_section
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import LOOPS
@@ -48,9 +48,11 @@ class Promotion:
             operand, scope = generic.operands[number], match.scope_of_operand(number)
             if scope == place_of(operand):
                 continue
-            # What another intrinsic left in its scope, and this one only reads, is brought over as it is now.
-            is_left = place_of(operand) != DRAM and operand not in generic.outputs
-            is_read = is_left or not writers_of(operand)
+            # What this op only reads is brought over as it is now: what another intrinsic left in its scope, and what
+            # is written by another name alone, which must not be written back over what this op writes.
+            is_written_here = operand in generic.outputs
+            is_left = place_of(operand) != DRAM or not any(reads_and_writes(use)[1] for use in operand.uses)
+            is_read = (is_left and not is_written_here) or not writers_of(operand)
             stage = schedule.stage_in if is_read else schedule.stage_out
             stage(handle, number, scope, contiguous=match.adjoining(number))
 

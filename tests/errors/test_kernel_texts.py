@@ -45,6 +45,26 @@ MISUSES = [
     Misuse("quotient of a sum", body("y[i, j] = x[(i + 1) ^// 2, j]"), "an index must be affine in the dims"),
     Misuse("index that is read", body("y[i, j] = x[^z[i], j]"), "an index must be affine in the dims"),
     Misuse("tensor in an index", body("y[i, j] = x[^z, j]"), '"z" is a parameter, and no index'),
+    Misuse(
+        "stride that leaves elements out",
+        body("y[2 * i, j] = x[i, j]", result="f32 y[2 * N, M]").replace("(f32 y", "(^f32 y"),
+        'not all of the result "y" is stored',
+    ),
+    Misuse(
+        "stride out of bounds",
+        body("y[2 * i ^+ 2, j] = x[i, j]", result="f32 y[2 * N, M]"),
+        'index out of bounds: it is 2 to 8, and the dim of "y" has the size 8',
+    ),
+    Misuse(
+        "index on the left that moves backwards",
+        body("y[3 ^- i, j] = x[i, j]"),
+        "an index on the left must move forwards",
+    ),
+    Misuse(
+        "index on the left that does not move",
+        body("y[i - ^i, j] = x[i, j]"),
+        "one index of the statement may move an index on the left",
+    ),
     Misuse("rank", body("y[i, j] = ^z[i, j]"), '"z" takes 1 index, not 2'),
     Misuse("rank on the left", body("^y[i] = z[i]"), '"y" takes 2 indices, not 1'),
     Misuse("no index at all", body("y[i, j] = ^z"), '"z" is a tensor of 4: say which element'),

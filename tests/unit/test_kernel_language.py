@@ -321,6 +321,49 @@ CASES = [
         lambda x: np.where(x[:, :1] > 1, 2 * x + x[:, :1], x + x[0]),
     ),
     Case(
+        "strides on the left",
+        "kernel f(f32 x[N, M], f32 z[N, M]) -> (f32 y[2 * N, M]) {\n"
+        " y[2 * i, j] = x[i, j]\n y[2 * i + 1, j] = x[i, j] + z[i, j] \n}",
+        lambda x, z: np.stack([x, x + z], 1).reshape(-1, x.shape[1]),
+    ),
+    Case(
+        "strides on the left in a loop",
+        """kernel f(f32 x[N, M], f32 z[N, M]) -> (f32 y[N, 3 * M + 1]) {
+            y[i, 0] = 1
+            for n in 0:3 {
+                y[i, 3 * j + n + 1] = x[i, j] + cast(f32, n) * z[i, j]
+            }
+            y[i, 3 * j + 1] += x[i, j]
+        }""",
+        lambda x, z: np.concatenate(
+            [
+                np.ones((len(x), 1)),
+                (x[:, :, None] + z[:, :, None] * np.arange(3) + x[:, :, None] * [1, 0, 0]).reshape(len(x), -1),
+            ],
+            1,
+        ),
+    ),
+    Case(
+        "sums into tiles",
+        """kernel f[B = 4](f32 x[N, M], f32 z[N, M]) -> (f32 y[N, M]) {
+            y = z
+            for i in 0:N:B {
+                y[i:+B, :] += x[i:+B, : else 0]
+            }
+        }""",
+        lambda x, z: x + z,
+    ),
+    Case(
+        "sums of products into tiles",
+        """kernel f[B = 4](f32 x[N, K], f32 z[K, M]) -> (f32 y[N, M]) {
+            y = 1
+            for i in 0:N:B, k in 0:K:B {
+                y[i:+B, :] += dot(x[i:+B, k:+B else 0], z[k:+B, : else 0])
+            }
+        }""",
+        lambda x, z: 1 + x @ z,
+    ),
+    Case(
         "attention",
         """kernel f[B = 4](f32 q[K, N], f32 k[K, N], f32 v[K, N]) -> (f32 o[K, N]) {
             grid m in 0:K:B {
@@ -381,6 +424,9 @@ ON_MACHINES = [
     "a loop that carries",
     "branch at the last tile",
     "branch that alternates",
+    "strides on the left",
+    "sums into tiles",
+    "sums of products into tiles",
 ]
 
 
@@ -427,9 +473,10 @@ def test_generated_c_computes_it_too(case: Case) -> None:
     compare(case, penstock.kernel(case.text).engine(sizes_of(case, SHAPES[-1])))
 
 
+@pytest.mark.parametrize("machine", ["gemmini-fp32", "rapid-core-like"])
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in ON_MACHINES], ids=lambda case: case.name)
-def test_a_machine_computes_it_too(case: Case) -> None:
-    on_machine = penstock.kernel(case.text).on("gemmini-fp32", "interpreter")
+def test_a_machine_computes_it_too(case: Case, machine: str) -> None:
+    on_machine = penstock.kernel(case.text).on(machine, "interpreter")
     compare(case, on_machine.engine(sizes_of(case, SHAPES[-1])))
 
 
