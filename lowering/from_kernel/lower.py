@@ -170,6 +170,8 @@ class KernelFile:
         finished: set[str] = set()
         for function in self.functions.values():
             self._require_ending(function, [], finished)
+        for definition in definitions:
+            self._require_calls(definition)
         for reducer in self.reducers.values():
             require_laws(reducer, self.functions)
 
@@ -183,6 +185,14 @@ class KernelFile:
                     raise Fault(f'"{called.name}" calls itself', call, ["functions are written into their callers"])
                 self._require_ending(called, [*within, function.name], finished)
         finished.add(function.name)
+
+    def _require_calls(self, definition: Definition) -> None:
+        """Raise Fault if a definition calls itself, or a kernel."""
+        for call in walk(definition):
+            if isinstance(call, Call) and call.function == definition.name:
+                raise Fault(f'"{call.function}" calls itself', call, ["what is repeated is a loop, or a recurrence"])
+            if isinstance(call, Call) and call.function in self.kernels:
+                raise Fault(f'"{call.function}" is a kernel, which a graph calls', call, ["a function has a value"])
 
     @contextmanager
     def _places(self) -> Generator[None]:

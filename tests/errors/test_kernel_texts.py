@@ -43,6 +43,7 @@ MISUSES = [
     Misuse("product of indices", body("y[i, j] = x[i ^* j, j]"), "an index must be affine in the dims"),
     Misuse("remainder of a range", body("y[i, j] = x[i ^// 3, j]"), '"i" runs over 0 to 3, which 3 does not divide'),
     Misuse("quotient of a sum", body("y[i, j] = x[(i + 1) ^// 2, j]"), "an index must be affine in the dims"),
+    Misuse("index that is computed", body("y[i, j] = x[^min(i, 3), j]"), "an index must be affine in the dims"),
     Misuse("index that is read", body("y[i, j] = x[^z[i], j]"), "an index must be affine in the dims"),
     Misuse("tensor in an index", body("y[i, j] = x[^z, j]"), '"z" is a parameter, and no index'),
     Misuse(
@@ -178,6 +179,13 @@ MISUSES = [
     Misuse("function of a taken name", "^function exp(x) = x\n" + body("y = x"), '"exp" is a name of the language'),
     Misuse("recursion", "function g(x) = ^g(x) + 1\n" + body("y = x"), '"g" calls itself'),
     Misuse("recursion by another", "function g(x) = h(x)\nfunction h(x) = ^g(x)\n" + body("y = x"), '"g" calls itself'),
+    Misuse("recursion of a kernel", body("y = ^f(x, z)"), '"f" calls itself'),
+    Misuse("recursion of a reducer", "reducer r(a, b) from 0 = ^r(a, b) + a\n" + body("y = x"), '"r" calls itself'),
+    Misuse(
+        "call of a kernel",
+        body("y = ^g(z)") + "\nkernel g(f32 x[N]) -> (f32 y[N]) {\n y = x \n}",
+        '"g" is a kernel, which a graph calls',
+    ),
     Misuse("unknown function", body("y[i, j] = ^expp(x[i, j])"), 'unknown function "expp"'),
     Misuse("number of arguments", body("y[i, j] = ^exp(x[i, j], 1)"), "exp takes 1 argument, not 2"),
     Misuse("unknown type", body("y = x", head="^f31 x[N, M]"), 'unknown element type "f31"'),

@@ -24,7 +24,7 @@ from penstock.dialects.diagnostics import UserError, render_location
 from penstock.lowering.from_kernel.lower import KernelFile
 from penstock.lowering.from_text import SourceText
 from penstock.runtime.compiler import LoadedProgram
-from penstock.runtime.engine import Engine
+from penstock.runtime.engine import Backend, Engine
 
 Array = NDArray[Any]
 SHAPES = ({"N": 8, "M": 16, "K": 32}, {"N": 16, "M": 4, "K": 8}, {"N": 5, "M": 7, "K": 13})
@@ -525,6 +525,20 @@ def test_the_shapes_of_arguments_must_agree() -> None:
     add = penstock.kernel("kernel f(f32 x[N], f32 z[N]) -> (f32 y[N]) {\n y = x + z \n}")
     with pytest.raises(UserError, match='"N" is 3, and 4 by the argument "z"'):
         add(np.zeros(3, np.float32), np.zeros(4, np.float32))
+
+
+@pytest.mark.parametrize("backend", ["native", "interpreter"])
+def test_results_are_arrays_of_their_own_and_arguments_may_be_one_array(backend: Backend) -> None:
+    both = penstock.kernel(
+        "kernel f(f32 x[N], f32 z[N]) -> (f32 y[N], f32 w[N]) {\n y = x\n w = x + z \n}", backend=backend
+    )
+    x = np.arange(4, dtype=np.float32)
+    y, w = both(x, x)
+    assert not np.shares_memory(y, x)
+    assert not np.shares_memory(y, w)
+    np.testing.assert_array_equal(y, np.arange(4))
+    np.testing.assert_array_equal(w, 2 * np.arange(4))
+    np.testing.assert_array_equal(x, np.arange(4))
 
 
 def test_attention_runs_on_a_machine_as_a_whole() -> None:
