@@ -7,7 +7,7 @@ what passes the end of the tensor is cut off there. Sizes stay static, and the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -184,6 +184,7 @@ class Loops:
         """Raise Fault for what an iteration would read of another one."""
         carried = {tensor.name for tensor in self._carried(statement.body)}
         notes = ["the iterations of a grid are independent; a for loop carries what it assigns"]
+        own = set(self._own_reads(statement))
         # What a mask keeps is read where it is stored, and is written there in the text.
         targets = {target.at for target in self._targets(statement.body)}
         for node in walk(statement.body):
@@ -191,8 +192,25 @@ class Loops:
             is_sum = isinstance(node, Assignment) and node.operator == "+="
             if is_sum and isinstance(node, Assignment):
                 name = node.target.name if isinstance(node.target, Name) else node.target.tensor
-            if name in carried and (is_sum or node.at not in targets):
+            if name in carried and id(node) not in own and (is_sum or node.at not in targets):
                 raise Fault(f'"{name}" is assigned in a grid, and read in it', node, notes)
+
+    @staticmethod
+    def _own_reads(statement: Loop) -> Iterator[int]:
+        """The sums and reads of a grid, by `id`, that are of the part of a tensor which an iteration alone stores."""
+        variables = {each.name for each in statement.ranges}
+        for node in walk(statement.body):
+            if not isinstance(node, Assignment) or not isinstance(target := node.target, Access):
+                continue
+            names = [{each.name for each in walk(index) if isinstance(each, Name)} for index in target.indices]
+            if not variables <= set().union(*names):
+                continue
+            yield id(node)
+            for read in walk(node.value):
+                if isinstance(read, Access) and read.tensor == target.tensor and len(read.indices) == len(names):
+                    pairs = zip(target.indices, read.indices, names, strict=True)
+                    if all(ours == theirs for ours, theirs, used in pairs if used & variables):
+                        yield id(read)
 
     def _require_disjoint(self, statement: Loop, stores: Sequence[Store]) -> None:
         """Raise Fault unless no two iterations store to one element."""

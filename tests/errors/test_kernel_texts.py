@@ -207,6 +207,16 @@ MISUSES = [
         '"t" is assigned in a grid, and read in it',
     ),
     Misuse(
+        "grid that reads another iteration",
+        body("y = x", "grid i in 1:N {", "y[i, :] = ^y[i - 1, :]", "}"),
+        '"y" is assigned in a grid, and read in it',
+    ),
+    Misuse(
+        "grid that adds to one element",
+        body("y = x", "grid i in 0:N {", "^y[0, :] += x[i, :]", "}"),
+        '"y" is assigned in a grid, and read in it',
+    ),
+    Misuse(
         "grid whose iterations meet",
         body("grid i in 0:N - 1 {", "^y[i:+2, :] = x[i:+2, :]", "}"),
         'two iterations of "i" may store to one element of "y"',

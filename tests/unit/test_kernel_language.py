@@ -246,6 +246,13 @@ CASES = [
         lambda x: np.cumprod(x, 1),
     ),
     Case(
+        "scans in a grid",
+        "kernel f(f32 x[N, M]) -> (f32 y[N, M]) {\n"
+        " grid n in 0:N {\n y[n, t] = y[n, t - 1 else 0] + x[n, t]\n}\n"
+        " grid n in 0:N {\n y[n, :] += x[n, :] \n}\n}",
+        lambda x: np.cumsum(x, 1) + x,
+    ),
+    Case(
         "branch on a constant",
         "kernel f[A = 1](f32 x[N]) -> (f32 y[N]) {\n if A == 1 and N > 2 {\n y = x + 1 \n} else {\n y = x \n}\n}",
         lambda x: x + 1,
