@@ -82,6 +82,8 @@ class Loops:
             tensor.missing = None
             return
         tensor.boxes += self._boxes(tensor, store.box)
+        if all(span.stride == 1 for span in store.box):
+            tensor.windows.append((self._symbols.depth, tuple(span.window() for span in store.box)))
         if self._symbols.depth == tensor.depth:
             tensor.note_stored()
 

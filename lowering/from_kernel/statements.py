@@ -207,7 +207,8 @@ class Statements:
     def _add(self, target: _Target, at: Name | Access, value: Expression) -> None:
         tensor = target.tensor
         name = at.name if isinstance(at, Name) else at.tensor
-        self._symbols.stored(name, at)
+        window = None if target.box is None else tuple(span.window() for span in target.box)
+        self._symbols.stored(name, at, window=window)
         assert tensor is not None
         assert tensor.value is not None
         old = tensor.value

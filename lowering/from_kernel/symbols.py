@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import lcm
@@ -17,6 +17,12 @@ from penstock.lowering.from_kernel.syntax import Function, Node, Reducer
 
 Box = tuple[range, ...]
 """A part of a tensor: the places along each dim."""
+
+Window = tuple[tuple[Mapping[str, int], int, int], ...]
+"""
+A part of a tensor in one iteration of loops: along each dim the factors of their variables, and where it begins and
+ends beside these.
+"""
 
 NOTHING_STORED = "nothing of it is stored yet"
 
@@ -41,6 +47,8 @@ class Tensor:
     """In how many frames it is declared."""
     boxes: list[Box] = field(default_factory=list[Box])
     """The parts that are stored, while some are missing."""
+    windows: list[tuple[int, Window]] = field(default_factory=list[tuple[int, Window]])
+    """The parts that are stored in the iterations of loops in which the lowering stands, and in how many frames."""
 
     @property
     def rank(self) -> int:
@@ -54,6 +62,16 @@ class Tensor:
             self.missing = (
                 None if hole is None else f"the element [{', '.join(map(str, hole))}] is not known to be stored"
             )
+
+    def holds_window(self, window: Window) -> bool:
+        """Whether one of the statements before it in the same iterations has stored a part."""
+        return any(
+            all(
+                ours[0] == theirs[0] and ours[1] <= theirs[1] and theirs[2] <= ours[2]
+                for ours, theirs in zip(stored, window, strict=True)
+            )
+            for _, stored in self.windows
+        )
 
     def holds(self, part: Box) -> bool:
         """Whether a part has been stored, by statements in no loop that is within what the tensor is declared in."""
@@ -141,7 +159,7 @@ class Symbols:
         tensors = [each.name for each in self.tensors()]
         raise Fault(f'unknown tensor "{name}"', at, [nearest_or_all(name, tensors, "tensors")])
 
-    def stored(self, name: str, at: Node, part: Box | None = None) -> Tensor:
+    def stored(self, name: str, at: Node, part: Box | None = None, window: Window | None = None) -> Tensor:
         """
         The tensor of a name, of which a part is read, or all. Raises Fault where not all of that is known to be stored.
         """
@@ -150,6 +168,7 @@ class Symbols:
             raise Fault(f'"{tensor.name}" is read before anything is stored to it', at)
         # What statements in a loop store, other iterations of it may store after this one.
         known = part is not None and not list(self.variables(tensor.depth)) and tensor.holds(part)
+        known = known or (window is not None and tensor.holds_window(window))
         if tensor.missing is not None and not known:
             raise Fault(f'"{tensor.name}" is read before all of it is stored', at, [tensor.missing])
         return tensor
@@ -180,6 +199,8 @@ class Symbols:
     def leave(self) -> None:
         """Close the innermost frame."""
         self._frames.pop()
+        for tensor in self.tensors():
+            tensor.windows = [each for each in tensor.windows if each[0] <= self.depth]
 
 
 def dims_text(shape: Sequence[int]) -> str:

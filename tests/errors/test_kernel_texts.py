@@ -148,6 +148,21 @@ MISUSES = [
         'this reads another part of "y" than the statement stores',
     ),
     Misuse(
+        "use of what the next iteration stores",
+        body("for n in 0:N - 1 {", "y[n, :] = x[n, :]", "t = ^y[n + 1, :]", "}"),
+        '"y" is read before all of it is stored',
+    ),
+    Misuse(
+        "use of more than an iteration has stored",
+        body("for n in 0:N {", "y[n, 0] = z[n]", "t = ^y[n, 0:2]", "}"),
+        '"y" is read before all of it is stored',
+    ),
+    Misuse(
+        "use of what an iteration of another loop has stored",
+        body("for n in 0:2 {", "y[n, :] = x[n, :]", "}", "for n in 0:N {", "t = ^y[n, :]", "}"),
+        '"y" is read before all of it is stored',
+    ),
+    Misuse(
         "result without a store",
         body("t[i] = z[i]").replace("(f32 y", "(^f32 y"),
         'nothing is stored to the result "y"',

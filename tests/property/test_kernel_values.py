@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
 from kernel_values import Array, results_of
 
 import penstock
+from penstock.dialects.diagnostics import UserError
+from penstock.lowering.from_kernel.parser import KEYWORDS
 from penstock.runtime.engine import Backend
 
 SHIFTS = ("", " + 1", " - 1", " - 2")
@@ -158,6 +161,47 @@ def check(seed: int, machine: str | None, backend: Backend) -> None:
     kernel = penstock.kernel(text, machine=machine, backend=backend)
     found = kernel(*(each.astype(np.float32) for each in arguments))
     np.testing.assert_array_equal(found, expected, err_msg=text)
+
+
+def mutated(text: str, rng: random.Random) -> str:
+    """A text with some names, numbers and operators replaced by others, or a line gone or repeated."""
+    tokens = re.findall(r"\w+|\s+|[^\w\s]", text)
+    names = [each for each in tokens if each.isidentifier() and each not in KEYWORDS and each != "f32"]
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(tokens))
+        if tokens[at] in names or tokens[at].isdigit():
+            tokens[at] = rng.choice([*names, *"01237"])
+        elif tokens[at] in "+-*<>%":
+            tokens[at] = rng.choice("+-*<>%")
+        elif tokens[at] in ",:":
+            tokens[at] = rng.choice([" + ", ":+", ","])
+        elif "\n" in tokens[at]:
+            lines = "".join(tokens).split("\n")
+            number = rng.randrange(1, len(lines))
+            lines[number : number + 1] = rng.choice([[], [lines[number], rng.choice(lines[1:])]])
+            tokens = re.findall(r"\w+|\s+|[^\w\s]", "\n".join(lines))
+    return "".join(tokens)
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(2000, marks=pytest.mark.slow)])
+def test_a_mutated_kernel_is_lowered_or_refused_at_a_place(count: int) -> None:
+    places = [_refused_at(seed) for seed in range(count)]
+    refused = [place for place in places if place is not None]
+    assert [place for place in refused if not re.fullmatch(r"<kernel>:\d+:\d+", place)] == []
+    assert 0.2 * count < len(refused) < 0.8 * count
+
+
+def _refused_at(seed: int) -> str | None:
+    """Where a mutated text is refused; None if it is lowered."""
+    rng = random.Random(seed)
+    writer = Writer(rng)
+    text = mutated(writer.text(), rng)
+    try:
+        kernel = penstock.kernel(text, backend="interpreter")
+        kernel.file.function(kernel.kernel, writer.sizes)
+    except UserError as fault:
+        return str(fault.loc)
+    return None
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -253,6 +253,18 @@ CASES = [
         lambda x: np.cumsum(x, 1) + x,
     ),
     Case(
+        "use of what an iteration has stored",
+        """kernel f(f32 x[N, M]) -> (f32 y[N, M], f32 z[N]) {
+            for n in 0:N {
+                y[n, 0] = 2 * x[n, 0]
+                y[n, t in 1:M] = y[n, t - 1] + x[n, t]
+                z[n] = y[n, 0] + 1
+                z[n] += x[n, 0]
+            }
+        }""",
+        lambda x: (np.cumsum(x, 1) + x[:, :1], 3 * x[:, 0] + 1),
+    ),
+    Case(
         "branch on a constant",
         "kernel f[A = 1](f32 x[N]) -> (f32 y[N]) {\n if A == 1 and N > 2 {\n y = x + 1 \n} else {\n y = x \n}\n}",
         lambda x: x + 1,
