@@ -158,8 +158,8 @@ def _precedes(one: CommandInfo, other: CommandInfo) -> bool:
 def _may_meet(one: CommandAccess, other: CommandAccess) -> bool:
     """Whether their storages have bytes in common, within the bounds that the two keep."""
     if one.storage is not other.storage:
-        ranges = one.range, other.range
-        if one.scope != other.scope or ranges[0] is None or ranges[1] is None:
+        ranges = (one.range, other.range) if one.scope == other.scope else (None, None)
+        if ranges[0] is None or ranges[1] is None:
             return False
         (low, high), (start, end) = _reach(one, ranges[0]), _reach(other, ranges[1])
         return low < end and start < high
