@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from reference import OPERATORS
+from sampling import sweep
 from xdsl.dialects.func import FuncOp
 from xdsl.dialects.linalg.ops import GenericOp
 
@@ -15,10 +17,13 @@ import penstock
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph.kernel import called_kernels
 from penstock.dialects.weights import WeightStore
+from penstock.lowering.from_kernel.lower import KernelFile
+from penstock.lowering.from_text import read_text
 from penstock.passes.analysis.kernels import rounds_each_step
 from penstock.runtime.compiler import LoadedProgram, load_input
 from penstock.runtime.engine import compile_program
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.kernel_function import KernelFunction
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 FOLDER = Path(__file__).parents[3] / "examples/operators"
@@ -148,3 +153,18 @@ def test_a_loop_is_refused_at_its_place(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"scf\.for has no derivative") as caught:
         program_of(tmp_path, graph, function_of(text, "f", N=4))
     assert caught.value.status == 3
+
+
+@pytest.mark.parametrize("machine", sweep((None, "gemmini-fp32", "rapid-core-like"), (None,)))
+@pytest.mark.parametrize("name", sweep(("conv2d", "max_pool", "layer_norm", "lstm_cell", "matmul"), ("conv2d",)))
+def test_gradients_are_compiled_as_any_kernel(name: str, machine: str | None) -> None:
+    operator = next(each for each in OPERATORS if each.name == name)
+    file = KernelFile(read_text(FOLDER / f"{operator.file}.pk"))
+    sizes = dict(operator.sizes[-1])
+    rng = np.random.default_rng(0)
+    slope = KernelFunction(file, name, machine).gradient()
+    engine = slope.engine(sizes)
+    inputs = [np.asarray(rng.standard_normal(each.shape)).astype(each.dtype) for each in engine.signature.inputs]
+    expected = slope.on(None, "interpreter").engine(sizes).run(inputs)
+    for ours, theirs in zip(engine.run(inputs), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
