@@ -70,11 +70,10 @@ def require_right(text: str, name: str, sizes: dict[str, int], order: int = 1) -
     assert abs(total - expected) <= 1e-7 * max(scale, 1.0), (total, expected)
 
 
-_OTHER = "of reductions, sums, maxima and minima have one"
+_OTHER = "of reductions, sums, products, maxima and minima have one"
 _LOOP = "a kernel of tensor expressions has one, and not what a loop carries"
 QUICK = ("softmax", "conv2d", "max_pool", "layer_norm", "gelu", "concatenate", "lstm_cell")
 REFUSED = {
-    "row_product": _OTHER,
     "log_sum_exp": _OTHER,
     **dict.fromkeys(("attention", "cumulative_sum", "matmul_tiles", "top_k"), _LOOP),
 }
@@ -126,6 +125,11 @@ TEXTS = {
     "number of the index": ("x[N]", "y[N]", "y[i] = sum(r in 0:2, cast(f64, i + r) * x[i + r else 0] ** 2)"),
     "branch": ("x[N], z[N]", "y[N]", "y[i] = select(x[i] > 1, x[i] * z[i], pow(x[i], z[i]))"),
     "quotient": ("x[N, M]", "y[2 * N, M]", "y[i, j] = x[i // 2, j] ** 3"),
+    "factor at the place of a window": ("x[N], v[N]", "y[N]", "y[i] = sum(r in 0:3, x[i + r else 0] * v[i])"),
+    "product": ("x[N, M]", "y[N]", "y[i] = prod(j, x[i, j] - 1)"),
+    "product of windows": ("x[N], w[3]", "y[N]", "y[i] = prod(r, x[i + r - 1 else 3] * w[r])"),
+    "no factor but one is zero": ("x[N]", "y", "y = prod(i, select(i == 2, x[i] - x[i], x[i]))"),
+    "two factors are zero": ("x[N]", "y", "y = prod(i, select(i < 2, (x[i] - x[i]) * x[0], x[i]))"),
     "parts": ("x[N], z[M]", "y[N + M]", "y[0:N] = x * x\ny[N:N + M] = z * z"),
     "added to": ("a[N, M], b[M]", "y[N]", "y[i] = b[0]\ny[i] += a[i, k] * b[k]\ny[i] += tanh(y[i])"),
     "two results": ("x[N, M]", "s[N], y[N, M]", "s[i] = sum(j, x[i, j])\ny[i, j] = x[i, j] / s[i]"),
@@ -155,11 +159,11 @@ def test_a_gradient_has_a_derivative_too(name: str) -> None:
     [
         ("y[i, j] = x[i, i] * x[i, j]", "it reads at one loop along two dims"),
         ("y[i, j] = x[i + j, i + 2 * j else 0]", "it reads at sums of the same loops along two dims"),
-        ("y[i, j] = prod(k, x[i, k])", _OTHER),
+        ("y[i, j] = add(k, x[i, k])", _OTHER),
     ],
 )
 def test_what_cannot_be_turned_round_is_refused(statement: str, why: str) -> None:
-    text = text_of("x[N, N]", "y[N, N]", statement)
+    text = text_of("x[N, N]", "y[N, N]", statement) + "\nreducer add(a, b) from -inf = log(exp(a) + exp(b))\n"
     with pytest.raises(UserError, match=r"linalg\.generic has no derivative") as caught:
         require_right(text, "f", {"N": 4})
     assert caught.value.notes == (why,)

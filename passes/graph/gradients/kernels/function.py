@@ -72,7 +72,7 @@ class _Adjoints:
     def of(self, value: SSAValue) -> SSAValue:
         """The adjoint of a tensor: zeros if it influences nothing."""
         found = self._found.get(value)
-        return self.code.zeros(shape_of(value), element_of(value)) if found is None else found
+        return self.code.fill(shape_of(value), element_of(value), 0) if found is None else found
 
     def add(self, value: SSAValue, share: Callable[[], SSAValue | None]) -> None:
         """Add to the adjoint of a tensor that is wanted; else the share is not even made."""
@@ -104,7 +104,7 @@ class _Adjoints:
             case tensor.InsertSliceOp() if _is_static(op) and seed is not None:
                 starts = op.static_offsets.get_values()
                 self.add(op.source, lambda: code.slice(seed, starts, shape_of(op.source)))
-                zeros = code.zeros(shape_of(op.source), element_of(op.source))
+                zeros = code.fill(shape_of(op.source), element_of(op.source), 0)
                 self.add(op.dest, lambda: code.insert(zeros, seed, starts))
             case tensor.CollapseShapeOp() | tensor.ExpandShapeOp() | tensor.ReshapeOp() if seed is not None:
                 source = op.operands[0]
@@ -133,8 +133,8 @@ class _Adjoints:
                 self._scatter(op, number, terms.of(number), [*_operands(op), (seed, maps[-1])], extents)
             return
         combiner = combiners(op).get(len(op.inputs))
-        if combiner not in ("arith.addf", "arith.maximumf", "arith.minimumf"):
-            raise _refusal(op, "of reductions, sums, maxima and minima have one")
+        if combiner not in ("arith.addf", "arith.mulf", "arith.maximumf", "arith.minimumf"):
+            raise _refusal(op, "of reductions, sums, products, maxima and minima have one")
         combine = _yielded(block).owner
         assert isinstance(combine, Operation)
         (term,) = (each for each in combine.operands if each is not block.args[-1])
@@ -144,11 +144,17 @@ class _Adjoints:
             self.add(output, lambda: seed)
             operands.append((seed, maps[-1]))
             compute = element.of
+        elif output in self._active:
+            raise _refusal(op, "its reduction starts from what is computed")
+        elif combiner == "arith.mulf":
+            whole = self._reduced(op, extents, element.other_than_zero, is_product=True)
+            zeros = self._reduced(op, extents, element.is_zero)
+            share = self.code.map(lambda body, xs: body.mul(xs[0], xs[1]), seed, output)
+            operands += [(each, maps[-1]) for each in (share, whole, zeros)]
+            compute = element.of_factor
         else:
-            if output in self._active:
-                raise _refusal(op, "a maximum or a minimum that starts from what is computed")
-            count = self._count(op, element, extents)
-            share = self.code.map(lambda body, xs: body.apply("div", xs[0], xs[1]), seed, count)
+            count = self._reduced(op, extents, element.is_taken)
+            share = self.code.map(lambda body, xs: body.div(xs[0], xs[1]), seed, count)
             operands += [(share, maps[-1]), (op.results[0], maps[-1])]
             compute = element.of_taken
         for number in range(len(op.inputs)):
@@ -179,17 +185,19 @@ class _Adjoints:
 
         self.add(value, share)
 
-    def _count(self, op: GenericOp, element: _Element, extents: tuple[int, ...]) -> SSAValue:
-        """How many of what a maximum is of are equal to it."""
-        maps = [attribute.data for attribute in op.indexing_maps]
-        operands = [*_operands(op), (op.results[0], maps[-1])]
-
-        def compute(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
-            term, found = element.forward(body, elements), elements[-1]
-            return body.where(body.compare("eq", term, found), body.like(1, found), body.like(0, found))
-
-        terms = Terms(extents, operands, len(operands) - 1, frozenset(), compute)
-        return scattered(self.code, terms, maps[-1], shape_of(op.results[0]))
+    def _reduced(
+        self,
+        op: GenericOp,
+        extents: tuple[int, ...],
+        compute: Callable[[Body, Sequence[SSAValue]], SSAValue],
+        *,
+        is_product: bool = False,
+    ) -> SSAValue:
+        """Another reduction over the points of `op`: of what `compute` makes of its operands and its result."""
+        result = op.results[0], list(op.indexing_maps)[-1].data
+        operands = [*_operands(op), result]
+        terms = Terms(extents, operands, len(operands) - 1, frozenset(), compute, is_product)
+        return scattered(self.code, terms, result[1], shape_of(result[0]))
 
 
 class _Element:
@@ -200,9 +208,21 @@ class _Element:
         self._value = value
         self._ops = ops
 
-    def forward(self, body: Body, elements: Sequence[SSAValue]) -> SSAValue:
-        """The value, computed at the end of `body` of the elements of the generic's operands."""
-        return self._copied(body, elements)[1]
+    def is_taken(self, body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+        """1 where the value is the result, else 0."""
+        _, value = self._copied(body, elements)
+        return body.where(body.compare("eq", value, elements[-1]), body.like(1, value), body.like(0, value))
+
+    def is_zero(self, body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+        """1 where the value is 0, else 0."""
+        _, value = self._copied(body, elements)
+        zero = body.like(0, value)
+        return body.where(body.compare("eq", value, zero), body.like(1, value), zero)
+
+    def other_than_zero(self, body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+        """The value, and 1 where it is 0."""
+        _, value = self._copied(body, elements)
+        return body.where(body.compare("eq", value, body.like(0, value)), body.like(1, value), value)
 
     def of(self, number: int) -> Callable[[Body, Sequence[SSAValue]], SSAValue | None]:
         """The adjoint of the element of an operand; the adjoint of the value follows the operands."""
@@ -222,6 +242,20 @@ class _Element:
             share, taken = elements[len(self._block.args) :][:2]
             seed = body.where(body.compare("eq", value, taken), share, body.like(0, share))
             return adjoint_in(body, ops, value, seed, elements[number])
+
+        return compute
+
+    def of_factor(self, number: int) -> Callable[[Body, Sequence[SSAValue]], SSAValue | None]:
+        """As `of`, times the other factors: from the product of those that are not 0, and how many are."""
+
+        def compute(body: Body, elements: Sequence[SSAValue]) -> SSAValue | None:
+            ops, value = self._copied(body, elements)
+            share, whole, zeros = elements[len(self._block.args) :][:3]
+            zero, one = body.like(0, value), body.like(1, value)
+            is_zero = body.compare("eq", value, zero)
+            rest = body.div(whole, body.where(is_zero, one, value))
+            others = body.where(body.compare("eq", zeros, body.where(is_zero, one, zero)), rest, zero)
+            return adjoint_in(body, ops, value, body.mul(share, others), elements[number])
 
         return compute
 

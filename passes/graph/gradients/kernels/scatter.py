@@ -59,6 +59,8 @@ class Terms:
     seed: int
     zeroed: frozenset[int]
     compute: Callable[[Body, Sequence[SSAValue]], SSAValue]
+    is_product: bool = False
+    """Whether the terms are multiplied, and not summed."""
 
 
 @dataclass(frozen=True)
@@ -198,9 +200,9 @@ class _Plan:
             term = self.terms.compute(_Moved(body, sources), values)
             if not self.rest:
                 return term
-            return body.add(elements[-1], in_type(body, term, wide))
+            return body.apply("mul" if self.terms.is_product else "add", elements[-1], in_type(body, term, wide))
 
-        start = code.zeros(sizes, wide) if self.rest else code.empty(sizes, element)
+        start = code.fill(sizes, wide, int(self.terms.is_product)) if self.rest else code.empty(sizes, element)
         found = code.generic(read, start, compute, reductions=len(self.rest))
         assert isinstance(found.owner, Operation)
         erase_unused(found.owner.regions[0].block)

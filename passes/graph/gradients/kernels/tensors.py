@@ -66,9 +66,9 @@ class TensorCode:
         made = structured(inputs, (output, dims(rank)), body, self.location, reductions=reductions)
         return self.emit(made)
 
-    def zeros(self, shape: Sequence[int], element: Attribute) -> SSAValue:
-        """A tensor of zeros."""
-        return self.generic([], self.empty(shape, element), lambda body, _: body.constant(0, element))
+    def fill(self, shape: Sequence[int], element: Attribute, number: float) -> SSAValue:
+        """A tensor of one number."""
+        return self.generic([], self.empty(shape, element), lambda body, _: body.constant(number, element))
 
     def map(self, compute: Callable[[Body, Sequence[SSAValue]], SSAValue], *values: SSAValue) -> SSAValue:
         """What `compute` makes of the elements of tensors of one shape, in the type of the first."""
