@@ -96,7 +96,7 @@ def test_kernels_of_files_are_put_into_the_module(tmp_path: Path) -> None:
     kernels.write_text(KERNEL)
     rng = np.random.default_rng(0)
     x, z, w = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 8), 8, 2))
-    t, u = penstock.compile(path, kernels=[kernels])(x, z, w)
+    t, u = penstock.compile(path, backend="interpreter", kernels=[kernels])(x, z, w)
     np.testing.assert_allclose(t, (x * z).sum(1) - 1, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(u, [w * w] * 2, rtol=1e-5)
 
