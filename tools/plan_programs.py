@@ -87,7 +87,7 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str] |
     from penstock.passes.analysis.memory.memory_problems import memory_problems, written_plan
     from penstock.runtime.compiler import load_input, require_bound
 
-    program = load_input(path, dims=read_dims(args.dim), kernel=args.kernel)
+    program = load_input(path, dims=read_dims(args.dim), kernel=args.kernel, kernels=args.kernels)
     require_bound(program.module, str(path))
     if (writer := _lower(args, program)) is None:
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr, TensorType
@@ -24,8 +25,17 @@ from penstock.lowering.from_kernel.scalars import SCALAR_NAMES, element_called
 from penstock.lowering.from_kernel.sizes import bind_numbers, open_sizes, sizes_from_shapes
 from penstock.lowering.from_kernel.statements import Statements
 from penstock.lowering.from_kernel.symbols import Symbols
-from penstock.lowering.from_kernel.syntax import Call, Declarator, Definition, Function, Kernel, Reducer, walk
-from penstock.lowering.from_text import SourceText
+from penstock.lowering.from_kernel.syntax import (
+    Call,
+    Declarator,
+    Definition,
+    Function,
+    Kernel,
+    Position,
+    Reducer,
+    walk,
+)
+from penstock.lowering.from_text import SourceText, read_text
 from penstock.lowering.shapes import signless, tensor_type
 from penstock.lowering.tensor_builder import TensorBuilder
 
@@ -95,13 +105,22 @@ class KernelFile:
         with self._places():
             return self._function(kernel, sizes)
 
+    @staticmethod
+    def types(kernel: Kernel, function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
+        """The types of operands and results of a kernel at graph level, where integers have a sign."""
+        inputs = _types(kernel.parameters, function.function_type.inputs)
+        return inputs, _types(kernel.results, function.function_type.outputs)
+
+    def place(self, at: Position) -> str:
+        """`file:line:column` of a place in the text."""
+        return f"{self.text.name}:{self.text.first_line - 1 + at.line}:{at.column}"
+
     def module(self, kernel: Kernel, sizes: Mapping[str, int]) -> ModuleOp:
         """
         A program at graph level: @main is the kernel on its arguments, which have the names of the kernel's parameters.
         """
         function = self.function(kernel, sizes)
-        inputs = _types(kernel.parameters, function.function_type.inputs)
-        outputs = _types(kernel.results, function.function_type.outputs)
+        inputs, outputs = self.types(kernel, function)
         block = Block(arg_types=inputs)
         for argument, parameter in zip(block.args, kernel.parameters, strict=True):
             argument.name_hint = parameter.name
@@ -200,9 +219,13 @@ class KernelFile:
         try:
             yield
         except Fault as fault:
-            line = self.text.first_line - 1 + fault.at.line
-            loc = f"{self.text.name}:{line}:{fault.at.column}"
-            raise UserError(fault.message, loc=loc, notes=fault.notes) from None
+            raise UserError(fault.message, loc=self.place(fault.at), notes=fault.notes) from None
+
+
+def kernel_file(source: str | Path) -> KernelFile:
+    """The definitions of a `.pk` file, by its path, or of a text. Raises UserError for what is wrong with it."""
+    is_path = isinstance(source, Path) or ("\n" not in source and source.endswith(".pk"))
+    return KernelFile(read_text(source) if is_path else SourceText("<kernel>", str(source)))
 
 
 def _types(declared: Sequence[Declarator], stored: Iterable[Attribute]) -> list[Attribute]:
