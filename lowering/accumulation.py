@@ -15,9 +15,9 @@ from xdsl.ir import Attribute, SSAValue
 
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_float
-from penstock.lowering.scalar_body import Body, Compute, highest, lowest
 from penstock.lowering.shapes import Dims, element_of, loops, shape_of
 from penstock.lowering.tensor_builder import TensorBuilder
+from penstock.passes.scalar_body import Body, Compute, highest, lowest
 
 
 @dataclass(frozen=True)

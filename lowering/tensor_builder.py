@@ -17,10 +17,10 @@ from xdsl.ir.affine import AffineDimExpr, AffineMap
 from xdsl.rewriter import InsertPoint
 
 from penstock.dialects.upstream.tensor import EmptyOp
-from penstock.lowering.scalar_body import Body, Compute, constant_attribute
 from penstock.lowering.shapes import Dims, element_of, loops, shape_of, tensor_type
 from penstock.passes.analysis.kernels import rounds_each_step
 from penstock.passes.index_builder import Index, materialize
+from penstock.passes.scalar_body import Body, Compute, constant_attribute
 
 
 class TensorBuilder:

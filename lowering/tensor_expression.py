@@ -44,7 +44,7 @@ from penstock.lowering.from_kernel.numbers import Numbers
 from penstock.lowering.from_kernel.parser import SyntaxFault, parse_assignment
 from penstock.lowering.from_kernel.scalars import Operand, Scalars, element_called
 from penstock.lowering.from_kernel.syntax import Access, Assignment, Binary, Binding, Call, Name, Node, Position, Unary
-from penstock.lowering.scalar_body import Body
+from penstock.passes.scalar_body import Body
 
 EXAMPLE = "an expression reads like: acc[m,n] += a[m,k] * b[k,n]"
 

@@ -221,17 +221,21 @@ def load_input(
     dims: Mapping[str, int] | None = None,
     allow_nan: bool = False,
     kernel: str | None = None,
+    kernels: Sequence[str | Path] = (),
 ) -> LoadedProgram:
     """
     Load an ONNX model (a file or a loaded one), a file of IR with its weights, or a kernel of a file in the kernel
-    language, by its name if there are several, and bind the dimensions of `dims`.
+    language, by its name if there are several, and bind the dimensions of `dims`. `kernels` are the files of kernels,
+    or the texts, that a graph calls, or nodes of a model.
 
     Raises UserError for what cannot be read, and for a name or size in `dims` that does not fit.
     """
     path = Path(path) if isinstance(path, str) else path
     if not isinstance(path, Path) or path.suffix == ".onnx":
-        return import_program(path, dims or {}, allow_nan=allow_nan)
+        return import_program(path, dims or {}, allow_nan=allow_nan, kernels=kernels)
     if path.suffix == ".pk":
+        if kernels:
+            raise UserError("a kernel calls no kernels of other files", loc=str(path), status=USAGE)
         return load_kernel(path, dims or {}, kernel)
     if path.suffix != ".mlir":
         raise UserError(
@@ -245,6 +249,11 @@ def load_input(
     ctx = make_context()
     parsed = parse_text(ctx, read_text(path))
     opened = open_weights(ctx, parsed, str(path))
+    if kernels:
+        from penstock.lowering.from_kernel.calls import link_kernels
+        from penstock.lowering.from_kernel.lower import kernel_file
+
+        link_kernels(parsed.module, [kernel_file(each) for each in kernels])
     program = LoadedProgram(parsed.module, ctx, path, parsed, opened)
     bind_program(program, dims or {})
     return program
@@ -317,18 +326,25 @@ def require_bound(module: ModuleOp, place: str | None = None) -> None:
 
 
 def import_program(
-    model: Path | ModelProto, dims: Mapping[str, int], *, name: str | None = None, allow_nan: bool = False
+    model: Path | ModelProto,
+    dims: Mapping[str, int],
+    *,
+    name: str | None = None,
+    allow_nan: bool = False,
+    kernels: Sequence[str | Path] = (),
 ) -> LoadedProgram:
     """
     Import an ONNX model, from a file or already loaded; `name` is the file of a loaded one in messages.
-    Symbolic dimensions that `dims` does not bind stay.
+    Symbolic dimensions that `dims` does not bind stay. `kernels` are files of kernels, or texts, that nodes call.
 
-    Raises UserError for what is no model, with status 3 for one with operators that are not supported.
+    Raises UserError for what is no model or no kernel, with status 3 for one with operators that are not supported.
     """
+    from penstock.lowering.from_kernel.lower import kernel_file
     from penstock.lowering.from_onnx import import_model
 
     ctx = make_context()
-    module, ctx.weights = import_model(model, dims=dims, name=name, allow_nan=allow_nan)
+    files = [kernel_file(each) for each in kernels]
+    module, ctx.weights = import_model(model, dims=dims, name=name, allow_nan=allow_nan, kernels=files)
     # The name served the messages. The module has none, as if it had come from the file.
     module.properties.pop("sym_name", None)
     return LoadedProgram(module, ctx, model if isinstance(model, Path) else Path(name or "model.onnx"))

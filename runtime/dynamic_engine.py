@@ -7,8 +7,6 @@ of the latest bindings are kept.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.graph.dims import checked_sizes
 from penstock.runtime.compiler import LoadedProgram, bind_program, load_input, open_dims, passes_for
 from penstock.runtime.engine import Backend, Engine, Runnable, compile_program, require_backend
+from penstock.runtime.engine_cache import CACHED_ENGINES, EngineCache
 from penstock.runtime.schedules import read_schedules
 from penstock.runtime.signature import BoundDims, signature_of
 
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 Array = NDArray[Any]
-
-CACHED_ENGINES = 8
-"""How many engines are kept unless told otherwise: that of the binding that was not used for longest goes."""
 
 
 class DynamicEngine(Runnable):
@@ -72,17 +68,13 @@ class DynamicEngine(Runnable):
         self.machine_options = dict(machine_options or {})
         self.schedules = {} if schedule is None else read_schedules(schedule)
         self.backend: Backend = backend
-        self.cached = cached
         self.signature = signature_of(program.module)
-        self._engines: OrderedDict[tuple[tuple[str, int], ...], Engine] = OrderedDict()
-        self._lock = threading.Lock()
-        self._compiling = threading.Lock()
+        self._engines = EngineCache[tuple[tuple[str, int], ...]](cached)
 
     @property
     def bindings(self) -> list[dict[str, int]]:
         """The sizes for which engines are kept, from the one that was not used for longest."""
-        with self._lock:
-            return [dict(key) for key in self._engines]
+        return [dict(key) for key in self._engines.keys]
 
     def bind(self, sizes: Mapping[str, int] | None = None, /, **named: int) -> Engine:
         """
@@ -101,25 +93,7 @@ class DynamicEngine(Runnable):
             words = ", ".join(f'"{name}"' for name in missing)
             raise UserError(f"not bound: {words}", notes=[self.signature.describe()])
         given = checked_sizes(given)
-        key = tuple(sorted(given.items()))
-        if (engine := self._kept(key)) is not None:
-            return engine
-        with self._compiling:
-            # Another thread may have compiled it while this one waited.
-            if (engine := self._kept(key)) is not None:
-                return engine
-            engine = self._compile(given)
-            with self._lock:
-                self._engines[key] = engine
-                while len(self._engines) > self.cached:
-                    self._engines.popitem(last=False)
-        return engine
-
-    def _kept(self, key: tuple[tuple[str, int], ...]) -> Engine | None:
-        with self._lock:
-            if (engine := self._engines.get(key)) is not None:
-                self._engines.move_to_end(key)
-            return engine
+        return self._engines.get(tuple(sorted(given.items())), lambda: self._compile(given))
 
     def _compile(self, sizes: Mapping[str, int]) -> Engine:
         ctx = make_context()
@@ -157,6 +131,7 @@ def compile(
     schedule: str | Path | None = None,
     dims: Mapping[str, int] | None = None,
     allow_nan: bool = False,
+    kernels: Sequence[str | Path] = (),
 ) -> Engine | DynamicEngine:
     """
     Compile an ONNX model (a file or a loaded one) or a file of IR for a machine, or without one for the host.
@@ -167,11 +142,12 @@ def compile(
     instead of what the compiler would decide.
 
     `dims` gives sizes to symbolic dimensions. If some are left, the result is a `DynamicEngine`, which is called as an
-    `Engine` is and compiles for the sizes of its inputs. `allow_nan` accepts weights that hold NaN.
+    `Engine` is and compiles for the sizes of its inputs. `allow_nan` accepts weights that hold NaN. `kernels` are files
+    of kernels, or texts, that `graph.kernel` and nodes of the domain `penstock` call.
 
     Raises UserError for what is wrong with the model, the names, the pipeline, the options or the schedules.
     """
-    program = load_input(model, dims=dims, allow_nan=allow_nan)
+    program = load_input(model, dims=dims, allow_nan=allow_nan, kernels=kernels)
     if open_dims(program.module):
         return DynamicEngine(
             program, machine, backend, pipeline=pipeline, machine_options=machine_options, schedule=schedule

@@ -2,50 +2,79 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.dialects.context import make_context
-from penstock.lowering.from_kernel.lower import KernelFile
-from penstock.lowering.from_text import SourceText, read_text
+from penstock.lowering.from_kernel.lower import KernelFile, kernel_file
+from penstock.lowering.from_kernel.printer import print_head
+from penstock.lowering.from_text import SourceText
 from penstock.lowering.to_text import module_text
+from penstock.passes.graph.gradient import GraphGradientPass
 from penstock.runtime.compiler import LoadedProgram, compile_module
-from penstock.runtime.engine import Backend, Engine, compile_program
-
-CACHED_ENGINES = 8
-"""How many engines of a kernel are kept: the one that was not used for longest goes."""
+from penstock.runtime.engine import Backend, Engine, ExecutionContext, compile_program
+from penstock.runtime.engine_cache import EngineCache
 
 
 class KernelFunction:
     """
     A kernel, called on arrays; its sizes are those of the arrays, and it is compiled once for each set of them.
 
-    `kernel(x, y, BM=32)` sets constants by their names, and `kernel.on("gemmini-fp32")` is the same for a machine.
+    `kernel(x, y, BM=32)` sets constants by their names, `kernel.on("gemmini-fp32")` is the same for a machine, and
+    `kernel.gradient()` computes its derivatives. It may be called from several threads, and pickled.
     """
 
     def __init__(
-        self, file: KernelFile, name: str | None = None, machine: str | None = None, backend: Backend = "native"
+        self,
+        file: KernelFile,
+        name: str | None = None,
+        machine: str | None = None,
+        backend: Backend = "native",
+        *,
+        wrt: tuple[str | int, ...] | None = None,
     ):
-        """The kernel of that name in a text, or the only one. Raises UserError."""
+        """
+        The kernel of that name in a text, or the only one; with `wrt`, its derivatives by these parameters. Raises
+        UserError.
+        """
         self.file = file
         self.kernel = file.kernel(name)
         self.machine = machine
         self.backend: Backend = backend
-        self._engines: OrderedDict[tuple[tuple[str, int], ...], Engine] = OrderedDict()
+        self.wrt = wrt
+        self._engines = EngineCache[tuple[tuple[str, int], ...]]()
+        self._of_thread = threading.local()
 
     @property
     def name(self) -> str:
         """The name of the kernel."""
         return self.kernel.name
 
+    def __repr__(self) -> str:
+        where = "" if self.machine is None else f" on {self.machine}"
+        by = "" if self.wrt is None else f" derived by {', '.join(map(str, self.wrt)) or 'all parameters'}"
+        return f"<{print_head(self.kernel)}{by}{where}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        text = self.file.text
+        return _restored, (text.name, text.text, text.first_line, self.name, self.machine, self.backend, self.wrt)
+
     def on(self, machine: str | None, backend: Backend = "native") -> KernelFunction:
         """The same kernel for a machine, or for the host."""
-        return KernelFunction(self.file, self.name, machine, backend)
+        return KernelFunction(self.file, self.name, machine, backend, wrt=self.wrt)
+
+    def gradient(self, *wrt: str | int) -> KernelFunction:
+        """
+        What computes the derivatives of the kernel by the parameters `wrt`, by number or name, or by all of floats: of
+        its arguments, and then the adjoint of each result of floats. See the pass `graph-gradient`.
+        """
+        return KernelFunction(self.file, self.name, self.machine, self.backend, wrt=wrt)
 
     def __call__(self, *arrays: Any, **constants: int) -> NDArray[Any] | tuple[NDArray[Any], ...]:
         """
@@ -55,18 +84,25 @@ class KernelFunction:
         """
         given = [np.asarray(array) for array in arrays]
         sizes = self.file.sizes_from_arguments(self.kernel, given, {}, constants)
-        outputs = self.engine(sizes).run(given)
+        outputs = self._context(self.engine(sizes)).run(given)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def engine(self, sizes: Mapping[str, int]) -> Engine:
-        """The engine for some sizes and constants."""
-        key = tuple(sorted(sizes.items()))
-        if key not in self._engines:
-            self._engines[key] = compile_program(self._program(sizes), machine=self.machine, backend=self.backend)
-            while len(self._engines) > CACHED_ENGINES:
-                self._engines.popitem(last=False)
-        self._engines.move_to_end(key)
-        return self._engines[key]
+        """The engine for some sizes and constants. It runs in one thread at a time: each takes a context of it."""
+
+        def make() -> Engine:
+            return compile_program(self._program(sizes), machine=self.machine, backend=self.backend)
+
+        return self._engines.get(tuple(sorted(sizes.items())), make)
+
+    def _context(self, engine: Engine) -> ExecutionContext:
+        """The memory that this thread runs an engine in."""
+        if not hasattr(self._of_thread, "contexts"):
+            self._of_thread.contexts = WeakKeyDictionary[Engine, ExecutionContext]()
+        contexts: WeakKeyDictionary[Engine, ExecutionContext] = self._of_thread.contexts
+        if engine not in contexts:
+            contexts[engine] = engine.context()
+        return contexts[engine]
 
     def mlir(self, level: str = "tensor", **sizes: int) -> str:
         """The IR at a level, for some sizes and constants. Raises UserError."""
@@ -75,8 +111,16 @@ class KernelFunction:
         return module_text(program.ctx, program.module)
 
     def _program(self, sizes: Mapping[str, int]) -> LoadedProgram:
-        module = self.file.module(self.kernel, sizes)
-        return LoadedProgram(module, make_context(), Path(self.file.text.name))
+        module, ctx = self.file.module(self.kernel, sizes), make_context()
+        if self.wrt is not None:
+            GraphGradientPass(wrt=self.wrt, replace=True).apply(ctx, module)
+        return LoadedProgram(module, ctx, Path(self.file.text.name))
+
+
+def _restored(
+    file: str, text: str, line: int, name: str, machine: str | None, backend: Backend, wrt: tuple[str | int, ...] | None
+) -> KernelFunction:
+    return KernelFunction(KernelFile(SourceText(file, text, line)), name, machine, backend, wrt=wrt)
 
 
 def kernel(
@@ -86,6 +130,4 @@ def kernel(
     A kernel as a function on arrays, from a text of the kernel language or from the path of a `.pk` file, for a machine
     or for the host. `name` says which, if there are several. Raises UserError for what is wrong with the text.
     """
-    is_path = isinstance(source, Path) or ("\n" not in source and source.endswith(".pk"))
-    text = read_text(source) if is_path else SourceText("<kernel>", str(source))
-    return KernelFunction(KernelFile(text), name, machine, backend)
+    return KernelFunction(kernel_file(source), name, machine, backend)

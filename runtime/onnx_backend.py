@@ -19,7 +19,6 @@ https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, cast
@@ -35,6 +34,7 @@ from penstock.lowering.from_onnx.model import check_model
 from penstock.lowering.from_onnx.upgrade import upgraded
 from penstock.runtime.compiler import import_program
 from penstock.runtime.engine import Backend, Engine, compile_program
+from penstock.runtime.engine_cache import EngineCache
 from penstock.runtime.signature import signature_of
 from penstock.runtime.specialize import FittedInputs, Specialiser
 
@@ -78,7 +78,7 @@ class PreparedModel(BackendRep):
         self.name = name
         self.outputs = [value.name for value in model.graph.output]
         self._specialiser = Specialiser(model)
-        self._engines: OrderedDict[Hashable, Engine] = OrderedDict()
+        self._engines = EngineCache[Hashable](KEPT_ENGINES)
         if self._specialiser.is_static:
             self._engine(self._specialiser.fit([], {}, {}))
 
@@ -114,13 +114,11 @@ class PreparedModel(BackendRep):
             tuple(sorted(fitted.dims.items())),
             tuple((name, each.dtype.str, each.shape, each.tobytes()) for name, each in fitted.constants.items()),
         )
-        if (engine := self._engines.get(key)) is None:
-            model = self._specialiser.with_constants(fitted.constants)
-            engine = self._engines[key] = self.target.engine(model, fitted.dims, self.name)
-        self._engines.move_to_end(key)
-        while len(self._engines) > KEPT_ENGINES:
-            self._engines.popitem(last=False)
-        return engine
+
+        def make() -> Engine:
+            return self.target.engine(self._specialiser.with_constants(fitted.constants), fitted.dims, self.name)
+
+        return self._engines.get(key, make)
 
 
 class PenstockBackend(OnnxBackend):

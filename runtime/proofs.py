@@ -9,7 +9,7 @@ from penstock.dialects.accel import Accel
 from penstock.passes.accel.accel_check_hazards import check_hazards
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.memory.aliases import Allocation
-from penstock.passes.analysis.memory.memory_problems import check_given, memory_problems
+from penstock.passes.analysis.memory.memory_problems import checked_problems
 from penstock.passes.loop.tensorize import prove_named
 
 
@@ -30,8 +30,7 @@ def prove(module: ModuleOp, *, hazards: bool = True) -> None:
             if isinstance(op, GenericOp) and op.library_call is not None:
                 prove_named(op, target)
     if any(isinstance(op, Allocation) for op in module.walk()):
-        for memory in memory_problems(module, placed_only=True):
-            check_given(memory)
+        checked_problems(module, placed_only=True, partial=True)
     if hazards and any(type(op) in _COMMANDS for op in module.walk()):
         check_hazards(module)
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, inliner, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
+from penstock.lowering.from_kernel.lower import KernelFile
+from penstock.lowering.from_onnx.kernels import kernels_of, without_functions
 from penstock.lowering.from_onnx.model import symbolic_names
 from penstock.lowering.from_onnx.node import Unsupported, array_dtype
 from penstock.runtime.signature import UNBOUND, BoundDims, TensorSpec
@@ -63,8 +65,8 @@ class FittedInputs:
 class Specialiser:
     """A loaded model, which is left as it is, and which of its inputs decide about shapes."""
 
-    def __init__(self, model: ModelProto):
-        self.model: ModelProto = inliner.inline_local_functions(model) if model.functions else model
+    def __init__(self, model: ModelProto, kernels: Sequence[KernelFile] = (), place: str = "<model>"):
+        self.model: ModelProto = without_functions(model, kernels_of(model, kernels, place))
         graph = self.model.graph
         constants = {tensor.name for tensor in graph.initializer}
         self.inputs = [value for value in graph.input if value.name not in constants]

@@ -36,11 +36,23 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="the size of a symbolic dimension, such as batch=1",
     )
     parser.add_argument("--allow-nan", action="store_true", help="accept an ONNX model with weights that hold NaN")
+    add_kernels(parser)
 
 
 def add_kernel(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
     """Which kernel of a text in the kernel language."""
     parser.add_argument("--kernel", metavar="NAME", help="which kernel of a .pk file that has several")
+
+
+def add_kernels(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """The texts whose kernels a model calls."""
+    parser.add_argument(
+        "--kernels",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a .pk file with kernels that a graph calls, or nodes of the domain penstock of an ONNX model; repeatable",
+    )
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:

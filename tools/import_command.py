@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from penstock.tools.arguments import add_common, add_kernel, add_model, add_weights, read_dims, say
+from penstock.tools.arguments import add_common, add_kernel, add_model, add_weights, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,11 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import load_input
-    from penstock.tools.programs import write_program
+    from penstock.tools.programs import load_given, write_program
     from penstock.tools.text import require_distinct
 
-    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan, kernel=args.kernel)
+    program = load_given(args, args.kernel)
     output = Path(args.output or program.path.with_suffix(".mlir").name)
     require_distinct({"-o": output, "--weights": args.weights}, args.model)
     file = write_program(program, output, weights=args.weights, locations=True)

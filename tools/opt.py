@@ -22,7 +22,7 @@ from xdsl.passes import ModulePass, get_pass_option_infos
 from xdsl.targets.mlir import MLIRTarget
 
 from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext, make_context
-from penstock.dialects.diagnostics import USER_FAULT, UserError
+from penstock.dialects.diagnostics import USAGE, USER_FAULT, UserError
 from penstock.lowering.from_text import ParsedText, SourceText, parse_text, split_text
 from penstock.lowering.to_text import module_text
 from penstock.runtime.pass_manager import (
@@ -36,7 +36,15 @@ from penstock.runtime.pass_manager import (
     read_pipeline,
     run_passes,
 )
-from penstock.tools.arguments import add_machine_options, add_schedule, chosen_flags, give_schedules, machine_options
+from penstock.tools.arguments import (
+    add_kernel,
+    add_machine_options,
+    add_schedule,
+    chosen_flags,
+    give_schedules,
+    machine_options,
+    read_dims,
+)
 from penstock.tools.errors import guarded, render, split_place
 from penstock.tools.instruments import ALL, IrDumper, timing_table
 from penstock.tools.reproduce import NAME, reproducer_folder, write_reproducer
@@ -76,6 +84,8 @@ class OptRun:
         self._check_printing(passes)
         source = read_input(args.input)
         self.texts[source.name] = source.text
+        if (args.kernel is not None or args.dim) and not source.name.endswith(".pk"):
+            raise UserError("--kernel and --dim are for a file of kernels (.pk)", loc=source.name, status=USAGE)
         chunks = split_text(source) if args.split_input_file else [source]
         started = time.perf_counter()
         outputs, failed = self._process_all(chunks, passes)
@@ -115,7 +125,7 @@ class OptRun:
     def _process(self, source: SourceText, passes: Sequence[ModulePass]) -> str:
         args = self.args
         ctx = make_context(allow_unregistered=args.allow_unregistered_dialect)
-        parsed = parse_text(ctx, source)
+        parsed = self._parsed(ctx, source)
         module = parsed.module
         if args.machine is not None or args.set:
             from penstock.runtime.compiler import attach_machine
@@ -142,6 +152,16 @@ class OptRun:
             for note in notes:
                 print(f"warning: {note}", file=sys.stderr)
         return module_text(ctx, module, self._style())
+
+    def _parsed(self, ctx: PenstockContext, source: SourceText) -> ParsedText:
+        """The module of a text of IR, or the program that is a kernel of a text of kernels."""
+        args = self.args
+        if not source.name.endswith(".pk"):
+            return parse_text(ctx, source)
+        from penstock.lowering.from_kernel.lower import KernelFile
+
+        file = KernelFile(source)
+        return ParsedText(file.module(file.kernel(args.kernel), read_dims(args.dim)), {})
 
     def _run(self, ctx: PenstockContext, parsed: ParsedText, passes: Sequence[ModulePass]) -> None:
         args = self.args
@@ -195,6 +215,10 @@ class OptRun:
         done = pipeline_text(error.pipeline) if isinstance(error, PassFault) else self.args.passes
         flags = ["penstock-opt"]
         flags += chosen_flags(self.args)
+        if self.chunk.name.endswith(".pk"):
+            flags += [] if self.args.kernel is None else ["--kernel", self.args.kernel]
+            flags += [f"--dim={word}" for word in self.args.dim]
+            return shlex.join([*flags, "-p", done, self.chunk.name])
         if self.args.allow_unregistered_dialect:
             flags.append("--allow-unregistered-dialect")
 
@@ -332,7 +356,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("input", nargs="?", default=STDIN, help="a file of IR; - or nothing is stdin")
+    add("input", nargs="?", default=STDIN, help="a file of IR, or of kernels (.pk); - or nothing is stdin")
     add("-o", "--output", metavar="FILE", help="where the IR goes; written whole or not at all")
     add("--weights", metavar="FILE", help="write the weights to FILE; default: beside -o, where passes made new ones")
     add(
@@ -343,6 +367,8 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         help="'pass{option=1 other=2,3},pass2'",
     )
+    add_kernel(parser)
+    add("--dim", metavar="NAME=SIZE", action="append", default=[], help="the size of a dim of a kernel, such as N=64")
     add("--machine", metavar="NAME", help="put the machine NAME at the start of the module")
     add_schedule(parser)
     add_machine_options(parser)

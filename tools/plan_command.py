@@ -17,7 +17,16 @@ from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.passes.planning.map_text import legend, text_map
 from penstock.passes.planning.problem import Limits, Plan, Problem, conflicts, height, lower_bound
 from penstock.passes.planning.registry import DEFAULT_PLANNER, planner
-from penstock.tools.arguments import add_common, add_kernel, add_machine, add_pipeline, add_schedule, say, write_texts
+from penstock.tools.arguments import (
+    add_common,
+    add_kernel,
+    add_kernels,
+    add_machine,
+    add_pipeline,
+    add_schedule,
+    say,
+    write_texts,
+)
 from penstock.tools.planner_runs import (
     ALL,
     MAX_FAULTS,
@@ -38,7 +47,19 @@ PROGRAMS = (".onnx", ".mlir", ".pk")
 """The ends of names of files that hold programs."""
 
 _OF_PROBLEMS = ("capacity", "bank-size", "fixed", "fit")
-_OF_PROGRAMS = ("machine", "set", "pipeline", "print-pipeline", "schedule", "knob", "dim", "function", "scope")
+_OF_PROGRAMS = (
+    "machine",
+    "set",
+    "pipeline",
+    "print-pipeline",
+    "schedule",
+    "knob",
+    "dim",
+    "kernel",
+    "kernels",
+    "function",
+    "scope",
+)
 EPILOG = """\
 the exit status is 0 with a plan that fits, 1 where it is proved that none does, and 4 where none was found in time;
 without a capacity every plan fits
@@ -73,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(group)
     group.add_argument("--dim", metavar="NAME=SIZE", action="append", default=[], help="the size of a symbolic dim")
     add_kernel(group)
+    add_kernels(group)
     group.add_argument("--function", metavar="F", help="only the problems of this function")
     group.add_argument("--scope", metavar="S", help="only the problems of this scope")
     add_common(parser)

@@ -91,7 +91,7 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str] |
     from penstock.runtime.compiler import load_input, require_bound
     from penstock.tools.programs import say_remarks
 
-    program = load_input(path, dims=read_dims(args.dim), kernel=args.kernel)
+    program = load_input(path, dims=read_dims(args.dim), kernel=args.kernel, kernels=args.kernels)
     require_bound(program.module, str(path))
     if (writer := _lower(args, program)) is None:
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
@@ -29,11 +29,17 @@ from penstock.tools.tensors import GivenTensors
 from penstock.tools.text import write_output
 
 
-def load_bound(args: argparse.Namespace, kernel: str | None = None) -> LoadedProgram:
+def load_bound(args: argparse.Namespace, kernel: str | None) -> LoadedProgram:
     """Load the model, IR or `kernel` of `args.model`; raises UserError for dimensions that are still open."""
-    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan, kernel=kernel)
+    program = load_given(args, kernel)
     require_bound(program.module, str(program.path))
     return program
+
+
+def load_given(args: argparse.Namespace, kernel: str | None) -> LoadedProgram:
+    """Load the model, IR or `kernel` of `args.model`."""
+    dims = read_dims(args.dim)
+    return load_input(args.model, dims=dims, allow_nan=args.allow_nan, kernel=kernel, kernels=args.kernels)
 
 
 def load_for_inputs(args: argparse.Namespace, given: GivenTensors) -> LoadedProgram:
@@ -50,21 +56,22 @@ def load_for_inputs(args: argparse.Namespace, given: GivenTensors) -> LoadedProg
         return load_kernel(path, dims, args.kernel, arguments=(given.ordered, given.named))
     if path.suffix != ".onnx" or not (given.ordered or given.named):
         if path.suffix == ".onnx":
-            program = load_input(path, dims=dims, allow_nan=args.allow_nan, kernel=args.kernel)
+            program = load_given(args, args.kernel)
         else:
-            program = _load_text(path, dims, given)
+            program = _load_text(path, dims, given, args.kernels)
         return _ready(program, given)
+    from penstock.lowering.from_kernel.lower import kernel_file
     from penstock.lowering.from_onnx.model import load_model
     from penstock.runtime.specialize import Specialiser
 
-    specialiser = Specialiser(load_model(path))
+    specialiser = Specialiser(load_model(path), [kernel_file(each) for each in args.kernels], str(path))
     # Inputs that do not fit in number, name or rank are left for the check against the signature, which says so.
     fitted = specialiser.fit(given.ordered, given.named, dims)
     model = specialiser.with_constants(fitted.constants)
     given.ordered[:] = fitted.ordered
     given.named.clear()
     given.named.update(fitted.named)
-    program = import_program(model, fitted.dims, name=str(path), allow_nan=args.allow_nan)
+    program = import_program(model, fitted.dims, name=str(path), allow_nan=args.allow_nan, kernels=args.kernels)
     return _ready(program, given)
 
 
@@ -76,9 +83,9 @@ def _ready(program: LoadedProgram, given: GivenTensors) -> LoadedProgram:
     return program
 
 
-def _load_text(path: Path, dims: Mapping[str, int], given: GivenTensors) -> LoadedProgram:
+def _load_text(path: Path, dims: Mapping[str, int], given: GivenTensors, kernels: Sequence[str]) -> LoadedProgram:
     """Load a file of IR, and bind what is open as `dims` and the inputs say."""
-    program = load_input(path)
+    program = load_input(path, kernels=kernels)
     if dims or open_dims(program.module):
         signature = signature_of(program.module)
         bound = signature.dims_of(given.ordered, given.named, BoundDims.by_hand(dims))

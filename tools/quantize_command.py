@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.tools.arguments import add_common, add_kernel, add_model, add_weights, read_dims, say
+from penstock.tools.arguments import add_common, add_kernel, add_model, add_weights, say
 
 SCHEMES = ("qdq", "symmetric", "power-of-two")
 METHODS = ("min-max", "percentile", "mse")
@@ -53,10 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from penstock.passes.graph.quantization.ranges import ranges_text, read_ranges
-    from penstock.runtime.compiler import load_input
     from penstock.runtime.pass_manager import read_pipeline, run_passes
     from penstock.runtime.quantization import quantize
-    from penstock.tools.programs import write_program
+    from penstock.tools.programs import load_given, write_program
     from penstock.tools.text import require_distinct, write_output
 
     if not args.calibration and args.ranges is None:
@@ -69,7 +68,7 @@ def execute(args: argparse.Namespace) -> int:
     require_distinct({"-o": output, "--weights": args.weights, "--save-ranges": args.save_ranges}, args.model)
     ranges = None if args.ranges is None else read_ranges(args.ranges)
     calibration = read_calibration(args.calibration) or None
-    program = load_input(args.model, dims=read_dims(args.dim), allow_nan=args.allow_nan, kernel=args.kernel)
+    program = load_given(args, args.kernel)
     done = quantize(
         program,
         calibration,

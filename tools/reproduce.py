@@ -46,11 +46,11 @@ def reproduce_command(error: Exception, args: argparse.Namespace, words: Sequenc
     if not isinstance(error, PassFault) or model is None:
         return same
     from penstock.lowering.to_text import module_text
-    from penstock.runtime.compiler import load_input
     from penstock.runtime.weights import save_weights, weight_uses
-    from penstock.tools.arguments import chosen_flags, read_dims
+    from penstock.tools.arguments import chosen_flags
+    from penstock.tools.programs import load_given
 
-    program = load_input(model, dims=read_dims(args.dim), allow_nan=args.allow_nan, kernel=args.kernel)
+    program = load_given(args, args.kernel if str(model).endswith(".pk") else None)
     flags = ["penstock-opt", *chosen_flags(args)]
 
     def command(path: str) -> str:

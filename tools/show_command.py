@@ -16,7 +16,7 @@ from penstock.lowering.from_kernel.printer import print_source
 from penstock.lowering.from_kernel.syntax import Kernel, Source
 from penstock.lowering.to_kernel import kernel_of
 from penstock.passes.analysis.kernels import kernels
-from penstock.tools.arguments import add_machine, add_model, read_dims
+from penstock.tools.arguments import add_machine, add_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,10 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import attach_machine, load_input, pipeline, require_bound
+    from penstock.runtime.compiler import attach_machine, pipeline, require_bound
     from penstock.runtime.pass_manager import read_pipeline, run_passes
+    from penstock.tools.programs import load_given
 
-    program = load_input(args.model, dims=read_dims(args.dim))
+    program = load_given(args, None)
     if program.level not in ("graph", "tensor"):
         message = f"the program is at the {program.level} level, and kernels are shown from the tensor level"
         raise UserError(message, loc=args.model)

@@ -118,7 +118,7 @@ API_PAGES = (
             "lowering/graph_to_tensor/kernel.py: KernelBuilder Computed KernelParameter",
             "lowering/tensor_builder.py",
             "lowering/graph_to_tensor/elementwise.py: pointwise",
-            "lowering/scalar_body.py",
+            "passes/scalar_body.py",
         ),
         decorators=("lowers",),
     ),

@@ -55,9 +55,36 @@ class Place:
         ends = [sorted(factor * end for end in ranges[name]) for name, factor in self.terms.items()]
         return self.constant + sum(low for low, _ in ends), self.constant + sum(high for _, high in ends)
 
+    def within(self, space: Space) -> tuple[Mapping[str, int], int, int]:
+        """What loop variables add to it, and where it begins and ends beside that in a space."""
+        outer = {name: factor for name, factor in self.terms.items() if name not in space}
+        inner = Place(self.constant, self.only(list(space)))
+        low, high = inner.bounds({name: (range.start, range.stop - 1) for name, range in space.items()})
+        return outer, low, high + 1
+
+    def at(self, values: Mapping[str, int]) -> int:
+        """Its value where each name has one."""
+        return self.constant + sum(factor * values[name] for name, factor in self.terms.items())
+
     def only(self, names: Sequence[str]) -> dict[str, int]:
         """The terms of some names."""
         return {name: self.terms[name] for name in names if name in self.terms}
+
+
+class Span(NamedTuple):
+    """What a statement stores along a dim: `length` elements from a place on, `stride` apart from each other."""
+
+    place: Place
+    length: int
+    stride: int = 1
+
+    def from_start(self, start: int) -> range:
+        """The elements, where the place is known."""
+        return range(start, start + (self.length - 1) * self.stride + 1, self.stride)
+
+    def window(self) -> tuple[Mapping[str, int], int, int]:
+        """Beside what loop variables add, where it begins and ends."""
+        return self.place.terms, self.place.constant, self.from_start(self.place.constant).stop
 
 
 class Accesses:
@@ -114,10 +141,12 @@ class Accesses:
             assert tensor.value is not None
             names = list(space)
             return tensor.value, [AffineExpr.dimension(names.index(name)) for name in along]
-        tensor = self._symbols.stored(node.tensor, node)
-        assert tensor.value is not None
+        tensor = self._symbols.tensor(node.tensor, node)
         places = self.places(node, tensor, space, along)
         bounds = self._checked(node, tensor, places, space)
+        inside = tuple(range(max(low, 0), min(high + 1, size)) for low, high, size in bounds)
+        window = tuple(place.within(space) for place in places)
+        self._symbols.stored(node.tensor, node, inside, window)
         value, low = self._padded(node, tensor, bounds)
         return self._sliced(value, [self._moved(place, add) for place, add in zip(places, low, strict=True)], space)
 

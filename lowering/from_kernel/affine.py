@@ -8,7 +8,7 @@ from xdsl.ir.affine import AffineConstantExpr, AffineExpr
 
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import Numbers, number_of
-from penstock.lowering.from_kernel.syntax import Binary, Name, Node, Unary
+from penstock.lowering.from_kernel.syntax import Access, Binary, Call, Name, Node, Unary
 
 NOT_AFFINE = "an index must be affine in the dims"
 
@@ -34,6 +34,11 @@ def affine_of(node: Node, dim_of: Callable[[Name], AffineExpr], numbers: Numbers
                 return left + right if node.operator == "+" else left - right
             if isinstance(left, AffineConstantExpr) or isinstance(right, AffineConstantExpr):
                 return left * right
+        case Access() | Call():
+            notes = [
+                "what stands at computed indices is a gather: graph.gather computes it, before or after the kernel"
+            ]
+            raise Fault(NOT_AFFINE, node, notes)
         case _:
             pass
     raise Fault(NOT_AFFINE, node, ["indices and loop variables may be added, and multiplied by sizes and integers"])

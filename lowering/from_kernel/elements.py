@@ -38,9 +38,9 @@ from penstock.lowering.from_kernel.syntax import (
     Unary,
     walk,
 )
-from penstock.lowering.scalar_body import Body
 from penstock.lowering.shapes import Dims, loops, signless
 from penstock.lowering.tensor_builder import TensorBuilder
+from penstock.passes.scalar_body import Body
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Elements:
                 raise Fault("this is not a scalar", node)
 
     def _read(self, node: Access, space: Space) -> Read:
-        tensor = self.symbols.stored(node.tensor, node)
+        tensor = self.symbols.tensor(node.tensor, node)
         along = [str(number) for number in range(sum(isinstance(index, Slice) for index in node.indices))]
         if along and not all(name in space for name in along):
             raise Fault("a slice stands in a statement of whole tiles, which has no indices", node)

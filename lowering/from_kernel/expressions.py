@@ -39,8 +39,8 @@ from penstock.lowering.from_kernel.syntax import (
     Position,
     walk,
 )
-from penstock.lowering.scalar_body import Body
 from penstock.lowering.shapes import Dims, element_of, loops, shape_of, signless
+from penstock.passes.scalar_body import Body
 
 _Term = Callable[[Body, Mapping[Node, Operand]], SSAValue]
 
@@ -101,7 +101,7 @@ class Expressions(Elements):
         """A tile along some indices of a space; what is not read as it lies is computed first."""
         if isinstance(node, Name | Access):
             name = node.name if isinstance(node, Name) else node.tensor
-            tensor = self.symbols.stored(name, node)
+            tensor = self.symbols.tensor(name, node)
             value, dims = self.accesses.read(node, space, along)
             return Read(tensor.element, value, tuple(dims))
         assert isinstance(node, Expression)

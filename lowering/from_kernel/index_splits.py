@@ -8,13 +8,12 @@ maps stay affine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from typing import cast
 
 from penstock.lowering.from_kernel.accesses import IndexRange, Space
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import Numbers, number_of
-from penstock.lowering.from_kernel.syntax import Binary, Expression, Name, Node, Number, walk
+from penstock.lowering.from_kernel.syntax import Binary, Expression, Name, Node, Number, rewritten, walk
 
 
 def split_indices(value: Expression, space: Space, numbers: Numbers) -> tuple[dict[str, IndexRange], Expression] | None:
@@ -46,7 +45,7 @@ def split_indices(value: Expression, space: Space, numbers: Numbers) -> tuple[di
             split[_low(name)] = IndexRange(0, divisors[name])
         else:
             split[name] = range
-    return split, cast(Expression, _written(value, divisors))
+    return split, cast(Expression, rewritten(value, lambda node: _written(node, divisors)))
 
 
 def _high(name: str) -> str:
@@ -57,8 +56,8 @@ def _low(name: str) -> str:
     return f"{name} % "
 
 
-def _written(node: Node, divisors: Mapping[str, int]) -> Node:
-    """An expression in which the two indices stand for one."""
+def _written(node: Node, divisors: Mapping[str, int]) -> Node | None:
+    """What the two indices that stand for one make of a node that is an index, or a quotient or a remainder of one."""
     match node:
         case Binary(operator="//" | "%" as sign, left=Name() as index) if index.name in divisors:
             return Name(_high(index.name) if sign == "//" else _low(index.name), at=index.at)
@@ -66,14 +65,4 @@ def _written(node: Node, divisors: Mapping[str, int]) -> Node:
             high = Binary("*", Name(_high(node.name), at=node.at), Number(str(divisors[node.name])), at=node.at)
             return Binary("+", high, Name(_low(node.name), at=node.at), at=node.at)
         case _:
-            changed: dict[str, object] = {}
-            for each in fields(node):
-                found = getattr(node, each.name)
-                if isinstance(found, Node):
-                    changed[each.name] = _written(found, divisors)
-                elif isinstance(found, tuple):
-                    parts = cast(tuple[object, ...], found)
-                    changed[each.name] = tuple(
-                        _written(part, divisors) if isinstance(part, Node) else part for part in parts
-                    )
-            return replace(node, **changed) if changed else node
+            return None

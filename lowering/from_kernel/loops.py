@@ -7,13 +7,14 @@ what passes the end of the tensor is cut off there. Sizes stay static, and the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from xdsl.ir import SSAValue
 
-from penstock.lowering.from_kernel.accesses import Place
+from penstock.lowering.from_kernel.accesses import Span
+from penstock.lowering.from_kernel.branches import Branches
 from penstock.lowering.from_kernel.copies import tensor_for_parts
 from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
@@ -41,19 +42,20 @@ class Store:
     """A part of a tensor that a statement stores."""
 
     tensor: Tensor
-    box: tuple[tuple[Place, int], ...] | None
-    """Where it begins along each dim, and how much it is; None for the whole tensor."""
+    box: tuple[Span, ...] | None
+    """None for the whole tensor."""
     at: Node
 
 
 class Loops:
     """Lowers the loops of one kernel; `run` lowers the statements in them."""
 
-    def __init__(self, expressions: Expressions, run: Callable[[Block], None]):
+    def __init__(self, expressions: Expressions, branches: Branches, run: Callable[[Block], None]):
         self._builder = expressions.builder
         self._symbols: Symbols = expressions.symbols
         self._expressions = expressions
         self._run_block = run
+        self._branches = branches
         self._recorded: list[list[Store]] = []
         """What each `grid` around has stored."""
 
@@ -80,6 +82,8 @@ class Loops:
             tensor.missing = None
             return
         tensor.boxes += self._boxes(tensor, store.box)
+        if all(span.stride == 1 for span in store.box):
+            tensor.windows.append((self._symbols.depth, tuple(span.window() for span in store.box)))
         if self._symbols.depth == tensor.depth:
             tensor.note_stored()
 
@@ -97,6 +101,11 @@ class Loops:
             raise Fault(f"a step must be at least 1, not {step}", first.step or first)
         if stop <= start:
             raise Fault(f'the range of "{first.name}" is empty: {start} to {stop}', first)
+        for part in self._branches.parts(first.name, range(start, stop, step), statement.body):
+            self._loop(statement, rest, first, part.start, min(part.stop, stop), step)
+
+    def _loop(self, statement: Loop, rest: list[LoopRange], first: LoopRange, start: int, stop: int, step: int) -> None:
+        """The iterations from `start` to `stop`."""
         is_outermost = not list(self._symbols.variables())
         carried = self._carried(statement.body)
         for tensor in carried:
@@ -176,14 +185,33 @@ class Loops:
         """Raise Fault for what an iteration would read of another one."""
         carried = {tensor.name for tensor in self._carried(statement.body)}
         notes = ["the iterations of a grid are independent; a for loop carries what it assigns"]
-        targets = {id(target) for target in self._targets(statement.body)}
+        own = set(self._own_reads(statement))
+        # What a mask keeps is read where it is stored, and is written there in the text.
+        targets = {target.at for target in self._targets(statement.body)}
         for node in walk(statement.body):
             name = node.name if isinstance(node, Name) else node.tensor if isinstance(node, Access) else None
             is_sum = isinstance(node, Assignment) and node.operator == "+="
             if is_sum and isinstance(node, Assignment):
                 name = node.target.name if isinstance(node.target, Name) else node.target.tensor
-            if name in carried and id(node) not in targets:
+            if name in carried and id(node) not in own and (is_sum or node.at not in targets):
                 raise Fault(f'"{name}" is assigned in a grid, and read in it', node, notes)
+
+    @staticmethod
+    def _own_reads(statement: Loop) -> Iterator[int]:
+        """The sums and reads of a grid, by `id`, that are of the part of a tensor which an iteration alone stores."""
+        variables = {each.name for each in statement.ranges}
+        for node in walk(statement.body):
+            if not isinstance(node, Assignment) or not isinstance(target := node.target, Access):
+                continue
+            names = [{each.name for each in walk(index) if isinstance(each, Name)} for index in target.indices]
+            if not variables <= set().union(*names):
+                continue
+            yield id(node)
+            for read in walk(node.value):
+                if isinstance(read, Access) and read.tensor == target.tensor and len(read.indices) == len(names):
+                    pairs = zip(target.indices, read.indices, names, strict=True)
+                    if all(ours == theirs for ours, theirs, used in pairs if used & variables):
+                        yield id(read)
 
     def _require_disjoint(self, statement: Loop, stores: Sequence[Store]) -> None:
         """Raise Fault unless no two iterations store to one element."""
@@ -202,15 +230,15 @@ class Loops:
 
     # what is stored
 
-    def _boxes(self, tensor: Tensor, box: Sequence[tuple[Place, int]]) -> list[Box]:
+    def _boxes(self, tensor: Tensor, box: Sequence[Span]) -> list[Box]:
         """The parts of a tensor that a statement stores in all iterations of the loops within which the tensor is."""
         variables = {each.name: each for each in self._symbols.variables(below=tensor.depth)}
-        used = [name for place, _ in box for name in place.terms]
+        used = [name for span in box for name in span.place.terms]
         if any(name not in variables for name in used):
             return []
         if len(set(used)) == len(used):
             # Each variable moves one dim: what is stored along each dim, and all combinations of that.
-            along = [_merged(_ends(place, length, variables)) for place, length in box]
+            along = [_along(span, variables) for span in box]
             return list(product(*along)) if _count(along) <= _MOST_BOXES else []
         names = list(dict.fromkeys(used))
         values = [variables[name].values for name in names]
@@ -219,10 +247,7 @@ class Loops:
         found: list[Box] = []
         for point in product(*values):
             at = dict(zip(names, point, strict=True))
-            starts = [
-                place.constant + sum(factor * at[name] for name, factor in place.terms.items()) for place, _ in box
-            ]
-            found.append(tuple((start, start + length) for start, (_, length) in zip(starts, box, strict=True)))
+            found.append(tuple(span.from_start(span.place.at(at)) for span in box))
         return found
 
 
@@ -234,34 +259,30 @@ def _apart(stores: Sequence[Store], dim: int, variable: str, step: int) -> bool:
     for store in stores:
         if store.box is None:
             return False
-        place, length = store.box[dim]
+        span = store.box[dim]
+        place, stored = span.place, span.from_start(span.place.constant)
         # The last iteration, which is lowered by itself, has the same place.
         if set(place.terms) != {variable}:
             return False
         factors.add(place.terms[variable])
-        low.append(place.constant)
-        high.append(place.constant + length)
+        low.append(stored.start)
+        high.append(stored.stop)
     return len(factors) == 1 and max(high) - min(low) <= abs(factors.pop()) * step
 
 
-def _ends(place: Place, length: int, variables: Mapping[str, LoopVariable]) -> list[tuple[int, int]]:
-    names = list(place.terms)
+def _along(span: Span, variables: Mapping[str, LoopVariable]) -> list[range]:
+    """What is stored along a dim in all iterations; what meets is one range."""
+    names = list(span.place.terms)
     if _count([variables[name].values for name in names]) > _MOST_BOXES:
         return []
-    starts = {
-        place.constant + sum(place.terms[name] * value for name, value in zip(names, point, strict=True))
-        for point in product(*(variables[name].values for name in names))
-    }
-    return [(start, start + length) for start in sorted(starts)]
-
-
-def _merged(ends: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for start, stop in ends:
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(stop, found[-1][1])
+    points = product(*(variables[name].values for name in names))
+    found: list[range] = []
+    for start in sorted({span.place.at(dict(zip(names, point, strict=True))) for point in points}):
+        stored = span.from_start(start)
+        if found and stored.step == 1 and stored.start <= found[-1].stop:
+            found[-1] = range(found[-1].start, max(stored.stop, found[-1].stop))
         else:
-            found.append((start, stop))
+            found.append(stored)
     return found
 
 

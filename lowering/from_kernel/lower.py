@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr, TensorType
@@ -18,13 +19,23 @@ from penstock.lowering.from_kernel import read_source
 from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import NAMED
+from penstock.lowering.from_kernel.reducer_laws import require_laws
 from penstock.lowering.from_kernel.reductions import PLACES, REDUCTIONS
 from penstock.lowering.from_kernel.scalars import SCALAR_NAMES, element_called
 from penstock.lowering.from_kernel.sizes import bind_numbers, open_sizes, sizes_from_shapes
 from penstock.lowering.from_kernel.statements import Statements
 from penstock.lowering.from_kernel.symbols import Symbols
-from penstock.lowering.from_kernel.syntax import Call, Declarator, Definition, Function, Kernel, Reducer, walk
-from penstock.lowering.from_text import SourceText
+from penstock.lowering.from_kernel.syntax import (
+    Call,
+    Declarator,
+    Definition,
+    Function,
+    Kernel,
+    Position,
+    Reducer,
+    walk,
+)
+from penstock.lowering.from_text import SourceText, read_text
 from penstock.lowering.shapes import signless, tensor_type
 from penstock.lowering.tensor_builder import TensorBuilder
 
@@ -94,13 +105,22 @@ class KernelFile:
         with self._places():
             return self._function(kernel, sizes)
 
+    @staticmethod
+    def types(kernel: Kernel, function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
+        """The types of operands and results of a kernel at graph level, where integers have a sign."""
+        inputs = _types(kernel.parameters, function.function_type.inputs)
+        return inputs, _types(kernel.results, function.function_type.outputs)
+
+    def place(self, at: Position) -> str:
+        """`file:line:column` of a place in the text."""
+        return f"{self.text.name}:{self.text.first_line - 1 + at.line}:{at.column}"
+
     def module(self, kernel: Kernel, sizes: Mapping[str, int]) -> ModuleOp:
         """
         A program at graph level: @main is the kernel on its arguments, which have the names of the kernel's parameters.
         """
         function = self.function(kernel, sizes)
-        inputs = _types(kernel.parameters, function.function_type.inputs)
-        outputs = _types(kernel.results, function.function_type.outputs)
+        inputs, outputs = self.types(kernel, function)
         block = Block(arg_types=inputs)
         for argument, parameter in zip(block.args, kernel.parameters, strict=True):
             argument.name_hint = parameter.name
@@ -169,6 +189,10 @@ class KernelFile:
         finished: set[str] = set()
         for function in self.functions.values():
             self._require_ending(function, [], finished)
+        for definition in definitions:
+            self._require_calls(definition)
+        for reducer in self.reducers.values():
+            require_laws(reducer, self.functions)
 
     def _require_ending(self, function: Function, within: list[str], finished: set[str]) -> None:
         """Raise Fault if a function calls itself, perhaps by another one."""
@@ -181,15 +205,27 @@ class KernelFile:
                 self._require_ending(called, [*within, function.name], finished)
         finished.add(function.name)
 
+    def _require_calls(self, definition: Definition) -> None:
+        """Raise Fault if a definition calls itself, or a kernel."""
+        for call in walk(definition):
+            if isinstance(call, Call) and call.function == definition.name:
+                raise Fault(f'"{call.function}" calls itself', call, ["what is repeated is a loop, or a recurrence"])
+            if isinstance(call, Call) and call.function in self.kernels:
+                raise Fault(f'"{call.function}" is a kernel, which a graph calls', call, ["a function has a value"])
+
     @contextmanager
     def _places(self) -> Generator[None]:
         """Faults of the text as UserErrors with their places."""
         try:
             yield
         except Fault as fault:
-            line = self.text.first_line - 1 + fault.at.line
-            loc = f"{self.text.name}:{line}:{fault.at.column}"
-            raise UserError(fault.message, loc=loc, notes=fault.notes) from None
+            raise UserError(fault.message, loc=self.place(fault.at), notes=fault.notes) from None
+
+
+def kernel_file(source: str | Path) -> KernelFile:
+    """The definitions of a `.pk` file, by its path, or of a text. Raises UserError for what is wrong with it."""
+    is_path = isinstance(source, Path) or ("\n" not in source and source.endswith(".pk"))
+    return KernelFile(read_text(source) if is_path else SourceText("<kernel>", str(source)))
 
 
 def _types(declared: Sequence[Declarator], stored: Iterable[Attribute]) -> list[Attribute]:

@@ -7,7 +7,7 @@ They are computed as Python computes them, integers exactly and others in f64, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from penstock.lowering.from_kernel.faults import Fault
@@ -50,6 +50,25 @@ def _reciprocal_root(x: float) -> float:
     return 1 / math.sqrt(x)
 
 
+def _shifted_left(x: int, by: int) -> int:
+    # Without this a shift by ten digits takes all memory.
+    if by > _MOST_BITS:
+        raise OverflowError
+    return x << by
+
+
+def _shifted_right(x: int, by: int) -> int:
+    return x >> by
+
+
+def _sigmoid(x: float) -> float:
+    return 0.5 + 0.5 * math.tanh(0.5 * x)
+
+
+def _sign(x: Value) -> int:
+    return (x > 0) - (x < 0)
+
+
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(math, name) for name in ("ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "pow")},
     **{name: getattr(math, name) for name in ("sin", "sqrt", "tan", "tanh")},
@@ -59,6 +78,10 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "reciprocal": _reciprocal,
     "round": round,
     "rsqrt": _reciprocal_root,
+    "shl": _shifted_left,
+    "shr": _shifted_right,
+    "sigmoid": _sigmoid,
+    "sign": _sign,
 }
 
 
@@ -70,27 +93,42 @@ def number_of(node: Node, names: Numbers) -> Value | None:
     """
     match node:
         case Number():
-            value = int(node.text) if node.text.isdecimal() else float(node.text)
+            return _bounded(int(node.text) if node.text.isdecimal() else float(node.text), node)
         case Name():
             return names.get(node.name, NAMED.get(node.name))
-        case Unary():
-            if (operand := number_of(node.operand, names)) is None:
-                return None
-            value = -operand if node.operator == "-" else not operand
-        case Binary():
-            left, right = number_of(node.left, names), number_of(node.right, names)
-            if left is None or right is None:
-                return None
-            value = _computed(node, _power if node.operator == "**" else _BINARY[node.operator], left, right)
-        case Call() if node.arguments and node.function in _FUNCTIONS:
+        case Call() if not node.arguments or node.function not in _FUNCTIONS:
+            return None
+        case Unary() | Binary() | Call():
             read: list[Value] = []
-            for argument in node.arguments:
-                if (found := number_of(argument, names)) is None:
+            for part in _parts(node):
+                if (found := number_of(part, names)) is None:
                     return None
                 read.append(found)
-            value = _computed(node, _FUNCTIONS[node.function], *read)
+            return applied(node, read)
         case _:
             return None
+
+
+def applied(node: Unary | Binary | Call, values: Sequence[Value]) -> Value:
+    """What an operation on numbers is, of the values of its operands. Raises Fault as `number_of` does."""
+    match node:
+        case Unary():
+            return _bounded(-values[0] if node.operator == "-" else not values[0], node)
+        case Binary():
+            function = _power if node.operator == "**" else _BINARY[node.operator]
+        case Call():
+            function = _FUNCTIONS[node.function]
+    try:
+        return _bounded(function(*values), node)
+    except (ArithmeticError, ValueError):
+        raise Fault("there is no such number", node) from None
+    except TypeError:
+        raise Fault(
+            f"{node.function if isinstance(node, Call) else 'this'} does not take these numbers", node
+        ) from None
+
+
+def _bounded(value: Value, node: Node) -> Value:
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         raise Fault(f"this integer has more than {_MOST_BITS} bits", node)
     return value
@@ -133,14 +171,3 @@ def _power(base: Value, exponent: Value) -> Value:
             raise OverflowError
         return base**exponent
     return math.pow(base, exponent)
-
-
-def _computed(node: Node, function: Callable[..., Value], *values: Value) -> Value:
-    try:
-        return function(*values)
-    except (ArithmeticError, ValueError):
-        raise Fault("there is no such number", node) from None
-    except TypeError:
-        raise Fault(
-            f"{node.function if isinstance(node, Call) else 'this'} does not take these numbers", node
-        ) from None

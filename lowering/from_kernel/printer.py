@@ -57,6 +57,12 @@ def print_source(source: Source) -> str:
     return "".join(f"{line}\n" for line in (*lines, *source.after))
 
 
+def print_head(kernel: Kernel) -> str:
+    """The name of a kernel with its constants, parameters and results, on one line."""
+    start, parameters, end = _head_parts(kernel)
+    return f"{start}{', '.join(parameters)}{end}"
+
+
 def print_expression(expression: Expression) -> str:
     """The text of an expression, with the brackets that it needs."""
     return _expression(expression, 0)
@@ -80,15 +86,20 @@ def _definition(definition: Definition) -> Iterator[str]:
 
 def _head(kernel: Kernel) -> list[str]:
     """The lines of the head of a kernel, up to its brace: one, or one a parameter where that is too long."""
-    constants = ", ".join(_constant(each) for each in kernel.constants)
-    start = f"kernel {kernel.name}[{constants}](" if constants else f"kernel {kernel.name}("
-    end = f") -> ({', '.join(_declarator(each) for each in kernel.results)}) {{"
-    parameters = [_declarator(each) for each in kernel.parameters]
-    one_line = f"{start}{', '.join(parameters)}{end}"
+    start, parameters, end = _head_parts(kernel)
+    one_line = f"{start}{', '.join(parameters)}{end} {{"
     if len(one_line) <= MAX_WIDTH or not parameters:
         return [one_line]
     *others, last = parameters
-    return [start, *(f"{_INDENT}{each}," for each in others), f"{_INDENT}{last}", end]
+    return [start, *(f"{_INDENT}{each}," for each in others), f"{_INDENT}{last}", f"{end} {{"]
+
+
+def _head_parts(kernel: Kernel) -> tuple[str, list[str], str]:
+    """What stands before the parameters, these, and what stands after them."""
+    constants = ", ".join(_constant(each) for each in kernel.constants)
+    start = f"kernel {kernel.name}[{constants}](" if constants else f"kernel {kernel.name}("
+    end = f") -> ({', '.join(_declarator(each) for each in kernel.results)})"
+    return start, [_declarator(each) for each in kernel.parameters], end
 
 
 def _constant(constant: Constant) -> str:

@@ -13,7 +13,7 @@ from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import Numbers, number_of
 from penstock.lowering.from_kernel.scalars import Operand, Scalars
 from penstock.lowering.from_kernel.syntax import Binding, Call, Function, Name, Node, Reducer
-from penstock.lowering.scalar_body import Body
+from penstock.passes.scalar_body import Body
 
 
 def _or(body: Body, a: SSAValue, b: SSAValue) -> SSAValue:

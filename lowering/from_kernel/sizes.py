@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import index
 
 from penstock.dialects.diagnostics import nearest_or_all
 from penstock.lowering.from_kernel.faults import Fault
@@ -25,6 +26,7 @@ def bind_numbers(kernel: Kernel, given: Mapping[str, int]) -> dict[str, Value]:
     """
     sizes = sizes_of(kernel)
     known = [*sizes, *(constant.name for constant in kernel.constants)]
+    given = {name: _integer(name, size, kernel) for name, size in given.items()}
     for name, size in given.items():
         if name not in known:
             notes = [nearest_or_all(name, known, "sizes and constants")]
@@ -48,6 +50,14 @@ def bind_numbers(kernel: Kernel, given: Mapping[str, int]) -> dict[str, Value]:
     return numbers
 
 
+def _integer(name: str, size: object, kernel: Kernel) -> int:
+    """A size as it is given from Python. Raises Fault for what is no integer."""
+    try:
+        return index(size)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        raise Fault(f'"{name}" must be an integer, not {size!r}', kernel) from None
+
+
 def sizes_from_shapes(kernel: Kernel, shapes: Mapping[str, Sequence[int]], given: Mapping[str, int]) -> dict[str, int]:
     """
     `given`, and the sizes that the shapes of arguments say, by the names of their parameters.
@@ -55,6 +65,11 @@ def sizes_from_shapes(kernel: Kernel, shapes: Mapping[str, Sequence[int]], given
     Raises Fault for shapes that do not fit each other.
     """
     names, found = sizes_of(kernel), dict(given)
+    parameters = [parameter.name for parameter in kernel.parameters]
+    for name in shapes:
+        if name not in parameters:
+            notes = [nearest_or_all(name, parameters, "parameters")]
+            raise Fault(f'the kernel "{kernel.name}" has no parameter "{name}"', kernel, notes)
     for parameter in kernel.parameters:
         if (shape := shapes.get(parameter.name)) is None:
             continue

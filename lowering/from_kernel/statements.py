@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr
@@ -11,14 +11,15 @@ from xdsl.ir.affine import AffineDimExpr, AffineExpr
 from penstock.dialects.diagnostics import did_you_mean
 from penstock.dialects.machine import DRAM
 from penstock.dialects.upstream.tensor import EmptyOp
-from penstock.lowering.from_kernel.accesses import IndexRange, Place
+from penstock.lowering.from_kernel.accesses import IndexRange, Place, Span
+from penstock.lowering.from_kernel.branches import Branches, as_read
 from penstock.lowering.from_kernel.copies import Copies, keep_in_scope, loaded, require_local, stored, tensor_for_parts
 from penstock.lowering.from_kernel.elements import Destination, Reads
 from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.index_splits import split_indices
 from penstock.lowering.from_kernel.loops import Loops, Store
-from penstock.lowering.from_kernel.numbers import number_of
+from penstock.lowering.from_kernel.recurrences import Recurrences
 from penstock.lowering.from_kernel.scalars import element_called
 from penstock.lowering.from_kernel.sizes import shape_of_declaration
 from penstock.lowering.from_kernel.symbols import LoopVariable, Symbols, Tensor, dims_text
@@ -37,6 +38,7 @@ from penstock.lowering.from_kernel.syntax import (
     Loop,
     Name,
     Node,
+    Number,
     Slice,
     Statement,
     walk,
@@ -53,8 +55,8 @@ class _Target:
     tensor: Tensor | None
     """None for one that the statement declares."""
     space: dict[str, IndexRange]
-    box: tuple[tuple[Place, int], ...] | None
-    """Where each dim is written from, and how much of it is stored; None for the whole tensor."""
+    box: tuple[Span, ...] | None
+    """What is stored of each dim; None for the whole tensor."""
     dims: tuple[AffineExpr, ...]
     """How the indices of the statement index what is written."""
     sizes: tuple[int, ...]
@@ -70,7 +72,9 @@ class Statements:
         self._symbols: Symbols = expressions.symbols
         self._accesses = expressions.accesses
         self._copies = Copies(expressions)
-        self._loops = Loops(expressions, self.run)
+        self._branches = Branches(expressions.symbols, self.run)
+        self._loops = Loops(expressions, self._branches, self.run)
+        self._recurrences = Recurrences(expressions, self.run)
 
     def run(self, block: Block) -> None:
         """Lower statements in their order. Raises Fault."""
@@ -90,7 +94,7 @@ class Statements:
             case Loop():
                 self._loops.run(statement)
             case If():
-                self._branch(statement)
+                self._branches.run(statement)
 
     # declarations
 
@@ -135,22 +139,6 @@ class Statements:
         tensor.value = value
         keep_in_scope(tensor, self._expressions)
 
-    # branches
-
-    def _branch(self, statement: If) -> None:
-        condition = number_of(statement.condition, self._symbols.numbers)
-        if condition is None:
-            for name in (each for each in walk(statement.condition) if isinstance(each, Name)):
-                if isinstance(self._symbols.find(name.name), LoopVariable):
-                    notes = ["a condition is on sizes and constants; select(condition, x, y) chooses elements"]
-                    raise Fault("a condition on the variable of a loop is not supported", name, notes)
-            raise Fault("a condition must be made of sizes and constants", statement.condition)
-        if not isinstance(condition, bool):
-            raise Fault(f"a condition must hold or not hold, and this is {condition}", statement.condition)
-        block = statement.then if condition else statement.otherwise
-        if block is not None:
-            self.run(block)
-
     # assignments
 
     def _assign(self, target: Name | Access, operator: str, value: Expression) -> None:
@@ -160,7 +148,10 @@ class Statements:
             self._copy(target, read, value)
             return
         name = target.name if isinstance(target, Name) else target.tensor
-        self._builder.name = name
+        self._builder.name = name.replace(".", "_")
+        if (recurrence := self._recurrences.find(target, value)) is not None and operator == "=":
+            self._recurrences.lower(recurrence, value)
+            return
         found = self._target(target, name, value)
         if operator == "+=":
             self._add(found, target, value)
@@ -176,9 +167,11 @@ class Statements:
     def _tile(self, target: _Target, value: Expression) -> SSAValue | None:
         """The local tile that is stored to a part of a tensor as it is; None for anything else."""
         symbol = self._symbols.find(value.name) if isinstance(value, Name) else None
-        if target.box is None or target.tensor is None or not isinstance(symbol, Tensor) or symbol.kind == "parameter":
+        if not isinstance(value, Name) or not isinstance(symbol, Tensor) or symbol.kind == "parameter":
             return None
-        tile = self._symbols.stored(symbol.name, value)
+        if target.box is None or target.tensor is None:
+            return None
+        tile = self._symbols.stored(value.name, value)
         is_same = tile.shape == target.sizes and tile.element == target.tensor.element
         if not is_same:
             return None
@@ -212,22 +205,21 @@ class Statements:
     def _add(self, target: _Target, at: Name | Access, value: Expression) -> None:
         tensor = target.tensor
         name = at.name if isinstance(at, Name) else at.tensor
-        self._symbols.stored(name, at)
+        window = None if target.box is None else tuple(span.window() for span in target.box)
+        self._symbols.stored(name, at, window=window)
         assert tensor is not None
         assert tensor.value is not None
         old = tensor.value
         if target.box is not None:
-            if target.sizes != tuple(length for _, length in target.box):
-                raise Fault("a sum into the last tile, which passes the end of the tensor, is not supported", at)
             old = slice_of(self._builder.builder(), old, self._spans(target))
+            past = [size - span.length for size, span in zip(target.sizes, target.box, strict=True)]
+            old = self._builder.pad(old, [0] * len(past), past, 0)
         total = self._expressions.add_to(value, target.space, old, target.dims, tensor.element)
         if total is None:
-            read: Name | Access = at
-            if isinstance(at, Access):
-                indices = tuple(
-                    Name(each.name, at=each.at) if isinstance(each, Binding) else each for each in at.indices
-                )
-                read = Access(at.tensor, indices, at=at.at)
+            read = as_read(at)
+            if target.box is not None and isinstance(read, Access):
+                # A last tile passes the end of the tensor; what is computed there is not stored.
+                read = replace(read, otherwise=Number("0", at=at.at))
             total, _ = self._computed(target, Binary("+", read, value, at=at.at), tensor.element)
         self._store(target, tensor, total, at)
 
@@ -265,7 +257,7 @@ class Statements:
             tensor_for_parts(tensor, self._expressions)
         assert tensor.value is not None
         builder = self._builder.builder()
-        lengths = [length for _, length in target.box]
+        lengths = [span.length for span in target.box]
         part = slice_of(builder, tensor.value, self._spans(target))
         # What passes the end of the tensor is not copied.
         kept = [length for length, dim in zip(lengths, target.dims, strict=True) if isinstance(dim, AffineDimExpr)]
@@ -318,11 +310,12 @@ class Statements:
         if target.otherwise is not None:
             raise Fault("what is stored has no value out of bounds", target.otherwise)
         space: dict[str, IndexRange] = {}
-        box: list[tuple[Place, int]] = []
+        box: list[Span] = []
         dims: list[AffineExpr] = []
         sizes: list[int] = []
         slices = [index for index in target.indices if isinstance(index, Slice)]
         for index, size in zip(target.indices, tensor.shape, strict=True):
+            stride = 1
             if isinstance(index, Slice):
                 place, length = self._accesses.extent(index, size, {})
                 dims.append(AffineExpr.dimension(len(space)))
@@ -339,17 +332,21 @@ class Statements:
                     space[name] = range
                     inner = Name(name) if isinstance(index, Binding) else index
                     place = self._accesses.place_of(inner, space)
-                    place = Place(place.constant + range.start, {k: v for k, v in place.terms.items() if k != name})
+                    terms = dict(place.terms)
+                    stride = terms.pop(name, 0)
+                    if stride < 1:
+                        raise Fault("an index on the left must move forwards", index)
+                    place = Place(place.constant + stride * range.start, terms)
                     length = range.size
             at = target if isinstance(index, Slice) else index
             sizes.append(length)
-            box.append((place, self._stored_length(place, length, size, tensor, at)))
+            box.append(self._stored(Span(place, length, stride), size, tensor, at))
         if slices:
             shape = [each.size for each in space.values()]
             self._require_shape(value, shape, f"{tensor.name}[...]")
         # What has a number for an index has fewer dims than the tensor.
         is_whole = all(isinstance(dim, AffineDimExpr) for dim in dims) and all(
-            not place.terms and length == size for (place, length), size in zip(box, tensor.shape, strict=True)
+            not span.place.terms and span.length == size for span, size in zip(box, tensor.shape, strict=True)
         )
         return _Target(tensor, space, None if is_whole else tuple(box), tuple(dims), tuple(sizes))
 
@@ -382,26 +379,25 @@ class Statements:
                     )
                     raise Fault(message, access, [f"say which: {tensor.name}[{name.name} in 0:SIZE, ...] = ..."])
             return name.name, IndexRange(0, size)
-        if self._accesses.place_of(index, {name.name: IndexRange(0, 1)}).terms[name.name] != 1:
-            raise Fault("a stride on the left is not supported", index, ["an index on the left is added to others"])
         return name.name, self._accesses.range_of(name, value)
 
-    def _stored_length(self, place: Place, length: int, size: int, tensor: Tensor, at: Node) -> int:
-        """How much is stored: all, but for what the last tile of a loop has past the end of the tensor."""
-        low, high = place.bounds(self._accesses.variables())
-        variables = [self._symbols.find(name) for name in place.terms]
+    def _stored(self, span: Span, size: int, tensor: Tensor, at: Node) -> Span:
+        """What is stored: all, but for what the last tile of a loop has past the end of the tensor."""
+        low, high = span.place.bounds(self._accesses.variables())
+        variables = [self._symbols.find(name) for name in span.place.terms]
         if any(isinstance(each, LoopVariable) and each.is_last for each in variables) and 0 <= low == high < size:
-            return min(length, size - low)
-        if low < 0 or high + length > size:
-            where = f"{low} to {high + length - 1}"
+            return span._replace(length=min(span.length, len(range(low, size, span.stride))))
+        last = span.from_start(high).stop - 1
+        if low < 0 or last >= size:
+            where = f"{low} to {last}"
             raise Fault(f'index out of bounds: it is {where}, and the dim of "{tensor.name}" has the size {size}', at)
-        return length
+        return span
 
     # storing
 
     def _spans(self, target: _Target) -> list[DimRange]:
         assert target.box is not None
-        return [DimRange(self._accesses.offset(place), length) for place, length in target.box]
+        return [DimRange(self._accesses.offset(span.place), span.length, span.stride) for span in target.box]
 
     def _destination(self, target: _Target, element: Attribute, reads: Reads) -> Destination:
         """Where the right side is written."""
@@ -412,13 +408,13 @@ class Statements:
         if target.box is None:
             # What a loop carries is overwritten in its place, unless other elements of it are read.
             is_carried = old is not None and self._symbols.depth > tensor.depth
-            if old is None or not is_carried:
-                return self._expressions.fresh(target.space, element)
             others = [read for read in reads.values() if read.value is old and read.dims != target.dims]
-            return self._expressions.fresh(target.space, element) if others else Destination(old, target.dims)
+            if old is not None and is_carried and not others:
+                return Destination(old, target.dims)
+            return Destination(self._builder.empty(target.sizes, signless(element)), target.dims)
         if tensor.value is None:
             tensor_for_parts(tensor, self._expressions)
-        if target.sizes != tuple(length for _, length in target.box):
+        if target.sizes != tuple(span.length for span in target.box):
             return Destination(self._builder.empty(target.sizes, signless(element)), target.dims)
         assert tensor.value is not None
         return Destination(slice_of(self._builder.builder(), tensor.value, self._spans(target)), target.dims)
@@ -429,7 +425,7 @@ class Statements:
         else:
             assert tensor.value is not None
             builder = self._builder.builder()
-            inside = slice_of(builder, written, [DimRange(0, length) for _, length in target.box])
+            inside = slice_of(builder, written, [DimRange(0, span.length) for span in target.box])
             tensor.value = insert_slice(builder, inside, tensor.value, self._spans(target))
             self._builder.names[tensor.value] = tensor.name
         self._loops.record(Store(tensor, target.box, at))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from math import lcm
 
 from xdsl.ir import Attribute, SSAValue
 
@@ -14,8 +15,14 @@ from penstock.lowering.from_kernel.numbers import NAMED, Value
 from penstock.lowering.from_kernel.scalars import SCALAR_NAMES
 from penstock.lowering.from_kernel.syntax import Function, Node, Reducer
 
-Box = tuple[tuple[int, int], ...]
-"""A part of a tensor: along each dim where it begins and ends."""
+Box = tuple[range, ...]
+"""A part of a tensor: the places along each dim."""
+
+Window = tuple[tuple[Mapping[str, int], int, int], ...]
+"""
+A part of a tensor in one iteration of loops: along each dim the factors of their variables, and where it begins and
+ends beside these.
+"""
 
 NOTHING_STORED = "nothing of it is stored yet"
 
@@ -42,6 +49,8 @@ class Tensor:
     """The parts that are stored, while some are missing."""
     scope: str | None = None
     """The scope that it is declared in."""
+    windows: list[tuple[int, Window]] = field(default_factory=list[tuple[int, Window]])
+    """The parts that are stored in the iterations of loops in which the lowering stands, and in how many frames."""
 
     @property
     def rank(self) -> int:
@@ -51,10 +60,24 @@ class Tensor:
     def note_stored(self) -> None:
         """Say what is missing, after all iterations of the loops in which parts are stored."""
         if self.missing is not None and self.boxes:
-            hole = _hole(self.shape, self.boxes)
+            hole = _hole(tuple(range(size) for size in self.shape), self.boxes)
             self.missing = (
                 None if hole is None else f"the element [{', '.join(map(str, hole))}] is not known to be stored"
             )
+
+    def holds_window(self, window: Window) -> bool:
+        """Whether one of the statements before it in the same iterations has stored a part."""
+        return any(
+            all(
+                ours[0] == theirs[0] and ours[1] <= theirs[1] and theirs[2] <= ours[2]
+                for ours, theirs in zip(stored, window, strict=True)
+            )
+            for _, stored in self.windows
+        )
+
+    def holds(self, part: Box) -> bool:
+        """Whether a part has been stored, by statements in no loop that is within what the tensor is declared in."""
+        return self.missing is None or _hole(part, self.boxes) is None
 
 
 @dataclass(frozen=True)
@@ -138,13 +161,18 @@ class Symbols:
         tensors = [each.name for each in self.tensors()]
         raise Fault(f'unknown tensor "{name}"', at, [nearest_or_all(name, tensors, "tensors")])
 
-    def stored(self, name: str, at: Node) -> Tensor:
-        """The tensor of a name, which is read. Raises Fault for one that nothing was stored to, or not all of it."""
+    def stored(self, name: str, at: Node, part: Box | None = None, window: Window | None = None) -> Tensor:
+        """
+        The tensor of a name, of which a part is read, or all. Raises Fault where not all of that is known to be stored.
+        """
         tensor = self.tensor(name, at)
         if tensor.value is None:
-            raise Fault(f'"{name}" is read before anything is stored to it', at)
-        if tensor.missing is not None:
-            raise Fault(f'"{name}" is read before all of it is stored', at, [tensor.missing])
+            raise Fault(f'"{tensor.name}" is read before anything is stored to it', at)
+        # What statements in a loop store, other iterations of it may store after this one.
+        known = part is not None and not list(self.variables(tensor.depth)) and tensor.holds(part)
+        known = known or (window is not None and tensor.holds_window(window))
+        if tensor.missing is not None and not known:
+            raise Fault(f'"{tensor.name}" is read before all of it is stored', at, [tensor.missing])
         return tensor
 
     def tensors(self) -> Iterator[Tensor]:
@@ -173,6 +201,8 @@ class Symbols:
     def leave(self) -> None:
         """Close the innermost frame."""
         self._frames.pop()
+        for tensor in self.tensors():
+            tensor.windows = [each for each in tensor.windows if each[0] <= self.depth]
 
 
 def dims_text(shape: Sequence[int]) -> str:
@@ -180,13 +210,15 @@ def dims_text(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "a scalar"
 
 
-def _hole(shape: Sequence[int], boxes: Sequence[Box]) -> tuple[int, ...] | None:
-    """The first place of a tensor that no box has; None if they cover it."""
-    # Between two ends of boxes all places are alike.
-    ends = [
-        sorted({0, *(end for box in boxes for end in box[dim] if 0 <= end < size)}) for dim, size in enumerate(shape)
-    ]
-    for place in product(*ends):
-        if not any(all(low <= at < high for at, (low, high) in zip(place, box, strict=True)) for box in boxes):
+def _hole(part: Box, boxes: Sequence[Box]) -> tuple[int, ...] | None:
+    """The first place of a part of a tensor that no box has; None if they cover it."""
+    places: list[list[int]] = []
+    for dim, span in enumerate(part):
+        # Between two ends of boxes the places are alike that have the same remainder.
+        period = lcm(*(box[dim].step for box in boxes))
+        ends = {span.start, *(end for box in boxes for end in (box[dim].start, box[dim].stop))}
+        places.append(sorted({end + k for end in ends for k in range(period) if end + k in span}))
+    for place in product(*places):
+        if not any(all(at in span for at, span in zip(place, box, strict=True)) for box in boxes):
             return place
     return None

@@ -6,8 +6,8 @@ Nodes are plain data. Two are equal if their texts are, wherever they stand and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TypeAlias, cast
 
@@ -272,6 +272,21 @@ def walk(node: Node) -> Iterator[Node]:
     yield node
     for child in children(node):
         yield from walk(child)
+
+
+def rewritten(node: Node, change: Callable[[Node], Node | None]) -> Node:
+    """A copy of a tree with what `change` gives in the place of a node; where that is None, its parts are rewritten."""
+    if (found := change(node)) is not None:
+        return found
+    changed: dict[str, object] = {}
+    for name in _fields_of(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, Node):
+            changed[name] = rewritten(value, change)
+        elif isinstance(value, tuple):
+            parts = cast(tuple[object, ...], value)
+            changed[name] = tuple(rewritten(part, change) if isinstance(part, Node) else part for part in parts)
+    return replace(node, **changed) if changed else node
 
 
 @cache

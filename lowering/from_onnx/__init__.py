@@ -8,15 +8,17 @@ https://onnx.ai/onnx/operators/.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from onnx import ModelProto, inliner
+from onnx import ModelProto
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from penstock.dialects.verifier import Verifier
 from penstock.dialects.weights import WeightStore
+from penstock.lowering.from_kernel.lower import KernelFile
 from penstock.lowering.from_onnx.importer import GraphImporter
+from penstock.lowering.from_onnx.kernels import kernels_of, without_functions
 from penstock.lowering.from_onnx.model import check_model, input_types, load_model, opsets_of
 
 __all__ = ["import_model"]
@@ -28,6 +30,7 @@ def import_model(
     dims: Mapping[str, int] | None = None,
     name: str | None = None,
     allow_nan: bool = False,
+    kernels: Sequence[KernelFile] = (),
 ) -> tuple[ModuleOp, WeightStore]:
     """
     The module of an ONNX model, with one function `@main`, and its weights.
@@ -36,24 +39,27 @@ def import_model(
     name of the module, and is what messages call the file about a loaded model. Inputs and results of
     `@main` carry `graph.name`; ops carry the names of the nodes as locations.
 
+    A node of the domain `penstock` calls a kernel of the kernel language, of one of `kernels` or of the text that the
+    model carries in its metadata under `penstock_kernels`; a function of the model in that place is not looked at.
+
     Weights in files beside the model stay there, and are mapped. Weights that hold NaN are refused unless
     `allow_nan`.
 
     Raises UserError, located at the file: for a file that is no ONNX model, data files that are missing or short,
-    a node that needs to know the size of a symbolic dimension that is left, or faults in the graph; with status 3,
-    naming each operator and its nodes, if operators are not supported.
+    a node that needs to know the size of a symbolic dimension that is left, or faults in the graph, and at the token
+    for those in kernels; with status 3, naming each operator and its nodes, if operators are not supported.
     """
     if isinstance(model, ModelProto):
         place, loaded = name or "<model>", model
         check_model(loaded, place)
     else:
         place, loaded = str(model), load_model(Path(model))
-    if loaded.functions:
-        loaded = inliner.inline_local_functions(loaded)
+    callable_kernels = kernels_of(loaded, kernels, place)
+    loaded = without_functions(loaded, callable_kernels)
     opsets = opsets_of(loaded, place)
     inputs = input_types(loaded, dims or {}, place)
-    importer = GraphImporter(opsets, place, allow_nan)
+    importer = GraphImporter(opsets, place, callable_kernels, allow_nan)
     function = importer.run(loaded, inputs)
-    module = ModuleOp([function], sym_name=None if name is None else StringAttr(name))
+    module = ModuleOp([function, *callable_kernels.functions], sym_name=None if name is None else StringAttr(name))
     Verifier().verify(module)
     return module, importer.store

@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.defs import onnx_opset_version
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, NameLoc, NoneAttr, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
@@ -21,10 +21,13 @@ from penstock.dialects.functions import NAME
 from penstock.dialects.graph import ConstantOp, GraphOp, Tensor, WeightAttr, dense_of, tensor_of
 from penstock.dialects.graph.base import erased, set_type
 from penstock.dialects.graph.dims import DIMS, names_attr, symbols_of
+from penstock.dialects.graph.kernel import KernelOp
 from penstock.dialects.graph.sizes import UnknownSize, is_known
 from penstock.dialects.weights import Array, WeightStore
+from penstock.lowering.from_kernel.calls import CalledKernels
 from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_foldable
 from penstock.lowering.from_onnx.findings import Gap, ImportFindings, OpenSize
+from penstock.lowering.from_onnx.kernels import DOMAIN, call_kernel
 from penstock.lowering.from_onnx.model import Declarations, declarations_of, misfit, mismatch
 from penstock.lowering.from_onnx.node import (
     DOMAINS,
@@ -67,6 +70,7 @@ class GraphImporter:
 
     opsets: Mapping[str, int]
     place: str
+    kernels: CalledKernels
     allow_nan: bool = False
     """Whether weights may hold what is no number."""
     store: WeightStore = field(default_factory=WeightStore)
@@ -88,9 +92,16 @@ class GraphImporter:
         if all(is_known(size) for value in (*op.operands, op.result) for size in tensor_of(value).get_shape()):
             # Here the node at fault is known. Types with names of sizes verify only without them.
             op.verify_()
+        self._append(op, name)
+        return op.result
+
+    def emit_kernel(self, op: KernelOp, name: str) -> None:
+        """Append the call of a kernel, with the location of the node called `name`."""
+        self._append(op, name)
+
+    def _append(self, op: Operation, name: str) -> None:
         op.location = NameLoc(StringAttr(name), NoneAttr())
         self.block.add_op(op)
-        return op.result
 
     def constant(self, array: Array, name: str) -> SSAValue:
         """The value of a constant: in the text if it is small and not of different floats, else a weight."""
@@ -194,7 +205,8 @@ class GraphImporter:
         """The outputs of a node, None if they cannot be known because its inputs are not."""
         inputs = [self._lookup(name, names) if name else None for name in proto.input]
         operator = operator_of(proto)
-        if (importer := importer_of(operator)) is None or proto.domain in DOMAINS:
+        importer = self._call if proto.domain == DOMAIN else importer_of(operator)
+        if importer is None or proto.domain in DOMAINS:
             check_node(proto, opset)
         if operator == "If":
             return self._run_if(proto, inputs[0] if inputs else None, names)
@@ -226,6 +238,9 @@ class GraphImporter:
             refuse_faulty(proto, opset, [None if each is None else self._type_of(each) for each in held])
             raise
         return outputs if isinstance(outputs, Sequence) else [outputs]
+
+    def _call(self, node: OnnxNode) -> Sequence[Held | None]:
+        return call_kernel(self.kernels, node)
 
     def apply(self, proto: NodeProto, inputs: Sequence[SSAValue]) -> SSAValue:
         """The first output of a node of the newest operator set, which is right, on values."""

@@ -17,6 +17,7 @@ from xdsl.utils.exceptions import VerifyException
 from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import OPS, GraphOp, Tensor, tensor_of
+from penstock.dialects.graph.kernel import KernelOp
 from penstock.dialects.graph.sizes import Dim, Size, UnknownSize
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.tensor_data import BadTensor, check_data, is_external, mapped
@@ -72,6 +73,10 @@ class Builder(Protocol):
 
     def emit(self, op: GraphOp, name: str) -> SSAValue:
         """Append an op that was made for the node called `name`."""
+        ...
+
+    def emit_kernel(self, op: KernelOp, name: str) -> None:
+        """Append the call of a kernel that was made for the node called `name`."""
         ...
 
     def constant(self, array: Array, name: str) -> SSAValue:

@@ -29,10 +29,10 @@ from penstock.dialects.element_types import DType, numpy_dtype
 from penstock.dialects.graph.base import summed_in
 from penstock.lowering.graph_to_tensor.contraction import multiply_add
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.scalar_body import Body, Compute
 from penstock.lowering.shapes import Dims, element_of, loops, shape_of
 from penstock.passes.index_builder import Index
 from penstock.passes.planning.attention_blocks import MAX_BLOCK, even_blocks
+from penstock.passes.scalar_body import Body, Compute
 from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
 
 _ZERO = AffineExpr.constant(0)

@@ -20,9 +20,9 @@ from penstock.dialects import graph
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_unsigned
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.scalar_body import Body
 from penstock.lowering.shapes import element_of, loops, shape_of, signless
 from penstock.passes.index_builder import Index, materialize
+from penstock.passes.scalar_body import Body
 from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
 
 Indices: TypeAlias = list[Index]

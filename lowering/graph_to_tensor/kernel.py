@@ -24,9 +24,9 @@ from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.graph.elementwise import PointwiseOp
 from penstock.dialects.registry import Registry
-from penstock.lowering.scalar_body import Body, Compute
 from penstock.lowering.shapes import Split, broadcast_dims, element_of, loops, shape_of, signless, tensor_type
 from penstock.lowering.tensor_builder import TensorBuilder
+from penstock.passes.scalar_body import Body, Compute
 from penstock.passes.tensor.reshape import emit_reshape
 
 Lowering: TypeAlias = Callable[["KernelBuilder", Any], SSAValue]

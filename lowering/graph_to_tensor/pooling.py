@@ -15,7 +15,6 @@ from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.graph.layout import spatial_dims
 from penstock.lowering.accumulation import MAX, SUM, Reduction, accumulate
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.scalar_body import Body
 from penstock.lowering.shapes import (
     element_of,
     loops,
@@ -23,6 +22,7 @@ from penstock.lowering.shapes import (
     signless,
     windowed,
 )
+from penstock.passes.scalar_body import Body
 
 
 @dataclass(frozen=True)

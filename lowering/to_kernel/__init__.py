@@ -41,8 +41,8 @@ from penstock.lowering.from_kernel.syntax import (
     Name,
     Number,
 )
-from penstock.lowering.scalar_body import highest, lowest
 from penstock.lowering.to_kernel.scalars import constant_of, element_name, expression_of, integer, no_form
+from penstock.passes.scalar_body import highest, lowest
 
 _REDUCERS: dict[type[Operation], str] = {
     arith.AddfOp: "sum",

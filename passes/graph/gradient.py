@@ -23,12 +23,19 @@ from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.functions import NAME, attribute_text, body_block
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import IsConstantAlmostEverywhere, is_float
+from penstock.dialects.graph.kernel import KernelOp, called_kernels
 from penstock.dialects.weights import WeightStore
-from penstock.passes.graph.gradients import rules_contraction, rules_elementwise, rules_reduction, rules_shape
+from penstock.passes.graph.gradients import (
+    rules_contraction,
+    rules_elementwise,
+    rules_kernel,
+    rules_reduction,
+    rules_shape,
+)
 from penstock.passes.graph.gradients.code import AdjointCode
 from penstock.passes.graph.values import erase_dead, require_static
 
-RULE_MODULES = (rules_contraction, rules_elementwise, rules_reduction, rules_shape)
+RULE_MODULES = (rules_contraction, rules_elementwise, rules_kernel, rules_reduction, rules_shape)
 """Where our rules are: importing them registers them."""
 
 
@@ -93,7 +100,8 @@ def make_gradient(func: FuncOp, name: str, request: Request, store: WeightStore)
     last.erase()
 
     active = _active(forward, targets, [primal[index] for index in chosen])
-    code = AdjointCode(block, active, store)
+    module = func.parent_op()
+    code = AdjointCode(block, active, store, module if isinstance(module, ModuleOp) else None)
     for index in chosen:
         value = primal[index]
         if request.seed == "one":
@@ -114,7 +122,7 @@ def make_gradient(func: FuncOp, name: str, request: Request, store: WeightStore)
     returned = [*(primal if request.primal else ()), *(_gradient(code, target) for target in targets)]
     block.add_op(ReturnOp(*returned))
     # What only the results needed, and shares of adjoints that were not.
-    erase_dead(block, graph.GraphOp | graph.FusedOp)
+    erase_dead(block, graph.GraphOp | graph.FusedOp | KernelOp)
     new.function_type = FunctionType.from_lists(block.arg_types, [value.type for value in returned])
     new.arg_attrs, new.res_attrs = _attributes(arguments), _attributes(kept)
     return new
@@ -289,8 +297,14 @@ class GraphGradientPass(ModulePass):
         request = Request(self.wrt, self.results, self.seed, self.primal)
         Rewriter.insert_op(make_gradient(func, name, request, store_of(ctx)), InsertPoint.after(func))
         if self.replace:
+            called = called_kernels(op)
             func.detach()
             func.erase()
+            # What only the function called, and its gradient computes anew.
+            for name in sorted(called - called_kernels(op)):
+                kernel = SymbolTable.lookup_symbol(op, name)
+                assert kernel is not None
+                Rewriter.erase_op(kernel)
 
     def _function(self, module: ModuleOp) -> FuncOp:
         if self.replace and self.to is not None:

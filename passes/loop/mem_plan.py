@@ -15,7 +15,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import BufferOp, ScopedAllocation
 from penstock.passes.analysis.memory.liveness import Allocation
-from penstock.passes.analysis.memory.memory_problems import MemoryProblem, check_given, memory_problems
+from penstock.passes.analysis.memory.memory_problems import MemoryProblem, checked_problems
 from penstock.passes.loop.repairs import overflow
 from penstock.passes.planning import registry
 from penstock.passes.planning.problem import Limits, Outcome, height
@@ -98,8 +98,7 @@ class MemPlanPass(ModulePass):
                 Rewriter.erase_op(dealloc)
         registry.planner(self.planner)  # raises if it is not known
         limits = self._limits()
-        for memory in memory_problems(op):
-            check_given(memory)
+        for memory in checked_problems(op, partial=True):
             outcome = find_plan(memory, self.planner, limits)
             plan, capacity = outcome.plan, memory.problem.capacity
             if plan is None or (capacity is not None and height(memory.problem, plan) > capacity):

@@ -49,10 +49,11 @@ class Promotion:
             operand, scope = generic.operands[number], match.scope_of_operand(number)
             if scope == place_of(operand):
                 continue
-            # What another intrinsic left in its scope, or other views have written off chip, and this one only reads,
-            # is brought over as it is now.
-            is_left = operand not in generic.outputs and (place_of(operand) != DRAM or not _is_written_as(operand))
-            is_read = is_left or not writers_of(operand)
+            # What this op only reads is brought over as it is now: what another intrinsic left in its scope, and what
+            # is written by another name alone, which must not be written back over what this op writes.
+            is_written_here = operand in generic.outputs
+            is_left = place_of(operand) != DRAM or not any(reads_and_writes(use)[1] for use in operand.uses)
+            is_read = (is_left and not is_written_here) or not writers_of(operand)
             stage = schedule.stage_in if is_read else schedule.stage_out
             stage(handle, number, scope, contiguous=match.adjoining(number))
 
@@ -109,11 +110,6 @@ class Promotion:
             if storage_of(operand) is allocation
         )
         return max(found, default=1)
-
-
-def _is_written_as(view: SSAValue) -> bool:
-    """Whether something is written through this very view."""
-    return any(reads_and_writes(use)[1] for use in view.uses)
 
 
 @dataclass(frozen=True)

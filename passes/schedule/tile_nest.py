@@ -31,10 +31,11 @@ from penstock.passes.schedule.zero_pads import extend
 
 @dataclass(frozen=True)
 class DimRange:
-    """A range of one dim: where it begins, and its static size."""
+    """A range of one dim: where it begins, its static size, and how far its elements are from each other."""
 
     offset: Index
     size: int
+    stride: int = 1
 
 
 # slices
@@ -48,7 +49,8 @@ def slice_of(builder: Builder, source: SSAValue, spans: Sequence[DimRange]) -> S
     if sizes == list(type.get_shape()) and all(span.offset == 0 for span in spans):
         return source
     result = TensorType(type.element_type, sizes)
-    op = tensor.ExtractSliceOp(source, [span.offset for span in spans], sizes, [1] * len(sizes), result)
+    strides = [span.stride for span in spans]
+    op = tensor.ExtractSliceOp(source, [span.offset for span in spans], sizes, strides, result)
     op.result.name_hint = source.name_hint
     return builder.insert(op).result
 
@@ -63,7 +65,7 @@ def insert_slice(builder: Builder, source: SSAValue, dest: SSAValue, spans: Sequ
         properties={
             "static_offsets": DenseArrayBase.from_list(i64, static),
             "static_sizes": DenseArrayBase.from_list(i64, [span.size for span in spans]),
-            "static_strides": DenseArrayBase.from_list(i64, [1] * len(spans)),
+            "static_strides": DenseArrayBase.from_list(i64, [span.stride for span in spans]),
         },
         result_types=[dest.type],
     )

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import AffineMapAttr, LocationAttr, TensorType, Unkno
 from xdsl.dialects.linalg.attrs import IteratorTypeAttr
 from xdsl.dialects.linalg.ops import GenericOp, YieldOp
 from xdsl.ir import Block, Region, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineConstantExpr, AffineExpr, AffineMap
 from xdsl.rewriter import Rewriter
 from xdsl.utils.hints import isa
 from xdsl.utils.type import get_element_type_or_self
@@ -32,15 +32,16 @@ def structured(
     """
     A generic that writes `compute(its body)`, not inserted yet; operands are given with how the loops index them.
 
-    There is a parallel loop for each dim of the output, and after them `reductions` reduction loops.
+    There is a parallel loop for each dim of the output that is not indexed by a constant, and after them `reductions`
+    reduction loops.
     """
     operands = [*inputs, output]
     block = Block(arg_types=[get_element_type_or_self(value.type) for value, _ in operands])
     block.add_op(YieldOp(compute(block)))
     dest, place = output
-    count = len(place) + reductions
-    maps = [AffineMapAttr(AffineMap(count, 0, tuple(each))) for _, each in operands]
-    kinds = [IteratorTypeAttr.parallel()] * len(place) + [IteratorTypeAttr.reduction()] * reductions
+    parallel = sum(not isinstance(each, AffineConstantExpr) for each in place)
+    maps = [AffineMapAttr(AffineMap(parallel + reductions, 0, tuple(each))) for _, each in operands]
+    kinds = [IteratorTypeAttr.parallel()] * parallel + [IteratorTypeAttr.reduction()] * reductions
     results = [dest.type] if isa(dest.type, TensorType) else []
     made = GenericOp([value for value, _ in inputs], [dest], Region(block), maps, kinds, results)
     made.location = location or UnknownLoc()

@@ -9,6 +9,7 @@ from xdsl.dialects import arith, tensor
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir.affine import AffineConstantExpr, AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
@@ -65,7 +66,9 @@ def _pieces(generic: GenericOp, apart: TargetOp | None) -> list[GenericOp]:
     `apart` that does not cover it, one of a value with itself reads it twice.
     """
     block, output = generic.body.block, list(generic.indexing_maps)[-1].data
-    covers = output.is_projected_permutation() and len(output.results) == generic.get_num_loops()
+    # A dim of one element may be indexed by 0.
+    moving = tuple(each for each in output.results if not isinstance(each, AffineConstantExpr))
+    covers = len(moving) == output.num_dims and AffineMap(len(moving), 0, moving).is_projected_permutation()
     if len(generic.results) != 1 or has_reduction(generic) or not covers or block.args[-1].uses:
         return []
     last = block.last_op

@@ -242,17 +242,18 @@ def _unfilled_by(ops: TiledOps, generic: GenericOp, plan: TilePlan, target: Targ
     }
     for number, (value, map_attr) in enumerate(zip(generic.operands, generic.indexing_maps, strict=True)):
         scope = match.scope_of_operand(number)
-        engine = None if scope == DRAM else _engine_into(scope, target)
+        engine = None if scope == DRAM else engine_into(scope, target)
         if engine is None or not isa(value.type, TensorType) or isinstance(value.owner, GenericOp | tensor.EmptyOp):
             continue
         _, rows = linear_form(map_attr.data)
-        pad = value.owner if isinstance(value.owner, tensor.PadOp) else None
+        padded = sliced_of(value)
+        pad = padded.owner if isinstance(padded.owner, tensor.PadOp) else None
         low = pad.static_low.get_values() if pad is not None else [0] * len(rows)
         high = pad.static_high.get_values() if pad is not None else [0] * len(rows)
         beyond = [edge + sum(row[d] * count for d, count in past.items()) for edge, row in zip(high, rows, strict=True)]
         needed, adjoining = max([0, *low, *beyond]), match.adjoining(number)
         tile = [1 + sum(row[d] * (plan.tile[a] - 1) for d, a in own.items()) for row in rows]
-        if needed > engine.pad_limit and not _is_filled(value, value.type, tile, target, scope, adjoining):
+        if needed > engine.pad_limit and not is_filled(padded, value.type, tile, target, scope, adjoining):
             return (
                 f"a window of %{value.name_hint or number} is out of bounds by up to {needed}, "
                 f'@{engine.sym_name.data} pads {engine.pad_limit}, and no intrinsic fills "{scope}" with the padding'
@@ -260,13 +261,20 @@ def _unfilled_by(ops: TiledOps, generic: GenericOp, plan: TilePlan, target: Targ
     return None
 
 
-def _engine_into(scope: str, target: TargetOp) -> DmaOp | None:
+def sliced_of(value: SSAValue) -> SSAValue:
+    """What a slice, or a slice of one, is taken of; the value itself if it is none."""
+    while isinstance(owner := value.owner, tensor.ExtractSliceOp):
+        value = owner.source
+    return value
+
+
+def engine_into(scope: str, target: TargetOp) -> DmaOp | None:
     """The engine that brings what comes from off chip into `scope`: the last one on the way, and the one that pads."""
     *_, before = (DRAM, *intermediates(target, DRAM, scope))
     return target.dma_between(before, scope)
 
 
-def _is_filled(
+def is_filled(
     value: SSAValue, type: TensorType[Attribute], tile: list[int], target: TargetOp, scope: str, adjoining: int
 ) -> bool:
     """Whether an intrinsic fills a buffer for a tile of `value` with what is read outside it."""

@@ -20,6 +20,7 @@ from penstock.passes.analysis.memory.stated_scopes import is_explicit_copy, stat
 from penstock.passes.analysis.scope_paths import scope_path
 from penstock.passes.tensor.bufferization.assignment import origin_of, result_number
 from penstock.passes.tensor.partition import remark_on
+from penstock.passes.tensor.tile_plan import engine_into, is_filled, sliced_of
 
 
 def ops_of(kernel: func.FuncOp) -> Iterator[Operation]:
@@ -46,6 +47,8 @@ def misplaced(kernel: func.FuncOp, target: TargetOp) -> str | None:
             scope = matches[generic].scope_of_operand(number)
             producer = _made_by(value)
             here = DRAM if producer is None else matches[producer].scope_of_operand(len(producer.inputs))
+            if (reason := _unpadded(value, matches[generic], number, target)) is not None:
+                return remark_on(generic, reason)
             if producer is not None and here != scope and scope_path(target, here, scope) is None:
                 return remark_on(
                     generic,
@@ -84,6 +87,25 @@ def _made_to_fit(held: Mapping[SSAValue, AbstractSet[SSAValue]], scope: ScopeOp)
             )
             needed -= sizes[storage] - parts
     return needed
+
+
+def _unpadded(value: SSAValue, match: Match, number: int, target: TargetOp) -> str | None:
+    """Why a window of a padded tensor cannot be copied to where an operand is read; None if it can, and for others."""
+    padded, scope = sliced_of(_root(value)), match.scope_of_operand(number)
+    if not isinstance(pad := padded.owner, tensor.PadOp):
+        return None
+    if scope == DRAM:
+        return f"no engine pads a window of %{pad.source.name_hint or 'a tensor'} off chip"
+    if _made_by(pad.source) is not None:
+        return f"no engine copies a window of %{pad.source.name_hint or 'a tensor'}, which is on chip, and pads it"
+    engine = engine_into(scope, target)
+    limit = 0 if engine is None else engine.pad_limit
+    widths = [*pad.static_low.get_values(), *pad.static_high.get_values()]
+    assert isa(value.type, TensorType)
+    tile = list(value.type.get_shape())
+    if max(widths) <= limit or is_filled(padded, value.type, tile, target, scope, match.adjoining(number)):
+        return None
+    return f'no DMA pads by {max(widths)}, and no intrinsic fills "{scope}" with the padding'
 
 
 def _made_by(value: SSAValue) -> GenericOp | None:

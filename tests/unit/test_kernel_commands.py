@@ -72,8 +72,43 @@ def test_the_kernel_and_its_sizes_must_be_known(
     assert message in finished.err
 
 
+def test_inputs_that_a_kernel_does_not_take_are_told(penstock: Command, text: Path) -> None:
+    np.save("x.npy", np.ones((3, 4), np.float32))
+    finished = penstock("run", text, "--kernel", "double", "--input", "z=x.npy")
+    assert finished.status == 1
+    assert f'{text}:1:1: error: the kernel "double" has no parameter "z"' in finished.err
+
+
 def test_only_a_text_of_kernels_has_one_to_choose(penstock: Command) -> None:
     Path("a.mlir").write_text("func.func @main() {\n  func.return\n}\n")
     finished = penstock("compile", "a.mlir", "--kernel", "f")
     assert finished.status == 2
     assert "only a file of kernels has a kernel to choose" in finished.err
+
+
+def test_passes_are_tried_on_a_kernel(penstock_opt: Command, text: Path) -> None:
+    chosen = ("--kernel", "product", *SIZES, "--machine", "gemmini-fp32")
+    finished = penstock_opt(text, *chosen, "--dim", "B=5", "--lockstep", "-p", "graph-to-tensor,assign-devices,tile")
+    assert finished.status == 0, finished.err
+    assert "tile: equal, bit for bit" in finished.err
+    assert "step %" in finished.out
+    finished = penstock_opt(text, "--kernel", "product", "-p", "cse")
+    assert finished.status == 1
+    assert f"{text}:5:1: error: the sizes are not known" in finished.err
+    finished = penstock_opt("-", "--kernel", "product", stdin="")
+    assert finished.status == 2
+    assert "--kernel and --dim are for a file of kernels" in finished.err
+
+
+def test_a_fault_of_ours_on_a_kernel_is_repeated_by_the_same_words(
+    penstock_opt: Command, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(CommonSubexpressionElimination, "apply", broken)
+    finished = penstock_opt(text, "--kernel", "double", "--dim", "N=2", "--dim", "M=3", "-p", "cse")
+    assert finished.status == 70
+    assert f"penstock-opt --kernel double --dim=N=2 --dim=M=3 -p cse {text}" in finished.err

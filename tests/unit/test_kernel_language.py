@@ -24,7 +24,7 @@ from penstock.dialects.diagnostics import UserError, render_location
 from penstock.lowering.from_kernel.lower import KernelFile
 from penstock.lowering.from_text import SourceText
 from penstock.runtime.compiler import LoadedProgram
-from penstock.runtime.engine import Engine
+from penstock.runtime.engine import Backend, Engine
 
 Array = NDArray[Any]
 SHAPES = ({"N": 8, "M": 16, "K": 32}, {"N": 16, "M": 4, "K": 8}, {"N": 5, "M": 7, "K": 13})
@@ -67,6 +67,27 @@ def halo(x: Array, w: Array) -> Array:
 
 def narrow_sum(x: Array) -> Array:
     return x.astype(np.float32).sum(1).astype(np.float16)
+
+
+def looking_back_twice(x: Array) -> Array:
+    y = [x[0], x[1]]
+    for row in x[2:]:
+        y.append(y[-1] - y[-2] * 0.5 + row)
+    return np.stack(y)
+
+
+def recurrent(x: Array, w: Array) -> Array:
+    y = [np.zeros_like(x[0])]
+    for row in x:
+        y.append(np.tanh(y[-1] @ w + row))
+    return np.stack(y[1:])
+
+
+def paths(x: Array) -> Array:
+    y = [np.zeros_like(x[0])]
+    for row in x:
+        y.append(0.5 * (np.concatenate([[0], y[-1][:-1]]) + y[-1]) + row)
+    return np.stack(y[1:])
 
 
 CASES = [
@@ -184,9 +205,182 @@ CASES = [
         lambda x: np.cumsum(x, 0),
     ),
     Case(
+        "scan",
+        "kernel f(f32 x[N, M]) -> (f32 y[N, M]) {\n y[t, j] = y[t - 1, j else 0] + x[t, j] \n}",
+        lambda x: np.cumsum(x, 0),
+    ),
+    Case(
+        "scan of one dim",
+        "kernel f(f32 x[N]) -> (f32 y[N]) {\n y[t] = max(y[t - 1 else -inf], sin(7 * x[t])) \n}",
+        lambda x: np.maximum.accumulate(np.sin(7 * x)),
+    ),
+    Case(
+        "scan backwards",
+        "kernel f(f32 x[N, M]) -> (f32 y[N, M]) {\n y[i, t] = y[i, t + 1 else 0] + x[i, t] * cast(f32, t) \n}",
+        lambda x: np.cumsum((x * np.arange(x.shape[1]))[:, ::-1], 1)[:, ::-1],
+    ),
+    Case(
+        "scan from rows that are stored",
+        """kernel f(f32 x[N, M]) -> (f32 y[N, M]) {
+            y[0, j] = x[0, j]
+            y[1, j] = x[1, j]
+            y[t in 2:N, j] = y[t - 1, j] - 0.5 * y[t - 2, j] + x[t, j]
+        }""",
+        looking_back_twice,
+    ),
+    Case(
+        "scan with a product of matrices",
+        "kernel f(f32 x[N, M], f32 w[M, M]) -> (f32 y[N, M]) {\n"
+        " y[t, j] = tanh(sum(k, y[t - 1, k else 0] * w[k, j]) + x[t, j]) \n}",
+        recurrent,
+    ),
+    Case(
+        "scan of neighbours",
+        "kernel f(f32 x[N, M]) -> (f32 y[N, M]) {\n"
+        " y[t, j] = 0.5 * (y[t - 1, j - 1 else 0] + y[t - 1, j else 0]) + x[t, j] \n}",
+        paths,
+    ),
+    Case(
+        "scans in a loop",
+        "kernel f(f32 x[N, M]) -> (f32 y[N, M]) {\n for n in 0:N {\n y[n, t] = y[n, t - 1 else 1] * x[n, t] \n}\n}",
+        lambda x: np.cumprod(x, 1),
+    ),
+    Case(
+        "scans in a grid",
+        "kernel f(f32 x[N, M]) -> (f32 y[N, M]) {\n"
+        " grid n in 0:N {\n y[n, t] = y[n, t - 1 else 0] + x[n, t]\n}\n"
+        " grid n in 0:N {\n y[n, :] += x[n, :] \n}\n}",
+        lambda x: np.cumsum(x, 1) + x,
+    ),
+    Case(
+        "use of what an iteration has stored",
+        """kernel f(f32 x[N, M]) -> (f32 y[N, M], f32 z[N]) {
+            for n in 0:N {
+                y[n, 0] = 2 * x[n, 0]
+                y[n, t in 1:M] = y[n, t - 1] + x[n, t]
+                z[n] = y[n, 0] + 1
+                z[n] += x[n, 0]
+            }
+        }""",
+        lambda x: (np.cumsum(x, 1) + x[:, :1], 3 * x[:, 0] + 1),
+    ),
+    Case(
         "branch on a constant",
         "kernel f[A = 1](f32 x[N]) -> (f32 y[N]) {\n if A == 1 and N > 2 {\n y = x + 1 \n} else {\n y = x \n}\n}",
         lambda x: x + 1,
+    ),
+    Case(
+        "branch that splits a loop",
+        """kernel f(f32 x[N, M]) -> (f32 y[N, M]) {
+            for i in 0:N {
+                if i == 0 {
+                    y[i, :] = x[i, :]
+                } else {
+                    y[i, :] = x[i, :] - x[i - 1, :]
+                }
+            }
+        }""",
+        lambda x: np.concatenate([x[:1], np.diff(x, axis=0)]),
+    ),
+    Case(
+        "branch at the last tile",
+        """kernel f[B = 4](f32 x[N, M]) -> (f32 y[N, M]) {
+            grid i in 0:N:B {
+                if i + B > N {
+                    y[i:+B, :] = 3 - x[i:+B, : else 0]
+                } else {
+                    y[i:+B, :] = x[i:+B, :]
+                }
+            }
+        }""",
+        lambda x: np.where(np.arange(len(x))[:, None] >= len(x) // 4 * 4, 3 - x, x),
+    ),
+    Case(
+        "branch on two loop variables",
+        """kernel f(f32 x[N, M]) -> (f32 y[N, M]) {
+            y = 1
+            for i in 0:N, j in 0:M {
+                if j <= i {
+                    y[i, j] = x[i, j] * x[i, j]
+                }
+            }
+        }""",
+        lambda x: np.where(np.arange(x.shape[1]) <= np.arange(len(x))[:, None], x * x, 1),
+    ),
+    Case(
+        "branch that alternates",
+        """kernel f(f32 x[N, M]) -> (f32 y[N, M], f32 z[M]) {
+            y = x
+            z = 0
+            for i in 0:N, k in 0:1 {
+                if (i + k) % 3 == 1 {
+                    y[i + k, :] = x[i + k, :] + 1
+                    z += x[i + k, :]
+                }
+            }
+        }""",
+        lambda x: (np.where(np.arange(len(x))[:, None] % 3 == 1, x + 1, x), x[1::3].sum(0)),
+    ),
+    Case(
+        "branch on an element",
+        """kernel f(f32 x[N, M]) -> (f32 y[N, M]) {
+            y = x
+            for i in 0:N {
+                if x[i, 0] > 1 {
+                    t = 2 * x[i, :]
+                    t = t + x[i, 0]
+                    store(y[i, :], t)
+                } else {
+                    grid j in 0:M {
+                        y[i, j] = x[i, j] + x[0, j]
+                    }
+                }
+            }
+        }""",
+        lambda x: np.where(x[:, :1] > 1, 2 * x + x[:, :1], x + x[0]),
+    ),
+    Case(
+        "strides on the left",
+        "kernel f(f32 x[N, M], f32 z[N, M]) -> (f32 y[2 * N, M]) {\n"
+        " y[2 * i, j] = x[i, j]\n y[2 * i + 1, j] = x[i, j] + z[i, j] \n}",
+        lambda x, z: np.stack([x, x + z], 1).reshape(-1, x.shape[1]),
+    ),
+    Case(
+        "strides on the left in a loop",
+        """kernel f(f32 x[N, M], f32 z[N, M]) -> (f32 y[N, 3 * M + 1]) {
+            y[i, 0] = 1
+            for n in 0:3 {
+                y[i, 3 * j + n + 1] = x[i, j] + cast(f32, n) * z[i, j]
+            }
+            y[i, 3 * j + 1] += x[i, j]
+        }""",
+        lambda x, z: np.concatenate(
+            [
+                np.ones((len(x), 1)),
+                (x[:, :, None] + z[:, :, None] * np.arange(3) + x[:, :, None] * [1, 0, 0]).reshape(len(x), -1),
+            ],
+            1,
+        ),
+    ),
+    Case(
+        "sums into tiles",
+        """kernel f[B = 4](f32 x[N, M], f32 z[N, M]) -> (f32 y[N, M]) {
+            y = z
+            for i in 0:N:B {
+                y[i:+B, :] += x[i:+B, : else 0]
+            }
+        }""",
+        lambda x, z: x + z,
+    ),
+    Case(
+        "sums of products into tiles",
+        """kernel f[B = 4](f32 x[N, K], f32 z[K, M]) -> (f32 y[N, M]) {
+            y = 1
+            for i in 0:N:B, k in 0:K:B {
+                y[i:+B, :] += dot(x[i:+B, k:+B else 0], z[k:+B, : else 0])
+            }
+        }""",
+        lambda x, z: 1 + x @ z,
     ),
     Case(
         "attention",
@@ -238,7 +432,21 @@ kernel attention[BQ = 16, BK = 16](f16 q[H, D, S], f16 k[H, S, D], f16 v[H, D, S
 }
 """
 """In the form that the machine's intrinsics take: f16 into products, and what belongs to a query innermost."""
-ON_MACHINES = ["function of a product", "halo", "tiles", "a sum that is added"]
+ON_MACHINES = [
+    "function of a product",
+    "halo",
+    "tiles",
+    "a sum that is added",
+    "scan",
+    "scan backwards",
+    "scans in a loop",
+    "a loop that carries",
+    "branch at the last tile",
+    "branch that alternates",
+    "strides on the left",
+    "sums into tiles",
+    "sums of products into tiles",
+]
 
 
 def arguments(engine: Engine) -> list[Array]:
@@ -256,10 +464,9 @@ def arguments(engine: Engine) -> list[Array]:
 def compare(case: Case, engine: Engine) -> None:
     given = arguments(engine)
     wide = [each.astype(np.float64) if each.dtype == np.float32 else each for each in given]
-    (found,) = engine.run(given)
-    np.testing.assert_allclose(
-        found, case.reference(*wide), rtol=2e-3 if found.dtype == np.float16 else 1e-5, atol=1e-5
-    )
+    expected = case.reference(*wide)
+    for ours, theirs in zip(engine.run(given), expected if isinstance(expected, tuple) else (expected,), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3 if ours.dtype == np.float16 else 1e-5, atol=1e-5)
 
 
 def sizes_of(case: Case, shape: dict[str, int]) -> dict[str, int]:
@@ -285,9 +492,10 @@ def test_generated_c_computes_it_too(case: Case) -> None:
     compare(case, penstock.kernel(case.text).engine(sizes_of(case, SHAPES[-1])))
 
 
+@pytest.mark.parametrize("machine", ["gemmini-fp32", "rapid-core-like"])
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in ON_MACHINES], ids=lambda case: case.name)
-def test_a_machine_computes_it_too(case: Case) -> None:
-    on_machine = penstock.kernel(case.text).on("gemmini-fp32", "interpreter")
+def test_a_machine_computes_it_too(case: Case, machine: str) -> None:
+    on_machine = penstock.kernel(case.text).on(machine, "interpreter")
     compare(case, on_machine.engine(sizes_of(case, SHAPES[-1])))
 
 
@@ -336,6 +544,20 @@ def test_the_shapes_of_arguments_must_agree() -> None:
     add = penstock.kernel("kernel f(f32 x[N], f32 z[N]) -> (f32 y[N]) {\n y = x + z \n}")
     with pytest.raises(UserError, match='"N" is 3, and 4 by the argument "z"'):
         add(np.zeros(3, np.float32), np.zeros(4, np.float32))
+
+
+@pytest.mark.parametrize("backend", ["native", "interpreter"])
+def test_results_are_arrays_of_their_own_and_arguments_may_be_one_array(backend: Backend) -> None:
+    both = penstock.kernel(
+        "kernel f(f32 x[N], f32 z[N]) -> (f32 y[N], f32 w[N]) {\n y = x\n w = x + z \n}", backend=backend
+    )
+    x = np.arange(4, dtype=np.float32)
+    y, w = both(x, x)
+    assert not np.shares_memory(y, x)
+    assert not np.shares_memory(y, w)
+    np.testing.assert_array_equal(y, np.arange(4))
+    np.testing.assert_array_equal(w, 2 * np.arange(4))
+    np.testing.assert_array_equal(x, np.arange(4))
 
 
 def test_attention_runs_on_a_machine_as_a_whole() -> None:

@@ -77,3 +77,49 @@ def test_unsigned_integers_keep_their_sign_at_the_door() -> None:
     for backend in ("native", "interpreter"):
         found = kernel.on(None, "native" if backend == "native" else "interpreter")(np.array([250, 3], np.uint8))
         np.testing.assert_array_equal(found, np.array([125, 100], np.uint8))
+
+
+LINKED = """
+func.func @main(%x: tensor<4x8xf32>, %z: tensor<8xf32>, %w: tensor<2xf32>) -> (tensor<4xf32>, tensor<2x2xf32>) {
+  %s, %t = graph.kernel @scaled(%x, %z) : (tensor<4x8xf32>, tensor<8xf32>) -> (tensor<4x8xf32>, tensor<4xf32>)
+  %o = graph.reshape %w : tensor<2xf32> -> tensor<1x2xf32>
+  %p = graph.concat %o, %o axis 0 : (tensor<1x2xf32>, tensor<1x2xf32>) -> tensor<2x2xf32>
+  %u, %v = graph.kernel @scaled(%p, %w) : (tensor<2x2xf32>, tensor<2xf32>) -> (tensor<2x2xf32>, tensor<2xf32>)
+  func.return %t, %u : tensor<4xf32>, tensor<2x2xf32>
+}
+"""
+
+
+def test_kernels_of_files_are_put_into_the_module(tmp_path: Path) -> None:
+    path, kernels = tmp_path / "graph.mlir", tmp_path / "kernels.pk"
+    path.write_text(LINKED)
+    kernels.write_text(KERNEL)
+    rng = np.random.default_rng(0)
+    x, z, w = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 8), 8, 2))
+    t, u = penstock.compile(path, backend="interpreter", kernels=[kernels])(x, z, w)
+    np.testing.assert_allclose(t, (x * z).sum(1) - 1, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(u, [w * w] * 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "message"),
+    [
+        ("@scaled(%x", "@scled(%x", "graph.mlir:3:3", "the module has no kernel @scled"),
+        (
+            "tensor<4x8xf32>",
+            "tensor<?x8xf32>",
+            "graph.mlir:3:3",
+            "the sizes of what @scaled is called with must be known",
+        ),
+        ("tensor<8xf32>", "tensor<9xf32>", "kernels.pk:1:34", '"M" is 8, and 9 by the argument "z"'),
+        ("-> (tensor<2x2xf32>, tensor<2xf32>)", "-> (tensor<2x2xf32>, tensor<3xf32>)", "graph.mlir:6:3", "as results"),
+    ],
+)
+def test_what_is_called_must_fit_the_kernel_of_the_file(
+    tmp_path: Path, old: str, new: str, place: str, message: str
+) -> None:
+    (tmp_path / "graph.mlir").write_text(LINKED.replace(old, new))
+    (tmp_path / "kernels.pk").write_text(KERNEL)
+    with pytest.raises(UserError, match=message) as caught:
+        penstock.compile(tmp_path / "graph.mlir", kernels=[tmp_path / "kernels.pk"])
+    assert caught.value.loc == f"{tmp_path}/{place}"

@@ -291,37 +291,41 @@ def written_plan(memory: MemoryProblem) -> Plan:
     return Plan({id: offset for id, offset in places.items() if offset is not None})
 
 
-def checked_problems(module: ModuleOp) -> list[MemoryProblem]:
+def checked_problems(module: ModuleOp, *, placed_only: bool = False, partial: bool = False) -> list[MemoryProblem]:
     """
-    The planning problems of a module whose buffers have their places.
+    The planning problems of a module, whose offsets are a plan, or, with `partial`, those that are written are.
 
-    Raises UserError where one has no place, or where the places of all break a rule. Of commands in flight the data
-    flow knows too little where a proof takes the number of iterations; of kernels that are free of data races as they
-    are, the buffers may share the bytes that they share.
+    Raises UserError where a buffer has no place, or where the places of all break a rule. Of commands in flight the
+    data flow knows too little where a proof takes the number of iterations; of kernels that are free of data races as
+    they are, the buffers may share the bytes that they share.
     """
-    problems = memory_problems(module)
-    faults = [fault for memory in problems if (fault := _fault(memory)) is not None]
-    if faults and (race_free := race_free_kernels(module)):
-        problems = memory_problems(module, race_free=race_free)
-        faults = [fault for memory in problems if (fault := _fault(memory)) is not None]
-    if faults:
-        raise faults[0]
+    problems = memory_problems(module, placed_only=placed_only)
+    fault = _first_fault(problems, partial)
+    if fault is not None and (race_free := race_free_kernels(module)):
+        problems = memory_problems(module, placed_only=placed_only, race_free=race_free)
+        fault = _first_fault(problems, partial)
+    if fault is not None:
+        raise fault
     return problems
-
-
-def _fault(memory: MemoryProblem) -> UserError | None:
-    plan = written_plan(memory)
-    return next((fault_of(memory, plan, conflict) for conflict in conflicts(memory.problem, plan)), None)
 
 
 def check_given(memory: MemoryProblem) -> None:
     """Raise UserError where the places that are written already break a rule among themselves."""
-    plan = written_plan(memory)
-    fixed = tuple(buffer for buffer in memory.problem.buffers if buffer.id in plan.offsets)
-    for conflict in conflicts(Problem(fixed, memory.problem.capacity), plan):
-        fault = fault_of(memory, plan, conflict)
-        note = "what has an offset keeps it: change one, or leave it to the planner"
-        raise UserError(fault.message, loc=fault.loc, notes=[*fault.notes, note])
+    if (fault := _first_fault([memory], partial=True)) is not None:
+        raise fault
+
+
+def _first_fault(problems: Sequence[MemoryProblem], partial: bool) -> UserError | None:
+    for memory in problems:
+        plan, problem = written_plan(memory), memory.problem
+        if partial:
+            fixed = tuple(buffer for buffer in problem.buffers if buffer.id in plan.offsets)
+            problem = Problem(fixed, problem.capacity)
+        for conflict in conflicts(problem, plan):
+            fault = fault_of(memory, plan, conflict)
+            notes = ["what has an offset keeps it: change one, or leave it to the planner"] if partial else []
+            return UserError(fault.message, loc=fault.loc, notes=[*fault.notes, *notes])
+    return None
 
 
 def fault_of(memory: MemoryProblem, plan: Plan, conflict: Conflict) -> UserError:

@@ -17,15 +17,20 @@ A package that brings an op of its own registers a rule for it in the same way, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, NoReturn, TypeAlias
 
-from xdsl.dialects.builtin import LocationAttr, UnknownLoc
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.builtin import LocationAttr, ModuleOp, UnknownLoc
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.traits import SymbolTable
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.graph import GraphOp, tensor_of
+from penstock.dialects.graph.kernel import KernelOp
 from penstock.dialects.registry import Registry
 from penstock.dialects.weights import Array, WeightStore
 from penstock.passes.graph.terms import Term, TermBuilder
@@ -35,6 +40,9 @@ Rule: TypeAlias = Callable[["AdjointCode", Any], None]
 """From the code so far and the op: it adds to the adjoints of the operands."""
 Contribution: TypeAlias = Callable[["AdjointCode", Any], Term]
 """From the code so far and the op to what is added to the adjoint of its first operand."""
+
+MakeKernelGradient: TypeAlias = Callable[[FuncOp, str, Sequence[int], Sequence[int]], FuncOp]
+"""From a kernel, a name, the arguments whose adjoints are wanted and the results that have one to a kernel."""
 
 RULES: Registry[Rule] = Registry()
 """Class of ops -> the rule for its derivatives."""
@@ -64,8 +72,10 @@ class AdjointCode(TermBuilder):
     first, and the operands of each as its rule has them.
     """
 
-    def __init__(self, block: Block, active: set[SSAValue], store: WeightStore):
+    def __init__(self, block: Block, active: set[SSAValue], store: WeightStore, module: ModuleOp | None = None):
         super().__init__()
+        self._module = module
+        self._kernels: dict[tuple[str, tuple[int, ...], tuple[int, ...]], str] = {}
         self._block = block
         self._active = active
         self._store = store
@@ -75,7 +85,7 @@ class AdjointCode(TermBuilder):
 
     @property
     def seed(self) -> Term:
-        """The adjoint of the result of the op whose rule is being applied."""
+        """The adjoint of the first result of the op whose rule is being applied."""
         assert self._seed is not None
         return self._seed
 
@@ -91,6 +101,29 @@ class AdjointCode(TermBuilder):
         op.location = self._location
         self._block.add_op(op)
         return self.term(op.result)
+
+    def call(self, kernel: str, operands: Sequence[SSAValue], types: Sequence[Attribute]) -> list[Term]:
+        """Call a kernel of the module, for its results."""
+        op = KernelOp(kernel, operands, types)
+        op.location = self._location
+        self._block.add_op(op)
+        return [self.term(result) for result in op.outputs]
+
+    def kernel(self, called: str, wanted: tuple[int, ...], seeded: tuple[int, ...], make: MakeKernelGradient) -> str:
+        """
+        The name of the kernel that computes the adjoints of the arguments `wanted` of a kernel from those of its
+        results `seeded`. It is made, and put behind the other one, where the module has none yet.
+        """
+        key = called, wanted, seeded
+        if key not in self._kernels:
+            assert self._module is not None
+            kernel = SymbolTable.lookup_symbol(self._module, called)
+            assert isinstance(kernel, FuncOp)
+            names = (f"{called}_gradient{f'_{number}' if number else ''}" for number in count())
+            name = next(each for each in names if SymbolTable.lookup_symbol(self._module, each) is None)
+            Rewriter.insert_op(make(kernel, name, wanted, seeded), InsertPoint.after(kernel))
+            self._kernels[key] = name
+        return self._kernels[key]
 
     def array(self, array: Array, name: str) -> Term:
         return self.emit(constant_of(array, f"gradient/{name}", self._store, self._location))
@@ -116,16 +149,15 @@ class AdjointCode(TermBuilder):
 
     def differentiate(self, op: Operation) -> None:
         """
-        Apply the rule of an op, if its result has an adjoint that plays a part.
+        Apply the rule of an op, if one of its results has an adjoint that plays a part.
 
         Raises UserError (unsupported, located at the op) if it has none.
         """
-        result = op.results[0] if op.results else None
-        if result is None or not any(self.wants(operand) for operand in op.operands):
+        if not any(self.wants(operand) for operand in op.operands):
             return
-        self._seed = self._adjoints.get(result)
-        if self._seed is None:
+        if not any(result in self._adjoints for result in op.results):
             return
+        self._seed = self._adjoints.get(op.results[0])
         self._location = derived(op.location, "gradient")
         if (rule := RULES.find(type(op))) is None:
             refuse(op)

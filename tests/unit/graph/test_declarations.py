@@ -45,10 +45,10 @@ from penstock.lowering.from_onnx import import_model
 from penstock.lowering.from_onnx.table import IMPORTERS, as_declared, imports
 from penstock.lowering.graph_to_tensor import GraphToTensorPass
 from penstock.lowering.graph_to_tensor.kernel import lowering_of
-from penstock.lowering.scalar_body import _RELATIONS, _SCALAR_OPS, Body  # pyright: ignore[reportPrivateUsage]
 from penstock.passes.graph import gradient as _rules  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from penstock.passes.graph.gradients.code import RULES as GRADIENTS
 from penstock.passes.graph.layouts.rules import RULES as LAYOUTS
+from penstock.passes.scalar_body import _RELATIONS, _SCALAR_OPS, Body  # pyright: ignore[reportPrivateUsage]
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.interpreter.graph import IMPLEMENTATIONS, implementation_of
 from penstock.runtime.interpreter.graph.formulas import FUNCTIONS

@@ -103,19 +103,19 @@ class Body:
     """
 
     def __init__(self, block: Block, location: LocationAttr, unsigned: bool = False):
-        self._block = block
+        self.block = block
         self.location = location
         self.unsigned = unsigned
 
     def emit(self, op: Operation) -> SSAValue:
         """Append `op`, which has one result, and return it."""
         op.location = self.location
-        self._block.add_op(op)
+        self.block.add_op(op)
         return op.results[0]
 
     def end(self, value: SSAValue) -> None:
         """Yield `value`."""
-        self._block.add_op(YieldOp(value))
+        self.block.add_op(YieldOp(value))
 
     def constant(self, value: float, element: Attribute) -> SSAValue:
         """The number `value`."""

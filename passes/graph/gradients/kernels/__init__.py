@@ -1,0 +1,1 @@
+"""Derivatives of kernels at tensor level: of a kernel of tensor expressions, another one that computes its adjoints."""
