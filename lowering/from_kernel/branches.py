@@ -16,6 +16,7 @@ from typing import cast
 
 from xdsl.dialects.builtin import i1
 
+from penstock.lowering.from_kernel.copies import loaded
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import Value, number_of
 from penstock.lowering.from_kernel.symbols import NOTHING_STORED, LoopVariable, Symbols, Tensor
@@ -135,7 +136,9 @@ class Branches:
                 if isinstance(otherwise, Access):
                     # A last tile passes the end of the tensor; what is computed there is not stored.
                     otherwise = replace(otherwise, otherwise=Number("0", at=node.at))
-                value = Call("select", (condition, node.value, otherwise), at=node.value.at)
+                # A copy that may not be made is a choice of elements.
+                chosen = loaded(node.value) or node.value
+                value = Call("select", (condition, chosen, otherwise), at=node.value.at)
                 return replace(node, value=value)
             case _:
                 return None

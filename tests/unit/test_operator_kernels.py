@@ -216,6 +216,14 @@ def test_a_part_of_a_local_is_loaded_and_stored() -> None:
     np.testing.assert_array_equal(s, [x[0], 2])
 
 
+def test_a_copy_in_a_branch_chooses_elements() -> None:
+    text = "kernel f(f32 x[N], f32 z[N]) -> (f32 y[N]) {\n t = x\n if x[0] > 0 {\n t = load(z)\n}\n store(y, t)\n}\n"
+    (x, z), f = arrays(5), kernel(text)
+    for first in (1, -1):
+        x[0] = first
+        np.testing.assert_array_equal(f(x, z), z if first > 0 else x)
+
+
 COPIES = """kernel f(f32 x[N]) -> (f32 y[N], f32 w[N]) {
     a = load(x)
     b = load(x)
