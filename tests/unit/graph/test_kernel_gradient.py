@@ -167,3 +167,14 @@ def test_gradients_are_compiled_as_any_kernel(name: str, machine: str | None) ->
     expected = slope.on(None, "interpreter").engine(sizes).run(inputs)
     for ours, theirs in zip(engine.run(inputs), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_row_that_is_copied_to_another_has_a_derivative() -> None:
+    text = """kernel move(f32 x[N, M]) -> (f32 y[N, M]) {
+        y = x
+        row = load(x[1, :])
+        store(y[2, :], row)
+    }"""
+    seed = np.arange(6, dtype=np.float32).reshape(3, 2)
+    found = penstock.kernel(text, backend="interpreter").gradient()(np.ones((3, 2), np.float32), seed)
+    np.testing.assert_array_equal(found, [seed[0], seed[1] + seed[2], [0, 0]])

@@ -102,9 +102,10 @@ class _Adjoints:
             case tensor.ExtractSliceOp() if _is_static(op) and seed is not None:
                 self.add(op.source, lambda: self._within(seed, op))
             case tensor.InsertSliceOp() if _is_static(op) and seed is not None:
-                starts = op.static_offsets.get_values()
-                self.add(op.source, lambda: code.slice(seed, starts, shape_of(op.source)))
-                zeros = code.fill(shape_of(op.source), element_of(op.source), 0)
+                starts, sizes = op.static_offsets.get_values(), op.static_sizes.get_values()
+                # A dim of one element may be missing in what is inserted.
+                self.add(op.source, lambda: code.reshape(code.slice(seed, starts, sizes), shape_of(op.source)))
+                zeros = code.fill(sizes, element_of(op.source), 0)
                 self.add(op.dest, lambda: code.insert(zeros, seed, starts))
             case tensor.CollapseShapeOp() | tensor.ExpandShapeOp() | tensor.ReshapeOp() if seed is not None:
                 source = op.operands[0]
