@@ -235,8 +235,17 @@ class Recurrences:
 
     def _require_same_part(self, found: Recurrence, read: Access, kept: Sequence[int]) -> None:
         """Raise Fault if a row is read of another part of the tensor than the statement stores."""
+        tensor = self._symbols.tensor(read.tensor, read)
+        sizes = self._sizes(found.target, tensor)
         for dim, (ours, theirs) in enumerate(zip(found.target.indices, read.indices, strict=True)):
-            if dim != found.dim and dim not in kept:
+            if dim in kept:
+                # What the loop carries ends with the part: an `else` would stand for elements that lie behind it.
+                assert isinstance(ours, Name | Binding)
+                is_own = isinstance(theirs, Name) and theirs.name == ours.name
+                if sizes[dim] < tensor.shape[dim] and read.otherwise is not None and not is_own:
+                    notes = [f"the statement stores {sizes[dim]} of the {tensor.shape[dim]} elements of a row"]
+                    raise Fault(f'this may read another part of "{tensor.name}" than is stored', theirs, notes)
+            elif dim != found.dim:
                 if self._accesses.place_of(ours, {}) != self._accesses.place_of(theirs, {}):
                     raise Fault(f'this reads another part of "{read.tensor}" than the statement stores', theirs)
 

@@ -148,6 +148,11 @@ MISUSES = [
         'this reads another part of "y" than the statement stores',
     ),
     Misuse(
+        "scan that reads behind the part that it stores",
+        body("y[i, j in 4:M] = x[i, j]", "y[i, j in 0:4] = y[i - 1, j ^+ 1 else 0] + x[i, j]"),
+        'this may read another part of "y" than is stored',
+    ),
+    Misuse(
         "use of what the next iteration stores",
         body("for n in 0:N - 1 {", "y[n, :] = x[n, :]", "t = ^y[n + 1, :]", "}"),
         '"y" is read before all of it is stored',
