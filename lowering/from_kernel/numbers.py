@@ -42,6 +42,22 @@ _BINARY: Mapping[str, Callable[[Any, Any], Value]] = {
 }
 
 
+def _largest(a: Value, b: Value) -> Value:
+    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
+
+
+def _smallest(a: Value, b: Value) -> Value:
+    return math.nan if math.isnan(a) or math.isnan(b) else min(a, b)
+
+
+def _logarithm(x: float) -> float:
+    return math.log(x)
+
+
+def _rounded(x: float) -> int:
+    return round(x)
+
+
 def _reciprocal(x: float) -> float:
     return 1 / x
 
@@ -70,13 +86,14 @@ def _sign(x: Value) -> int:
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **{name: getattr(math, name) for name in ("ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "pow")},
+    **{name: getattr(math, name) for name in ("ceil", "cos", "erf", "exp", "expm1", "floor", "log1p", "pow")},
     **{name: getattr(math, name) for name in ("sin", "sqrt", "tan", "tanh")},
     "abs": abs,
-    "max": max,
-    "min": min,
+    "log": _logarithm,
+    "max": _largest,
+    "min": _smallest,
     "reciprocal": _reciprocal,
-    "round": round,
+    "round": _rounded,
     "rsqrt": _reciprocal_root,
     "shl": _shifted_left,
     "shr": _shifted_right,

@@ -80,6 +80,7 @@ MISUSES = [
     ),
     Misuse("fraction as an integer", body("y[i] = ^1.5", result="i32 y[N]"), "1.5 is no integer, but meets i32"),
     Misuse("number that does not fit", body("y[i] = ^300", result="i8 y[N]"), "300 does not fit into i8"),
+    Misuse("logarithm to a base", body("y[i, j] = ^log(8, 2)"), "log does not take these numbers"),
     Misuse("sum of bools", body("y[i] = ^sum(j, x[i, j] > 0)", result="i32 y[N]"), "sum is not defined on bool"),
     Misuse("any of numbers", body("y[i] = ^any(j, x[i, j])", result="bool y[N]"), "any is not defined on f32"),
     Misuse(

@@ -569,3 +569,9 @@ def test_attention_runs_on_a_machine_as_a_whole() -> None:
     wide = [each.astype(np.float64) for each in (q, k, v)]
     expected = softmax(wide[0] @ wide[1].swapaxes(1, 2) / 4) @ wide[2]
     np.testing.assert_allclose(np.asarray(found).swapaxes(1, 2), expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("text", ["max(1, nan)", "min(1, nan)", "max(nan, 1)"])
+def test_numbers_are_computed_as_elements_are(text: str) -> None:
+    number = penstock.kernel(f"kernel f(f32 x[N]) -> (f32 y[N]) {{\ny = x + {text}\n}}", backend="interpreter")
+    assert np.isnan(number(np.ones(2, np.float32))).all()
