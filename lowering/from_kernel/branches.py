@@ -14,7 +14,7 @@ from itertools import pairwise, product
 from math import prod
 from typing import cast
 
-from xdsl.dialects.builtin import i1
+from xdsl.dialects.builtin import AnyFloat, i1
 
 from penstock.lowering.from_kernel.copies import loaded
 from penstock.lowering.from_kernel.faults import Fault
@@ -132,7 +132,9 @@ class Branches:
                 if tensor.value is None or tensor.missing == NOTHING_STORED:
                     notes = ["the condition is not known when the kernel is compiled: give it a value first"]
                     raise Fault(f'"{name}" holds nothing before it is stored in a branch', node.target, notes)
-                otherwise = Number("0", at=node.at) if node.operator == "+=" else as_read(node.target)
+                # What adds nothing: 0 would make 0 of -0.
+                zero = Unary("-", Number("0.0"), at=node.at) if isinstance(tensor.element, AnyFloat) else Number("0")
+                otherwise = zero if node.operator == "+=" else as_read(node.target)
                 if isinstance(otherwise, Access):
                     # A last tile passes the end of the tensor; what is computed there is not stored.
                     otherwise = replace(otherwise, otherwise=Number("0", at=node.at))

@@ -571,6 +571,14 @@ def test_attention_runs_on_a_machine_as_a_whole() -> None:
     np.testing.assert_allclose(np.asarray(found).swapaxes(1, 2), expected, atol=2e-3)
 
 
+def test_a_mask_leaves_a_negative_zero_what_it_is() -> None:
+    masked = penstock.kernel(
+        "kernel f(f32 x[N]) -> (f32 y[N]) {\ny = x\nif x[0] > 0 { y += x }\n}", backend="interpreter"
+    )
+    found = masked(np.array([-0.0, 1], np.float32))
+    assert np.signbit(found).tolist() == [True, False]
+
+
 @pytest.mark.parametrize("text", ["max(1, nan)", "min(1, nan)", "max(nan, 1)"])
 def test_numbers_are_computed_as_elements_are(text: str) -> None:
     number = penstock.kernel(f"kernel f(f32 x[N]) -> (f32 y[N]) {{\ny = x + {text}\n}}", backend="interpreter")
