@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineExpr
+from xdsl.ir.affine import AffineDimExpr
 
 from penstock.dialects.diagnostics import did_you_mean
 from penstock.dialects.machine import DRAM
 from penstock.dialects.upstream.tensor import EmptyOp
-from penstock.lowering.from_kernel.accesses import IndexRange, Place, Span
 from penstock.lowering.from_kernel.branches import Branches, as_read
 from penstock.lowering.from_kernel.copies import Copies, keep_in_scope, loaded, require_local, stored, tensor_for_parts
 from penstock.lowering.from_kernel.elements import Destination, Reads
@@ -22,12 +20,11 @@ from penstock.lowering.from_kernel.loops import Loops, Store
 from penstock.lowering.from_kernel.recurrences import Recurrences
 from penstock.lowering.from_kernel.scalars import element_called
 from penstock.lowering.from_kernel.sizes import shape_of_declaration
-from penstock.lowering.from_kernel.symbols import LoopVariable, Symbols, Tensor, dims_text
+from penstock.lowering.from_kernel.symbols import Symbols, Tensor
 from penstock.lowering.from_kernel.syntax import (
     Access,
     Assignment,
     Binary,
-    Binding,
     Block,
     Call,
     CallStatement,
@@ -39,28 +36,13 @@ from penstock.lowering.from_kernel.syntax import (
     Name,
     Node,
     Number,
-    Slice,
     Statement,
     walk,
 )
+from penstock.lowering.from_kernel.targets import StoreTarget, StoreTargets
 from penstock.lowering.shapes import loops, signless
 from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
 from penstock.passes.tensor.reshape import emit_reshape
-
-
-@dataclass(frozen=True)
-class _Target:
-    """What a statement assigns to: a tensor, the indices of the statement, and where it writes in the tensor."""
-
-    tensor: Tensor | None
-    """None for one that the statement declares."""
-    space: dict[str, IndexRange]
-    box: tuple[Span, ...] | None
-    """What is stored of each dim; None for the whole tensor."""
-    dims: tuple[AffineExpr, ...]
-    """How the indices of the statement index what is written."""
-    sizes: tuple[int, ...]
-    """The shape of what is written; what passes the end of a tensor is not stored."""
 
 
 class Statements:
@@ -72,6 +54,7 @@ class Statements:
         self._symbols: Symbols = expressions.symbols
         self._accesses = expressions.accesses
         self._copies = Copies(expressions)
+        self._targets = StoreTargets(expressions)
         self._branches = Branches(expressions.symbols, self.run)
         self._loops = Loops(expressions, self._branches, self.run)
         self._recurrences = Recurrences(expressions, self.run)
@@ -121,19 +104,13 @@ class Statements:
         if reads_itself:
             raise Fault(f'"{tensor.name}" is read before anything is stored to it', reads_itself[0])
         self._builder.name = tensor.name
-        self._require_shape(value, tensor.shape, tensor.name)
-        whole = _Target(tensor, Expressions.tile_space(tensor.shape), None, tuple(loops(tensor.rank)), tensor.shape)
+        self._targets.require_shape(value, tensor.shape, tensor.name)
+        whole = StoreTarget(tensor, Expressions.tile_space(tensor.shape), None, tuple(loops(tensor.rank)), tensor.shape)
         if value is statement.value:
             self._keep(tensor, self._computed(whole, value, tensor.element)[0])
         else:
             self._builder.location = self._expressions.location(statement.value.at)
             self._copy_whole(whole, tensor, self._copies.source(value, tensor.shape, tensor.element)[0])
-
-    def _require_shape(self, value: Expression, shape: Sequence[int], name: str) -> None:
-        found = self._expressions.tile_shape(value)
-        if found and found != tuple(shape):
-            notes = ["say what goes where with indices"]
-            raise Fault(f'"{name}" is {dims_text(shape)}, and the right side {dims_text(found)}', value, notes)
 
     def _keep(self, tensor: Tensor, value: SSAValue) -> None:
         tensor.value = value
@@ -152,7 +129,7 @@ class Statements:
         if (recurrence := self._recurrences.find(target, value)) is not None and operator == "=":
             self._recurrences.lower(recurrence, value)
             return
-        found = self._target(target, name, value)
+        found = self._targets.find(target, name, value)
         if operator == "+=":
             self._add(found, target, value)
         elif (tile := self._tile(found, value)) is not None and found.tensor is not None:
@@ -164,7 +141,7 @@ class Statements:
         else:
             self._store(found, found.tensor, self._computed(found, value, found.tensor.element)[0], target)
 
-    def _tile(self, target: _Target, value: Expression) -> SSAValue | None:
+    def _tile(self, target: StoreTarget, value: Expression) -> SSAValue | None:
         """The local tile that is stored to a part of a tensor as it is; None for anything else."""
         symbol = self._symbols.find(value.name) if isinstance(value, Name) else None
         if not isinstance(value, Name) or not isinstance(symbol, Tensor) or symbol.kind == "parameter":
@@ -179,7 +156,9 @@ class Statements:
             tensor_for_parts(target.tensor, self._expressions)
         return tile.value
 
-    def _computed(self, target: _Target, value: Expression, element: Attribute | None) -> tuple[SSAValue, Attribute]:
+    def _computed(
+        self, target: StoreTarget, value: Expression, element: Attribute | None
+    ) -> tuple[SSAValue, Attribute]:
         """The right side, in the shape of what is written, and its type, which is `element` if one is given."""
 
         def destination(element: Attribute, reads: Reads) -> Destination:
@@ -191,7 +170,7 @@ class Statements:
                 raise Fault("a part of a tensor cannot be stored by quotients of indices: store the whole", value)
             space, value = split
             sizes = tuple(range.size for range in space.values())
-            whole = _Target(None, space, None, tuple(loops(len(space))), sizes)
+            whole = StoreTarget(None, space, None, tuple(loops(len(space))), sizes)
             computed, found = self._computed(whole, value, element)
             return emit_reshape(self._builder.emit, computed, target.sizes), found
         if isinstance(value, Call) and value.function == "dot":
@@ -202,7 +181,7 @@ class Statements:
                 return self._expressions.reduce(value, target.space, destination, element)
         return self._expressions.elementwise(value, target.space, element, destination)
 
-    def _add(self, target: _Target, at: Name | Access, value: Expression) -> None:
+    def _add(self, target: StoreTarget, at: Name | Access, value: Expression) -> None:
         tensor = target.tensor
         name = at.name if isinstance(at, Name) else at.tensor
         window = None if target.box is None else tuple(span.window() for span in target.box)
@@ -228,7 +207,7 @@ class Statements:
         self._builder.location = self._expressions.location(at.at)
         name = target.name if isinstance(target, Name) else target.tensor
         self._builder.name = name
-        found = self._target(target, name, value)
+        found = self._targets.find(target, name, value)
         if not all(index.isdigit() for index in found.space):
             raise Fault("load and store copy tiles, which have no indices", target, ["y[i, j] = x[i, j] has them"])
         shape, tensor = tuple(each.size for each in found.space.values()), found.tensor
@@ -242,7 +221,7 @@ class Statements:
             self._copy_to_part(found, tensor, source)
         self._loops.record(Store(tensor, found.box, target))
 
-    def _copy_whole(self, target: _Target, tensor: Tensor, source: SSAValue) -> None:
+    def _copy_whole(self, target: StoreTarget, tensor: Tensor, source: SSAValue) -> None:
         dest = self._destination(target, tensor.element, {})
         # Off chip it is copied to by way of a tile.
         if tensor.scope != DRAM and self._copies.is_window(source) and isinstance(dest.value.owner, EmptyOp):
@@ -251,7 +230,7 @@ class Statements:
         else:
             self._keep(tensor, self._copies.copy(source, self._copies.without_units(dest.value, tensor.shape)))
 
-    def _copy_to_part(self, target: _Target, tensor: Tensor, source: SSAValue) -> None:
+    def _copy_to_part(self, target: StoreTarget, tensor: Tensor, source: SSAValue) -> None:
         assert target.box is not None
         if tensor.value is None:
             tensor_for_parts(tensor, self._expressions)
@@ -266,140 +245,13 @@ class Statements:
         tensor.value = insert_slice(builder, made, tensor.value, self._spans(target))
         self._builder.names[tensor.value] = tensor.name
 
-    # what is assigned to
-
-    def _target(self, target: Name | Access, name: str, value: Expression) -> _Target:
-        """What a statement assigns to. Raises Fault."""
-        symbol = self._symbols.find(name)
-        what = self._symbols.meaning(name)
-        if what is not None and not isinstance(symbol, Tensor):
-            raise Fault(f'"{name}" is {what}, and cannot be assigned to', target)
-        if isinstance(symbol, Tensor) and symbol.kind == "parameter":
-            notes = ["a kernel has no effect but its results"]
-            raise Fault(f'"{name}" is a parameter, and cannot be assigned to', target, notes)
-        tensor = symbol if isinstance(symbol, Tensor) else None
-        if isinstance(target, Name):
-            shape = self._expressions.tile_shape(value) if tensor is None else tensor.shape
-            self._require_shape(value, shape, name)
-            return _Target(tensor, Expressions.tile_space(shape), None, tuple(loops(len(shape))), shape)
-        return self._new_tensor(target, value) if tensor is None else self._part_of(tensor, target, value)
-
-    def _new_tensor(self, target: Access, value: Expression) -> _Target:
-        space: dict[str, IndexRange] = {}
-        for index in target.indices:
-            if not isinstance(index, Name | Binding):
-                notes = ["a tensor of which parts are stored is declared first: f32 y[N, M]"]
-                raise Fault(f'unknown tensor "{target.tensor}"', target, notes)
-            self._require_new(index, space)
-            is_bound = isinstance(index, Binding)
-            space[index.name] = self._accesses.bound(index) if is_bound else self._accesses.range_of(index, value)
-            if space[index.name].start:
-                raise Fault(f'the range of "{index.name}" begins at {space[index.name].start}, and not at 0', index)
-        return _Target(None, space, None, tuple(loops(len(space))), tuple(each.size for each in space.values()))
-
-    def _require_new(self, index: Name | Binding, space: Mapping[str, IndexRange]) -> None:
-        if index.name in space:
-            raise Fault(f'"{index.name}" is on the left twice', index)
-        self._symbols.require_free(index.name, index)
-
-    def _part_of(self, tensor: Tensor, target: Access, value: Expression) -> _Target:
-        if len(target.indices) != tensor.rank:
-            plural = "index" if tensor.rank == 1 else "indices"
-            message = f'"{tensor.name}" takes {tensor.rank} {plural}, not {len(target.indices)}'
-            raise Fault(message, target)
-        if target.otherwise is not None:
-            raise Fault("what is stored has no value out of bounds", target.otherwise)
-        space: dict[str, IndexRange] = {}
-        box: list[Span] = []
-        dims: list[AffineExpr] = []
-        sizes: list[int] = []
-        slices = [index for index in target.indices if isinstance(index, Slice)]
-        for index, size in zip(target.indices, tensor.shape, strict=True):
-            stride = 1
-            if isinstance(index, Slice):
-                place, length = self._accesses.extent(index, size, {})
-                dims.append(AffineExpr.dimension(len(space)))
-                space[str(len(space))] = IndexRange(0, length)
-            else:
-                name, range = self._index_of(index, size, tensor, target, value, space)
-                if name is None:
-                    place, length = self._accesses.place_of(index, {}), 1
-                    dims.append(AffineExpr.constant(0))
-                else:
-                    if slices:
-                        raise Fault("a slice stands in a statement of whole tiles, which has no indices", slices[0])
-                    dims.append(AffineExpr.dimension(len(space)))
-                    space[name] = range
-                    inner = Name(name) if isinstance(index, Binding) else index
-                    place = self._accesses.place_of(inner, space)
-                    terms = dict(place.terms)
-                    stride = terms.pop(name, 0)
-                    if stride < 1:
-                        raise Fault("an index on the left must move forwards", index)
-                    place = Place(place.constant + stride * range.start, terms)
-                    length = range.size
-            at = target if isinstance(index, Slice) else index
-            sizes.append(length)
-            box.append(self._stored(Span(place, length, stride), size, tensor, at))
-        if slices:
-            shape = [each.size for each in space.values()]
-            self._require_shape(value, shape, f"{tensor.name}[...]")
-        # What has a number for an index has fewer dims than the tensor.
-        is_whole = all(isinstance(dim, AffineDimExpr) for dim in dims) and all(
-            not span.place.terms and span.length == size for span, size in zip(box, tensor.shape, strict=True)
-        )
-        return _Target(tensor, space, None if is_whole else tuple(box), tuple(dims), tuple(sizes))
-
-    def _index_of(
-        self,
-        index: Expression | Binding,
-        size: int,
-        tensor: Tensor,
-        target: Access,
-        value: Expression,
-        space: Mapping[str, IndexRange],
-    ) -> tuple[str | None, IndexRange]:
-        """The index of the statement in an index on the left, if there is one, and its range."""
-        if isinstance(index, Binding):
-            self._require_new(index, space)
-            return index.name, self._accesses.bound(index)
-        names = [each for each in walk(index) if isinstance(each, Name)]
-        new = [name for name in names if self._symbols.meaning(name.name) is None]
-        if not new:
-            return None, IndexRange(0, 1)
-        if len(new) > 1:
-            raise Fault("one index of the statement may move an index on the left", new[1])
-        (name,) = new
-        self._require_new(name, space)
-        if isinstance(index, Name):
-            for access, other in self._accesses.alone(name.name, value):
-                if other != size:
-                    message = (
-                        f'"{name.name}" runs over {size} elements of "{tensor.name}" and {other} of "{access.tensor}"'
-                    )
-                    raise Fault(message, access, [f"say which: {tensor.name}[{name.name} in 0:SIZE, ...] = ..."])
-            return name.name, IndexRange(0, size)
-        return name.name, self._accesses.range_of(name, value)
-
-    def _stored(self, span: Span, size: int, tensor: Tensor, at: Node) -> Span:
-        """What is stored: all, but for what the last tile of a loop has past the end of the tensor."""
-        low, high = span.place.bounds(self._accesses.variables())
-        variables = [self._symbols.find(name) for name in span.place.terms]
-        if any(isinstance(each, LoopVariable) and each.is_last for each in variables) and 0 <= low == high < size:
-            return span._replace(length=min(span.length, len(range(low, size, span.stride))))
-        last = span.from_start(high).stop - 1
-        if low < 0 or last >= size:
-            where = f"{low} to {last}"
-            raise Fault(f'index out of bounds: it is {where}, and the dim of "{tensor.name}" has the size {size}', at)
-        return span
-
     # storing
 
-    def _spans(self, target: _Target) -> list[DimRange]:
+    def _spans(self, target: StoreTarget) -> list[DimRange]:
         assert target.box is not None
         return [DimRange(self._accesses.offset(span.place), span.length, span.stride) for span in target.box]
 
-    def _destination(self, target: _Target, element: Attribute, reads: Reads) -> Destination:
+    def _destination(self, target: StoreTarget, element: Attribute, reads: Reads) -> Destination:
         """Where the right side is written."""
         tensor = target.tensor
         if tensor is None:
@@ -419,7 +271,7 @@ class Statements:
         assert tensor.value is not None
         return Destination(slice_of(self._builder.builder(), tensor.value, self._spans(target)), target.dims)
 
-    def _store(self, target: _Target, tensor: Tensor, written: SSAValue, at: Node) -> None:
+    def _store(self, target: StoreTarget, tensor: Tensor, written: SSAValue, at: Node) -> None:
         if target.box is None:
             self._keep(tensor, written)
         else:
