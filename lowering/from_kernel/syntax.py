@@ -274,6 +274,10 @@ def walk(node: Node) -> Iterator[Node]:
         yield from walk(child)
 
 
+_PLAIN = ("str", "str | None", "tuple[str, ...]")
+
+
 @cache
 def _fields_of(kind: type[Node]) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind) if each.compare)
+    """The fields that may hold nodes; names and positions are most of them."""
+    return tuple(each.name for each in fields(kind) if each.compare and each.type not in _PLAIN)
