@@ -182,6 +182,7 @@ def _forms(sizes: Mapping[str, int]) -> Mapping[str, Form]:
         "divide": lambda g, a, b: g.Div(a, b),
         "add_bias": lambda g, x, bias: g.Add(x, bias),
         "softmax": lambda g, x: g.Softmax(x, axis=-1),
+        "softmax_half": lambda g, x: g.Softmax(x, axis=-1),
         "log_softmax": lambda g, x: g.LogSoftmax(x, axis=-1),
         "layer_norm": lambda g, x, gain, bias: g.LayerNormalization(x, gain, bias, axis=-1, epsilon=1e-5),
         "rms_norm": _rms_norm,
@@ -217,6 +218,7 @@ def _forms(sizes: Mapping[str, int]) -> Mapping[str, Form]:
         "depthwise": _depthwise(sizes.get("C", 1)),
         "dilated": _image(lambda g, x, w: _conv(g, x, w, dilations=[2, 2])),
         "attention": _attention(sizes.get("D", 1)),
+        "attention_half": _attention(sizes.get("D", 1)),
         "lstm_cell": _lstm_cell,
         "gru_cell": _gru_cell,
         "concatenate": lambda g, a, b: g.Concat(a, b, axis=0),
@@ -234,7 +236,8 @@ def _forms(sizes: Mapping[str, int]) -> Mapping[str, Form]:
 def graph_of(case: OperatorCase) -> ModelProto:
     """The model that computes what an operator does, at its sizes."""
     kernel = case.kernel
-    nodes = Nodes(case.element)
+    element = kernel.parameters[0].element
+    nodes = Nodes(element if element in FLOATS else case.element)
     results = _forms(case.sizes)[kernel.name](nodes, *(each.name for each in kernel.parameters))
     names = [results] if isinstance(results, str) else list(results)
     renamed = dict(zip(names, (each.name for each in kernel.results), strict=True))

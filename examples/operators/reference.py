@@ -160,6 +160,7 @@ _MATRIX_OPERATORS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "divide": ("elementwise", np.divide),
     "add_bias": ("elementwise", np.add),
     "softmax": ("normalisations", _softmax),
+    "softmax_half": ("normalisations", _softmax),
     "log_softmax": ("normalisations", lambda x: np.log(_softmax(x))),
     "layer_norm": ("normalisations", _layer_norm),
     "rms_norm": ("normalisations", lambda x, gain: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * gain),
@@ -190,6 +191,7 @@ def _with(sizes: Sequence[Sizes], **more: int) -> list[Sizes]:
 
 
 _CHANNELS = ({"N": 16, "C": 32}, {"N": 64, "C": 64}, {"N": 13, "C": 9})
+_HEADS = ({"H": 2, "S": 32, "D": 16}, {"H": 4, "S": 64, "D": 32}, {"H": 3, "S": 23, "D": 7})
 _FILTERS = [{**image, "R": 3, "Q": 3, "O": o} for image, o in zip(_IMAGES, (16, 32, 5), strict=True)]
 
 OPERATORS: Sequence[Operator] = (
@@ -223,12 +225,8 @@ OPERATORS: Sequence[Operator] = (
     ),
     Operator("windows", "depthwise", _depthwise, _with(_IMAGES, R=3, Q=3)),
     Operator("windows", "dilated", lambda x, w: _conv(x, w, 1, 0, 2), _FILTERS),
-    Operator(
-        "sequences",
-        "attention",
-        _attention,
-        ({"H": 2, "S": 32, "D": 16}, {"H": 4, "S": 64, "D": 32}, {"H": 3, "S": 23, "D": 7}),
-    ),
+    Operator("sequences", "attention", _attention, _HEADS),
+    Operator("sequences", "attention_half", _attention, _HEADS),
     Operator(
         "sequences",
         "lstm_cell",

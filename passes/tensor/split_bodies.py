@@ -13,6 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
+from penstock.passes.analysis.access import places_each
 from penstock.passes.analysis.kernels import WIDENING, has_reduction
 from penstock.passes.tensor.partition import Coverage, choose, runs_on_a_unit
 from penstock.passes.tensor.pointwise import Dims, structured
@@ -60,7 +61,8 @@ def _widens_an_operand(piece: GenericOp, generic: GenericOp) -> bool:
 def _pieces(generic: GenericOp) -> list[GenericOp]:
     """A generic for each op of the body that is no constant, not yet inserted; none if it is not pointwise."""
     block, output = generic.body.block, list(generic.indexing_maps)[-1].data
-    covers = output.is_projected_permutation() and len(output.results) == generic.get_num_loops()
+    type = generic.results[0].type if generic.results else None
+    covers = isa(type, TensorType) and places_each(output, type.get_shape())
     if len(generic.results) != 1 or has_reduction(generic) or not covers or block.args[-1].uses:
         return []
     last = block.last_op

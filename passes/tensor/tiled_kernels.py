@@ -167,6 +167,7 @@ def cover_tiled(kernel: func.FuncOp, target: TargetOp) -> func.FuncOp | str:
         for op in _as_intrinsics(generic, target):
             if (reason := _settle(op, target)) is not None:
                 return remark_on(op, reason)
+            _reuse_what_dies(op, target)
     return _misplaced(trial, target) or trial
 
 
@@ -274,6 +275,21 @@ def _settle(generic: GenericOp, target: TargetOp) -> str | None:
             accumulate_in_place(generic, number)
             return None
     return f"@{choice.match.intrinsic.sym_name.data} overwrites an operand that is read again"
+
+
+def _reuse_what_dies(generic: GenericOp, target: TargetOp) -> None:
+    """Let the result of `generic` take the place of an operand that it reads last, element for element."""
+    number, maps = len(generic.inputs), [attr.data for attr in generic.indexing_maps]
+    if generic.body.block.args[-1].uses or not isinstance(generic.outputs[0].owner, tensor.EmptyOp):
+        return
+    access = access_of(generic)
+    assert access is not None
+    match = candidates(access, target)[0][0]
+    for each, value in enumerate(generic.inputs):
+        same = value.type == generic.results[0].type and maps[each] == maps[number]
+        if same and match.scope_of_operand(each) == match.scope_of_operand(number) and _is_read_last(value, generic):
+            generic.operands[number] = value
+            return
 
 
 def _is_read_last(value: SSAValue, op: Operation) -> bool:

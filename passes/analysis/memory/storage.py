@@ -15,6 +15,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import CopyOp, SlotOp, element_bytes, memref_of
+from penstock.passes.analysis.access import places_each
 from penstock.passes.analysis.strides import kept_dims
 from penstock.passes.index_builder import Index
 
@@ -93,8 +94,7 @@ def overwrites(op: Operation, value: SSAValue) -> bool:
     number = list(op.operands).index(value)
     assert isa(value.type, MemRefType)
     written = list(op.indexing_maps)[number].data
-    covered = written.is_projected_permutation() and len(written.results) == value.type.get_num_dims()
-    return covered and not op.body.block.args[number].uses
+    return places_each(written, value.type.get_shape()) and not op.body.block.args[number].uses
 
 
 def subview_type(view: memref.SubviewOp, source: MemRefType[Attribute]) -> MemRefType[Attribute]:
