@@ -181,7 +181,6 @@ _PRODUCT_OPERATORS: Mapping[str, Callable[..., Any]] = {
     "matmul_transposed": lambda a, b: a @ b.T,
     "matmul_bias_gelu": lambda a, b, bias: _gelu(a @ b + bias),
     "matmul_half": lambda a, b: (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16),
-    "matmul_tiles": np.matmul,
     "quantized_matmul": _quantized_matmul,
 }
 
@@ -198,6 +197,12 @@ OPERATORS: Sequence[Operator] = (
     *(Operator(file, name, reference, _VECTORS) for name, (file, reference) in _VECTOR_OPERATORS.items()),
     *(Operator(file, name, reference, _MATRICES) for name, (file, reference) in _MATRIX_OPERATORS.items()),
     *(Operator("products", name, reference, _PRODUCTS) for name, reference in _PRODUCT_OPERATORS.items()),
+    Operator(
+        "products",
+        "matmul_tiles",
+        np.matmul,
+        [{**_PRODUCTS[0], "BK": 32}, {**_PRODUCTS[1], "BN": 64, "BM": 48, "BK": 64}, _PRODUCTS[2]],
+    ),
     Operator("products", "batch_matmul", np.matmul, _with(_PRODUCTS, B=3)),
     Operator("products", "matrix_vector", np.matmul, [{"N": s["N"], "K": s["K"]} for s in _PRODUCTS]),
     Operator(
