@@ -201,7 +201,7 @@ OPERATORS: Sequence[Operator] = (
         "products",
         "matmul_tiles",
         np.matmul,
-        [{**_PRODUCTS[0], "BK": 32}, {**_PRODUCTS[1], "BN": 64, "BM": 48, "BK": 64}, _PRODUCTS[2]],
+        [{**_PRODUCTS[0], "BK": 32}, {**_PRODUCTS[1], "BN": 16, "BM": 48, "BK": 64}, _PRODUCTS[2]],
     ),
     Operator("products", "batch_matmul", np.matmul, _with(_PRODUCTS, B=3)),
     Operator("products", "matrix_vector", np.matmul, [{"N": s["N"], "K": s["K"]} for s in _PRODUCTS]),
