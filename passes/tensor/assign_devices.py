@@ -204,7 +204,8 @@ class AssignDevicesPass(ModulePass):
     `partition.py`. What follows a contraction becomes a kernel of its own where the planner of tiles finds that faster:
     see `faster_apart`. Which tiles fit, and what they cost, `tiler` says (`passes/planning/tilers/registry`); if it is
     not the one that tiles by default, kernels on the machine have its name in their attribute `tiler`, and `tile` asks
-    the same. Pointwise kernels on the machine lose dims of size 1 that would leave lanes unused. The reason
+    the same. A kernel with loops of its own runs as a whole on one of the two, or is cut at its loops where the machine
+    runs these alone. Pointwise kernels on the machine lose dims of size 1 that would leave lanes unused. The reason
     for the host is in `device_remark`, the multiply-accumulates of each kernel in `macs`, and the bytes that it hands
     to another device in `crossing`.
 

@@ -53,9 +53,13 @@ def choose_slots(
     opens = _openers(function, commands, found)
     model = Model(function, target, commands, opens)
     most: dict[SSAValue, int] = {each.buffer.memref: min(depth or MAX_SLOTS, each.depth) for each in found}
-    is_nest = any(isinstance(op, scf.ForOp) and isinstance(op.parent_op(), scf.ForOp) for op in function.walk())
-    ways: Sequence[Skewed] = ("none", "outer", "inner")[: 1 + skewed + (skewed and is_nest)]
-    wanted = [(most if depth is not None else _auto(model, most, way), way) for way in ways]
+    ways: list[Skewed] = ["none"]
+    if skewed:
+        is_nest = any(isinstance(op, scf.ForOp) and isinstance(op.parent_op(), scf.ForOp) for op in function.walk())
+        ways += ["outer", "inner"] if is_nest else ["outer"]
+    wanted: list[tuple[Mapping[SSAValue, int], Skewed]] = [
+        (most if depth is not None else _auto(model, most, way), way) for way in ways
+    ]
     best, way = min(wanted, key=lambda each: model.time(*each).cycles)
     slots = {each.buffer: best[each.buffer.memref] for each in found}
     return Choice({buffer: count for buffer, count in slots.items() if count > 1}, model, way)
