@@ -63,6 +63,7 @@ def _pieces(generic: GenericOp) -> list[GenericOp]:
     block, output = generic.body.block, list(generic.indexing_maps)[-1].data
     type = generic.results[0].type if generic.results else None
     covers = isa(type, TensorType) and places_each(output, type.get_shape())
+    covers &= len(output.used_dims()) == generic.get_num_loops()
     if len(generic.results) != 1 or has_reduction(generic) or not covers or block.args[-1].uses:
         return []
     last = block.last_op

@@ -167,7 +167,8 @@ def cover_tiled(kernel: func.FuncOp, target: TargetOp) -> func.FuncOp | str:
         for op in _as_intrinsics(generic, target):
             if (reason := _settle(op, target)) is not None:
                 return remark_on(op, reason)
-            _reuse_what_dies(op, target)
+    for generic in _generics(trial):
+        _reuse_what_dies(generic, target)
     return _misplaced(trial, target) or trial
 
 

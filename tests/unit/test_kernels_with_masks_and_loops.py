@@ -75,3 +75,11 @@ def test_loops_place_each_element_of_a_tensor_or_they_do_not() -> None:
     assert not places_each(AffineMap(2, 0, (zero, j, i)), (2, 4, 5))
     assert not places_each(AffineMap(2, 0, (i, i)), (4, 4))
     assert not places_each(AffineMap(2, 0, (i + j, j)), (4, 4))
+
+
+def test_a_kernel_that_the_machine_cannot_run_stays_as_it_is_on_the_host() -> None:
+    operator = next(each for each in OPERATORS if each.name == "top_k")
+    case = OperatorCase(operator, 0)
+    engine = compile_program(case.program(), machine="gemmini-fp32", backend="interpreter")
+    assert re.findall(r"@(top_k\w*)\(.*device = @(\w+)", str(engine.module)) == [("top_k", "host")]
+    case.compare(engine.run(case.arguments))

@@ -56,7 +56,7 @@ def choose_slots(
     ways: list[Skewed] = ["none"]
     if skewed:
         is_nest = any(isinstance(op, scf.ForOp) and isinstance(op.parent_op(), scf.ForOp) for op in function.walk())
-        ways += ["outer", "inner"] if is_nest else ["outer"]
+        ways = ["none", "outer", "inner"] if is_nest else ["none", "outer"]
     wanted: list[tuple[Mapping[SSAValue, int], Skewed]] = [
         (most if depth is not None else _auto(model, most, way), way) for way in ways
     ]
