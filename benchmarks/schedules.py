@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import argparse
 import gc
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -55,6 +57,8 @@ DECIDING = ("tile", "promote", "promote-levels", "tensorize", "multi-buffer", "a
 REPLAYED = ("digits", "squeezenet", "mobilenet_v1", "resnet50", "bert_layer", "lstm", "int8_cnn", "resnet18_int8")
 IN_C = 50
 """One random case of so many also runs in C."""
+LONGEST_SECONDS = 300
+"""After which a random case counts as one that does not end."""
 COLLECTED = 200
 """Random cases between two collections of garbage."""
 TIMED = (("bert_layer", "gemmini-fp32"), ("resnet50", "rapid-core-like"), ("mobilenet_v1", "gemmini-fp32"))
@@ -231,11 +235,13 @@ def timed(args: argparse.Namespace) -> None:
 def random(args: argparse.Namespace) -> None:
     """Random kernels under random schedules; what goes wrong is said at once, and an interrupt ends it earlier."""
     tally, wrong, started = Tally(), 0, time.process_time()
+    signal.signal(signal.SIGALRM, _does_not_end)
     gc.disable()  # a fifth of the time: what a case makes is dropped with it, or soon after
     done = 0
     try:
         for done in range(1, args.count + 1):
             seed = args.seed + done - 1
+            signal.alarm(LONGEST_SECONDS)
             try:
                 run_case(seed, tally, in_c=seed % IN_C == 0)
             except Exception as error:
@@ -246,6 +252,7 @@ def random(args: argparse.Namespace) -> None:
                 say(f"schedules: {done:,} cases, {_counts(tally, wrong, started)}")
     except KeyboardInterrupt:
         done -= 1
+    signal.alarm(0)
     gc.enable()
     print(text_table("Cases and their ends", ("cases", "number"), tally.cases.most_common()))
     rows: list[Sequence[object]] = []
@@ -257,6 +264,10 @@ def random(args: argparse.Namespace) -> None:
     for kind, count in tally.refused.most_common():
         print(f"{count:6,} {': '.join(kind)} (case {tally.examples[kind]})")
     print(f"{done:,} cases from {args.seed}: {_counts(tally, wrong, started)}")
+
+
+def _does_not_end(_number: int, _frame: FrameType | None) -> None:
+    raise TimeoutError(f"it does not end within {LONGEST_SECONDS} s")
 
 
 def _counts(tally: Tally, wrong: int, started: float) -> str:

@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from penstock.passes.analysis.memory.memory_problems import check_plan, memory_problems
+from penstock.passes.analysis.memory.memory_problems import checked_problems
 
 
 @dataclass(frozen=True)
@@ -46,5 +46,4 @@ class MemVerifyPass(ModulePass):
     name = "mem-verify"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for memory in memory_problems(op):
-            check_plan(memory)
+        checked_problems(op)

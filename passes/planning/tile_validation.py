@@ -49,8 +49,10 @@ def checked_plan(problem: TileProblem, plan: object) -> TilePlan:
         if taken > capacity:
             held = ", ".join(f"%{name} {size:,}" for name, size in parts)
             raise TilePlanError(f'it takes {taken:,} bytes of scope "{scope}", which has {capacity:,} ({held})')
-    second = plan.runner_up
-    return TilePlan(problem, tile, order, depths, None if second is None else checked_plan(problem, second))
+    second = None if plan.runner_up is None else checked_plan(problem, plan.runner_up)
+    checked = TilePlan(problem, tile, order, depths, second)
+    # What is already known of it need not be computed again.
+    return plan if type(plan) is TilePlan and plan == checked and plan.runner_up is second else checked
 
 
 def _fault_of_size(dim: TileDim, size: int) -> str | None:

@@ -79,6 +79,11 @@ class TilePlan:
         """How long it is modelled to take; None where it is not known what computes."""
         return time_of_tile(self._alone, 0, self.order, self.depths) if self.problem.works else None
 
+    def timed(self, time: NestTime | None) -> TilePlan:
+        """This plan, whose time a search already knows."""
+        self.__dict__["time"] = time
+        return self
+
     @cached_property
     def _alone(self) -> Tiles:
         return Tiles(self.problem, [np.array([size]) for size in self.tile], np.ones(1, dtype=np.int64))

@@ -362,6 +362,15 @@ def test_what_one_kernel_moves_often_is_filled_before_or_spilled_behind_it() -> 
     assert any("fill 128" in remark or "spill 128" in remark for remark in remarks)
 
 
+@pytest.mark.parametrize("strategy", strategy_names())
+def test_a_call_that_does_not_touch_what_it_is_given_makes_no_part_of_it(strategy: str) -> None:
+    text = SPILL.replace("func.call @thrice", "func.call @unused(%t) : (memref<32xf32>) -> ()\n  func.call @thrice", 1)
+    text += "func.func private @unused(%t: memref<32xf32>) attributes {device = @host} {\n  func.return\n}\n"
+    module = Parser(ctx := make_context(), text).parse_module()
+    run_passes(ctx, module, read_pipeline(f"mem-promote{{strategy={strategy}}}"))
+    run_everywhere(module)
+
+
 def test_a_host_kernel_between_reads_what_was_written_back() -> None:
     text = """
       func.func @main(%x: tensor<32x64xf32>, %w: tensor<64x64xf32>) -> (tensor<64x32xf32>, tensor<32x64xf32>) {

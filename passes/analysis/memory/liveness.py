@@ -20,7 +20,7 @@ Two buffers may share bytes if there is no step at which both are alive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 
 from xdsl.dialects import func
@@ -48,7 +48,8 @@ class Liveness:
     The steps at which each op of a function begins and ends, and at which each buffer that it makes is alive.
 
     `call_length` says how many steps a callee takes, `flows` holds the data flow of functions as far as it is known.
-    The function has a body, and neither it nor its callees may change meanwhile.
+    The function has a body, and neither it nor its callees may change meanwhile. Commands in flight keep buffers alive,
+    unless the function is `race_free`: its commands are known to be ordered where they share bytes.
     """
 
     def __init__(
@@ -56,8 +57,11 @@ class Liveness:
         function: func.FuncOp,
         call_length: Callable[[func.CallOp], int] = _no_steps,
         flows: Flows | None = None,
+        *,
+        race_free: bool = False,
     ):
         self._function = function
+        self._race_free = race_free
         self._flows: Flows = {} if flows is None else flows
         self._begin: dict[Operation, int] = {}
         self._end: dict[Operation, int] = {}
@@ -178,7 +182,7 @@ class Liveness:
         flow = self._flow
         lives = flow.lives()
         alive = {op: each.at for op, each in lives.items()}
-        for op, roots in kept_alive(flow).items():
+        for op, roots in ({} if self._race_free else kept_alive(flow)).items():
             alive[op] |= roots
         concurrently: dict[Operation, int] = {}
         for op, loop in flow.graph.concurrent.items():
@@ -194,10 +198,12 @@ class ProgramTime:
     """
     The time of each functions that are not called, one after the other, and within each call the time of its callee.
 
-    A function that is called several times takes place several times. Raises UserError where one calls itself.
+    A function that is called several times takes place several times. Of those that are `race_free` commands in flight
+    keep nothing alive. Raises UserError where one calls itself.
     """
 
-    def __init__(self, module: ModuleOp):
+    def __init__(self, module: ModuleOp, race_free: Collection[func.FuncOp] = ()):
+        self._race_free = race_free
         defined = [op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration]
         self._functions = {function.sym_name.data: function for function in defined}
         self._calls = {
@@ -274,7 +280,8 @@ class ProgramTime:
                 raise calls_itself(name, site)
             return line
         self._lines[name] = None
-        line = self._lines[name] = Liveness(function, self._length, self._flows)
+        free = function in self._race_free
+        line = self._lines[name] = Liveness(function, self._length, self._flows, race_free=free)
         return line
 
     def _length(self, call: func.CallOp) -> int:

@@ -8,7 +8,7 @@ holds in that scope is one problem over the time of the program. So are the buff
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import lcm
 
@@ -22,6 +22,7 @@ from penstock.dialects.functions import unique_name
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.machine import ScopeOp, TargetOp, find_target
 from penstock.dialects.mem import CopyOp, RingOp, ScopedAllocation, memref_of, scope_of, span_in_bytes
+from penstock.passes.analysis.commands.hazards import race_free_kernels
 from penstock.passes.analysis.memory.aliases import bits
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness, ProgramTime, function_around
 from penstock.passes.analysis.units import performer, scope_or_dram
@@ -121,16 +122,18 @@ class MemoryProblem:
         return f"{buffer.id} : {op.results[0].type}, {buffer.size} bytes, {location_of(op)}"
 
 
-def memory_problems(module: ModuleOp, *, placed_only: bool = False) -> list[MemoryProblem]:
+def memory_problems(
+    module: ModuleOp, *, placed_only: bool = False, race_free: Collection[func.FuncOp] = ()
+) -> list[MemoryProblem]:
     """
     All planning problems of a module: each function's, its scopes in the order of the machine; then those of the
     whole program, likewise; then that of the arena. What has no buffers is left out; with `placed_only` so are buffers
-    without an offset.
+    without an offset. Of functions that are `race_free` commands in flight keep no buffer alive.
 
     Offsets written in the IR are fixed. Raises UserError, located, for a scope that the machine lacks, a dynamic
     shape, a buffer that a function returns, and a function that calls itself.
     """
-    time = ProgramTime(module)
+    time = ProgramTime(module, race_free)
     found = [(function, op) for function in time.functions() for op in _allocations(function)]
     target = find_target(module)
     scopes = _scopes(target, [op for _, op in found])
@@ -288,11 +291,27 @@ def written_plan(memory: MemoryProblem) -> Plan:
     return Plan({id: offset for id, offset in places.items() if offset is not None})
 
 
-def check_plan(memory: MemoryProblem) -> None:
-    """Raise UserError where a buffer has no place, or where the places of all break a rule."""
+def checked_problems(module: ModuleOp) -> list[MemoryProblem]:
+    """
+    The planning problems of a module whose buffers have their places.
+
+    Raises UserError where one has no place, or where the places of all break a rule. Of commands in flight the data
+    flow knows too little where a proof takes the number of iterations; of kernels that are free of data races as they
+    are, the buffers may share the bytes that they share.
+    """
+    problems = memory_problems(module)
+    faults = [fault for memory in problems if (fault := _fault(memory)) is not None]
+    if faults and (race_free := race_free_kernels(module)):
+        problems = memory_problems(module, race_free=race_free)
+        faults = [fault for memory in problems if (fault := _fault(memory)) is not None]
+    if faults:
+        raise faults[0]
+    return problems
+
+
+def _fault(memory: MemoryProblem) -> UserError | None:
     plan = written_plan(memory)
-    for conflict in conflicts(memory.problem, plan):
-        raise fault_of(memory, plan, conflict)
+    return next((fault_of(memory, plan, conflict) for conflict in conflicts(memory.problem, plan)), None)
 
 
 def check_given(memory: MemoryProblem) -> None:
@@ -390,11 +409,10 @@ def plan_report(module: ModuleOp) -> list[ScopePlan]:
 
     Raises UserError, located, for a buffer without an offset and for a plan that is not valid.
     """
-    return [_plan(memory) for memory in memory_problems(module)]
+    return [_plan(memory) for memory in checked_problems(module)]
 
 
 def _plan(memory: MemoryProblem) -> ScopePlan:
-    check_plan(memory)
     problem, plan = memory.problem, written_plan(memory)
     placed = tuple(
         PlacedBuffer(

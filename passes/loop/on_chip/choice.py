@@ -150,6 +150,7 @@ class Chooser:
             refused = self._refused(decision)
             if not refused:
                 return decision
+            assert not self.banned.issuperset(refused), "an access that has to stream was kept on chip"
             self.why.update(refused)
             self.banned.update(refused)
 
@@ -162,7 +163,9 @@ class Chooser:
             if tensor.is_made_at_once():
                 continue
             writers = tensor.writers()
-            if run.first < len(writers) and (run.first > 0 or run.last < len(writers) - 1):
+            accesses = self._accesses(run.tensor, decision.places[run.tensor], {})
+            there = {access.step for access in accesses[run.first : run.last + 1]}
+            if 0 < len(there.intersection(writers)) < len(writers):
                 for step in writers:
                     refused[run.tensor, step] = "it is made in parts, and not all of them would be there at once"
             elif not tensor.is_made_in_parts() and {(run.tensor, "fill"), (run.tensor, "write-back")} & moved:

@@ -93,7 +93,8 @@ class TensorUse:
         for step, sites in self.by_step().items():
             if any(site.reads for site in sites):
                 break
-            found.append(step)
+            if any(site.writes for site in sites):
+                found.append(step)
         return found
 
     def is_made_at_once(self) -> bool:

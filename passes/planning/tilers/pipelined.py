@@ -97,7 +97,8 @@ class _Search:
         best = self._best(timed)
         others = [each for each in timed if each.plan.tile != best.plan.tile]
         runner_up = self._best(others).plan if others else None
-        return replace(self._with_other_slots(best), runner_up=runner_up)
+        plan = self._with_other_slots(best)
+        return replace(plan, runner_up=runner_up).timed(plan.time)
 
     def _best(self, found: Sequence[_Timed]) -> _Timed:
         """The one with the fewest bytes among those that take the least time, as far as can be told."""
@@ -156,7 +157,8 @@ class _Search:
     def _timed(self, point: _Point) -> _Timed:
         tile, depths = tuple(int(size[point.index]) for size in self.tiles.tile), dict(point.depths)
         time = time_of_tile(self.tiles, point.index, point.loops, depths) if self.problem.works else None
-        return _Timed(TilePlan(self.problem, tile, point.loops, depths), point.index, round(point.moved), time)
+        plan = TilePlan(self.problem, tile, point.loops, depths).timed(time)
+        return _Timed(plan, point.index, round(point.moved), time)
 
     def _with_other_slots(self, best: _Timed) -> TilePlan:
         """The plan with more slots where that pays, and fewer where it costs nothing."""
@@ -172,5 +174,5 @@ class _Search:
                 other = time_of_tile(self.tiles, best.index, plan.order, depths)
                 most = time.cycles * (1 - TIE / 2) if count > plan.depths[scope] else time.cycles + 1
                 if other.cycles < most:
-                    plan, time = replace(plan, depths=depths), other
+                    plan, time = replace(plan, depths=depths).timed(other), other
         return plan

@@ -119,12 +119,18 @@ class CommandAccess:
         """From the first byte to the end of the last."""
         return sum((count - 1) * stride for count, stride in self.dims) + self.length
 
+    @cached_property
+    def _storage_bytes(self) -> int:
+        op = self.storage.owner
+        return op.size_in_bytes if isinstance(op, ScopedAllocation) else 0
+
     # Not kept: buffers are moved while accesses are held.
     @property
     def range(self) -> tuple[int, int] | None:
         """The bytes of its scope, or of the arena, that the storage occupies; None for an argument."""
         op = self.storage.owner
-        return op.byte_range if isinstance(op, ScopedAllocation) else None
+        offset = op.byte_offset if isinstance(op, ScopedAllocation) else None
+        return None if offset is None else (offset, offset + self._storage_bytes)
 
 
 @dataclass(frozen=True, eq=False)

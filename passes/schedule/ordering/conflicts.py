@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import Block, SSAValue
 
@@ -22,7 +22,8 @@ class Dependence:
     That `source`, issued earlier, comes before `sink`.
 
     Of the iterations of `source` those count that were issued before the current one of `since`, a loop around both;
-    all of them where there is none. With a `ring`, those that accessed the slot that `sink` accesses.
+    all of them where there is none, and only the last with `only_last`. With a `ring`, those that accessed the slot
+    that `sink` accesses.
     """
 
     source: CommandInfo
@@ -32,6 +33,12 @@ class Dependence:
     source_turn: int = 0
     """The slot that `source` accesses, after that which the iterations of the loops around it count to."""
     sink_turn: int = 0
+    only_last: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all iterations of the source so far count."""
+        return self.since is None and self.ring is None
 
 
 def dependences(commands: Sequence[CommandInfo], in_order: frozenset[str]) -> list[Dependence]:
@@ -42,7 +49,9 @@ def dependences(commands: Sequence[CommandInfo], in_order: frozenset[str]) -> li
         for source in commands:
             if source.unit == sink.unit and (source.unit in in_order or sink.alone or not source.transfers):
                 continue
-            found += _between(source, sink, numbered)
+            for each in _between(source, sink, numbered):
+                is_last = source.unit not in in_order and each.is_plain and _meet_in_last_iterations(source, sink)
+                found.append(replace(each, only_last=is_last))
     return found
 
 
@@ -149,8 +158,8 @@ def _precedes(one: CommandInfo, other: CommandInfo) -> bool:
 def _may_meet(one: CommandAccess, other: CommandAccess) -> bool:
     """Whether their storages have bytes in common, within the bounds that the two keep."""
     if one.storage is not other.storage:
-        ranges = one.range, other.range
-        if one.scope != other.scope or ranges[0] is None or ranges[1] is None:
+        ranges = (one.range, other.range) if one.scope == other.scope else (None, None)
+        if ranges[0] is None or ranges[1] is None:
             return False
         (low, high), (start, end) = _reach(one, ranges[0]), _reach(other, ranges[1])
         return low < end and start < high
@@ -184,6 +193,28 @@ def _deepest(
     return None
 
 
+def _meet_in_last_iterations(source: CommandInfo, sink: CommandInfo) -> bool:
+    """Whether `sink`, after loops around `source`, may access only what their last iterations access."""
+    common = common_loops(source, sink)
+    ended = source.loops[len(common) :]
+    trips = {loop: trips_of(loop) for loop in ended}
+    if not ended or not _precedes(source, sink):
+        return False
+    for first in source.accesses:
+        for second in sink.accesses:
+            if not (first.writes or second.writes) or not _may_meet(first, second):
+                continue
+            if first.slot is not None or second.slot is not None:
+                return False
+            if any(_meet_at(source, sink, common, level, first, second) for level in range(len(common))):
+                return False
+            for loop, count in trips.items():
+                fewer = {loop: count - 1} if count is not None else {}
+                if count != 1 and _meet_at(source, sink, common, len(common), first, second, fewer):
+                    return False
+    return True
+
+
 def _meet_at(
     source: CommandInfo,
     sink: CommandInfo,
@@ -191,8 +222,13 @@ def _meet_at(
     level: int,
     first: CommandAccess,
     second: CommandAccess,
+    fewer: Mapping[Block, int] | None = None,
 ) -> bool:
-    """Whether they may meet in the same iterations of `common[:level]`, and `sink` in a later one of the next loop."""
+    """
+    Whether they may meet in the same iterations of `common[:level]`, and `sink` in a later one of the next loop.
+
+    Of the loops in `fewer`, which are not around both, only so many iterations count.
+    """
     later = common[level] if level < len(common) else None
     if later is not None and (trips := trips_of(later)) is not None and trips < 2:
         return False
@@ -213,7 +249,7 @@ def _meet_at(
         for loop in loops:
             if loop in common[: level + 1] or not (step := terms.get(loop, 0)):
                 continue
-            if (trips := trips_of(loop)) is None:
+            if (trips := (fewer or {}).get(loop, trips_of(loop))) is None:
                 return True
             if a.get(loop, 0) != b.get(loop, 0):
                 choices.append([sign * step * iteration for iteration in range(trips)])

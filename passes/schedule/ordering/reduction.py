@@ -39,15 +39,19 @@ Steps = Mapping[RingOp, Mapping[Block, int]]
 
 @dataclass(frozen=True)
 class Source:
-    """What tokens are kept of: a command, or a command for each slot of a ring, which it accesses at this turn."""
+    """
+    What tokens are kept of: a command (all its iterations, or its last), or a command for each slot of a ring, which it
+    accesses at this turn.
+    """
 
     command: CommandInfo
     ring: RingOp | None = None
     turn: int = 0
+    only_last: bool = False
 
     @staticmethod
     def of(dependence: Dependence) -> Source:
-        return Source(dependence.source, dependence.ring, dependence.source_turn)
+        return Source(dependence.source, dependence.ring, dependence.source_turn, dependence.only_last)
 
 
 @dataclass
@@ -158,7 +162,7 @@ class _DependenceUnrolling(_Unrolling):
             self.essential[tuple(each for each, numbers in waits if number in numbers)] = None
         for source in self.of.get(info, ()):
             slots, slot = self.issued[source], self._slot(info, source.ring, source.turn)
-            if info.unit in self.in_order:
+            if info.unit in self.in_order or source.only_last:
                 slots[slot] = (issued,)
                 continue
             late = self.incomplete.setdefault(source, set())

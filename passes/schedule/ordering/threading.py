@@ -24,7 +24,7 @@ Values = tuple[SSAValue, ...]
 class Variable:
     """
     The token of the command of `sources`, all of one unit, that was issued last; where they do not end in order, of
-    all iterations of the one source that were issued since it was renewed.
+    all iterations of the one source that were issued since it was renewed, or its last where only that counts.
 
     With a ring there is one for each slot, in the IR rotated: value i is that of the slot (c + i) mod size, where c is
     the number that the loops around have counted up to.
@@ -97,7 +97,7 @@ class Threading:
         set_dependencies(info.op, list(tokens))
         for variable, source in self._of.get(info, ()):
             token, before = info.op.token, values[variable][source.turn]
-            replaced = info.unit in self.in_order or self._is_renewed(variable, info.op)
+            replaced = info.unit in self.in_order or source.only_last or self._is_renewed(variable, info.op)
             if not replaced and before is not self._completed:
                 joined = ReadyOp([before, token])
                 Rewriter.insert_op(joined, InsertPoint.after(info.op))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from random_kernels import FETCHING, MACHINES, closure, parsed, token_operands, traced, unordered
 from xdsl.dialects import func
+from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError
+from penstock.passes.analysis.memory.memory_problems import checked_problems
 from penstock.passes.schedule.ordering import order
 from penstock.passes.schedule.ordering.tokens import set_dependencies
 
@@ -112,6 +114,45 @@ def test_a_ring_whose_number_is_not_understood_is_one_storage() -> None:
     }}"""
     _, after = kernel(body)
     assert after[::2] == [(), (1,), (3,), (5,), (7,)]
+
+
+def test_what_shares_bytes_with_a_ring_waits_for_no_more_than_the_iterations_make_necessary() -> None:
+    body = f"""%r = mem.ring 2 at 0 : !mem.ring<{TILE}>
+    %c = mem.buffer at 64 : {TILE}
+    %two = arith.constant 2 : index
+    scf.for %o = %zero to %four step %one {{
+      %first = arith.muli %o, %two : index
+      scf.for %i = %zero to %two step %one {{
+        %n = arith.addi %first, %i : index
+        %a = mem.slot %r[%n] : !mem.ring<{TILE}>
+        %at = arith.muli %n, %four : index
+        {run("move", "%c", "%a")} {store("%a", "%at")}
+      }}
+    }}
+    %b = mem.buffer at 0 : {TILE}
+    {load("%b")}"""
+    function, after = kernel(body, MACHINES["in flight"])
+    assert after[-1] == (13, 15)
+    module = function.parent_op()
+    assert isinstance(module, ModuleOp)
+    # The data flow does not know that the inner loop has two iterations, the commands do.
+    assert len(checked_problems(module)) == 1
+    set_dependencies([op for op in function.walk() if isinstance(op, DmaOp)][-1], [])
+    with pytest.raises(UserError, match="share bytes"):
+        checked_problems(module)
+
+
+def test_a_window_that_only_the_last_iteration_stored_waits_for_that_alone() -> None:
+    body = f"""%a = mem.buffer at 0 : {TILE}
+    %b = mem.buffer at 16 : {TILE}
+    scf.for %i = %zero to %five step %one {{
+      %n = arith.muli %i, %four : index
+      {store("%a", "%n")}
+    }}
+    %last = arith.constant 18 : index
+    {store("%b", "%last")}"""
+    _, after = kernel(body, MACHINES["in flight"])
+    assert after == [(), (), (), (), (), (4,)]
 
 
 def test_pieces_of_one_transfer_are_in_flight_together() -> None:

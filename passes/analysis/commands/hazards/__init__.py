@@ -8,6 +8,7 @@ from dataclasses import replace
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 
+from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.passes.analysis.commands.hazards.induction import UndecidedError, commands_of, decide
@@ -17,7 +18,7 @@ from penstock.passes.analysis.commands.program import Program, View
 from penstock.passes.analysis.commands.trace import trace, trace_calls
 from penstock.passes.analysis.kernels import machine_kernels
 
-__all__ = ["MAX_HAZARDS", "Hazard", "HazardKind", "check", "check_kernel", "distinct_calls"]
+__all__ = ["MAX_HAZARDS", "Hazard", "HazardKind", "check", "check_kernel", "distinct_calls", "race_free_kernels"]
 
 MAX_COMMANDS = 1_000_000
 """The most commands that are checked one by one."""
@@ -56,6 +57,27 @@ def check_kernel(
                 ) from None
     program = trace(function, target, limit=limit, arguments=arguments)
     return check(program, most=most), program
+
+
+def race_free_kernels(module: ModuleOp) -> list[func.FuncOp]:
+    """The kernels of the machine that issue commands and, called as the module calls them, have no hazard."""
+    target, kernels = machine_kernels(module)
+    kernels = [kernel for kernel in kernels if any(isinstance(op, DmaOp | ExecOp) for op in kernel.walk())]
+    if target is None or not kernels:
+        return []
+    try:
+        calls = [(kernel, arguments) for kernel, arguments in distinct_calls(module) if kernel in kernels]
+    except UserError:
+        return []
+    hazardous = {kernel for kernel, arguments in calls if not _is_race_free(kernel, target, arguments)}
+    return [kernel for kernel in kernels if kernel not in hazardous]
+
+
+def _is_race_free(kernel: func.FuncOp, target: TargetOp, arguments: Arguments | None) -> bool:
+    try:
+        return not check_kernel(kernel, target, most=1, arguments=arguments)[0]
+    except UserError:
+        return False
 
 
 def distinct_calls(module: ModuleOp) -> Iterator[tuple[func.FuncOp, Arguments | None]]:
