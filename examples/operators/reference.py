@@ -160,7 +160,6 @@ _MATRIX_OPERATORS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "divide": ("elementwise", np.divide),
     "add_bias": ("elementwise", np.add),
     "softmax": ("normalisations", _softmax),
-    "softmax_half": ("normalisations", _softmax),
     "log_softmax": ("normalisations", lambda x: np.log(_softmax(x))),
     "layer_norm": ("normalisations", _layer_norm),
     "rms_norm": ("normalisations", lambda x, gain: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * gain),
@@ -230,8 +229,19 @@ OPERATORS: Sequence[Operator] = (
     ),
     Operator("windows", "depthwise", _depthwise, _with(_IMAGES, R=3, Q=3)),
     Operator("windows", "dilated", lambda x, w: _conv(x, w, 1, 0, 2), _FILTERS),
+    Operator(
+        "normalisations",
+        "softmax_half",
+        _softmax,
+        [{**each, "B": block} for each, block in zip(_MATRICES, (16, 64, 13), strict=True)],
+    ),
     Operator("sequences", "attention", _attention, _HEADS),
-    Operator("sequences", "attention_half", _attention, _HEADS),
+    Operator(
+        "sequences",
+        "attention_half",
+        _attention,
+        [{**each, "BQ": block, "BK": block} for each, block in zip(_HEADS, (32, 64, 23), strict=True)],
+    ),
     Operator(
         "sequences",
         "lstm_cell",
