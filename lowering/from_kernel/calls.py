@@ -31,6 +31,8 @@ class CalledKernels:
     by_name: Mapping[str, tuple[KernelFile, Kernel]]
     functions: list[FuncOp] = field(default_factory=list[FuncOp])
     """One for each kernel and each set of sizes that it is called with."""
+    taken: frozenset[str] = frozenset()
+    """The names that other functions of the program have."""
     _made: dict[tuple[str, tuple[tuple[str, int], ...]], FuncOp] = field(
         default_factory=dict[tuple[str, tuple[tuple[str, int], ...]], FuncOp]
     )
@@ -63,7 +65,7 @@ class CalledKernels:
         return file.types(kernel, function)
 
     def _named(self, function: FuncOp, name: str) -> FuncOp:
-        taken = {*self.by_name, *(each.sym_name.data for each in self.functions)}
+        taken = {*self.taken, *self.by_name, *(each.sym_name.data for each in self.functions)}
         if any(each.sym_name.data == name for each in self.functions):
             names = (f"{name}_{number}" for number in range(1, len(taken) + 2))
             function.sym_name = StringAttr(next(each for each in names if each not in taken))
@@ -71,8 +73,12 @@ class CalledKernels:
         return function
 
 
-def called_kernels_of(files: Sequence[KernelFile]) -> CalledKernels:
-    """The kernels of some files. Raises UserError, at its token, for one that two of them have."""
+def called_kernels_of(files: Sequence[KernelFile], taken: frozenset[str] = frozenset()) -> CalledKernels:
+    """
+    The kernels of some files, for a program with functions of the names `taken`.
+
+    Raises UserError, at its token, for a kernel that two files have.
+    """
     found: dict[str, tuple[KernelFile, Kernel]] = {}
     for file in files:
         for name, kernel in file.kernels.items():
@@ -81,7 +87,7 @@ def called_kernels_of(files: Sequence[KernelFile]) -> CalledKernels:
                 notes = [f"the other one is at {first.place(other.at)}"]
                 raise UserError(f'the kernel "{name}" is there twice', loc=file.place(kernel.at), notes=notes)
             found[name] = file, kernel
-    return CalledKernels(found)
+    return CalledKernels(found, taken=taken)
 
 
 def link_kernels(module: ModuleOp, files: Sequence[KernelFile]) -> None:
@@ -90,7 +96,8 @@ def link_kernels(module: ModuleOp, files: Sequence[KernelFile]) -> None:
 
     Raises UserError, located at the op, for a call whose operands have sizes that are not known.
     """
-    kernels = called_kernels_of(files)
+    functions = frozenset(op.sym_name.data for op in module.ops if isinstance(op, FuncOp))
+    kernels = called_kernels_of(files, functions)
     for op in [each for each in module.walk() if isinstance(each, KernelOp)]:
         name = op.callee.string_value()
         if name not in kernels.by_name or SymbolTable.lookup_symbol(op, op.callee) is not None:

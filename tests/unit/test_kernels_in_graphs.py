@@ -123,3 +123,24 @@ def test_what_is_called_must_fit_the_kernel_of_the_file(
     with pytest.raises(UserError, match=message) as caught:
         penstock.compile(tmp_path / "graph.mlir", kernels=[tmp_path / "kernels.pk"])
     assert caught.value.loc == f"{tmp_path}/{place}"
+
+
+def test_a_kernel_for_other_sizes_has_a_name_that_no_function_has(tmp_path: Path) -> None:
+    path, kernels = tmp_path / "graph.mlir", tmp_path / "kernels.pk"
+    kernels.write_text("kernel twice(f32 x[N]) -> (f32 y[N]) {\n    y = 2 * x\n}\n")
+    path.write_text(
+        """func.func private @twice_1(%x: tensor<3xf32>) -> tensor<3xf32> {
+  %z = graph.relu %x : tensor<3xf32>
+  func.return %z : tensor<3xf32>
+}
+func.func @main(%x: tensor<4xf32>, %w: tensor<3xf32>) -> (tensor<4xf32>, tensor<3xf32>) {
+  %y = graph.kernel @twice(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  %z = graph.kernel @twice(%w) : (tensor<3xf32>) -> tensor<3xf32>
+  func.return %y, %z : tensor<4xf32>, tensor<3xf32>
+}
+"""
+    )
+    found = penstock.compile(path, None, "interpreter", kernels=[kernels])(
+        -np.ones(4, np.float32), -np.ones(3, np.float32)
+    )
+    assert [each.tolist() for each in found] == [[-2] * 4, [-2] * 3]
