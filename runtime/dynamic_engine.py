@@ -69,7 +69,7 @@ class DynamicEngine(Runnable):
         self.schedules = {} if schedule is None else read_schedules(schedule)
         self.backend: Backend = backend
         self.signature = signature_of(program.module)
-        self._engines = EngineCache[tuple[tuple[str, int], ...]](cached)
+        self._engines = EngineCache[tuple[tuple[str, int], ...], Engine](cached)
 
     @property
     def bindings(self) -> list[dict[str, int]]:

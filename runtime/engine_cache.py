@@ -1,4 +1,4 @@
-"""The engines of one program that were used last: one for each set of sizes, compiled when it is first asked for."""
+"""The engines of one program that were used last: one for each set of sizes, made when it is first asked for."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from penstock.runtime.engine import Engine
+from penstock.runtime.engine import Runnable
 
 CACHED_ENGINES = 8
 """How many engines are kept unless told otherwise: that of the key that was not used for longest goes."""
 
 Key = TypeVar("Key", bound=Hashable)
+Cached = TypeVar("Cached", bound=Runnable)
 
 
-class EngineCache(Generic[Key]):
-    """May be asked from several threads: those that ask for one new engine wait for one compilation."""
+class EngineCache(Generic[Key, Cached]):
+    """
+    Engines, or contexts of engines, by their keys. May be asked from several threads: those that ask for one new engine
+    wait for one compilation.
+    """
 
     def __init__(self, cached: int = CACHED_ENGINES):
         self.cached = cached
-        self._engines: OrderedDict[Key, Engine] = OrderedDict()
+        self._engines: OrderedDict[Key, Cached] = OrderedDict()
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
 
@@ -30,7 +34,7 @@ class EngineCache(Generic[Key]):
         with self._lock:
             return list(self._engines)
 
-    def get(self, key: Key, make: Callable[[], Engine]) -> Engine:
+    def get(self, key: Key, make: Callable[[], Cached]) -> Cached:
         """The engine of a key, which `make` makes if it is not kept."""
         if (engine := self._kept(key)) is not None:
             return engine
@@ -45,7 +49,7 @@ class EngineCache(Generic[Key]):
                     self._engines.popitem(last=False)
         return engine
 
-    def _kept(self, key: Key) -> Engine | None:
+    def _kept(self, key: Key) -> Cached | None:
         with self._lock:
             if (engine := self._engines.get(key)) is not None:
                 self._engines.move_to_end(key)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,9 @@ from penstock.passes.graph.gradient import GraphGradientPass
 from penstock.runtime.compiler import LoadedProgram, compile_module
 from penstock.runtime.engine import Backend, Engine, ExecutionContext, compile_program
 from penstock.runtime.engine_cache import EngineCache
+
+_Sizes: TypeAlias = tuple[tuple[str, int], ...]
+"""Sizes and constants by their names, which are sorted."""
 
 
 class KernelFunction:
@@ -48,7 +50,7 @@ class KernelFunction:
         self.machine = machine
         self.backend: Backend = backend
         self.wrt = wrt
-        self._engines = EngineCache[tuple[tuple[str, int], ...]]()
+        self._engines = EngineCache[_Sizes, Engine]()
         self._of_thread = threading.local()
 
     @property
@@ -84,7 +86,7 @@ class KernelFunction:
         """
         given = [np.asarray(array) for array in arrays]
         sizes = self.file.sizes_from_arguments(self.kernel, given, {}, constants)
-        outputs = self._context(self.engine(sizes)).run(given)
+        outputs = self._context(sizes).run(given)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def engine(self, sizes: Mapping[str, int]) -> Engine:
@@ -93,16 +95,14 @@ class KernelFunction:
         def make() -> Engine:
             return compile_program(self._program(sizes), machine=self.machine, backend=self.backend)
 
-        return self._engines.get(tuple(sorted(sizes.items())), make)
+        return self._engines.get(_key(sizes), make)
 
-    def _context(self, engine: Engine) -> ExecutionContext:
-        """The memory that this thread runs an engine in."""
+    def _context(self, sizes: Mapping[str, int]) -> ExecutionContext:
+        """The memory that this thread runs the engine for some sizes in."""
         if not hasattr(self._of_thread, "contexts"):
-            self._of_thread.contexts = WeakKeyDictionary[Engine, ExecutionContext]()
-        contexts: WeakKeyDictionary[Engine, ExecutionContext] = self._of_thread.contexts
-        if engine not in contexts:
-            contexts[engine] = engine.context()
-        return contexts[engine]
+            self._of_thread.contexts = EngineCache[_Sizes, ExecutionContext]()
+        contexts: EngineCache[_Sizes, ExecutionContext] = self._of_thread.contexts
+        return contexts.get(_key(sizes), lambda: self.engine(sizes).context())
 
     def mlir(self, level: str = "tensor", **sizes: int) -> str:
         """The IR at a level, for some sizes and constants. Raises UserError."""
@@ -115,6 +115,10 @@ class KernelFunction:
         if self.wrt is not None:
             GraphGradientPass(wrt=self.wrt, replace=True).apply(ctx, module)
         return LoadedProgram(module, ctx, Path(self.file.text.name))
+
+
+def _key(sizes: Mapping[str, int]) -> _Sizes:
+    return tuple(sorted(sizes.items()))
 
 
 def _restored(

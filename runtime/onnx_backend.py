@@ -78,7 +78,7 @@ class PreparedModel(BackendRep):
         self.name = name
         self.outputs = [value.name for value in model.graph.output]
         self._specialiser = Specialiser(model)
-        self._engines = EngineCache[Hashable](KEPT_ENGINES)
+        self._engines = EngineCache[Hashable, Engine](KEPT_ENGINES)
         if self._specialiser.is_static:
             self._engine(self._specialiser.fit([], {}, {}))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 import penstock
 from penstock.dialects.diagnostics import UserError
 from penstock.runtime import kernel_function
+from penstock.runtime.engine_cache import CACHED_ENGINES
 from penstock.runtime.kernel_function import KernelFunction
 from penstock.runtime.levels import LEVELS
 
@@ -57,6 +60,16 @@ def test_threads_compile_each_size_once_and_do_not_disturb_each_other(monkeypatc
         thread.join()
     assert not wrong
     assert len(compiled) == 3
+
+
+def test_what_was_not_used_for_longest_is_forgotten() -> None:
+    scale = penstock.kernel(TEXT, backend="interpreter")
+    engines: list[weakref.ref[object]] = []
+    for size in range(1, CACHED_ENGINES + 3):
+        scale(np.ones((size, 1), np.float32), np.ones(1, np.float32))
+        engines.append(weakref.ref(scale.engine({"N": size, "M": 1})))
+    gc.collect()
+    assert [each() is not None for each in engines] == [False] * 2 + [True] * CACHED_ENGINES
 
 
 def test_a_kernel_is_pickled_as_its_text() -> None:
