@@ -54,8 +54,9 @@ def keep_in_scope(tensor: Tensor, expressions: Expressions) -> None:
     """Let what brings the value of a tensor into being say where it is declared to live."""
     if tensor.scope is None or tensor.value is None:
         return
-    owner = origin_of(tensor.value).owner
-    if isinstance(owner, Operation):
+    origin = origin_of(tensor.value)
+    if isinstance(owner := origin.owner, Operation):
+        expressions.builder.names[origin] = tensor.name
         owner.attributes[SCOPE] = StringAttr(tensor.scope)
         owner.location = expressions.location(tensor.declared.at)
 

@@ -39,6 +39,12 @@ MISUSES = [
     ),
     Misuse("scope of another type", "^weight f32 t[N] = load(x)", '"t" is of f32, and "weight" holds f16', ""),
     Misuse(
+        "window that no engine copies",
+        "^neural f32 t[N] = load(x[1:+N else 1])",
+        '"t" cannot be in "neural": the kernel runs on the host',
+        'because no DMA pads by 1, and no intrinsic fills "neural" with the padding',
+    ),
+    Misuse(
         "kernel that runs on the host",
         "^neural f32 t[N] = load(x)",
         '"t" cannot be in "neural": the kernel runs on the host',
