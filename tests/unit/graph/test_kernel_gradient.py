@@ -178,3 +178,11 @@ def test_a_row_that_is_copied_to_another_has_a_derivative() -> None:
     seed = np.arange(6, dtype=np.float32).reshape(3, 2)
     found = penstock.kernel(text, backend="interpreter").gradient()(np.ones((3, 2), np.float32), seed)
     np.testing.assert_array_equal(found, [seed[0], seed[1] + seed[2], [0, 0]])
+
+
+def test_a_stride_on_the_left_is_refused_at_its_place() -> None:
+    text = "kernel f(f32 x[N]) -> (f32 y[2 * N]) {\n    y[2 * i] = x[i]\n    y[2 * i + 1] = 2 * x[i]\n}"
+    with pytest.raises(UserError, match=r"tensor\.insert_slice has no derivative") as caught:
+        penstock.kernel(text).gradient().mlir("graph", N=4)
+    assert caught.value.notes == ("what is stored by parts lies together: a stride on the left has none",)
+    assert caught.value.loc == "<kernel>:3:22"

@@ -110,6 +110,8 @@ class _Adjoints:
             case tensor.CollapseShapeOp() | tensor.ExpandShapeOp() | tensor.ReshapeOp() if seed is not None:
                 source = op.operands[0]
                 self.add(source, lambda: code.reshape(seed, shape_of(source)))
+            case tensor.InsertSliceOp() | tensor.ExtractSliceOp() if not _is_static(op):
+                raise _refusal(op, "what is stored by parts lies together: a stride on the left has none")
             case _:
                 why = "a kernel of tensor expressions has one, and not what a loop carries"
                 raise _refusal(op, why if op.regions else "")
