@@ -20,11 +20,11 @@ from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import integer_of, number_of
 from penstock.lowering.from_kernel.symbols import LoopVariable, Symbols, Tensor
 from penstock.lowering.from_kernel.syntax import Access, Binding, Expression, Name, Node, Slice, walk
-from penstock.lowering.shapes import shape_of
-from penstock.lowering.tensor_builder import TensorBuilder
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.index_builder import Index, add, scale
-from penstock.passes.schedule.tile_nest import DimRange, slice_of
+from penstock.passes.schedule.tile_nest import DimRange
+from penstock.passes.shapes import shape_of
+from penstock.passes.tensor.tensor_builder import TensorBuilder
 
 
 class IndexRange(NamedTuple):
@@ -251,7 +251,7 @@ class Accesses:
             plain = [AffineExpr.dimension(names.index(name)) for name, factor in moving.items() if factor == 1]
             total = [*terms, *plain, *([AffineExpr.constant(backwards)] if backwards else [])]
             dims.append(reduce(lambda a, b: a + b, total) if total else AffineExpr.constant(0))
-        return slice_of(self._builder.builder(), value, spans), dims
+        return self._builder.slice(value, spans), dims
 
     def offset(self, place: Place) -> Index:
         """An index that only loop variables move, as a value."""

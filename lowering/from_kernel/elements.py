@@ -38,9 +38,9 @@ from penstock.lowering.from_kernel.syntax import (
     Unary,
     walk,
 )
-from penstock.lowering.shapes import Dims, loops, signless
-from penstock.lowering.tensor_builder import TensorBuilder
 from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import Dims, loops, signless
+from penstock.passes.tensor.tensor_builder import TensorBuilder
 
 
 @dataclass(frozen=True)

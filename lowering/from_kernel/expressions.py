@@ -39,8 +39,8 @@ from penstock.lowering.from_kernel.syntax import (
     Position,
     walk,
 )
-from penstock.lowering.shapes import Dims, element_of, loops, shape_of, signless
 from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import Dims, element_of, loops, shape_of, signless
 
 _Term = Callable[[Body, Mapping[Node, Operand]], SSAValue]
 

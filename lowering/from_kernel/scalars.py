@@ -36,8 +36,8 @@ from penstock.dialects.graph.base import is_unsigned
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import Numbers, Value, number_of
 from penstock.lowering.from_kernel.syntax import Binary, Call, Expression, Function, Name, Node, Position, Unary
-from penstock.lowering.shapes import signless
 from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import signless
 
 _FLOATS: dict[str, AnyFloat] = {
     str(each): each

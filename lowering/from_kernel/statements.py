@@ -43,9 +43,8 @@ from penstock.lowering.from_kernel.syntax import (
     Statement,
     walk,
 )
-from penstock.lowering.shapes import loops, signless
 from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
-from penstock.passes.tensor.reshape import emit_reshape
+from penstock.passes.shapes import loops, signless
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ class Statements:
             sizes = tuple(range.size for range in space.values())
             whole = _Target(None, space, None, tuple(loops(len(space))), sizes)
             computed, found = self._computed(whole, value, element)
-            return emit_reshape(self._builder.emit, computed, target.sizes), found
+            return self._builder.reshape(computed, target.sizes), found
         if isinstance(value, Call) and value.function == "dot":
             return self._expressions.dot(value, destination, element)
         if isinstance(value, Call) and self._expressions.is_reduction(value, target.space):
@@ -211,7 +210,7 @@ class Statements:
         assert tensor.value is not None
         old = tensor.value
         if target.box is not None:
-            old = slice_of(self._builder.builder(), old, self._spans(target))
+            old = self._builder.slice(old, self._spans(target))
             past = [size - span.length for size, span in zip(target.sizes, target.box, strict=True)]
             old = self._builder.pad(old, [0] * len(past), past, 0)
         total = self._expressions.add_to(value, target.space, old, target.dims, tensor.element)
@@ -417,7 +416,7 @@ class Statements:
         if target.sizes != tuple(span.length for span in target.box):
             return Destination(self._builder.empty(target.sizes, signless(element)), target.dims)
         assert tensor.value is not None
-        return Destination(slice_of(self._builder.builder(), tensor.value, self._spans(target)), target.dims)
+        return Destination(self._builder.slice(tensor.value, self._spans(target)), target.dims)
 
     def _store(self, target: _Target, tensor: Tensor, written: SSAValue, at: Node) -> None:
         if target.box is None:

@@ -22,8 +22,8 @@ from penstock.lowering.accumulation import (
     reduce,
 )
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.shapes import Dims, element_of, loops, shape_of
 from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import Dims, element_of, loops, shape_of
 
 REDUCTIONS: dict[type[graph.ReductionOp], Reduction] = {
     graph.ReduceSumOp: SUM,
