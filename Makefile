@@ -42,6 +42,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.spilling
 	$(BIN)/python -m benchmarks.accel
 	$(BIN)/python -m benchmarks.schedules
+	$(BIN)/python -m benchmarks.operators
 
 docs: $(INSTALLED)
 	$(BIN)/python -m docs.generator

@@ -180,7 +180,6 @@ _PRODUCT_OPERATORS: Mapping[str, Callable[..., Any]] = {
     "matmul_transposed": lambda a, b: a @ b.T,
     "matmul_bias_gelu": lambda a, b, bias: _gelu(a @ b + bias),
     "matmul_half": lambda a, b: (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16),
-    "matmul_tiles": np.matmul,
     "quantized_matmul": _quantized_matmul,
 }
 
@@ -190,12 +189,19 @@ def _with(sizes: Sequence[Sizes], **more: int) -> list[Sizes]:
 
 
 _CHANNELS = ({"N": 16, "C": 32}, {"N": 64, "C": 64}, {"N": 13, "C": 9})
+_HEADS = ({"H": 2, "S": 32, "D": 16}, {"H": 4, "S": 64, "D": 32}, {"H": 3, "S": 23, "D": 7})
 _FILTERS = [{**image, "R": 3, "Q": 3, "O": o} for image, o in zip(_IMAGES, (16, 32, 5), strict=True)]
 
 OPERATORS: Sequence[Operator] = (
     *(Operator(file, name, reference, _VECTORS) for name, (file, reference) in _VECTOR_OPERATORS.items()),
     *(Operator(file, name, reference, _MATRICES) for name, (file, reference) in _MATRIX_OPERATORS.items()),
     *(Operator("products", name, reference, _PRODUCTS) for name, reference in _PRODUCT_OPERATORS.items()),
+    Operator(
+        "products",
+        "matmul_tiles",
+        np.matmul,
+        [{**_PRODUCTS[0], "BK": 32}, {**_PRODUCTS[1], "BN": 16, "BM": 48, "BK": 64}, _PRODUCTS[2]],
+    ),
     Operator("products", "batch_matmul", np.matmul, _with(_PRODUCTS, B=3)),
     Operator("products", "matrix_vector", np.matmul, [{"N": s["N"], "K": s["K"]} for s in _PRODUCTS]),
     Operator(
@@ -224,10 +230,17 @@ OPERATORS: Sequence[Operator] = (
     Operator("windows", "depthwise", _depthwise, _with(_IMAGES, R=3, Q=3)),
     Operator("windows", "dilated", lambda x, w: _conv(x, w, 1, 0, 2), _FILTERS),
     Operator(
+        "normalisations",
+        "softmax_half",
+        _softmax,
+        [{**each, "B": block} for each, block in zip(_MATRICES, (16, 64, 13), strict=True)],
+    ),
+    Operator("sequences", "attention", _attention, _HEADS),
+    Operator(
         "sequences",
-        "attention",
+        "attention_half",
         _attention,
-        ({"H": 2, "S": 32, "D": 16}, {"H": 4, "S": 64, "D": 32}, {"H": 3, "S": 23, "D": 7}),
+        [{**each, "BQ": block, "BK": block} for each, block in zip(_HEADS, (32, 64, 23), strict=True)],
     ),
     Operator(
         "sequences",

@@ -19,7 +19,7 @@ from penstock.lowering.from_kernel.affine import affine_of
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import integer_of, number_of
 from penstock.lowering.from_kernel.symbols import LoopVariable, Symbols, Tensor
-from penstock.lowering.from_kernel.syntax import Access, Binding, Expression, Name, Node, Slice, walk
+from penstock.lowering.from_kernel.syntax import Access, Binary, Binding, Expression, Name, Node, Slice, walk
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.index_builder import Index, add, scale
 from penstock.passes.schedule.tile_nest import DimRange
@@ -126,6 +126,27 @@ class Accesses:
     def variables(self) -> dict[str, tuple[int, int]]:
         """The least and the largest value of every loop variable."""
         return {each.name: (each.first, each.last) for each in self._symbols.variables()}
+
+    def decided(self, node: Binary, space: Space) -> bool | None:
+        """What a comparison of indices is at every point of a space; None where it differs, or is of something else."""
+        try:
+            left, right = self.place_of(node.left, space), self.place_of(node.right, space)
+        except Fault:
+            return None
+        names = [*left.terms, *(name for name in right.terms if name not in left.terms)]
+        terms = {name: left.terms.get(name, 0) - right.terms.get(name, 0) for name in names}
+        ranges = self.variables() | {name: (range.start, range.stop - 1) for name, range in space.items()}
+        low, high = Place(left.constant - right.constant, terms).bounds(ranges)
+        # For each relation: where the difference makes it hold, and where it makes it fail.
+        holds, fails = {
+            "<": (high < 0, low >= 0),
+            "<=": (high <= 0, low > 0),
+            ">": (low > 0, high <= 0),
+            ">=": (low >= 0, high < 0),
+            "==": (low == high == 0, low > 0 or high < 0),
+            "!=": (low > 0 or high < 0, low == high == 0),
+        }[node.operator]
+        return True if holds else False if fails else None
 
     # reading
 

@@ -48,13 +48,15 @@ class _Comments:
         """The nodes of a block, whose text begins on line `opened`, with their comments."""
         placed: list[_CommentedT] = []
         end = opened
-        for node in nodes:
+        for number, node in enumerate(nodes, 1):
             before = self.between(end, node.at.line)
-            placed.append(self._placed(node, before if placed else _without_first(before)))
-            end = _last_line(node)
+            # Most statements have one line: the next begins on the line below.
+            is_line = number < len(nodes) and nodes[number].at.line == node.at.line + 1
+            end = node.at.line if is_line else _last_line(node)
+            placed.append(self._placed(node, before if placed else _without_first(before), end))
         return tuple(placed)
 
-    def _placed(self, node: _CommentedT, before: list[str]) -> _CommentedT:
+    def _placed(self, node: _CommentedT, before: list[str], last: int) -> _CommentedT:
         beside = self._text.pop(node.at.line, "")
         match node:
             case Kernel():
@@ -66,7 +68,7 @@ class _Comments:
                 otherwise = None if node.otherwise is None else self._block(node.otherwise, before)
                 return replace(node, then=then, otherwise=otherwise, before=tuple(before), beside=beside)
             case _:
-                before += [each for each in self.between(node.at.line, _last_line(node) + 1) if each]
+                before += [each for each in self.between(node.at.line, last + 1) if each]
                 return replace(node, before=tuple(before), beside=beside)
 
     def _block(self, block: Block, before: list[str]) -> Block:

@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import (
     LocationAttr,
     StringAttr,
 )
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from penstock.lowering.from_kernel.accesses import Accesses, IndexRange, Place, Space
@@ -107,7 +107,7 @@ class Elements:
         output, known = destination(element, reads), element
 
         def compute(body: Body, operands: Mapping[Node, Operand], old: SSAValue) -> SSAValue:
-            return self._scalars(operands).emit(body, node, known)
+            return self._scalars(operands, space).emit(body, node, known)
 
         return self._generic(space, reads, output, 0, compute, node.at), element
 
@@ -119,10 +119,16 @@ class Elements:
 
     def type_of(self, node: Expression, reads: Reads) -> Attribute | None:
         """The type of an expression; None for a number."""
-        return self._scalars({part: Operand(read.element) for part, read in reads.items()}).type_of(node)
+        return self._scalars({part: Operand(read.element) for part, read in reads.items()}, {}).type_of(node)
 
-    def _scalars(self, operands: Mapping[Node, Operand]) -> Scalars:
-        return Scalars(operands, self.symbols.numbers, self.symbols.functions, locate=self.location)
+    def _scalars(self, operands: Mapping[Node, Operand], space: Space) -> Scalars:
+        return Scalars(
+            operands,
+            self.symbols.numbers,
+            self.symbols.functions,
+            locate=self.location,
+            decide=lambda node: self.accesses.decided(node, space),
+        )
 
     def _generic(
         self,
@@ -149,7 +155,11 @@ class Elements:
                     assert read.place is not None
                     value = self._number(body, read.place, space)
                 operands[node] = Operand(read.element, value)
-            return compute(body, operands, elements[-1])
+            result = compute(body, operands, elements[-1])
+            for node, read in reads.items():
+                if read.value is None:
+                    _erase_unused(operands[node].value, result)
+            return result
 
         self.builder.location = self.location(at)
         return self.builder.generic([*inputs, *ranges], (output.value, output.dims), reductions, element)
@@ -293,3 +303,22 @@ class Elements:
         """A new tensor over a space."""
         shape = [each.size for each in space.values()]
         return Destination(self.builder.empty(shape, signless(element)), tuple(loops(len(shape))))
+
+
+def _erase_unused(value: SSAValue | None, result: SSAValue) -> None:
+    """Take the number that an index is out of a body whose conditions on it are decided."""
+    op = None if value is None else value.owner
+    inside = isinstance(op, Operation) and op.parent is not None and op.parent is _block_of(result)
+    if value is None or value.uses or value is result or not inside:
+        return
+    assert isinstance(op, Operation)
+    operands = list(op.operands)
+    op.detach()
+    op.erase()
+    for operand in operands:
+        _erase_unused(operand, result)
+
+
+def _block_of(value: SSAValue) -> Block | None:
+    owner = value.owner
+    return owner if isinstance(owner, Block) else owner.parent

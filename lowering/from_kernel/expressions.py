@@ -181,7 +181,8 @@ class Expressions(Elements):
         if element_of(total) == signless(element):
             return total
         places = tuple(loops(len(shape_of(old))))
-        return self.rounded(total, element, Destination(self.builder.empty(shape_of(old), signless(element)), places))
+        # In the place of what was there: a loop that carries it needs no copy.
+        return self.rounded(total, element, Destination(old, places))
 
     def _free_names(self, node: Node, outer: Space) -> list[Name]:
         """The names in indices of an expression that stand for nothing: the indices of a sum."""
@@ -232,7 +233,7 @@ class Expressions(Elements):
             raise Fault("the type of what is combined is not known", term, ["cast(type, x) says it"])
 
         def compute(body: Body, operands: Mapping[Node, Operand]) -> SSAValue:
-            scalars = self._scalars(operands)
+            scalars = self._scalars(operands, space)
             return scalars.emit(body, term, scalars.type_of(term) or element)
 
         is_plain = all(read.element == element for read in reads.values())
@@ -250,7 +251,7 @@ class Expressions(Elements):
         assert element is not None
 
         def compute(body: Body, operands: Mapping[Node, Operand]) -> SSAValue:
-            scalars = self._scalars(operands)
+            scalars = self._scalars(operands, space)
             return scalars.emit(body, term, scalars.type_of(term) or element)
 
         return _Terms(

@@ -151,7 +151,7 @@ class Scalars:
     The types of the parts of an expression, and their values in a body.
 
     `operands` are the parts that are read, whole: `x[i]`, a name, a reduction. `functions` are those of the text, and
-    `types` says which types may be named.
+    `types` says which types may be named. `decide` says what a comparison of indices is if it is the same everywhere.
     """
 
     def __init__(
@@ -161,12 +161,14 @@ class Scalars:
         functions: Mapping[str, Function] | None = None,
         types: Callable[[str], Attribute | None] = element_called,
         locate: Callable[[Position], LocationAttr] | None = None,
+        decide: Callable[[Binary], bool | None] = lambda node: None,
     ):
         self._operands = operands
         self._numbers: Numbers = numbers
         self._functions = functions or {}
         self._named_types = types
         self._locate = locate
+        self._decide = decide
         self._types: dict[int, Attribute | None] = {}
 
     # types
@@ -287,6 +289,8 @@ class Scalars:
                 return self._cast(body, inner, element)
             case Call(function="select"):
                 condition, left, right = self.arguments(node)
+                if (chosen := self._known(condition)) is not None:
+                    return self.emit(body, left if chosen else right, element)
                 values = self.emit(body, condition, i1), self.emit(body, left, element), self.emit(body, right, element)
                 return body.where(*values)
             case Call():
@@ -296,6 +300,8 @@ class Scalars:
             case Unary():
                 return self._operation(body, _Scalar(1, _named("neg")), (node.operand,), element, node)
             case Binary(operator=sign) if sign in _RELATIONS:
+                if (known := self._known(node)) is not None:
+                    return body.constant(known, i1)
                 compared = self._agreeing(node, (node.left, node.right)) or element
                 relation = _Scalar(2, lambda body, xs: body.compare(_RELATIONS[sign], *xs), "any")
                 return self._operation(body, relation, (node.left, node.right), compared, node)
@@ -307,6 +313,24 @@ class Scalars:
                 return self._operation(body, _OPERATORS[node.operator], (node.left, node.right), element, node)
             case _:
                 raise Fault("this is not a scalar", node)
+
+    def _known(self, node: Expression) -> bool | None:
+        """What a condition on indices is, if it is the same everywhere."""
+        match node:
+            case Binary(operator="and" | "or" as sign):
+                sides = self._known(node.left), self._known(node.right)
+                if (sign == "or") in sides:
+                    return sign == "or"
+                return None if None in sides else sign == "and"
+            case Unary(operator="not"):
+                known = self._known(node.operand)
+                return None if known is None else not known
+            case Binary(operator=sign) if sign in _RELATIONS and isinstance(
+                self._agreeing(node, (node.left, node.right)), IndexType
+            ):
+                return self._decide(node)
+            case _:
+                return None
 
     def _operation(
         self, body: Body, scalar: _Scalar, parts: tuple[Expression, ...], element: Attribute, node: Node

@@ -289,6 +289,10 @@ def rewritten(node: Node, change: Callable[[Node], Node | None]) -> Node:
     return replace(node, **changed) if changed else node
 
 
+_PLAIN = ("str", "str | None", "tuple[str, ...]")
+
+
 @cache
 def _fields_of(kind: type[Node]) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind) if each.compare)
+    """The fields that may hold nodes; names and positions are most of them."""
+    return tuple(each.name for each in fields(kind) if each.compare and each.type not in _PLAIN)

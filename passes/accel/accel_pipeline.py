@@ -80,13 +80,19 @@ class AccelPipelinePass(ModulePass):
         commands = commands_of(function, target)
         depth = None if isinstance(self.depth, str) else self.depth
         choice = choose_slots(function, target, commands, depth, skewed=self.skew)
-        loops = schedule.match(scf.ForOp.name) if choice.skewed else ()
+        loops: Sequence[SSAValue] = ()
+        if choice.skewed == "inner":
+            nests = [op for op in function.walk() if isinstance(op, scf.ForOp)]
+            around = {op.parent_op() for op in nests}
+            loops = schedule.handles(op for op in nests if op not in around)
+        elif choice.skewed == "outer":
+            loops = schedule.match(scf.ForOp.name)
         buffers = schedule.handles(choice.slots)
         schedule.state.commands = commands
         op = _write(schedule, choice, buffers, loops)
         if op.fixed_offsets is None and PIPELINING in function.attributes:
             said = [op.remark.data] if op.remark is not None else []
-            modelled = choice.describe(op.slot_counts, skewed=bool(op.skewed))
+            modelled = choice.describe(op.slot_counts, choice.skewed if op.skewed else "none")
             op.properties["remark"] = StringAttr("; ".join([*said, modelled]))
             add_remark(function, PIPELINING, [modelled])
 

@@ -4,7 +4,7 @@ What matching sees of a `linalg.generic`: its domain, its body as an expression,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import cast
@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import MemRefType, NoneAttr, TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineMap
+from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM
@@ -195,6 +195,15 @@ def linear_form(index_map: AffineMap) -> tuple[tuple[int, ...], tuple[tuple[int,
         unit[dim] = 1
         columns.append(tuple(v - c for v, c in zip(index_map.eval(unit, []), constants, strict=True)))
     return constants, tuple(tuple(column[r] for column in columns) for r in range(len(constants)))
+
+
+def places_each(index_map: AffineMap, shape: Sequence[int]) -> bool:
+    """Whether loops that run over all of a tensor index each of its elements: a dim by a loop, one of size 1 by 0."""
+    loops = [expr for expr, size in zip(index_map.results, shape, strict=True) if size != 1 or expr != _FIRST]
+    return len({*loops}) == len(loops) and all(isinstance(expr, AffineDimExpr) for expr in loops)
+
+
+_FIRST = AffineExpr.constant(0)
 
 
 def steps_of(index_map: AffineMap, memref: SSAValue) -> tuple[int, ...]:

@@ -17,12 +17,17 @@ from penstock.passes.planning.pipelining import TimedLoop, TimedStep, steps_of
 Part = TimedStep | TimedLoop
 
 
-def skewed(nest: Sequence[Part], slots: Mapping[str, int]) -> tuple[Part, ...]:
-    """The nest with all loops skewed that can be, the outermost first, where buffers have so many slots."""
+def skewed(nest: Sequence[Part], slots: Mapping[str, int], *, inner: bool = False) -> tuple[Part, ...]:
+    """
+    The nest with all loops skewed that can be, the outermost first, where buffers have so many slots; with `inner` only
+    loops without loops in them.
+    """
     found: list[Part] = []
     for part in nest:
         if isinstance(part, TimedStep):
             found.append(part)
+        elif inner and any(isinstance(each, TimedLoop) for each in part.body):
+            found.append(replace(part, body=skewed(part.body, slots, inner=True)))
         elif (split := _split_of(part, slots)) is not None:
             found += split.parts()
         else:

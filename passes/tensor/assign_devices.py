@@ -113,6 +113,9 @@ def faster_apart(
         return None
     apart = 0
     for part in _cut(kernel, (first, rest)):
+        module = part.parent_op()
+        assert isinstance(module, ModuleOp)
+        drop_unit_dims(part, module)
         own = trial(part, target, tiler)
         if isinstance(own, str) or own.time is None:
             return None
@@ -120,16 +123,14 @@ def faster_apart(
     return (first, rest) if apart < together * (1 - TIE) else None
 
 
-def _cut(kernel: func.FuncOp, groups: Sequence[Sequence[GenericOp]]) -> list[func.FuncOp]:
+def _cut(kernel: func.FuncOp, groups: Sequence[Sequence[GenericOp | scf.ForOp]]) -> list[func.FuncOp]:
     """The kernels that a copy of `kernel` is cut into."""
     copy = kernel.clone()
-    module = ModuleOp([copy])
+    ModuleOp([copy])
     copies = dict(zip(kernel.body.block.ops, copy.body.block.ops, strict=True))
-    copied = [[op for each in group if isinstance(op := copies[each], GenericOp)] for group in groups]
-    parts = outline(copy, copied)
-    for part in parts:
-        drop_unit_dims(part, module)
-    return parts
+    return outline(
+        copy, [[op for each in group if isinstance(op := copies[each], GenericOp | scf.ForOp)] for group in groups]
+    )
 
 
 def _needed(op: Operation) -> set[Operation]:
@@ -161,20 +162,36 @@ def _control_flow(kernel: func.FuncOp) -> str | None:
     return None
 
 
-def _place_tiled(kernel: func.FuncOp, target: TargetOp, machine: str) -> None:
-    """
-    Decide where a kernel runs that is cut into tiles already: as a whole on the machine, or on the host.
+def _stages(kernel: func.FuncOp) -> list[list[GenericOp | scf.ForOp]]:
+    """What a kernel computes before, in, and after each of its loops."""
+    stages: list[list[GenericOp | scf.ForOp]] = []
+    for op in kernel.body.block.ops:
+        if isinstance(op, scf.ForOp):
+            stages.append([op])
+        elif isinstance(op, GenericOp) and not is_fill(op):
+            if not stages or isinstance(stages[-1][0], scf.ForOp):
+                stages.append([])
+            stages[-1].append(op)
+    return stages
 
-    Raises UserError for scopes that it says its locals are in, and that they cannot be in.
-    """
-    require_scopes(kernel, target)
-    covered = cover_tiled(kernel, target)
-    if isinstance(covered, str):
-        require_on_machine(kernel, covered)
-        _mark(kernel, Segment(False, remark=covered), machine)
-        return
-    Rewriter.replace_op(kernel, covered, [])
-    _mark(covered, Segment(True), machine)
+
+def _begins_new(loop: scf.ForOp) -> bool:
+    """Whether what a loop carries begins in it: nothing that is computed elsewhere is overwritten."""
+    owners = [value.owner for value in loop.iter_args]
+    return all(isinstance(o, tensor.EmptyOp) or (isinstance(o, GenericOp) and is_fill(o)) for o in owners)
+
+
+def _cut_at_loops(kernel: func.FuncOp, target: TargetOp) -> list[func.FuncOp]:
+    """The kernels that take the place of one whose loops the machine runs, but not all that stands beside them."""
+    stages = _stages(kernel)
+    loops = [stage[0] for stage in stages if isinstance(stage[0], scf.ForOp)]
+    if len(stages) < 2 or not all(map(_begins_new, loops)):
+        return []
+    parts = _cut(kernel, stages)
+    tiled = [part for part in parts if any(isinstance(op, scf.ForOp) for op in part.body.block.ops)]
+    if not any(isinstance(cover_tiled(part, target), func.FuncOp) for part in tiled):
+        return []
+    return outline(kernel, stages)
 
 
 @dataclass(frozen=True)
@@ -183,7 +200,8 @@ class AssignDevicesPass(ModulePass):
     Give every kernel a `device`: the machine in the module where its intrinsics cover the kernel, else `@host`.
 
     Requires the tensor level. A kernel with loops, or that says itself where its tensors live (`mem.scope`) or what is
-    copied (`mem.explicit`), stays as it is cut, on one device. Of any other, a pointwise op that no intrinsic covers is
+    copied (`mem.explicit`), stays as it is cut, on one device, or is cut at its loops where the machine runs these
+    alone. Of any other, a pointwise op that no intrinsic covers is
     split into ops that are covered. A kernel whose ops differ is cut into kernels that do not; so is one that a single
     tile cannot hold (two reductions, a stored value read again, a padded result). Where an intrinsic updates its
     output, the generic is rewritten to start from one of its inputs. A kernel stays on the host if only DMA intrinsics
@@ -232,6 +250,8 @@ class AssignDevicesPass(ModulePass):
     """
 
     name = "assign-devices"
+    # Where a kernel has its loops, sums that no intrinsic accumulates are those of a tree.
+    reassociates: ClassVar[bool] = True
 
     weigh_crossing: bool = True
     """Whether what crossing costs decides, too, where a group is cut; else only what intrinsics cover does."""
@@ -250,33 +270,54 @@ class AssignDevicesPass(ModulePass):
         target = machine_of(op)
         machine = HOST if target is None else target.sym_name.data
         for kernel in kernels(op):
-            if device_of(kernel) is not None:
-                continue
-            if (remark := _control_flow(kernel)) is not None:
-                _mark(kernel, Segment(False, remark=remark), machine)
-                continue
-            is_tiled = has_own_tiles(kernel)
-            if target is not None and is_tiled:
-                _place_tiled(kernel, target, machine)
-                continue
-            generics = [] if is_tiled else [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]
-            if target is not None:
-                generics = split_bodies(generics, target)
-            choices: dict[GenericOp, Coverage | str] = {
-                generic: "there is no machine but the host" if target is None else choose(generic, target)
-                for generic in generics
-            }
-            segments = segments_of(kernel, choices) or [
-                Segment(False, remark="it computes nothing, and only moves elements")
-            ]
-            if self.weigh_crossing:
-                segments = settle(segments, choices, target)
-            self._place(kernel, segments, target, machine)
+            if device_of(kernel) is None:
+                self._assign(kernel, target, machine)
         if target is not None:
             for kernel in kernels(op):
                 if device_of(kernel) == machine and _control_flow(kernel) is None:
                     accumulate(kernel, target)
             count_crossings(op)
+
+    def _assign(self, kernel: func.FuncOp, target: TargetOp | None, machine: str) -> None:
+        """Decide where a kernel runs, and cut it where only parts of it run on the machine."""
+        if (remark := _control_flow(kernel)) is not None:
+            _mark(kernel, Segment(False, remark=remark), machine)
+            return
+        is_tiled = has_own_tiles(kernel)
+        if target is not None and is_tiled:
+            self._assign_tiled(kernel, target, machine)
+            return
+        generics = [] if is_tiled else [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]
+        if target is not None:
+            generics = split_bodies(generics, target)
+        choices: dict[GenericOp, Coverage | str] = {
+            generic: "there is no machine but the host" if target is None else choose(generic, target)
+            for generic in generics
+        }
+        segments = segments_of(kernel, choices) or [
+            Segment(False, remark="it computes nothing, and only moves elements")
+        ]
+        if self.weigh_crossing:
+            segments = settle(segments, choices, target)
+        self._place(kernel, segments, target, machine)
+
+    def _assign_tiled(self, kernel: func.FuncOp, target: TargetOp, machine: str) -> None:
+        """
+        Decide where a kernel runs that is cut into tiles already.
+
+        Raises UserError for scopes that it says its locals are in, and that they cannot be in.
+        """
+        require_scopes(kernel, target)
+        covered = cover_tiled(kernel, target)
+        if isinstance(covered, func.FuncOp):
+            Rewriter.replace_op(kernel, covered, [])
+            _mark(covered, Segment(True), machine)
+        elif parts := _cut_at_loops(kernel, target):
+            for part in parts:
+                self._assign(part, target, machine)
+        else:
+            require_on_machine(kernel, covered)
+            _mark(kernel, Segment(False, remark=covered), machine)
 
     def _place(
         self,

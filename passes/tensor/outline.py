@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects import arith, func, tensor
+from xdsl.dialects import arith, func, scf, tensor
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -13,12 +13,12 @@ from xdsl.rewriter import InsertPoint, Rewriter
 VIEWS = (tensor.CollapseShapeOp, tensor.ExpandShapeOp, tensor.ExtractSliceOp, tensor.ReshapeOp)
 
 
-def outline(kernel: func.FuncOp, groups: Sequence[Sequence[GenericOp]]) -> list[func.FuncOp]:
+def outline(kernel: func.FuncOp, groups: Sequence[Sequence[GenericOp | scf.ForOp]]) -> list[func.FuncOp]:
     """
     Replace `kernel` by one kernel a group, in this order, and return these.
 
-    Every generic with a use is in one group, but for those that only initialise others: they, like all that is
-    no generic (empties, pads, constants), are cloned into each group that needs them. A group takes what it
+    Every generic and every loop with a use is in one group, but for those that only initialise others: they, like all
+    else (empties, pads, constants), are cloned into each group that needs them. A group takes what it
     uses of the kernel's arguments and of earlier groups, and returns what later groups or the kernel's callers
     use. Views of that go to the callers, and so does what joins or views the results: on a machine there is no
     command for them.
@@ -76,7 +76,9 @@ def _leading_views(ops: Sequence[Operation]) -> list[Operation]:
     return list(views)
 
 
-def _needed(group: Sequence[GenericOp], ops: Sequence[Operation], views: Sequence[Operation]) -> list[Operation]:
+def _needed(
+    group: Sequence[GenericOp | scf.ForOp], ops: Sequence[Operation], views: Sequence[Operation]
+) -> list[Operation]:
     """What is left of `ops`, the closure of a group, without its views."""
     kept = [op for op in ops if not isinstance(op, VIEWS) or op not in views]
     used = {v.owner for op in kept for inner in op.walk() for v in inner.operands}

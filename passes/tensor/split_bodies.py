@@ -11,11 +11,11 @@ from xdsl.dialects import arith, tensor
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Operation, SSAValue
-from xdsl.ir.affine import AffineConstantExpr, AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
+from penstock.passes.analysis.access import places_each
 from penstock.passes.analysis.kernels import WIDENING, has_reduction
 from penstock.passes.generics import structured
 from penstock.passes.scalar_body import Body
@@ -70,9 +70,9 @@ def _pieces(generic: GenericOp, apart: TargetOp | None) -> list[GenericOp]:
     `apart` that does not cover it, one of a value with itself reads it twice.
     """
     block, output = generic.body.block, list(generic.indexing_maps)[-1].data
-    # A dim of one element may be indexed by 0.
-    moving = tuple(each for each in output.results if not isinstance(each, AffineConstantExpr))
-    covers = len(moving) == output.num_dims and AffineMap(len(moving), 0, moving).is_projected_permutation()
+    type = generic.results[0].type if generic.results else None
+    covers = isa(type, TensorType) and places_each(output, type.get_shape())
+    covers &= len(output.used_dims()) == generic.get_num_loops()
     if len(generic.results) != 1 or has_reduction(generic) or not covers or block.args[-1].uses:
         return []
     last = block.last_op

@@ -174,6 +174,8 @@ def cover_tiled(kernel: func.FuncOp, target: TargetOp) -> func.FuncOp | str:
         for op in _as_intrinsics(generic, target):
             if (reason := _settle(op, target)) is not None:
                 return remark_on(op, reason, placed=True)
+    for generic in generics_of(trial):
+        _reuse_what_dies(generic, target)
     if (reason := misplaced(trial, target)) is not None:
         return reason
     for op in list(ops_of(trial)):
@@ -366,6 +368,24 @@ def _copies_a_tile(generic: GenericOp) -> bool:
 def _is_own_window(value: SSAValue) -> bool:
     """Whether a value is a box of a pad, which is a tile of its own, and used once."""
     return window_of(value) is not None and len(list(value.uses)) == 1
+
+
+def _reuse_what_dies(generic: GenericOp, target: TargetOp) -> None:
+    """Let the result of `generic` take the place of an operand that it reads last, element for element."""
+    number, maps = len(generic.inputs), [attr.data for attr in generic.indexing_maps]
+    output = generic.outputs[0]
+    is_fresh = isinstance(output.owner, tensor.EmptyOp) and stated_scope(output) is None
+    if generic.body.block.args[-1].uses or not is_fresh:
+        return
+    access = access_of(generic)
+    assert access is not None
+    match = candidates(access, target)[0][0]
+    for each, value in enumerate(generic.inputs):
+        same = value.type == generic.results[0].type and maps[each] == maps[number]
+        alike = same and match.scope_of_operand(each) == match.scope_of_operand(number)
+        if alike and _is_read_last(value, generic) and not is_off_chip(value):
+            generic.operands[number] = value
+            return
 
 
 def _is_read_last(value: SSAValue, op: Operation) -> bool:

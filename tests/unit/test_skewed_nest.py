@@ -55,3 +55,11 @@ def test_a_loop_of_which_the_model_is_not_settled_goes_on_at_its_mean_rate() -> 
     load, run = TimedStep("load", 32, "ext", 200, 4, writes=("x",), opens=("x",)), TimedStep("sfu", 26, reads=("x",))
     counts = [time_of([TimedLoop(trips, (load, run))], {"x": 3}).cycles for trips in (48, 48 + 240)]
     assert counts[1] - counts[0] == 240 // 3 * (32 + 200 + 26)
+
+
+def test_only_loops_without_loops_in_them_are_skewed_if_that_is_wanted() -> None:
+    inner = TimedLoop(4, (LOAD, RUN, STORE))
+    outer = TimedLoop(3, (RUN, inner, STORE))
+    (around,) = skewed([outer], TWO, inner=True)
+    assert isinstance(around, TimedLoop)
+    assert around.body == (RUN, *skewed([inner], TWO), STORE)

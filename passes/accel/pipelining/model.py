@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from xdsl.dialects import func, scf
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
@@ -19,6 +20,10 @@ from penstock.passes.schedule.ordering.accesses import CommandInfo
 
 MAX_PIECES = 64
 """Iterations of a loop around one transfer that are looked at one by one; of more, the middle one stands for all."""
+
+
+Skewed = Literal["none", "outer", "inner"]
+"""Which loops are skewed: none, the outermost that can be, or only those without loops in them."""
 
 
 @dataclass
@@ -40,16 +45,17 @@ class Model:
         self._names = {storage: f"storage {number}" for number, storage in enumerate(_ordering_storages(self.commands))}
         self.nest = tuple(self._block(self.function.body.block, frozenset(self._names)))
 
-    def time(self, slots: Mapping[SSAValue, int], *, skewed: bool) -> NestTime:
+    def time(self, slots: Mapping[SSAValue, int], skewed: Skewed) -> NestTime:
         """
-        The time with so many slots of storages, with loops `skewed` where they can be; rings at hand have their own
+        The time with so many slots of storages, these loops `skewed` where they can be; rings at hand have their own
         slots, all other storages one.
         """
         known = {s: s.owner.slot_count for s in self._names if isinstance(s.owner, RingOp)} | dict(slots)
         named = {self._names[s]: count for s, count in known.items() if s in self._names}
         key = frozenset(named.items()), skewed
         if key not in self._times:
-            self._times[key] = time_of(skewed_nest(self.nest, named) if skewed else self.nest, named)
+            nest = skewed_nest(self.nest, named, inner=skewed == "inner") if skewed != "none" else self.nest
+            self._times[key] = time_of(nest, named)
         return self._times[key]
 
     def _block(self, block: Block, opening: frozenset[SSAValue]) -> Iterator[TimedStep | TimedLoop]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects import func
+from xdsl.dialects import func, scf
 from xdsl.ir import SSAValue
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
-from penstock.passes.accel.pipelining.model import Model
+from penstock.passes.accel.pipelining.model import Model, Skewed
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.schedule.command_rings import candidates, filling
 from penstock.passes.schedule.ordering.accesses import CommandInfo
@@ -29,15 +29,15 @@ class Choice:
     slots: Mapping[BufferOp, int]
     """Of the buffers that are to become rings."""
     model: Model
-    skewed: bool
-    """Whether the model says that skewed loops are faster, with these slots."""
+    skewed: Skewed
+    """Which skewed loops are the fastest with these slots, as the model says."""
 
-    def describe(self, counts: Sequence[int], *, skewed: bool) -> str:
+    def describe(self, counts: Sequence[int], skewed: Skewed) -> str:
         """In words, for people, with so many slots of each buffer."""
         found: dict[SSAValue, int] = {
             buffer.memref: count for buffer, count in zip(self.slots, counts, strict=True) if count > 1
         }
-        before, after = self.model.time({}, skewed=False), self.model.time(found, skewed=skewed)
+        before, after = self.model.time({}, "none"), self.model.time(found, skewed)
         change = f", {before.cycles:,} before" if before.cycles != after.cycles else ""
         return f"modelled {after.cycles:,} cycles{change}, limit {after.limit}"
 
@@ -53,13 +53,16 @@ def choose_slots(
     opens = _openers(function, commands, found)
     model = Model(function, target, commands, opens)
     most: dict[SSAValue, int] = {each.buffer.memref: min(depth or MAX_SLOTS, each.depth) for each in found}
-    wanted, is_skewed = most if depth is not None else _auto(model, most, skewed=False), False
+    ways: list[Skewed] = ["none"]
     if skewed:
-        other = most if depth is not None else _auto(model, most, skewed=True)
-        is_skewed = model.time(other, skewed=True).cycles < model.time(wanted, skewed=False).cycles
-        wanted = other if is_skewed else wanted
-    slots = {each.buffer: wanted[each.buffer.memref] for each in found}
-    return Choice({buffer: count for buffer, count in slots.items() if count > 1}, model, is_skewed)
+        is_nest = any(isinstance(op, scf.ForOp) and isinstance(op.parent_op(), scf.ForOp) for op in function.walk())
+        ways = ["none", "outer", "inner"] if is_nest else ["none", "outer"]
+    wanted: list[tuple[Mapping[SSAValue, int], Skewed]] = [
+        (most if depth is not None else _auto(model, most, way), way) for way in ways
+    ]
+    best, way = min(wanted, key=lambda each: model.time(*each).cycles)
+    slots = {each.buffer: best[each.buffer.memref] for each in found}
+    return Choice({buffer: count for buffer, count in slots.items() if count > 1}, model, way)
 
 
 def _openers(
@@ -79,13 +82,13 @@ def _openers(
     return opens
 
 
-def _auto(model: Model, most: Mapping[SSAValue, int], *, skewed: bool) -> dict[SSAValue, int]:
+def _auto(model: Model, most: Mapping[SSAValue, int], skewed: Skewed) -> dict[SSAValue, int]:
     """The fewest slots with which the model is about as fast as with the most."""
     slots = dict(most)
-    best = model.time(slots, skewed=skewed).cycles
+    best = model.time(slots, skewed).cycles
     for storage in most:
         for count in range(1, slots[storage]):
-            if model.time(slots | {storage: count}, skewed=skewed).cycles <= best + best // MIN_GAIN:
+            if model.time(slots | {storage: count}, skewed).cycles <= best + best // MIN_GAIN:
                 slots[storage] = count
                 break
     return slots

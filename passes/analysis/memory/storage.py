@@ -11,11 +11,11 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, StridedLayoutAttr, 
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Attribute, Operation, SSAValue, Use
-from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import CopyOp, SlotOp, element_bytes, memref_of
+from penstock.passes.analysis.access import places_each
 from penstock.passes.analysis.strides import kept_dims
 from penstock.passes.index_builder import Index
 
@@ -93,11 +93,8 @@ def overwrites(op: Operation, value: SSAValue) -> bool:
         return False
     number = list(op.operands).index(value)
     assert isa(value.type, MemRefType)
-    # An index of a dim of one element is 0.
-    sizes = zip(list(op.indexing_maps)[number].data.results, value.type.get_shape(), strict=True)
-    moving = [expr for expr, size in sizes if size != 1 or not isinstance(expr, AffineConstantExpr)]
-    covered = all(isinstance(expr, AffineDimExpr) for expr in moving) and len(set(moving)) == len(moving)
-    return covered and not op.body.block.args[number].uses
+    written = list(op.indexing_maps)[number].data
+    return places_each(written, value.type.get_shape()) and not op.body.block.args[number].uses
 
 
 def subview_type(view: memref.SubviewOp, source: MemRefType[Attribute]) -> MemRefType[Attribute]:
