@@ -43,7 +43,7 @@ from penstock.lowering.from_kernel.syntax import (
     Statement,
     walk,
 )
-from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
+from penstock.passes.schedule.tile_nest import DimRange
 from penstock.passes.shapes import loops, signless
 
 
@@ -255,14 +255,13 @@ class Statements:
         if tensor.value is None:
             tensor_for_parts(tensor, self._expressions)
         assert tensor.value is not None
-        builder = self._builder.builder()
         lengths = [span.length for span in target.box]
-        part = slice_of(builder, tensor.value, self._spans(target))
+        part = self._builder.slice(tensor.value, self._spans(target))
         # What passes the end of the tensor is not copied.
         kept = [length for length, dim in zip(lengths, target.dims, strict=True) if isinstance(dim, AffineDimExpr)]
-        inside = slice_of(builder, source, [DimRange(0, length) for length in kept])
+        inside = self._builder.slice(source, [DimRange(0, length) for length in kept])
         made = self._copies.copy(inside, self._copies.without_units(part, kept))
-        tensor.value = insert_slice(builder, made, tensor.value, self._spans(target))
+        tensor.value = self._builder.insert(made, tensor.value, self._spans(target))
         self._builder.names[tensor.value] = tensor.name
 
     # what is assigned to
@@ -423,8 +422,7 @@ class Statements:
             self._keep(tensor, written)
         else:
             assert tensor.value is not None
-            builder = self._builder.builder()
-            inside = slice_of(builder, written, [DimRange(0, span.length) for span in target.box])
-            tensor.value = insert_slice(builder, inside, tensor.value, self._spans(target))
+            inside = self._builder.slice(written, [DimRange(0, span.length) for span in target.box])
+            tensor.value = self._builder.insert(inside, tensor.value, self._spans(target))
             self._builder.names[tensor.value] = tensor.name
         self._loops.record(Store(tensor, target.box, at))

@@ -107,6 +107,4 @@ def lrn(kernel: KernelBuilder, op: graph.LrnOp) -> SSAValue:
         base = body.add(body.like(bias, squares), share)
         return body.cast(body.div(x, body.pow(base, body.like(beta, base))), result.type, False)
 
-    places = loops(len(shape))
-    output = kernel.empty(shape, element)
-    return kernel.generic([(x, places), (squares, places)], (output, places), 0, normalise)
+    return kernel.map(normalise, x, squares)
