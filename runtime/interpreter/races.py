@@ -330,7 +330,7 @@ class Shadow:
             first: int = whole.__array_interface__["data"][0]
             strides = zip(whole.shape, whole.strides, strict=True)
             end = first + sum((size - 1) * stride for size, stride in strides) + whole.itemsize
-            piece = self._pieces[key] = _ShadowMemory(whole, first, end, unit)
+            piece = self._pieces[key] = _ShadowMemory(cast(object, owner), first, end, unit)
         return piece
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,17 @@ from in_c import agree, main, memref
 from numpy.typing import NDArray
 from programs import verified
 from xdsl.dialects import gpu
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, i32
+from xdsl.ir import Block
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.dialects.verification import verify_module
 from penstock.passes.loop.forall_to_for import run_in_order
 from penstock.runtime.interpreter import run_function
+from penstock.runtime.interpreter.commands import Touch
+from penstock.runtime.interpreter.races import Shadow
+from penstock.runtime.interpreter.scopes import ScopeBytes, TaggedBuffer
 
 ORDERS = ("program", "asap", "alap", 0, 1, 2)
 
@@ -452,3 +457,15 @@ def test_a_body_that_cannot_be_split_is_refused_in_its_place(name: str) -> None:
 def test_what_is_kept_needs_a_known_number_of_iterations() -> None:
     with pytest.raises(UserError, match="how many there are is not known here"):
         run_in_order(verified(KEPT.replace("= (0, 1) to (4, 8)", "= (0, 1) to (4, %n)")))
+
+
+def test_no_memory_takes_the_address_of_one_whose_accesses_are_known() -> None:
+    shadow, gone = Shadow(), list[weakref.ref[ScopeBytes]]()
+    value = Block(arg_types=[i32]).args[0]
+    for _ in range(2):
+        scope = ScopeBytes("scope", np.zeros(16, np.uint8), 4, np.zeros(4, np.int32), [])
+        gone.append(weakref.ref(scope))
+        buffer = TaggedBuffer(scope.data.view(np.int32), scope.tags.reshape(4, 1), 0, scope)
+        shadow.visit(Touch(buffer, None, value), lambda state: state, one_state=True)
+        del scope, buffer
+    assert all(each() is not None for each in gone)
