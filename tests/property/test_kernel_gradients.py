@@ -75,7 +75,7 @@ _LOOP = "a kernel of tensor expressions has one, and not what a loop carries"
 QUICK = ("softmax", "conv2d", "max_pool", "layer_norm", "gelu", "concatenate", "lstm_cell")
 REFUSED = {
     "log_sum_exp": _OTHER,
-    **dict.fromkeys(("attention", "cumulative_sum", "matmul_tiles", "top_k"), _LOOP),
+    **dict.fromkeys(("attention", "attention_half", "cumulative_sum", "matmul_tiles", "softmax_half", "top_k"), _LOOP),
 }
 """Operators of the examples without a derivative, and why."""
 FLAT = ("any_negative", "arg_max", "quantize", "quantized_matmul")
