@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
+from xdsl.dialects.builtin import i1
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from penstock.lowering.from_kernel.affine import affine_of
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import integer_of, number_of
+from penstock.lowering.from_kernel.scalars import require_element
 from penstock.lowering.from_kernel.symbols import LoopVariable, Symbols, Tensor
 from penstock.lowering.from_kernel.syntax import Access, Binary, Binding, Expression, Name, Node, Slice, walk
 from penstock.passes.analysis.access import linear_form
@@ -237,6 +239,8 @@ class Accesses:
         number = number_of(node.otherwise, self._symbols.numbers)
         if number is None:
             raise Fault("what is read out of bounds must be a number", node.otherwise)
+        if tensor.element != i1 or number not in (0, 1):
+            require_element(number, tensor.element, node.otherwise)
         low = [max(0, -first) for first, _, _ in bounds]
         high = [max(0, last - size + 1) for _, last, size in bounds]
         # What stands outside of all loops is padded there, once.
