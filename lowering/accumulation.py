@@ -15,9 +15,10 @@ from xdsl.ir import Attribute, SSAValue
 
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_float
-from penstock.lowering.shapes import Dims, element_of, loops, shape_of
-from penstock.lowering.tensor_builder import TensorBuilder
+from penstock.passes.generics import first_of
 from penstock.passes.scalar_body import Body, Compute, highest, lowest
+from penstock.passes.shapes import Dims, element_of, loops, shape_of
+from penstock.passes.tensor.tensor_builder import TensorBuilder
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,6 @@ SUM = Reduction(lambda element, unsigned: 0, Body.add)
 PRODUCT = Reduction(lambda element, unsigned: 1, Body.mul)
 MAX = Reduction(lowest, Body.max, is_exact=True)
 MIN = Reduction(highest, Body.min, is_exact=True)
-
-
-def first_of(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
-    """The element itself, of one input."""
-    return elements[0]
 
 
 def accumulate(

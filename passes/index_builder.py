@@ -64,9 +64,9 @@ def for_loop(
 
 def erase_unused(value: SSAValue) -> None:
     """Erase what computes a value, without effects, if nothing uses it; and then what only that used."""
-    op = value.owner
-    if isinstance(op, Operation) and is_trivially_dead(op):
-        operands = list(op.operands)
-        Rewriter.erase_op(op)
-        for operand in operands:
-            erase_unused(operand)
+    pending = [value]
+    while pending:
+        op = pending.pop().owner
+        if isinstance(op, Operation) and op.parent is not None and is_trivially_dead(op):
+            pending += op.operands
+            Rewriter.erase_op(op)

@@ -19,6 +19,7 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     IntegerType,
     LocationAttr,
+    UnknownLoc,
     f32,
     i1,
 )
@@ -108,8 +109,9 @@ class Body:
         self.unsigned = unsigned
 
     def emit(self, op: Operation) -> SSAValue:
-        """Append `op`, which has one result, and return it."""
-        op.location = self.location
+        """Append `op`, which has one result, and return it; a copy of another op keeps its location."""
+        if isinstance(op.location, UnknownLoc):
+            op.location = self.location
         self.block.add_op(op)
         return op.results[0]
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.dialects.context import make_context
+from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_kernel.lower import KernelFile, kernel_file
 from penstock.lowering.from_kernel.printer import print_head
 from penstock.lowering.from_text import SourceText
@@ -75,7 +76,12 @@ class KernelFunction:
         """
         What computes the derivatives of the kernel by the parameters `wrt`, by number or name, or by all of floats: of
         its arguments, and then the adjoint of each result of floats. See the pass `graph-gradient`.
+
+        Raises UserError for what is a gradient already.
         """
+        if self.wrt is not None:
+            notes = ["a second derivative is one of a graph: graph-gradient takes what graph-gradient has written"]
+            raise UserError(f'this is the gradient of "{self.name}" already', loc=self._place, notes=notes)
         return KernelFunction(self.file, self.name, self.machine, self.backend, wrt=wrt)
 
     def __call__(self, *arrays: Any, **constants: int) -> NDArray[Any] | tuple[NDArray[Any], ...]:
@@ -84,10 +90,17 @@ class KernelFunction:
 
         Raises UserError for arguments that do not fit, and for what is wrong with the kernel.
         """
+        for name in constants.keys() & {each.name for each in self.kernel.parameters}:
+            notes = ["arguments stand in their order; sizes and constants are set by name"]
+            raise UserError(f'"{name}" is a parameter, and is not given by its name', loc=self._place, notes=notes)
         given = [np.asarray(array) for array in arrays]
         sizes = self.file.sizes_from_arguments(self.kernel, given, {}, constants)
         outputs = self._context(sizes).run(given)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    @property
+    def _place(self) -> str:
+        return self.file.place(self.kernel.at)
 
     def engine(self, sizes: Mapping[str, int]) -> Engine:
         """The engine for some sizes and constants. It runs in one thread at a time: each takes a context of it."""

@@ -73,7 +73,9 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("problem", metavar="PROBLEM", help="a problem (.csv), a model (.onnx) or a file of IR (.mlir)")
+    parser.add_argument(
+        "problem", metavar="PROBLEM", help="a problem (.csv), a model (.onnx), IR (.mlir) or kernels (.pk)"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the plan as CSV; - is stdout")
     parser.add_argument("--map", metavar="FILE", help="draw the plan as SVG")
     parser.add_argument("--verify", action="store_true", help="check the offsets that are given, and do no more")

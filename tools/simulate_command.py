@@ -55,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    from xdsl.dialects.builtin import StringAttr
+
+    from penstock.passes.analysis.kernels import REMARK, kernels
     from penstock.runtime.schedules import require_applied
     from penstock.runtime.simulator.run import run_program
     from penstock.tools.programs import load_bound, say_remarks
@@ -79,6 +82,8 @@ def execute(args: argparse.Namespace) -> int:
     if not run.kernels:
         note = ", ".join(name for name, _ in run.host)
         notes = [f"the host runs {note}"] if note else ["@main calls no kernel"]
+        remarks = (kernel.attributes.get(REMARK) for kernel in kernels(program.module))
+        notes += [f"because {remark.data}" for remark in remarks if isinstance(remark, StringAttr)][:1]
         raise UserError(f'nothing runs on the machine "{run.target.machine_name}"', loc=str(program.path), notes=notes)
     texts = _texts(args, run, window, program.path.name)
     # With -q, a report is what was asked for only where no file is.

@@ -42,7 +42,7 @@ class _CallsKernel(SymbolUserOpInterface):
         kernel = SymbolTable.lookup_symbol(op, op.callee)
         name = op.callee.string_value()
         if not isinstance(kernel, FuncOp):
-            raise VerifyException(f"{op.name}: the module has no kernel @{name}")
+            raise VerifyException(f"{op.name}: the module has no kernel @{name}; --kernels FILE.pk gives some")
         for what, given, taken in (
             ("operands", op.operand_types, kernel.function_type.inputs),
             ("results", op.result_types, kernel.function_type.outputs),

@@ -116,7 +116,7 @@ API_PAGES = (
         "A lowering makes tensor ops of a graph op.",
         (
             "lowering/graph_to_tensor/kernel.py: KernelBuilder Computed KernelParameter",
-            "lowering/tensor_builder.py",
+            "passes/tensor/tensor_builder.py",
             "lowering/graph_to_tensor/elementwise.py: pointwise",
             "passes/scalar_body.py",
         ),

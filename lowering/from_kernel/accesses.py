@@ -12,19 +12,21 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
+from xdsl.dialects.builtin import i1
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from penstock.lowering.from_kernel.affine import affine_of
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import integer_of, number_of
+from penstock.lowering.from_kernel.scalars import require_element
 from penstock.lowering.from_kernel.symbols import LoopVariable, Symbols, Tensor
 from penstock.lowering.from_kernel.syntax import Access, Binary, Binding, Expression, Name, Node, Slice, walk
-from penstock.lowering.shapes import shape_of
-from penstock.lowering.tensor_builder import TensorBuilder
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.index_builder import Index, add, scale
-from penstock.passes.schedule.tile_nest import DimRange, slice_of
+from penstock.passes.schedule.tile_nest import DimRange
+from penstock.passes.shapes import shape_of
+from penstock.passes.tensor.tensor_builder import TensorBuilder
 
 
 class IndexRange(NamedTuple):
@@ -237,6 +239,8 @@ class Accesses:
         number = number_of(node.otherwise, self._symbols.numbers)
         if number is None:
             raise Fault("what is read out of bounds must be a number", node.otherwise)
+        if tensor.element != i1 or number not in (0, 1):
+            require_element(number, tensor.element, node.otherwise)
         low = [max(0, -first) for first, _, _ in bounds]
         high = [max(0, last - size + 1) for _, last, size in bounds]
         # What stands outside of all loops is padded there, once.
@@ -272,7 +276,7 @@ class Accesses:
             plain = [AffineExpr.dimension(names.index(name)) for name, factor in moving.items() if factor == 1]
             total = [*terms, *plain, *([AffineExpr.constant(backwards)] if backwards else [])]
             dims.append(reduce(lambda a, b: a + b, total) if total else AffineExpr.constant(0))
-        return slice_of(self._builder.builder(), value, spans), dims
+        return self._builder.slice(value, spans), dims
 
     def offset(self, place: Place) -> Index:
         """An index that only loop variables move, as a value."""

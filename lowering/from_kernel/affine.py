@@ -34,6 +34,9 @@ def affine_of(node: Node, dim_of: Callable[[Name], AffineExpr], numbers: Numbers
                 return left + right if node.operator == "+" else left - right
             if isinstance(left, AffineConstantExpr) or isinstance(right, AffineConstantExpr):
                 return left * right
+        case Binary(operator="//" | "%"):
+            notes = ["// and % are of an index alone, over a range that begins at 0 and that the divisor divides"]
+            raise Fault(NOT_AFFINE, node, notes)
         case Access() | Call():
             notes = [
                 "what stands at computed indices is a gather: graph.gather computes it, before or after the kernel"

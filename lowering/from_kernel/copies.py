@@ -20,9 +20,10 @@ from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.scalars import name_of
 from penstock.lowering.from_kernel.symbols import NOTHING_STORED, Tensor
 from penstock.lowering.from_kernel.syntax import Access, Call, Declarator, Expression, Name
-from penstock.lowering.shapes import element_of, loops, shape_of, signless
-from penstock.lowering.tensor_builder import TensorBuilder
+from penstock.passes.generics import first_of
+from penstock.passes.shapes import element_of, loops, shape_of, signless
 from penstock.passes.tensor.bufferization.assignment import origin_of, window_of
+from penstock.passes.tensor.tensor_builder import TensorBuilder
 
 
 def loaded(value: Expression) -> Expression | None:
@@ -117,7 +118,7 @@ class Copies:
     def copy(self, source: SSAValue, dest: SSAValue) -> SSAValue:
         """A copy of a tile to a tensor of its shape, which is overwritten."""
         dims = loops(len(shape_of(source)))
-        made = self._builder.generic([(source, dims)], (dest, dims), 0, lambda body, elements: elements[0])
+        made = self._builder.generic([(source, dims)], (dest, dims), 0, first_of)
         assert isinstance(made.owner, Operation)
         made.owner.attributes[EXPLICIT] = UnitAttr()
         return made

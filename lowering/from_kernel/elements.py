@@ -22,8 +22,8 @@ from xdsl.ir.affine import AffineExpr
 from penstock.lowering.from_kernel.accesses import Accesses, IndexRange, Place, Space
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import number_of
-from penstock.lowering.from_kernel.reductions import is_reduction
-from penstock.lowering.from_kernel.scalars import Operand, Scalars, name_of
+from penstock.lowering.from_kernel.reductions import PLACES, REDUCTIONS, is_reduction
+from penstock.lowering.from_kernel.scalars import SCALAR_NAMES, Operand, Scalars, name_of, unknown_function
 from penstock.lowering.from_kernel.symbols import LoopVariable, Symbols, Tensor, dims_text
 from penstock.lowering.from_kernel.syntax import (
     Access,
@@ -38,9 +38,9 @@ from penstock.lowering.from_kernel.syntax import (
     Unary,
     walk,
 )
-from penstock.lowering.shapes import Dims, loops, signless
-from penstock.lowering.tensor_builder import TensorBuilder
 from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import Dims, loops, signless
+from penstock.passes.tensor.tensor_builder import TensorBuilder
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,7 @@ class Elements:
             case Call() if node.function == "dot" or self.is_reduction(node, space):
                 found[node] = self._computed_before(node, space)
             case Call():
+                self._require_known(node)
                 for argument in node.arguments[1:] if node.function == "cast" else node.arguments:
                     self._collect(argument, space, found)
             case Binary():
@@ -205,6 +206,12 @@ class Elements:
                 raise Fault("the range of an index stands on the left, or first in a reduction", node)
             case _:
                 raise Fault("this is not a scalar", node)
+
+    def _require_known(self, node: Call) -> None:
+        """Raise Fault for a function that there is not, before what is wrong with arguments that it gives a meaning."""
+        known = [*SCALAR_NAMES, *self.symbols.functions, *REDUCTIONS, *PLACES, *self.symbols.reducers, "dot"]
+        if node.function not in known and node.function not in ("load", "store"):
+            raise unknown_function(node, known)
 
     def _read(self, node: Access, space: Space) -> Read:
         tensor = self.symbols.tensor(node.tensor, node)

@@ -39,8 +39,8 @@ from penstock.lowering.from_kernel.syntax import (
     Position,
     walk,
 )
-from penstock.lowering.shapes import Dims, element_of, loops, shape_of, signless
 from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import Dims, element_of, loops, shape_of, signless
 
 _Term = Callable[[Body, Mapping[Node, Operand]], SSAValue]
 
@@ -175,8 +175,7 @@ class Expressions(Elements):
             raise Fault(f"{name_of(terms.element)} is added to {name_of(element)}", node, notes)
         start = old
         if element_of(old) != wide:
-            empty, places = self.builder.empty(shape_of(old), wide), tuple(loops(len(shape_of(old))))
-            start = self.builder.generic([(old, places)], (empty, places), 0, lambda body, xs: body.widen(xs[0], wide))
+            start = self.builder.map(lambda body, xs: body.widen(xs[0], wide), old, element=wide)
         total = self._combine(SUM, terms, Destination(start, dims), node.at)
         if element_of(total) == signless(element):
             return total

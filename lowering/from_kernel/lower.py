@@ -36,8 +36,8 @@ from penstock.lowering.from_kernel.syntax import (
     walk,
 )
 from penstock.lowering.from_text import SourceText, read_text
-from penstock.lowering.shapes import signless, tensor_type
-from penstock.lowering.tensor_builder import TensorBuilder
+from penstock.passes.shapes import signless, tensor_type
+from penstock.passes.tensor.tensor_builder import TensorBuilder
 
 BUILT_IN = {*SCALAR_NAMES, *REDUCTIONS, *PLACES, *NAMED, "dot", "load", "store"}
 """Names that mean something in every text."""

@@ -110,7 +110,10 @@ def number_of(node: Node, names: Numbers) -> Value | None:
     """
     match node:
         case Number():
-            return _bounded(int(node.text) if node.text.isdecimal() else float(node.text), node)
+            number = int(node.text) if node.text.isdecimal() else float(node.text)
+            if number == math.inf:
+                raise Fault(f"{node.text} does not fit into f64", node, ["inf is a number of every type of floats"])
+            return _bounded(number, node)
         case Name():
             return names.get(node.name, NAMED.get(node.name))
         case Call() if not node.arguments or node.function not in _FUNCTIONS:
@@ -158,7 +161,8 @@ def integer_of(node: Expression | Slice, names: Numbers, what: str) -> int:
     Raises Fault for a name that is no number, and for what is no integer.
     """
     if isinstance(node, Name) and node.name not in names and node.name not in NAMED:
-        raise Fault(f'unknown size "{node.name}"', node, [f"sizes: {', '.join(names) or 'none'}"])
+        notes = [f"sizes: {', '.join(names) or 'none'}", "a bare name in the shape of a parameter is a size"]
+        raise Fault(f'unknown size "{node.name}"', node, notes)
     value = number_of(node, names)
     if value is None:
         for part in (part for part in _parts(node) if isinstance(part, Name)):

@@ -36,7 +36,7 @@ from penstock.lowering.from_kernel.syntax import (
     rewritten,
     walk,
 )
-from penstock.lowering.shapes import signless
+from penstock.passes.shapes import signless
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,9 @@ def _kinds(reducer: Reducer, functions: Mapping[str, Function]) -> Iterator[str]
             break
 
 
+_ANY_ORDER = "the terms of a reduction are combined in any order; a for loop combines them one after the other"
+
+
 class _Combination:
     """What a reducer makes of two numbers of a kind."""
 
@@ -82,11 +85,11 @@ class _Combination:
         assert identity is not None
         for a in samples:
             if self._differ(found := of(identity, a), a):
-                raise self._fault(f"has another identity: {name}({identity}, {a}) is {found}", reducer.identity)
+                note = "what is done to each element stands in what is reduced: sum(i, abs(x[i]))"
+                raise self._fault(f"has another identity: {name}({identity}, {a}) is {found}", reducer.identity, note)
 
-    def _fault(self, message: str, at: Expression) -> Fault:
-        notes = ["the terms of a reduction are combined in any order; a for loop combines them one after the other"]
-        return Fault(f'the reducer "{self._reducer.name}" {message}', at, notes)
+    def _fault(self, message: str, at: Expression, note: str = _ANY_ORDER) -> Fault:
+        return Fault(f'the reducer "{self._reducer.name}" {message}', at, [note])
 
     def _differ(self, a: Value | None, b: Value | None) -> bool:
         """Whether two numbers differ by more than rounding; not where there is none."""

@@ -11,7 +11,7 @@ from xdsl.ir import Attribute, SSAValue
 from penstock.lowering.accumulation import MAX, MIN, PRODUCT, SUM, Reduction
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import Numbers, number_of
-from penstock.lowering.from_kernel.scalars import Operand, Scalars
+from penstock.lowering.from_kernel.scalars import Operand, Scalars, require_element
 from penstock.lowering.from_kernel.syntax import Binding, Call, Function, Name, Node, Reducer
 from penstock.passes.scalar_body import Body
 
@@ -57,6 +57,7 @@ def reduction_of(reducer: Reducer, element: Attribute, functions: Mapping[str, F
     identity = number_of(reducer.identity, numbers)
     if identity is None:
         raise Fault("the identity of a reducer must be a number", reducer.identity)
+    require_element(identity, element, reducer.identity)
     names = Name(reducer.left), Name(reducer.right)
     read: dict[Node, Operand] = {name: Operand(element) for name in names}
     types = Scalars(read, numbers, functions)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -36,8 +36,8 @@ from penstock.dialects.graph.base import is_unsigned
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import Numbers, Value, number_of
 from penstock.lowering.from_kernel.syntax import Binary, Call, Expression, Function, Name, Node, Position, Unary
-from penstock.lowering.shapes import signless
 from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import signless
 
 _FLOATS: dict[str, AnyFloat] = {
     str(each): each
@@ -66,6 +66,38 @@ class Operand:
     element: Attribute
     value: SSAValue | None = None
     """None while only types are asked for."""
+
+
+def require_element(number: Value, element: Attribute, node: Node) -> None:
+    """Raise Fault unless a number of the text is one of an element type, or is one of floats once it is rounded."""
+    if element == i1:
+        if not isinstance(number, bool):
+            raise Fault(f"{number} meets bool", node, ["true and false are the numbers of bool"])
+        return
+    if isinstance(number, bool):
+        raise Fault(f"a bool meets {name_of(element)}", node, ["cast(type, x) converts"])
+    if isinstance(element, AnyFloat):
+        fits = not math.isfinite(number) or _is_finite(float(number), element)
+    elif not isinstance(number, int):
+        whole = math.isfinite(number) and number.is_integer()
+        notes = [f"write {int(number)}"] if whole else []
+        raise Fault(f"{number} is no integer, but meets {name_of(element)}", node, notes)
+    elif isa(element, IntegerType):
+        span = 1 << element.width.data
+        low = 0 if is_unsigned(element) else -span // 2
+        fits = low <= number < low + span
+    else:
+        fits = True
+    if not fits:
+        raise Fault(f"{number} does not fit into {element}", node)
+
+
+def _is_finite(number: float, element: AnyFloat) -> bool:
+    """Whether a finite number is one still where it is rounded to a type."""
+    try:
+        return math.isfinite(element.unpack(element.pack((number,)), 1)[0])
+    except OverflowError:
+        return False
 
 
 _Emit: TypeAlias = Callable[[Body, tuple[SSAValue, ...]], SSAValue]
@@ -146,6 +178,12 @@ _FITS: Mapping[str, Callable[[Attribute], bool]] = {
 }
 
 
+def unknown_function(node: Call, known: Sequence[str]) -> Fault:
+    """The fault of a call of what is none of the functions that are known."""
+    note = did_you_mean(node.function, known) or f"the functions are {', '.join(known)}"
+    return Fault(f'unknown function "{node.function}"', node, [note])
+
+
 class Scalars:
     """
     The types of the parts of an expression, and their values in a body.
@@ -221,9 +259,7 @@ class Scalars:
             notes = ["x = load(y[i, :]) and store(y[i, :], x) copy tiles"]
             raise Fault(f"{node.function} stands alone, and not in an expression", node, notes)
         if function is None and node.function not in _ARITY:
-            known = [*_ARITY, *self._functions]
-            note = did_you_mean(node.function, known) or f"the functions are {', '.join(known)}"
-            raise Fault(f'unknown function "{node.function}"', node, [note])
+            raise unknown_function(node, [*_ARITY, *self._functions])
         arity = _ARITY[node.function] if function is None else len(function.parameters)
         if len(node.arguments) != arity:
             plural = "" if arity == 1 else "s"
@@ -350,21 +386,5 @@ class Scalars:
         return body.cast(value, signless(target), is_unsigned(target))
 
     def _constant(self, body: Body, node: Node, number: Value, element: Attribute) -> SSAValue:
-        if element == i1:
-            if not isinstance(number, bool):
-                raise Fault(f"{number} meets bool", node, ["true and false are the numbers of bool"])
-            return body.constant(number, i1)
-        if isinstance(number, bool):
-            raise Fault(f"a bool meets {name_of(element)}", node, ["cast(type, x) converts"])
-        if isinstance(element, AnyFloat):
-            return body.constant(number, element)
-        if not isinstance(number, int):
-            whole = math.isfinite(number) and number.is_integer()
-            notes = [f"write {int(number)}"] if whole else []
-            raise Fault(f"{number} is no integer, but meets {name_of(element)}", node, notes)
-        if isa(element, IntegerType):
-            span = 1 << element.width.data
-            low = 0 if is_unsigned(element) else -span // 2
-            if not low <= number < low + span:
-                raise Fault(f"{number} does not fit into {element}", node)
+        require_element(number, element, node)
         return body.constant(number, signless(element))

@@ -40,9 +40,8 @@ from penstock.lowering.from_kernel.syntax import (
     walk,
 )
 from penstock.lowering.from_kernel.targets import StoreTarget, StoreTargets
-from penstock.lowering.shapes import loops, signless
-from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
-from penstock.passes.tensor.reshape import emit_reshape
+from penstock.passes.schedule.tile_nest import DimRange
+from penstock.passes.shapes import loops, signless
 
 
 class Statements:
@@ -172,7 +171,7 @@ class Statements:
             sizes = tuple(range.size for range in space.values())
             whole = StoreTarget(None, space, None, tuple(loops(len(space))), sizes)
             computed, found = self._computed(whole, value, element)
-            return emit_reshape(self._builder.emit, computed, target.sizes), found
+            return self._builder.reshape(computed, target.sizes), found
         if isinstance(value, Call) and value.function == "dot":
             return self._expressions.dot(value, destination, element)
         if isinstance(value, Call) and self._expressions.is_reduction(value, target.space):
@@ -190,7 +189,7 @@ class Statements:
         assert tensor.value is not None
         old = tensor.value
         if target.box is not None:
-            old = slice_of(self._builder.builder(), old, self._spans(target))
+            old = self._builder.slice(old, self._spans(target))
             past = [size - span.length for size, span in zip(target.sizes, target.box, strict=True)]
             old = self._builder.pad(old, [0] * len(past), past, 0)
         total = self._expressions.add_to(value, target.space, old, target.dims, tensor.element)
@@ -235,14 +234,13 @@ class Statements:
         if tensor.value is None:
             tensor_for_parts(tensor, self._expressions)
         assert tensor.value is not None
-        builder = self._builder.builder()
         lengths = [span.length for span in target.box]
-        part = slice_of(builder, tensor.value, self._spans(target))
+        part = self._builder.slice(tensor.value, self._spans(target))
         # What passes the end of the tensor is not copied.
         kept = [length for length, dim in zip(lengths, target.dims, strict=True) if isinstance(dim, AffineDimExpr)]
-        inside = slice_of(builder, source, [DimRange(0, length) for length in kept])
+        inside = self._builder.slice(source, [DimRange(0, length) for length in kept])
         made = self._copies.copy(inside, self._copies.without_units(part, kept))
-        tensor.value = insert_slice(builder, made, tensor.value, self._spans(target))
+        tensor.value = self._builder.insert(made, tensor.value, self._spans(target))
         self._builder.names[tensor.value] = tensor.name
 
     # storing
@@ -269,15 +267,14 @@ class Statements:
         if target.sizes != tuple(span.length for span in target.box):
             return Destination(self._builder.empty(target.sizes, signless(element)), target.dims)
         assert tensor.value is not None
-        return Destination(slice_of(self._builder.builder(), tensor.value, self._spans(target)), target.dims)
+        return Destination(self._builder.slice(tensor.value, self._spans(target)), target.dims)
 
     def _store(self, target: StoreTarget, tensor: Tensor, written: SSAValue, at: Node) -> None:
         if target.box is None:
             self._keep(tensor, written)
         else:
             assert tensor.value is not None
-            builder = self._builder.builder()
-            inside = slice_of(builder, written, [DimRange(0, span.length) for span in target.box])
-            tensor.value = insert_slice(builder, inside, tensor.value, self._spans(target))
+            inside = self._builder.slice(written, [DimRange(0, span.length) for span in target.box])
+            tensor.value = self._builder.insert(inside, tensor.value, self._spans(target))
             self._builder.names[tensor.value] = tensor.name
         self._loops.record(Store(tensor, target.box, at))

@@ -12,7 +12,7 @@ from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.symbols import LoopVariable, Symbols, Tensor, dims_text
 from penstock.lowering.from_kernel.syntax import Access, Binding, Expression, Name, Node, Slice, walk
-from penstock.lowering.shapes import loops
+from penstock.passes.shapes import loops
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from penstock.lowering.graph_to_tensor import (
 from penstock.lowering.graph_to_tensor.driver import GraphToTensorPass
 from penstock.lowering.graph_to_tensor.elementwise import pointwise
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.shapes import Split, loops
 from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import Split, loops
 
 __all__ = [
     "Body",

@@ -29,11 +29,11 @@ from penstock.dialects.element_types import DType, numpy_dtype
 from penstock.dialects.graph.base import summed_in
 from penstock.lowering.graph_to_tensor.contraction import multiply_add
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.shapes import Dims, element_of, loops, shape_of
 from penstock.passes.index_builder import Index
 from penstock.passes.planning.attention_blocks import MAX_BLOCK, even_blocks
 from penstock.passes.scalar_body import Body, Compute
-from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
+from penstock.passes.schedule.tile_nest import DimRange
+from penstock.passes.shapes import Dims, element_of, loops, shape_of
 
 _ZERO = AffineExpr.constant(0)
 
@@ -162,7 +162,7 @@ class _Attention:
         return x if scale == 1 else body.mul(x, body.like(scale, x))
 
     def _slice(self, of: _Stored, batch: Sequence[Index], row: DimRange, column: DimRange) -> _Stored:
-        return _Stored(slice_of(self._kernel.builder(), of.tensor, of.spans(batch, row, column)), of.places)
+        return _Stored(self._kernel.slice(of.tensor, of.spans(batch, row, column)), of.places)
 
     def _step(
         self, batch: Sequence[Index], rows: DimRange, columns: DimRange, q: tuple[_Stored, bool], before: _Carried
@@ -228,7 +228,7 @@ class _Attention:
         repeated = [size == 1 for size in shape]
         spans = [DimRange(0, 1) if one else span for one, span in zip(repeated, whole, strict=True)]
         dims = [_ZERO if one else place for one, place in zip(repeated, places, strict=True)]
-        return self._update(scores, [(slice_of(self._kernel.builder(), self._mask, spans), dims)], compute)
+        return self._update(scores, [(self._kernel.slice(self._mask, spans), dims)], compute)
 
     def _along_keys(
         self, tile: SSAValue, start: SSAValue, combine: Callable[[Body, SSAValue, SSAValue], SSAValue]
@@ -269,7 +269,7 @@ class _Attention:
             return body.div(body.like(1, total), total)
 
         sums, shares = running.sums, self._new("share", running.total, inverse)
-        dest, narrow = slice_of(self._kernel.builder(), result, spans), self._stored_element
+        dest, narrow = self._kernel.slice(result, spans), self._stored_element
         if narrow == self._element:
             written = self._kernel.generic(
                 [(sums, [feature, m]), (shares, [m])], (dest, at), 0, lambda body, xs: body.mul(xs[0], xs[1])
@@ -279,4 +279,4 @@ class _Attention:
             written = self._kernel.generic(
                 [(sums, [feature, m])], (dest, at), 0, lambda body, xs: body.cast(xs[0], narrow, False)
             )
-        return insert_slice(self._kernel.builder(), written, result, spans)
+        return self._kernel.insert(written, result, spans)

@@ -12,8 +12,8 @@ from penstock.dialects.graph.base import holds, is_float, is_integer, is_unsigne
 from penstock.dialects.graph.layout import Layout, LayoutPart, image_layout, spatial_dims
 from penstock.lowering.accumulation import SUM, accumulate
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.shapes import Dims, Split, element_of, loops, shape_of, signless, windowed
 from penstock.passes.scalar_body import Body, Compute
+from penstock.passes.shapes import Dims, Split, element_of, loops, shape_of, signless, windowed
 
 
 def stored_factor(value: SSAValue) -> SSAValue:

@@ -13,8 +13,8 @@ from xdsl.ir import Operation, SSAValue
 from penstock.dialects import graph
 from penstock.dialects.graph.base import is_unsigned
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.shapes import element_of, signless
 from penstock.passes.scalar_body import Body, highest, lowest
+from penstock.passes.shapes import element_of, signless
 
 Formula = TypeVar("Formula", bound=Callable[..., SSAValue])
 

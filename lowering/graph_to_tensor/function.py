@@ -26,9 +26,9 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.functions import WEIGHT
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, KernelParameter, lowering_of
 from penstock.lowering.graph_to_tensor.shape import emit_concat, emit_slice
-from penstock.lowering.shapes import element_of, shape_of, signless, tensor_type
 from penstock.passes.graph.values import is_view
 from penstock.passes.isomorphic_kernels import structure_of
+from penstock.passes.shapes import element_of, shape_of, signless, tensor_type
 from penstock.passes.tensor.reshape import emit_reshape
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.]")

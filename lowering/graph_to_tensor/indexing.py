@@ -20,10 +20,10 @@ from penstock.dialects import graph
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_unsigned
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.shapes import element_of, loops, shape_of, signless
 from penstock.passes.index_builder import Index, materialize
 from penstock.passes.scalar_body import Body
-from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
+from penstock.passes.schedule.tile_nest import DimRange
+from penstock.passes.shapes import element_of, loops, shape_of, signless
 
 Indices: TypeAlias = list[Index]
 
@@ -117,12 +117,12 @@ def _lowered(
 
     def step(at: Indices, carried: SSAValue) -> SSAValue:
         there, here = read(at), write(at)
-        part = slice_of(kernel.builder(), source, _spans(source, there))
-        old = slice_of(kernel.builder(), carried, _spans(carried, here))
+        part = kernel.slice(source, _spans(source, there))
+        old = kernel.slice(carried, _spans(carried, here))
         new = kernel.generic(
             [(part, _dims(there))], (old, _dims(here)), 0, compute, unsigned=is_unsigned(element_of(op.x))
         )
-        return insert_slice(kernel.builder(), new, carried, _spans(carried, here))
+        return kernel.insert(new, carried, _spans(carried, here))
 
     return kernel.rounded(op.result, _nest(kernel, extents, start, step))
 

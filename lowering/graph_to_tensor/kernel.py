@@ -24,10 +24,10 @@ from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.graph.elementwise import PointwiseOp
 from penstock.dialects.registry import Registry
-from penstock.lowering.shapes import Split, broadcast_dims, element_of, loops, shape_of, signless, tensor_type
-from penstock.lowering.tensor_builder import TensorBuilder
+from penstock.passes.generics import first_of
 from penstock.passes.scalar_body import Body, Compute
-from penstock.passes.tensor.reshape import emit_reshape
+from penstock.passes.shapes import Split, broadcast_dims, element_of, loops, shape_of, signless, tensor_type
+from penstock.passes.tensor.tensor_builder import TensorBuilder
 
 Lowering: TypeAlias = Callable[["KernelBuilder", Any], SSAValue]
 """From the kernel under construction and the op to the tensor that is its result."""
@@ -132,7 +132,7 @@ class KernelBuilder(TensorBuilder):
         if of in self._casts:
             self._cast(self._casts.pop(of), split)
         if (found := self._computed.get(of)) is not None:
-            return emit_reshape(self.emit, found.tensor, shape)
+            return self.reshape(found.tensor, shape)
         if (number := self._number(of)) is not None:
             return self.fill(shape, number.element, number.value)
         return self._parameter(KernelParameter(self._outside.get(of, of), split))
@@ -143,7 +143,7 @@ class KernelBuilder(TensorBuilder):
             self._cast(self._casts.pop(of), None)
         found = self._computed.get(of)
         if found is None or found.tensor in self.block.args:
-            self.pointwise([of], of, lambda body, elements: elements[0])
+            self.pointwise([of], of, first_of)
         return self._computed[of]
 
     def _cast(self, op: graph.CastOp, split: Split | None) -> None:
@@ -204,15 +204,14 @@ class KernelBuilder(TensorBuilder):
         self.define(result, computed, split)
         if element_of(computed) == signless(element_of(result)):
             return computed
-        return self.pointwise([result], result, lambda body, elements: elements[0])
+        return self.pointwise([result], result, first_of)
 
     def widened(self, of: SSAValue) -> SSAValue:
         """The tensor of a graph value in the type in which its elements are summed."""
         value, wide = self.value(of), accumulator_of(signless(element_of(of)))
         if element_of(value) == wide:
             return value
-        dims, output = loops(len(shape_of(value))), self.empty(shape_of(value), wide)
-        return self.generic([(value, dims)], (output, dims), 0, lambda body, elements: body.widen(elements[0], wide))
+        return self.map(lambda body, elements: body.widen(elements[0], wide), value, element=wide)
 
     def _number(self, of: SSAValue) -> _Number | None:
         """The number that a graph value repeats, if it is an inline constant."""

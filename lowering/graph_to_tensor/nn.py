@@ -11,8 +11,8 @@ from penstock.dialects import graph
 from penstock.lowering.accumulation import MAX, SUM, reduce
 from penstock.lowering.graph_to_tensor.contraction import contract, stored_factor
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.shapes import element_of, loops, shape_of
 from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import element_of, loops, shape_of
 
 
 @lowers(graph.GemmOp)

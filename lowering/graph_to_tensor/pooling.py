@@ -15,14 +15,14 @@ from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.graph.layout import spatial_dims
 from penstock.lowering.accumulation import MAX, SUM, Reduction, accumulate
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.shapes import (
+from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import (
     element_of,
     loops,
     shape_of,
     signless,
     windowed,
 )
-from penstock.passes.scalar_body import Body
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from penstock.lowering.accumulation import (
     reduce,
 )
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.shapes import Dims, element_of, loops, shape_of
 from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import Dims, element_of, loops, shape_of
 
 REDUCTIONS: dict[type[graph.ReductionOp], Reduction] = {
     graph.ReduceSumOp: SUM,
@@ -107,6 +107,4 @@ def lrn(kernel: KernelBuilder, op: graph.LrnOp) -> SSAValue:
         base = body.add(body.like(bias, squares), share)
         return body.cast(body.div(x, body.pow(base, body.like(beta, base))), result.type, False)
 
-    places = loops(len(shape))
-    output = kernel.empty(shape, element)
-    return kernel.generic([(x, places), (squares, places)], (output, places), 0, normalise)
+    return kernel.map(normalise, x, squares)

@@ -12,27 +12,27 @@ from xdsl.ir.affine import AffineExpr
 from penstock.dialects import graph
 from penstock.dialects.graph.layout import layout_of_rank, steps_between
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
-from penstock.lowering.shapes import Dims, element_of, loops, shape_of, signless, tensor_type
+from penstock.passes.generics import first_of
 from penstock.passes.graph.values import is_view
-from penstock.passes.tensor.reshape import emit_reshape
+from penstock.passes.shapes import Dims, element_of, loops, shape_of, signless, tensor_type
 
 
 def copied(kernel: KernelBuilder, source: SSAValue, dims: Dims, shape: Sequence[int]) -> SSAValue:
     """A tensor of `shape` whose elements are those of `source` at `dims`."""
     output = kernel.empty(shape, element_of(source))
-    return kernel.generic([(source, dims)], (output, loops(len(shape))), 0, lambda body, elements: elements[0])
+    return kernel.generic([(source, dims)], (output, loops(len(shape))), 0, first_of)
 
 
 @lowers(graph.ReshapeOp)
 def reshape(kernel: KernelBuilder, op: graph.ReshapeOp) -> SSAValue:
     """A view."""
-    return emit_reshape(kernel.emit, kernel.value(op.x), shape_of(op.result))
+    return kernel.reshape(kernel.value(op.x), shape_of(op.result))
 
 
 @lowers(graph.ExpandOp)
 def expand(kernel: KernelBuilder, op: graph.ExpandOp) -> SSAValue:
     """A copy in which the repeated dims read index 0."""
-    return kernel.pointwise([op.x], op.result, lambda body, elements: elements[0])
+    return kernel.pointwise([op.x], op.result, first_of)
 
 
 @lowers(graph.TransposeOp)
@@ -124,13 +124,13 @@ def layout_transform(kernel: KernelBuilder, op: graph.LayoutTransformOp) -> SSAV
     steps = steps_between(source, target, shape, result)
     after = [large - size for large, size in zip(steps.grown, shape, strict=True)]
     x = kernel.pad(x, [0] * len(shape), after, 0)
-    x = emit_reshape(kernel.emit, x, steps.split)
+    x = kernel.reshape(x, steps.split)
     kept = [dim for dim in steps.perm if steps.split[dim] != 1]
     if kept != sorted(kept):
         place = dict(zip(steps.perm, loops(len(steps.perm)), strict=True))
         moved = [steps.split[dim] for dim in steps.perm]
         x = copied(kernel, x, [place[dim] for dim in range(len(steps.split))], moved)
-    x = emit_reshape(kernel.emit, x, steps.joined)
+    x = kernel.reshape(x, steps.joined)
     if steps.joined != tuple(result):
         zeros, ones = [0] * len(result), [1] * len(result)
         cut = tensor.ExtractSliceOp(x, zeros, result, ones, tensor_type(tuple(result), element_of(x)))

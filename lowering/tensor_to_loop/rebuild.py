@@ -37,6 +37,8 @@ from penstock.passes.analysis.strides import (
     reassociation,
     reassociation_attribute,
 )
+from penstock.passes.generics import first_of, structured
+from penstock.passes.shapes import loops, shape_of
 from penstock.passes.tensor.bufferization.assignment import (
     BufferAssignment,
     InsertionSlice,
@@ -46,11 +48,9 @@ from penstock.passes.tensor.bufferization.assignment import (
     is_window_pad,
     mixed_slice,
     same,
-    shape_of,
     window_of,
 )
 from penstock.passes.tensor.bufferization.destinations import carried, ignores_input
-from penstock.passes.tensor.pointwise import dims, structured
 
 
 def memref_like(type: Attribute) -> MemRefType[Attribute]:
@@ -326,18 +326,13 @@ class Rebuild:
                 self._builder.insert(memref.StoreOp.get(self._values[element], buffer, at))
 
     def _fill(self, buffer: SSAValue, scalar: SSAValue) -> None:
-        loops = dims(memref_of(buffer).get_num_dims())
+        output = buffer, loops(memref_of(buffer).get_num_dims())
         if not isinstance(scalar.owner, arith.ConstantOp):
             source = (self._values[scalar], ())
-            self._builder.insert(structured([source], (buffer, loops), lambda block: block.args[0]))
+            self._builder.insert(structured([source], output, first_of))
             return
-        constant = scalar.owner.clone()
-
-        def compute(block: Block) -> SSAValue:
-            block.add_op(constant)
-            return constant.result
-
-        self._builder.insert(structured([], (buffer, loops), compute))
+        constant = scalar.owner
+        self._builder.insert(structured([], output, lambda body, _: body.emit(constant.clone())))
 
     def _constant(self, op: arith.ConstantOp) -> None:
         if not _is_never_read(op.result):

@@ -15,13 +15,14 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects import graph
 from penstock.dialects.context import store_of
 from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.graph import GraphOp, tensor_of
+from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import is_float
 from penstock.dialects.machine import DRAM, IntrinsicOp, TargetOp
 from penstock.dialects.weights import WeightStore
 from penstock.passes.analysis.kernels import has_reduction, is_contraction, machine_of
 from penstock.passes.analysis.scope_paths import scope_path
 from penstock.passes.graph.values import NodeBuilder, graph_blocks, number_of, only_user
+from penstock.passes.index_builder import erase_unused
 from penstock.passes.planning.attention_blocks import BlockScope, Widths, blocks_in
 
 
@@ -321,17 +322,7 @@ def _form(found: Attention, blocks: tuple[int, int] | None, build: NodeBuilder |
     Rewriter.insert_op(ops, InsertPoint.before(last))
     ops[-1].results[0].name_hint = last.results[0].name_hint
     last.results[0].replace_all_uses_with(ops[-1].results[0])
-    _erase_unused(last)
-
-
-def _erase_unused(op: Operation) -> None:
-    """Erase an op of the graph that nothing uses, and then those that were only there for it."""
-    pending: list[SSAValue] = list(op.results)
-    while pending:
-        owner = pending.pop().owner
-        if isinstance(owner, GraphOp) and owner.parent is not None and not owner.result.uses:
-            pending += owner.operands
-            Rewriter.erase_op(owner)
+    erase_unused(last.results[0])
 
 
 @dataclass(frozen=True)

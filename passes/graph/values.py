@@ -180,7 +180,7 @@ def derived(location: LocationAttr, part: str) -> LocationAttr:
 def erase_dead(block: Block, kinds: type[Operation] | UnionType = ConstantOp) -> None:
     """Erase the ops of `block` of these kinds whose results nothing uses, users before what they use."""
     for op in reversed(list(block.ops)):
-        if isinstance(op, kinds) and not any(result.uses for result in op.results):
+        if op.results and isinstance(op, kinds) and not any(result.uses for result in op.results):
             Rewriter.erase_op(op)
 
 

@@ -33,6 +33,7 @@ from penstock.passes.analysis.memory.stated_scopes import (
     require_on_machine,
     require_scopes,
 )
+from penstock.passes.generics import accumulate_in_place
 from penstock.passes.planning.tilers.registry import DEFAULT_TILER
 from penstock.passes.planning.tilers.registry import tiler as find_tiler
 from penstock.passes.planning.tiling import TIE, TilePlan
@@ -48,7 +49,6 @@ from penstock.passes.tensor.partition import (
     segments_of,
     settle,
 )
-from penstock.passes.tensor.pointwise import accumulate_in_place
 from penstock.passes.tensor.split_bodies import split_bodies
 from penstock.passes.tensor.tile_plan import estimated_plan
 from penstock.passes.tensor.tiled_kernels import cover_tiled

@@ -5,18 +5,22 @@ maximum and a minimum, with a tensor between them that a tile holds on chip.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.dialects import arith, tensor
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.access import places_each
 from penstock.passes.analysis.kernels import WIDENING, has_reduction
+from penstock.passes.generics import structured
+from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import Dims
 from penstock.passes.tensor.partition import Coverage, choose, runs_on_a_unit
-from penstock.passes.tensor.pointwise import Dims, structured
 
 
 def split_bodies(generics: list[GenericOp], target: TargetOp, *, apart: bool = False) -> list[GenericOp]:
@@ -115,16 +119,15 @@ def _piece(
     assert isa(type, TensorType)
     empty = tensor.EmptyOp([], TensorType(step.results[0].type, type.get_shape()))
 
-    def compute(block: Block) -> SSAValue:
-        mapping: dict[SSAValue, SSAValue] = dict(zip(read, block.args, strict=False))
+    def compute(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+        mapping: dict[SSAValue, SSAValue] = dict(zip(read, elements, strict=False))
         for value in dict.fromkeys(step.operands):
             if isinstance(value.owner, arith.ConstantOp) and value.owner.parent is generic.body.block:
-                block.add_op(constant := value.owner.clone())
-                mapping[value] = constant.result
-        block.add_op(computed := step.clone(mapping))
+                mapping[value] = body.emit(value.owner.clone())
+        computed = step.clone(mapping)
         if twice:
-            computed.operands = list(block.args)[:2]
-        return computed.results[0]
+            computed.operands = list(elements)[:2]
+        return body.emit(computed)
 
     return structured([tensors[value] for value in read], (empty.tensor, output), compute, generic.location)
 

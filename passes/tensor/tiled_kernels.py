@@ -14,7 +14,7 @@ from xdsl.dialects import arith, func, scf, tensor
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, StringAttr, TensorType, UnitAttr
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
@@ -25,9 +25,11 @@ from penstock.dialects.upstream.tensor import EmptyOp
 from penstock.passes.analysis.access import COMMUTATIVE, access_of, in_place_variants
 from penstock.passes.analysis.intrinsics import candidates
 from penstock.passes.analysis.memory.stated_scopes import is_explicit, is_explicit_copy, stated, stated_scope
+from penstock.passes.generics import accumulate_in_place, first_of, structured
+from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import Dims, loops
 from penstock.passes.tensor.bufferization.assignment import origin_of, window_of
 from penstock.passes.tensor.partition import Coverage, choose, is_fill, remark_on
-from penstock.passes.tensor.pointwise import Dims, accumulate_in_place, dims, structured
 from penstock.passes.tensor.split_bodies import split_bodies
 from penstock.passes.tensor.tile_scopes import generics_of, is_off_chip, misplaced, ops_of
 
@@ -77,7 +79,7 @@ class _Reduction:
                 value = first if half == 1 else self._put_back(first, value)
             source, rows = value, half
         output = generic.outputs[0]
-        place = dims(len(self._type(output).get_shape()))
+        place = loops(len(self._type(output).get_shape()))
         read = [*place[: self._at], AffineExpr.constant(0), *place[self._at :]]
         self._ops.append(self._generic_of((output, place), (source, read), (output, place)))
         Rewriter.replace_op(generic, self._ops, [self._ops[-1].results[0]])
@@ -90,7 +92,7 @@ class _Reduction:
             empty.tensor.name_hint = self._generic.results[0].name_hint
             self._ops.append(empty)
             dest = empty.tensor
-        place = dims(len(self._type(one).get_shape()))
+        place = loops(len(self._type(one).get_shape()))
         self._ops.append(self._generic_of((one, place), (other, place), (dest, place)))
         return self._ops[-1].results[0]
 
@@ -102,9 +104,8 @@ class _Reduction:
         assert combine is not None
         order = [generic.body.block.args[-1], generic.body.block.args[0]]
 
-        def compute(block: Block) -> SSAValue:
-            block.add_op(made := combine.clone(dict(zip(order, block.args, strict=False))))
-            return made.results[0]
+        def compute(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+            return body.emit(combine.clone(dict(zip(order, elements, strict=False))))
 
         return structured([one, other], output, compute, generic.location)
 
@@ -207,10 +208,10 @@ def _lead_through_a_tile(op: Operation) -> None:
 def _copied(value: SSAValue, like: Operation) -> tuple[EmptyOp, GenericOp]:
     """A copy of a tensor to a new one, for an op; not inserted yet."""
     assert isa(value.type, TensorType)
-    empty, place = EmptyOp([], value.type), dims(value.type.get_num_dims())
+    empty, place = EmptyOp([], value.type), loops(value.type.get_num_dims())
     empty.tensor.name_hint = like.results[0].name_hint
     empty.location = like.location
-    return empty, structured([(value, place)], (empty.tensor, place), lambda block: block.args[0], like.location)
+    return empty, structured([(value, place)], (empty.tensor, place), first_of, like.location)
 
 
 # one op as several
@@ -273,16 +274,10 @@ def _from_zero(generic: GenericOp) -> list[GenericOp] | None:
     if not is_copy and not number:
         return None
 
-    def constant(block: Block, value: float) -> SSAValue:
-        block.add_op(made := arith.ConstantOp(FloatAttr(value, element)))
-        return made.result
+    def plus(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+        return body.add(elements[0], elements[1] if number is None else body.constant(number, element))
 
-    def plus(block: Block) -> SSAValue:
-        other = block.args[1] if number is None else constant(block, number)
-        block.add_op(made := arith.AddfOp(block.args[0], other))
-        return made.result
-
-    zero = structured([], (dest, written), lambda block: constant(block, 0.0), generic.location)
+    zero = structured([], (dest, written), lambda body, _: body.constant(0, element), generic.location)
     inputs: list[tuple[SSAValue, Dims]] = [(zero.results[0], written)]
     if is_copy:
         inputs.append((generic.inputs[0], next(iter(generic.indexing_maps)).data.results))
@@ -334,8 +329,8 @@ def _start_from(generic: GenericOp, number: int) -> None:
     scope = None if value is origin_of(output) else stated_scope(origin_of(output))
     made = accumulate_in_place(generic, number)
     if scope == DRAM:
-        place = dims(len(list(made.indexing_maps)[-1].data.results))
-        copy = structured([(made.results[0], place)], (output, place), lambda block: block.args[0], made.location)
+        place = loops(len(list(made.indexing_maps)[-1].data.results))
+        copy = structured([(made.results[0], place)], (output, place), first_of, made.location)
         copy.attributes[EXPLICIT] = UnitAttr()
         Rewriter.insert_op(copy, InsertPoint.after(made))
         made.results[0].replace_uses_with_if(copy.results[0], lambda use: use.operation is not copy)

@@ -81,6 +81,34 @@ MISUSES = [
     Misuse("fraction as an integer", body("y[i] = ^1.5", result="i32 y[N]"), "1.5 is no integer, but meets i32"),
     Misuse("number that does not fit", body("y[i] = ^300", result="i8 y[N]"), "300 does not fit into i8"),
     Misuse("logarithm to a base", body("y[i, j] = ^log(8, 2)"), "log does not take these numbers"),
+    Misuse(
+        "number past a type of floats",
+        body("y[i] = h[i] + ^1e9", head="f16 h[N]", result="f16 y[N]"),
+        "1000000000.0 does not fit into f16",
+    ),
+    Misuse("number past bf16", body("y[i] = ^1e39", result="bf16 y[N]"), "1e+39 does not fit into bf16"),
+    Misuse("number past all floats", body("y[i] = ^1e999", result="f32 y[N]"), "1e999 does not fit into f64"),
+    Misuse(
+        "padding that does not fit",
+        body("y[i] = h[i - 1 else ^300]", head="i8 h[N]", result="i8 y[N]"),
+        "300 does not fit into i8",
+    ),
+    Misuse(
+        "padding that is no integer",
+        body("y[i] = h[i - 1 else ^inf]", head="i32 h[N]", result="i32 y[N]"),
+        "inf is no integer, but meets i32",
+    ),
+    Misuse(
+        "start of a scan that does not fit",
+        body("y[i] = y[i - 1 else ^300] + h[i]", head="i8 h[N]", result="i8 y[N]"),
+        "300 does not fit into i8",
+    ),
+    Misuse(
+        "identity that is no integer",
+        "reducer larger(a, b) from ^-inf = max(a, b)\n" + body("y = larger(i, h[i])", head="i32 h[N]", result="i32 y"),
+        "-inf is no integer, but meets i32",
+    ),
+    Misuse("misspelt reduction", body("y[i] = ^summ(j, x[i, j])", result="f32 y[N]"), 'unknown function "summ"'),
     Misuse("sum of bools", body("y[i] = ^sum(j, x[i, j] > 0)", result="i32 y[N]"), "sum is not defined on bool"),
     Misuse("any of numbers", body("y[i] = ^any(j, x[i, j])", result="bool y[N]"), "any is not defined on f32"),
     Misuse(

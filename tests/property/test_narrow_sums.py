@@ -28,9 +28,10 @@ from xdsl.passes import ModulePass
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import base
-from penstock.lowering import accumulation, tensor_builder
+from penstock.lowering import accumulation
 from penstock.lowering.graph_to_tensor import indexing, kernel
 from penstock.passes.analysis.kernels import partition, rounds_each_step, share_on_machine
+from penstock.passes.tensor import tensor_builder
 from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import LoadedProgram, compile_module, import_program
 from penstock.runtime.engine import Engine

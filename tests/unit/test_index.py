@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from sampling import sweep
 from xdsl.dialects import arith, scf
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
 from penstock.passes.analysis.commands.loop_domain import evaluate
 from penstock.passes.analysis.index import AffineIndex, apply
+from penstock.passes.index_builder import erase_unused
 
 CONTEXT = make_context()
 Bounds = tuple[int, int, int]
@@ -224,3 +226,12 @@ def test_nothing_is_known_of_an_unsigned_maximum_with_what_may_be_negative() -> 
     # As an unsigned number a negative one is the larger.
     value, _ = nest("%x = arith.maxui %i, %unknown : index", (0, 4, 1), (0, 1, 1))
     assert AffineIndex.of(value).range == (None, None)
+
+
+def test_what_only_an_unused_index_used_goes_with_it_also_where_it_is_used_twice() -> None:
+    block = Block(arg_types=[IndexType()])
+    block.add_ops([two := arith.MuliOp(block.args[0], block.args[0]), four := arith.AddiOp(two, two)])
+    erase_unused(two.result)
+    assert [*block.ops] == [two, four]
+    erase_unused(four.result)
+    assert not [*block.ops]

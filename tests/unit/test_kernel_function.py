@@ -105,6 +105,8 @@ CALLS: list[tuple[Callable[[KernelFunction], object], str]] = [
     (lambda kernel: kernel(), 'the sizes are not known: "N", "M"'),
     (lambda kernel: kernel.mlir("loops", N=3, M=4), 'no level "loops"'),
     (lambda kernel: kernel.gradient("q").mlir(N=3, M=4), 'no argument or weight "q"'),
+    (lambda kernel: kernel.gradient("x").gradient("x"), 'this is the gradient of "scale" already'),
+    (lambda kernel: kernel(X.reshape(3, 4), z=4), '"z" is a parameter, and is not given by its name'),
     (lambda kernel: kernel.gradient()(X.reshape(3, 4), X[:4]), 'an input is missing: "y/seed"'),
 ]
 

@@ -282,6 +282,8 @@ def test_a_program_of_which_nothing_runs_on_the_machine_has_no_cycles(penstock: 
     done = penstock("simulate", path, "--machine", "vta-pynq", "-q")
     assert (done.status, done.out) == (1, "")
     assert 'nothing runs on the machine "vta-pynq"' in done.err
+    assert "\nnote: the host runs " in done.err
+    assert "\nnote: because " in done.err
 
 
 def test_passes_that_stop_above_the_commands_are_refused(penstock: Command, tmp_path: Path) -> None:

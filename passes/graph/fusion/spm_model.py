@@ -18,10 +18,10 @@ from functools import cached_property
 from math import prod
 
 from xdsl.context import Context
-from xdsl.dialects import arith, func, math, tensor
-from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, IndexType, ModuleOp, TensorType, f16, f32, i64
+from xdsl.dialects import arith, func, math
+from xdsl.dialects.builtin import ModuleOp, TensorType, f16, f32
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr
 from xdsl.utils.hints import isa
 
@@ -36,8 +36,10 @@ from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, is_gro
 from penstock.passes.graph.storage_type import fixed_values
 from penstock.passes.graph.values import is_view
 from penstock.passes.planning.tilers.registry import DEFAULT_TILER
+from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import Dims, element_of, loops, shape_of, tensor_type, windowed
 from penstock.passes.tensor.assign_devices import AssignDevicesPass
-from penstock.passes.tensor.pointwise import Dims, dims, structured
+from penstock.passes.tensor.tensor_builder import TensorBuilder
 from penstock.passes.tensor.tile_plan import estimated_plan
 
 Element = Callable[..., Operation]
@@ -88,36 +90,35 @@ class Sketch:
         `halves` says whether factors are f16, `is_half` whether a value between kernels is; `computed` names the
         scalar ops that the machine has.
         """
-        self._block = Block()
+        self._code = TensorBuilder()
         self._halves = halves
         self._is_half = is_half
         self._computed = computed
         self._arguments: dict[tuple[SSAValue, Attribute], SSAValue] = {}
         self._values: dict[SSAValue, SSAValue] = {}
-        self._own: set[SSAValue] = set()
         for op in members:
             self._values[op.results[0]] = self._draw(op)
         yielded = members[-1].results[0]
         result = self._values[yielded]
         if is_half(yielded):
-            result = self._cast(result, arith.TruncFOp, f16)
-        self._block.add_op(func.ReturnOp(result))
-        types = self._block.arg_types, [result.type]
-        self.kernel = func.FuncOp("sketch", types, Region(self._block), "private")
+            result = self._cast(result, f16)
+        block = self._code.block
+        block.add_op(func.ReturnOp(result))
+        self.kernel = func.FuncOp("sketch", (block.arg_types, [result.type]), Region(block), "private")
 
     def _draw(self, op: Operation) -> SSAValue:
         match op:
             case graph.ConvOp() if op.layout.data == "NHWC" and op.group.value.data == 1:
                 return self._conv(op)
             case graph.GemmOp():
-                m, n, k = dims(3)
+                m, n, k = loops(3)
                 a, b = [k, m] if op.trans_a else [m, k], [n, k] if op.trans_b else [k, n]
                 if op.alpha.value.data != 1 or (op.c is not None and op.beta.value.data != 1):
                     raise NoSketch
                 product = self._contract(op, (op.a, a), (op.b, b), 1)
                 return product if op.c is None else self._pointwise([product, op.c], op.result, arith.AddfOp)
             case graph.MatmulOp() if tensor_of(op.a).get_num_dims() > 1 and tensor_of(op.b).get_num_dims() > 1:
-                *parallel, k = dims(tensor_of(op.result).get_num_dims() + 1)
+                *parallel, k = loops(tensor_of(op.result).get_num_dims() + 1)
                 a = [*self._repeated(op.a, op.result, parallel, 2), parallel[-2], k]
                 b = [*self._repeated(op.b, op.result, parallel, 2), k, parallel[-1]]
                 return self._contract(op, (op.a, a), (op.b, b), 1)
@@ -146,14 +147,12 @@ class Sketch:
 
     def _conv(self, op: graph.ConvOp) -> SSAValue:
         rank = len(op.kernel_shape)
-        loops = dims(3 + 2 * rank)
-        n, places, channel = loops[:1], loops[1 : 1 + rank], loops[1 + rank]
-        window, inputs = loops[2 + rank : 2 + 2 * rank], loops[-1]
-        steps = zip(places, op.strides.get_values(), window, op.dilations.get_values(), strict=True)
-        read = [place * stride + inside * dilation for place, stride, inside, dilation in steps]
+        n, *places, channel = loops(2 + rank)
+        *window, inputs = loops(rank + 1, 2 + rank)
+        read = windowed(places, window, op.strides.get_values(), op.dilations.get_values())
         pads = op.pads.get_values()
         border = [0, *pads[:rank], 0], [0, *pads[rank:], 0]
-        product = self._contract(op, (op.x, [*n, *read, inputs]), (op.w, [*window, inputs, channel]), rank + 1, border)
+        product = self._contract(op, (op.x, [n, *read, inputs]), (op.w, [*window, inputs, channel]), rank + 1, border)
         return product if op.b is None else self._pointwise([product, op.b], op.result, arith.AddfOp)
 
     def _contract(
@@ -169,92 +168,48 @@ class Sketch:
             raise NoSketch
         factors = [self._argument(value, f16 if self._halves else f32) for value in (a[0], b[0])]
         if any(map(any, border)):
-            factors[0] = self._padded(factors[0], *border)
-        count = result.get_num_dims()
-        zero = self._generic([], result, dims(count), 0, lambda block: self._constant(block, 0.0))
+            factors[0] = self._code.pad(factors[0], *border, 0)
+        output = self._code.fill(result.get_shape(), f32, 0), loops(result.get_num_dims())
 
-        def body(block: Block) -> SSAValue:
-            wide: list[SSAValue] = []
-            for each in block.args[:2]:
-                wide.append(each)
-                if each.type != f32:
-                    block.add_op(widened := arith.ExtFOp(each, f32))
-                    wide[-1] = widened.result
-            block.add_op(product := arith.MulfOp(wide[0], wide[1]))
-            block.add_op(total := arith.AddfOp(block.args[2], product))
-            return total.result
+        def step(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+            return body.add(elements[2], body.mul(*(body.widen(each, f32) for each in elements[:2])))
 
-        return self._generic([(factors[0], a[1]), (factors[1], b[1])], result, dims(count), reductions, body, zero)
+        return self._code.generic([(factors[0], a[1]), (factors[1], b[1])], output, reductions, step)
 
     def _pointwise(self, operands: Sequence[SSAValue | float], result: SSAValue, scalar: Element) -> SSAValue:
         """The generic of a scalar op, numbers in its body."""
-        type = tensor_of(result)
-        loops = dims(type.get_num_dims())
+        shape = shape_of(result)
+        along = loops(len(shape))
         values = list(dict.fromkeys(each for each in operands if isinstance(each, SSAValue)))
         if not all(self._is_f32(value) for value in values):
             raise NoSketch
-        read = [(self._value(value), self._repeated(value, result, loops, 0)) for value in values]
+        read = [(self._value(value), self._repeated(value, result, along, 0)) for value in values]
 
-        def body(block: Block) -> SSAValue:
-            of = dict(zip(values, block.args, strict=False))
-            taken = [of[each] if isinstance(each, SSAValue) else self._constant(block, each) for each in operands]
-            made = scalar(*taken)
-            block.add_op(made)
-            return made.results[0]
+        def compute(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+            of = dict(zip(values, elements, strict=False))
+            taken = [of[each] if isinstance(each, SSAValue) else body.constant(each, f32) for each in operands]
+            return body.emit(scalar(*taken))
 
-        return self._generic(read, type, loops, 0, body)
+        return self._code.generic(read, (self._code.empty(shape, element_of(result)), along), 0, compute)
 
-    def _generic(
-        self,
-        inputs: Sequence[tuple[SSAValue, Dims]],
-        type: TensorType[Attribute],
-        output: Dims,
-        reductions: int,
-        body: Callable[[Block], SSAValue],
-        init: SSAValue | None = None,
-    ) -> SSAValue:
-        if init is None:
-            self._block.add_op(empty := tensor.EmptyOp((), type))
-            init = empty.tensor
-        made = structured(inputs, (init, output), body, reductions=reductions)
-        self._block.add_op(made)
-        self._own.add(made.results[0])
-        return made.results[0]
-
-    def _cast(self, value: SSAValue, op_type: type[arith.ExtFOp | arith.TruncFOp], target: Attribute) -> SSAValue:
-        shape = tensor_of(value).get_shape()
-        loops = dims(len(shape))
-
-        def body(block: Block) -> SSAValue:
-            block.add_op(cast := op_type(block.args[0], target))  # pyright: ignore[reportArgumentType]
-            return cast.result
-
-        return self._generic([(value, loops)], TensorType(target, shape), loops, 0, body)
+    def _cast(self, value: SSAValue, target: Attribute) -> SSAValue:
+        return self._code.map(lambda body, xs: body.cast(xs[0], target, False), value, element=target)
 
     def _value(self, of: SSAValue) -> SSAValue:
         """A value of the graph in the kernel, in its own type; one of the kernel is itself."""
-        if of in self._own:
+        if of.owner.parent is self._code.block:
             return of
         if of not in self._values:
-            stored = self._argument(of, f16 if self._is_half(of) else self._element(of))
-            self._values[of] = self._cast(stored, arith.ExtFOp, f32) if self._is_half(of) else stored
+            stored = self._argument(of, f16 if self._is_half(of) else element_of(of))
+            self._values[of] = self._cast(stored, f32) if self._is_half(of) else stored
         return self._values[of]
 
     def _argument(self, of: SSAValue, element: Attribute) -> SSAValue:
         """A value from outside as it is stored."""
         if (of, element) not in self._arguments:
-            type = TensorType(element, tensor_of(of).get_shape())
-            self._arguments[of, element] = self._block.insert_arg(type, len(self._block.args))
+            type = tensor_type(shape_of(of), element)
+            self._arguments[of, element] = self._code.block.insert_arg(type, len(self._code.block.args))
         return self._arguments[of, element]
-
-    def _padded(self, value: SSAValue, low: Sequence[int], high: Sequence[int]) -> SSAValue:
-        sizes = [sum(each) for each in zip(low, tensor_of(value).get_shape(), high, strict=True)]
-        self._block.add_op(zero := arith.ConstantOp(FloatAttr(0.0, self._element(value))))  # pyright: ignore
-        inside = Block([tensor.YieldOp(zero.result)], arg_types=[IndexType()] * len(sizes))
-        widths = [DenseArrayBase.from_list(i64, list(each)) for each in (low, high)]
-        type = TensorType(self._element(value), sizes)
-        self._block.add_op(made := tensor.PadOp(value, (), (), Region(inside), widths[0], widths[1], type))
-        return made.result
 
     def _repeated(self, value: SSAValue, result: SSAValue, loops: Dims, last: int) -> list[AffineExpr]:
         """How a value is indexed that broadcasts to the result, without its `last` dims."""
@@ -265,20 +220,13 @@ class Sketch:
             for dim, size in enumerate(sizes[: len(sizes) - last])
         ]
 
-    def _constant(self, block: Block, number: float) -> SSAValue:
-        block.add_op(made := arith.ConstantOp(FloatAttr(number, f32)))
-        return made.result
-
     def _number(self, value: SSAValue) -> SSAValue | float:
         """The number of a value in a body, if it is one of the text."""
         constant = splat(value)
         return value if constant is None else float(next(iter(constant.dense.iter_values())))  # pyright: ignore
 
-    def _element(self, value: SSAValue) -> Attribute:
-        return tensor_of(value).element_type
-
     def _is_f32(self, value: SSAValue) -> bool:
-        return self._element(value) == f32
+        return element_of(value) == f32
 
 
 PARTLY = "the machine computes a part of it only"

@@ -22,12 +22,12 @@ from penstock.passes.graph.layouts.forms import (
     order_of,
     plain,
     rank_of,
-    shape_of,
 )
 from penstock.passes.graph.layouts.preferences import CONTRACTION, Preference, Preferences, moved_bytes
 from penstock.passes.graph.layouts.rules import Need, OpForm, op_form, unchanged
 from penstock.passes.graph.values import LAYOUT_ATTRIBUTE
 from penstock.passes.planning.assignment import TABLE_LIMIT, Assignment, CostTable, solve
+from penstock.passes.shapes import shape_of
 
 ImageOp = graph.ConvOp | graph.PoolOp | graph.GlobalPoolOp | graph.LrnOp
 

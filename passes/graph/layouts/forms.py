@@ -21,6 +21,7 @@ from penstock.dialects.functions import NAME, attribute_text
 from penstock.dialects.graph import NCHW, NHWC, GraphOp, LayoutTransformOp, ReshapeOp, Tensor, TransposeOp, tensor_of
 from penstock.dialects.graph.layout import Layout, LayoutPart, steps_between
 from penstock.passes.graph.values import derived
+from penstock.passes.shapes import shape_of
 
 Permutation = tuple[int, ...]
 """Dimension i of the stored tensor is dimension `perm[i]` of the original value."""
@@ -126,11 +127,6 @@ def image_name(order: Order) -> str | None:
         return None
     base = {identity(rank): NCHW, channels_last(rank): NHWC}.get(order.perm)
     return None if base is None else base + "".join(f"{size}c" for _, size in order.blocks)
-
-
-def shape_of(value: SSAValue) -> tuple[int, ...]:
-    """The shape of a tensor."""
-    return tensor_of(value).get_shape()
 
 
 def bytes_of(value: SSAValue, shape: Sequence[int] | None = None) -> int:

@@ -21,9 +21,9 @@ from penstock.passes.graph.layouts.forms import (
     image_name,
     plain,
     rank_of,
-    shape_of,
 )
 from penstock.passes.graph.values import LAYOUT_ATTRIBUTE, derived
+from penstock.passes.shapes import shape_of
 from penstock.runtime.interpreter.body import captured_values
 
 

@@ -8,30 +8,27 @@ from dataclasses import dataclass, field
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, memref
 from xdsl.dialects.builtin import (
-    AffineMapAttr,
-    ArrayAttr,
     FunctionType,
     MemRefType,
     ModuleOp,
     StringAttr,
     SymbolRefAttr,
 )
-from xdsl.dialects.linalg.attrs import IteratorType, IteratorTypeAttr
-from xdsl.dialects.linalg.ops import GenericOp, YieldOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
-from xdsl.ir.affine import AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.functions import unique_name
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.passes.analysis.kernels import DEVICE
 from penstock.passes.analysis.memory.storage import VIEWS, slice_of
+from penstock.passes.generics import structured
 from penstock.passes.loop.on_chip.choice import Decision
 from penstock.passes.loop.on_chip.places import Border, OnChipLayout, Specializer, as_argument, rebuild
 from penstock.passes.loop.on_chip.program import ProgramUse, Site
 from penstock.passes.loop.on_chip.specialize import Resident
 from penstock.passes.loop.tensorize import prove
 from penstock.passes.planning.on_chip.problem import ResidentRun
+from penstock.passes.shapes import loops
 
 
 @dataclass
@@ -138,19 +135,10 @@ class Rewrite:
     def _fill_border(self, place: OnChipLayout, border: Border) -> str:
         """The kernel that fills a buffer with padding, of which its border stays."""
         if place.type not in self._borders:
-            rank = place.type.get_num_dims()
-            body = Block(arg_types=[place.type.element_type])
-            constant = arith.ConstantOp(border.value)
-            body.add_ops([constant, YieldOp(constant.result)])
             block = Block(arg_types=[place.type])
             block.args[0].name_hint = "dest"
-            generic = GenericOp(
-                [],
-                [block.args[0]],
-                Region(body),
-                ArrayAttr([AffineMapAttr(AffineMap.identity(rank))]),
-                ArrayAttr([IteratorTypeAttr(IteratorType.PARALLEL)] * rank),
-            )
+            output = block.args[0], loops(place.type.get_num_dims())
+            generic = structured([], output, lambda body, _: body.emit(arith.ConstantOp(border.value)))
             block.add_ops([generic, func.ReturnOp()])
             self._borders[place.type] = self._add_kernel("border", block)
             generic.library_call = prove(generic, self.program.target).intrinsic.sym_name

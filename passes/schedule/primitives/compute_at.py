@@ -21,7 +21,7 @@ from penstock.dialects.upstream.tensor import Insertion, ParallelInsertSliceOp
 from penstock.dialects.upstream.transform import FuseIntoContainingOp
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.loops import constant_of, forall_iterations, trip_count
-from penstock.passes.index_builder import add
+from penstock.passes.index_builder import add, erase_unused
 from penstock.passes.schedule.primitives.tile import dims_of
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 from penstock.passes.schedule.tile_nest import DimRange, operand_part, result_dims, tile_of
@@ -136,7 +136,7 @@ def _fuse_into(state: TransformState, producer_handle: SSAValue, loop_handle: SS
         start = tensor.EmptyOp([], producer.results[0].type)
         Rewriter.insert_op(start, InsertPoint.before(nest.outer))
         nest.outer.operands[nest.index] = start.tensor
-    erase_unused(producer)
+    erase_with_slices(producer)
     return tuple(found), loop
 
 
@@ -311,16 +311,16 @@ def _replace(producer: GenericOp, read: _Read) -> GenericOp:
     return tile
 
 
-def erase_unused(op: Operation) -> None:
+def erase_with_slices(op: Operation) -> None:
     """Erase an op, and what only it used of tensors that are empty, if nothing reads it; its dead slices go first."""
     for result in op.results:
         for use in list(result.uses):
             if isinstance(use.operation, tensor.ExtractSliceOp):
-                erase_unused(use.operation)
+                erase_with_slices(use.operation)
     if any(result.uses for result in op.results):
         return
-    owners = [operand.owner for operand in op.operands]
+    operands = list(op.operands)
     Rewriter.erase_op(op)
-    for owner in owners:
-        if isinstance(owner, tensor.EmptyOp) and not owner.tensor.uses:
-            Rewriter.erase_op(owner)
+    for operand in operands:
+        if isinstance(operand.owner, tensor.EmptyOp):
+            erase_unused(operand)

@@ -10,7 +10,7 @@ from xdsl.rewriter import Rewriter
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.schedule_tensor import InlineOp
 from penstock.passes.schedule.inlining import bounds_every_loop, loops_of_elements, merged
-from penstock.passes.schedule.primitives.compute_at import erase_unused
+from penstock.passes.schedule.primitives.compute_at import erase_with_slices
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 
 
@@ -98,7 +98,7 @@ def inline(state: TransformState, op: InlineOp) -> Sequence[Payload]:
         assert together is not None
         Rewriter.replace_op(reader, together)
         found.append(together)
-    erase_unused(producer)
+    erase_with_slices(producer)
     return (tuple(found),)
 
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from xdsl.builder import Builder
 from xdsl.dialects import tensor
-from xdsl.dialects.builtin import AffineMapAttr, FloatAttr, IntegerAttr, TensorType
-from xdsl.dialects.linalg.attrs import IteratorTypeAttr
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType
 from xdsl.dialects.linalg.ops import GenericOp, YieldOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineMap
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir.affine import AffineDimExpr
 from xdsl.rewriter import InsertPoint
 from xdsl.utils.hints import isa
 
@@ -19,13 +18,15 @@ from penstock.dialects.upstream.transform import sizes_of
 from penstock.dialects.upstream.transform_structured import PadStructuredOp
 from penstock.passes.analysis.kernels import is_contraction
 from penstock.passes.analysis.loop_dependences import combiners
+from penstock.passes.generics import first_of, structured
 from penstock.passes.planning.tile_problem import TileDim
-from penstock.passes.schedule.primitives.compute_at import erase_unused
+from penstock.passes.schedule.primitives.compute_at import erase_with_slices
 from penstock.passes.schedule.primitives.rfactor import neutral_of
 from penstock.passes.schedule.primitives.tile import dims_of, given_sizes
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 from penstock.passes.schedule.tile_nest import DimRange, result_dims, slice_of, tile_of
 from penstock.passes.schedule.zero_pads import region_of, require_defined_on_padding
+from penstock.passes.shapes import loops, shape_of
 
 _Constant = FloatAttr | IntegerAttr
 
@@ -96,7 +97,7 @@ def pad(state: TransformState, op: PadStructuredOp) -> Sequence[Payload]:
         copies = [_copied(result, target)]
         result = copies[0].results[0]
     target.results[0].replace_all_uses_with(result)
-    erase_unused(target)
+    erase_with_slices(target)
     return [(padded,), tuple(pads), tuple(copies)]
 
 
@@ -220,11 +221,6 @@ def _rewrite(
 def _copied(value: SSAValue, target: GenericOp) -> GenericOp:
     """Copy a value into what the result of `target` was written over."""
     dest = target.outputs[0]
-    assert isa(dest.type, TensorType[Attribute])
-    count = dest.type.get_num_dims()
-    block = Block(arg_types=[dest.type.element_type] * 2)
-    block.add_op(YieldOp(block.args[0]))
-    identity, kinds = AffineMapAttr(AffineMap.identity(count)), [IteratorTypeAttr.parallel()] * count
-    copy = GenericOp([value], [dest], Region(block), [identity] * 2, kinds, [dest.type])
-    copy.location = target.location
+    along = loops(len(shape_of(dest)))
+    copy = structured([(value, along)], (dest, along), first_of, target.location)
     return Builder(InsertPoint.before(target)).insert(copy)

@@ -16,7 +16,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.schedule_tensor import ReverseComputeAtOp
 from penstock.passes.analysis.loops import nest_around
-from penstock.passes.schedule.primitives.compute_at import CarryingNest, box_of, carrying_nest, erase_unused
+from penstock.passes.schedule.primitives.compute_at import CarryingNest, box_of, carrying_nest, erase_with_slices
 from penstock.passes.schedule.primitives.tile import dims_of
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 from penstock.passes.schedule.tile_nest import DimRange, insert_slice, operand_part, ranges_of_map, slice_of, tile_of
@@ -201,7 +201,7 @@ def _sink(consumer: GenericOp, number: int, nest: CarryingNest, box: Sequence[Di
     Rewriter.erase_op(nest.insertion)
     outer.results[0].name_hint = consumer.results[0].name_hint
     consumer.results[0].replace_all_uses_with(outer.results[0])
-    erase_unused(consumer)
+    erase_with_slices(consumer)
     if isinstance(old_start, tensor.EmptyOp) and not old_start.tensor.uses:
         Rewriter.erase_op(old_start)
     return tile

@@ -30,8 +30,10 @@ from penstock.dialects.schedule_tensor import RfactorOp
 from penstock.dialects.upstream.transform import SplitReductionOp
 from penstock.passes.analysis.reductions import combiners
 from penstock.passes.analysis.strides import reassociation_attribute
+from penstock.passes.generics import structured
 from penstock.passes.schedule.primitives.tile import dims_of
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
+from penstock.passes.shapes import loops
 
 
 @PRIMITIVES.register(RfactorOp)
@@ -210,8 +212,10 @@ class _Split:
         shape = list(type.get_shape())
         shape.insert(self.position, self.reduction.factor)
         empty = builder.insert(tensor.EmptyOp([], TensorType(type.element_type, shape)))
+        neutral = arith.ConstantOp(self.reduction.neutral)  # pyright: ignore[reportArgumentType]
+        output = empty.tensor, loops(len(shape))
+        fill = builder.insert(structured([], output, lambda body, _: body.emit(neutral), target.location))
         empty.tensor.name_hint = target.outputs[0].name_hint
-        fill = self._fill(builder, empty.tensor)
         maps = [self._moved(map_attr.data, inner=True) for map_attr in list(target.indexing_maps)[: len(inputs)]]
         partial_map = list(self._moved(_output(target), inner=False).results)
         partial_map.insert(self.position, AffineExpr.dimension(self.split_dim))
@@ -270,17 +274,6 @@ class _Split:
         expand.location = self.target.location
         expand.result.name_hint = value.name_hint
         return builder.insert(expand).result
-
-    def _fill(self, builder: Builder, dest: SSAValue) -> GenericOp:
-        type = dest.type
-        assert isa(type, TensorType)
-        block = Block(arg_types=[type.element_type])
-        block.add_ops([constant := arith.ConstantOp(self.reduction.neutral), YieldOp(constant.result)])  # pyright: ignore
-        count = type.get_num_dims()
-        identity = AffineMapAttr(AffineMap.identity(count))
-        fill = GenericOp([], [dest], Region(block), [identity], [IteratorTypeAttr.parallel()] * count, [type])
-        fill.location = self.target.location
-        return builder.insert(fill)
 
     def _combine(self, partial: SSAValue, count: int) -> GenericOp:
         """The reduction of the partial results into what the whole one started from."""

@@ -26,6 +26,7 @@ from penstock.dialects.upstream.tensor import Insertion
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.kernels import HOST, device_of
 from penstock.passes.analysis.strides import contiguous_strides, kept_dims, reshaped_strides
+from penstock.passes.shapes import shape_of
 
 # slices of buffers
 
@@ -244,12 +245,6 @@ class NoBufferSlice(Exception):
 
 
 # the structure of values
-
-
-def shape_of(value: SSAValue) -> tuple[int, ...]:
-    """The shape of a tensor value."""
-    assert isa(value.type, TensorType)
-    return value.type.get_shape()
 
 
 def is_tensor(value: SSAValue) -> bool:

@@ -29,6 +29,7 @@ from penstock.dialects.upstream.scf import ForallOp
 from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 from penstock.passes.analysis.effects import is_destination
 from penstock.passes.analysis.index import AffineIndex
+from penstock.passes.shapes import shape_of
 from penstock.passes.tensor.bufferization.assignment import (
     BufferAssignment,
     BufferSlice,
@@ -47,7 +48,6 @@ from penstock.passes.tensor.bufferization.assignment import (
     origin_of,
     result_number,
     same,
-    shape_of,
     slice_of,
     tie_of,
     upwards,

@@ -25,10 +25,11 @@ from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.graph.layouts.choices import LayoutProblem
-from penstock.passes.graph.layouts.forms import Forms, bytes_of, moves_units_only, plain, rank_of, shape_of
+from penstock.passes.graph.layouts.forms import Forms, bytes_of, moves_units_only, plain, rank_of
 from penstock.passes.graph.layouts.preferences import Preferences, matrix_intrinsic
 from penstock.passes.graph.layouts.rules import emit
 from penstock.passes.graph.values import is_constant
+from penstock.passes.shapes import shape_of
 from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.interpreter.graph import run_graph

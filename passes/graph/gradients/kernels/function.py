@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from xdsl.dialects import tensor
-from xdsl.dialects.builtin import DYNAMIC_INDEX, AnyFloat, FunctionType, StringAttr, TensorType, UnknownLoc
+from xdsl.dialects.builtin import DYNAMIC_INDEX, AnyFloat, FunctionType, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.dialects.linalg.ops import GenericOp, IndexOp, YieldOp
 from xdsl.ir import Block, Operation, SSAValue
@@ -17,8 +17,11 @@ from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.analysis.reductions import combiners
 from penstock.passes.graph.gradients.kernels.scalars import adjoint_in, in_type
 from penstock.passes.graph.gradients.kernels.scatter import NoGather, Terms, scattered
-from penstock.passes.graph.gradients.kernels.tensors import TensorCode, element_of, erase_unused, shape_of
+from penstock.passes.graph.values import erase_dead
 from penstock.passes.scalar_body import Body
+from penstock.passes.schedule.tile_nest import DimRange
+from penstock.passes.shapes import element_of, shape_of
+from penstock.passes.tensor.tensor_builder import TensorBuilder
 
 
 def kernel_gradient(kernel: FuncOp, name: str, wanted: Sequence[int], seeded: Sequence[int]) -> FuncOp:
@@ -52,7 +55,7 @@ def kernel_gradient(kernel: FuncOp, name: str, wanted: Sequence[int], seeded: Se
     returned = [adjoints.of(block.args[number]) for number in wanted]
     code.block.add_op(end := ReturnOp(*returned))
     end.location = kernel.location
-    erase_unused(block)
+    erase_dead(block, Operation)
     made.function_type = FunctionType.from_lists(block.arg_types, [value.type for value in returned])
     made.arg_attrs = made.res_attrs = None
     return made
@@ -62,7 +65,7 @@ class _Adjoints:
     """The adjoints of the tensors of a kernel so far."""
 
     def __init__(self, block: Block, forward: Sequence[Operation], wanted: Sequence[SSAValue]):
-        self.code = TensorCode(block, UnknownLoc())
+        self.code = TensorBuilder(block)
         self._found: dict[SSAValue, SSAValue] = {}
         self._active = set(wanted)
         for op in forward:
@@ -79,7 +82,7 @@ class _Adjoints:
         if value not in self._active or (found := share()) is None:
             return
         before = self._found.get(value)
-        found = found if before is None else self.code.sum(before, found)
+        found = found if before is None else self.code.map(lambda body, xs: body.add(xs[0], xs[1]), before, found)
         if found.name_hint is None and value.name_hint is not None:
             found.name_hint = f"{value.name_hint}_adjoint"
         self._found[value] = found
@@ -98,15 +101,16 @@ class _Adjoints:
                 self._generic(op, seed)
             case tensor.PadOp() if not op.low and not op.high and seed is not None:
                 low = op.static_low.get_values()
-                self.add(op.source, lambda: code.slice(seed, low, shape_of(op.source)))
+                self.add(op.source, lambda: code.slice(seed, [*map(DimRange, low, shape_of(op.source))]))
             case tensor.ExtractSliceOp() if _is_static(op) and seed is not None:
                 self.add(op.source, lambda: self._within(seed, op))
             case tensor.InsertSliceOp() if _is_static(op) and seed is not None:
-                starts, sizes = op.static_offsets.get_values(), op.static_sizes.get_values()
+                sizes = op.static_sizes.get_values()
+                spans = [*map(DimRange, op.static_offsets.get_values(), sizes)]
                 # A dim of one element may be missing in what is inserted.
-                self.add(op.source, lambda: code.reshape(code.slice(seed, starts, sizes), shape_of(op.source)))
+                self.add(op.source, lambda: code.reshape(code.slice(seed, spans), shape_of(op.source)))
                 zeros = code.fill(sizes, element_of(op.source), 0)
-                self.add(op.dest, lambda: code.insert(zeros, seed, starts))
+                self.add(op.dest, lambda: code.insert(zeros, seed, spans))
             case tensor.CollapseShapeOp() | tensor.ExpandShapeOp() | tensor.ReshapeOp() if seed is not None:
                 source = op.operands[0]
                 self.add(source, lambda: code.reshape(seed, shape_of(source)))
@@ -121,7 +125,7 @@ class _Adjoints:
         whole, low = shape_of(op.source), op.static_offsets.get_values()
         seed = self.code.reshape(seed, op.static_sizes.get_values())
         sizes = zip(whole, low, shape_of(seed), strict=True)
-        return self.code.pad(seed, low, [size - first - length for size, first, length in sizes])
+        return self.code.pad(seed, low, [size - first - length for size, first, length in sizes], 0)
 
     # structured ops
 

@@ -21,9 +21,11 @@ from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr
 from penstock.dialects.element_types import accumulator_of
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.graph.gradients.kernels.scalars import in_type
-from penstock.passes.graph.gradients.kernels.tensors import Operand, TensorCode, element_of, erase_unused, shape_of
+from penstock.passes.graph.values import erase_dead
 from penstock.passes.scalar_body import Body
-from penstock.passes.tensor.pointwise import dims
+from penstock.passes.schedule.tile_nest import DimRange
+from penstock.passes.shapes import Dims, element_of, loops, shape_of
+from penstock.passes.tensor.tensor_builder import TensorBuilder
 
 _DEFINED_EVERYWHERE = (
     arith.AddfOp,
@@ -39,6 +41,10 @@ _DEFINED_EVERYWHERE = (
     arith.TruncFOp,
 )
 """Ops that make finite numbers of finite ones: a product of one with zero is zero."""
+
+
+_Operand = tuple[SSAValue, Dims]
+"""A tensor, and how loops index it."""
 
 
 class NoGather(Exception):
@@ -102,7 +108,7 @@ def _is_linear(expr: AffineExpr) -> bool:
     return linear and _is_linear(expr.lhs) and _is_linear(expr.rhs)
 
 
-def scattered(code: TensorCode, terms: Terms, target: AffineMap, shape: Sequence[int]) -> SSAValue:
+def scattered(code: TensorBuilder, terms: Terms, target: AffineMap, shape: Sequence[int]) -> SSAValue:
     """
     A tensor of `shape` with the sum, at each place, of the terms of the points that `target` takes there.
 
@@ -111,13 +117,13 @@ def scattered(code: TensorCode, terms: Terms, target: AffineMap, shape: Sequence
     places = _forms(target)
     plan = _Plan(terms, places, shape)
     if plan.windows and not plan.is_direct():
-        loops = sorted({loop for place in places for loop in place.loops})
-        extents = [terms.extents[loop] for loop in loops]
-        kept = AffineMap(len(terms.extents), 0, tuple(AffineExpr.dimension(loop) for loop in loops))
+        turned = sorted({loop for place in places for loop in place.loops})
+        extents = [terms.extents[loop] for loop in turned]
+        kept = AffineMap(len(terms.extents), 0, tuple(AffineExpr.dimension(loop) for loop in turned))
         whole = scattered(code, terms, kept, extents)
-        every = AffineMap(len(loops), 0, tuple(dims(len(loops))))
+        every = AffineMap.identity(len(turned))
         terms = Terms(tuple(extents), [(whole, every)], 0, frozenset({0}), lambda body, xs: xs[0])
-        places = [_Form(place.constant, tuple(place.factors[loop] for loop in loops)) for place in places]
+        places = [_Form(place.constant, tuple(place.factors[loop] for loop in turned)) for place in places]
         plan = _Plan(terms, places, shape)
     return plan.emit(code)
 
@@ -174,7 +180,7 @@ class _Plan:
             for dim, size in enumerate(self.shape)
         ]
 
-    def emit(self, code: TensorCode) -> SSAValue:
+    def emit(self, code: TensorBuilder) -> SSAValue:
         """The sum, of the shape that is asked for."""
         rank, sizes = len(self.shape), self._sizes()
         extents = [*sizes, *(self.terms.extents[loop] for loop in self.rest)]
@@ -203,12 +209,14 @@ class _Plan:
             return body.apply("mul" if self.terms.is_product else "add", elements[-1], in_type(body, term, wide))
 
         start = code.fill(sizes, wide, int(self.terms.is_product)) if self.rest else code.empty(sizes, element)
-        found = code.generic(read, start, compute, reductions=len(self.rest))
+        found = code.generic(read, (start, loops(rank)), len(self.rest), compute)
         assert isinstance(found.owner, Operation)
-        erase_unused(found.owner.regions[0].block)
-        return self._placed(code, code.converted(found, element))
+        erase_dead(found.owner.regions[0].block, Operation)
+        if wide != element:
+            found = code.map(lambda body, xs: body.cast(xs[0], element, False), found, element=element)
+        return self._placed(code, found)
 
-    def _read(self, code: TensorCode, number: int, sources: Sequence[AffineExpr], extents: Sequence[int]) -> Operand:
+    def _read(self, code: TensorBuilder, number: int, sources: Dims, extents: Sequence[int]) -> _Operand:
         """An operand, and how the new loops index it; with zeros around it where they pass its ends."""
         value, index_map = self.terms.operands[number]
         results: list[AffineExpr] = []
@@ -222,12 +230,12 @@ class _Plan:
             else:
                 loop = self.windows[window]
                 step = self.places[window].factors[loop]
-                value = code.spread(value, position, abs(step))
+                value = _spread(code, value, position, abs(step))
                 expr, first, last = self._turned(window, loop, sources, extents)
                 size = shape_of(value)[position]
                 low[position], high[position] = max(0, -first), max(0, last - size + 1)
                 results.append(expr + low[position] if low[position] else expr)
-        return code.pad(value, low, high), results
+        return code.pad(value, low, high, 0), results
 
     def _turned(
         self, dim: int, loop: int, sources: Sequence[AffineExpr], extents: Sequence[int]
@@ -241,9 +249,9 @@ class _Plan:
         ((constant,), (row,)) = linear_form(found)
         ends = [(0, factor * (extent - 1)) for factor, extent in zip(row, extents, strict=True)]
         first, last = constant + sum(map(min, ends)), constant + sum(map(max, ends))
-        return _Form(constant, row).expression(dims(len(extents))), first, last
+        return _Form(constant, row).expression(loops(len(extents))), first, last
 
-    def _ranges(self, code: TensorCode, read: Sequence[Operand], extents: Sequence[int]) -> list[Operand]:
+    def _ranges(self, code: TensorBuilder, read: Sequence[_Operand], extents: Sequence[int]) -> list[_Operand]:
         """An operand that only lends its shape to the reduction loops that index nothing alone."""
         alone = {expr.position for _, exprs in read for expr in exprs if isinstance(expr, AffineDimExpr)}
         missing = [loop for loop in range(len(self.shape), len(extents)) if loop not in alone]
@@ -253,7 +261,7 @@ class _Plan:
         window = code.empty([extents[loop] for loop in missing], element)
         return [(window, [AffineExpr.dimension(loop) for loop in missing])]
 
-    def _placed(self, code: TensorCode, value: SSAValue) -> SSAValue:
+    def _placed(self, code: TensorBuilder, value: SSAValue) -> SSAValue:
         """What the generic wrote, where it belongs in the whole tensor."""
         low, high = [0] * len(self.shape), [0] * len(self.shape)
         for dim, (place, size) in enumerate(zip(self.places, self.shape, strict=True)):
@@ -263,13 +271,13 @@ class _Plan:
             if (loop := self.singles.get(dim)) is not None:
                 extent, step = self.terms.extents[loop], abs(place.factors[loop])
                 first += min(0, place.factors[loop]) * (extent - 1)
-            value = code.spread(value, dim, step)
+            value = _spread(code, value, dim, step)
             reach = (extent - 1) * step + 1
             sizes = list(shape_of(value))
             sizes[dim] = reach
-            value = code.slice(value, [0] * len(sizes), sizes)
+            value = code.slice(value, [DimRange(0, each) for each in sizes])
             low[dim], high[dim] = first, size - first - reach
-        return code.pad(value, low, high)
+        return code.pad(value, low, high, 0)
 
 
 class _Moved(Body):
@@ -289,6 +297,16 @@ class _Moved(Body):
         return total
 
 
+def _spread(code: TensorBuilder, value: SSAValue, dim: int, step: int) -> SSAValue:
+    """A tensor with `step - 1` zeros after each element of a dim; itself for a step of 1."""
+    if step == 1:
+        return value
+    shape = shape_of(value)
+    apart = code.reshape(value, [*shape[: dim + 1], 1, *shape[dim + 1 :]])
+    padded = code.pad_spatial(apart, dim + 1, [0], [step - 1], 0)
+    return code.reshape(padded, [*shape[:dim], shape[dim] * step, *shape[dim + 1 :]])
+
+
 def _loops_in(sources: Sequence[AffineExpr]) -> int:
     return 1 + max((loop for source in sources for loop in source.used_dims()), default=-1)
 
@@ -298,7 +316,7 @@ def _body_of(terms: Terms) -> Block:
     block = Block(arg_types=[element_of(value) for value, _ in terms.operands])
     body = Body(block, UnknownLoc())
     body.end(terms.compute(body, block.args))
-    erase_unused(block)
+    erase_dead(block, Operation)
     return block
 
 

@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from xdsl.dialects.builtin import AffineMapAttr, LocationAttr, TensorType, UnknownLoc
 from xdsl.dialects.linalg.attrs import IteratorTypeAttr
-from xdsl.dialects.linalg.ops import GenericOp, YieldOp
+from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Block, Region, SSAValue
-from xdsl.ir.affine import AffineConstantExpr, AffineExpr, AffineMap
+from xdsl.ir.affine import AffineConstantExpr, AffineMap
 from xdsl.rewriter import Rewriter
 from xdsl.utils.hints import isa
 from xdsl.utils.type import get_element_type_or_self
 
-Dims = Sequence[AffineExpr]
+from penstock.passes.scalar_body import Body, Compute
+from penstock.passes.shapes import Dims
 
 
-def dims(count: int) -> list[AffineExpr]:
-    """`count` loops as expressions."""
-    return [AffineExpr.dimension(number) for number in range(count)]
+def first_of(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
+    """The element of the first input as it is: what a copy computes."""
+    return elements[0]
 
 
 def structured(
     inputs: Sequence[tuple[SSAValue, Dims]],
     output: tuple[SSAValue, Dims],
-    compute: Callable[[Block], SSAValue],
+    compute: Compute,
     location: LocationAttr | None = None,
     *,
     reductions: int = 0,
+    unsigned: bool = False,
 ) -> GenericOp:
     """
-    A generic that writes `compute(its body)`, not inserted yet; operands are given with how the loops index them.
+    A generic of tensors, memrefs and scalars, not inserted yet; operands are given with how the loops index them.
 
     There is a parallel loop for each dim of the output that is not indexed by a constant, and after them `reductions`
-    reduction loops.
+    reduction loops. `compute(body, elements)` gives the element to write; the last of the elements is the output's.
     """
     operands = [*inputs, output]
+    location = location or UnknownLoc()
     block = Block(arg_types=[get_element_type_or_self(value.type) for value, _ in operands])
-    block.add_op(YieldOp(compute(block)))
+    body = Body(block, location, unsigned)
+    body.end(compute(body, block.args))
     dest, place = output
     parallel = sum(not isinstance(each, AffineConstantExpr) for each in place)
     maps = [AffineMapAttr(AffineMap(parallel + reductions, 0, tuple(each))) for _, each in operands]
     kinds = [IteratorTypeAttr.parallel()] * parallel + [IteratorTypeAttr.reduction()] * reductions
     results = [dest.type] if isa(dest.type, TensorType) else []
     made = GenericOp([value for value, _ in inputs], [dest], Region(block), maps, kinds, results)
-    made.location = location or UnknownLoc()
+    made.location = location
     for result in made.results:
         result.name_hint = dest.name_hint
     return made

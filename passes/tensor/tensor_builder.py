@@ -1,5 +1,5 @@
 """
-Builds the body of a kernel at the tensor level, whatever it is lowered from: `tensor.empty`, `tensor.pad`,
+Builds the body of a kernel at the tensor level, whatever it is made of: `tensor.empty`, `tensor.pad`, slices, reshapes,
 `linalg.generic`, and loops of them.
 """
 
@@ -9,25 +9,25 @@ from collections.abc import Callable, Sequence
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, tensor
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, LocationAttr, UnknownLoc, i64
-from xdsl.dialects.linalg.attrs import IteratorTypeAttr
-from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, LocationAttr, UnknownLoc, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineMap
 from xdsl.rewriter import InsertPoint
 
 from penstock.dialects.upstream.tensor import EmptyOp
-from penstock.lowering.shapes import Dims, element_of, loops, shape_of, tensor_type
 from penstock.passes.analysis.kernels import rounds_each_step
+from penstock.passes.generics import structured
 from penstock.passes.index_builder import Index, materialize
-from penstock.passes.scalar_body import Body, Compute, constant_attribute
+from penstock.passes.scalar_body import Compute, constant_attribute
+from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
+from penstock.passes.shapes import Dims, element_of, loops, shape_of, tensor_type
+from penstock.passes.tensor.reshape import emit_reshape
 
 
 class TensorBuilder:
     """A kernel under construction: ops are appended to `block`, at `location`, their results called `name`."""
 
-    def __init__(self) -> None:
-        self.block = Block()
+    def __init__(self, block: Block | None = None) -> None:
+        self.block = Block() if block is None else block
         self.names: dict[SSAValue, str] = {}
         """What the text shall call values."""
         self.name: str | None = None
@@ -143,20 +143,26 @@ class TensorBuilder:
 
         Raises ValueError for a reduction that is rounded at every step.
         """
-        operands = (*inputs, output)
-        parallel = sum(isinstance(dim, AffineDimExpr) for dim in output[1])
-        block = Block(arg_types=[element_of(value) for value, _ in operands])
-        body = Body(block, self.location, unsigned)
-        body.end(compute(body, block.args))
-        kinds = [IteratorTypeAttr.parallel()] * parallel + [IteratorTypeAttr.reduction()] * reductions
-        made = GenericOp(
-            [value for value, _ in inputs],
-            [output[0]],
-            Region(block),
-            [AffineMapAttr(AffineMap(len(kinds), 0, tuple(dims))) for _, dims in operands],
-            kinds,
-            [output[0].type],
-        )
+        made = structured(inputs, output, compute, self.location, reductions=reductions, unsigned=unsigned)
         if rounds_each_step(made):
             raise ValueError(f"a reduction carries {element_of(output[0])}: `accumulation.accumulate` chooses its type")
         return self.emit(made)
+
+    def map(self, compute: Compute, *values: SSAValue, element: Attribute | None = None) -> SSAValue:
+        """What `compute` makes of the elements of tensors of one shape, in the type of the first or in `element`."""
+        shape = shape_of(values[0])
+        along = loops(len(shape))
+        output = self.empty(shape, element or element_of(values[0]))
+        return self.generic([(value, along) for value in values], (output, along), 0, compute)
+
+    def slice(self, value: SSAValue, spans: Sequence[DimRange]) -> SSAValue:
+        """`value` at `spans`; itself if that is all of it."""
+        return slice_of(self.builder(), value, spans)
+
+    def insert(self, source: SSAValue, dest: SSAValue, spans: Sequence[DimRange]) -> SSAValue:
+        """`dest` with `source` at `spans`; the source itself if that is all of it."""
+        return insert_slice(self.builder(), source, dest, spans)
+
+    def reshape(self, value: SSAValue, shape: Sequence[int]) -> SSAValue:
+        """The same elements in another shape; itself if it has it."""
+        return emit_reshape(self.emit, value, shape)

@@ -1,4 +1,4 @@
-"""Types, shapes and loop expressions that the lowerings share; nothing here builds IR."""
+"""Types and shapes of tensors, and how loops index them; nothing here builds IR."""
 
 from __future__ import annotations
 
