@@ -302,3 +302,41 @@ def test_a_hazard_points_at_its_line(reuse: Path) -> None:
     assert caught.value.loc is not None
     assert caught.value.loc.startswith("reuse.pk:4:")
     assert any("reuse.pk:3:" in note or "reuse.pk:2:" in note for note in (caught.value.message, *caught.value.notes))
+
+
+CARRIED = {
+    "mirrored": """kernel f(f32 x[N, N], f32 z[N, N]) -> (f32 y[N, N]) {
+        f32 a[N, N] = x
+        for t in 0:3 {
+            a[i, j] = a[N - 1 - i, j] + z[i, j]
+        }
+        y = a
+    }""",
+    "exchanged": """kernel f(f32 x[N, N], f32 z[N, N]) -> (f32 y[N, N]) {
+        neural f32 a[N, N] = load(x)
+        neural f32 b[N, N] = load(z)
+        for t in 0:3 {
+            c = a
+            a = b + 1
+            b = c
+        }
+        y = a * b
+    }""",
+    "two back": """kernel f(f32 x[N, N], f32 z[N, N]) -> (f32 y[N, N]) {
+        f32 a[N, N] = x
+        f32 b[N, N] = z
+        for t in 0:3 {
+            f32 c[N, N] = a + b
+            a = b
+            b = c
+        }
+        y = a * b
+    }""",
+}
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_what_an_iteration_hands_on_from_another_place_is_copied_on_chip(name: str) -> None:
+    x, z = arrays(8, 8)
+    function = kernel(CARRIED[name])
+    np.testing.assert_allclose(function.on("neural-accelerator")(x, z), function(x, z), rtol=1e-6)
