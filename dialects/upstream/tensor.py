@@ -40,7 +40,8 @@ class EmptyOp(tensor.EmptyOp):
     @classmethod
     def parse(cls, parser: Parser) -> Self:
         """The custom form."""
-        sizes = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
+        unresolved = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
+        sizes = [parser.resolve_operand(size, IndexType()) for size in unresolved]
         attributes = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
         empty = cls(sizes, parser.parse_type())
