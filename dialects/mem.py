@@ -6,8 +6,8 @@ without one lives off chip. Deciding what lives where is writing `mem.buffer`; d
 is writing `mem.copy`.
 
 Before that is decided, what brings a tensor into being may say in the attribute `mem.scope` where it is to live, and
-`mem.explicit` marks a copy that a person asked for, which no pass drops. `mem.off_chip` says why an allocation is not
-on chip, where it could be.
+`mem.explicit` marks a copy that the program states and no pass drops, an explicit copy. `mem.off_chip` says why an
+allocation is not on chip, where it could be.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from penstock.dialects.window import Window, WindowedTransfer
 SCOPE = "mem.scope"
 """The attribute of what brings a tensor into being, and of the `memref.alloc` that it becomes: where it is to live."""
 EXPLICIT = "mem.explicit"
-"""The attribute of a copy on tensors that a person asked for: a copy it stays."""
+"""The attribute of an explicit copy on tensors, which becomes a `mem.copy`."""
 OFF_CHIP = "mem.off_chip"
 """The attribute of an allocation of a kernel on the machine that says, for people, why it is not on chip."""
 

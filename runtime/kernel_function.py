@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from xdsl.dialects.builtin import IntegerType, i1
+from xdsl.ir import Attribute
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.element_types import numpy_dtype
 from penstock.lowering.from_kernel.lower import KernelFile, kernel_file
 from penstock.lowering.from_kernel.printer import print_head
+from penstock.lowering.from_kernel.scalars import element_called
 from penstock.lowering.from_text import SourceText
 from penstock.lowering.to_text import module_text
 from penstock.passes.graph.gradient import GraphGradientPass
@@ -93,7 +98,8 @@ class KernelFunction:
         for name in constants.keys() & {each.name for each in self.kernel.parameters}:
             notes = ["arguments stand in their order; sizes and constants are set by name"]
             raise UserError(f'"{name}" is a parameter, and is not given by its name', loc=self._place, notes=notes)
-        given = [np.asarray(array) for array in arrays]
+        types = [element_called(each.element) for each in self.kernel.parameters]
+        given = [_array(each, type) for each, type in zip_longest(arrays, types[: len(arrays)])]
         sizes = self.file.sizes_from_arguments(self.kernel, given, {}, constants)
         outputs = self._context(sizes).run(given)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -128,6 +134,24 @@ class KernelFunction:
         if self.wrt is not None:
             GraphGradientPass(wrt=self.wrt, replace=True).apply(ctx, module)
         return LoadedProgram(module, ctx, Path(self.file.text.name))
+
+
+def _array(given: Any, element: Attribute | None) -> NDArray[Any]:
+    """An argument as an array; a number of Python takes the type of the parameter, if it is of its kind and fits."""
+    if element is None or not _is_of_its_kind(given, element):
+        return np.asarray(given)
+    try:
+        with np.errstate(over="raise"):
+            dtype = numpy_dtype(element)
+            return np.asarray(given, dtype) if dtype.kind in "bi" else np.asarray(float(given)).astype(dtype)
+    except (OverflowError, FloatingPointError):
+        return np.asarray(given)
+
+
+def _is_of_its_kind(given: Any, element: Attribute) -> bool:
+    if isinstance(element, IntegerType):
+        return type(given) is (bool if element == i1 else int)
+    return type(given) in (int, float)
 
 
 def _key(sizes: Mapping[str, int]) -> _Sizes:

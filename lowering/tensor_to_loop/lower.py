@@ -252,7 +252,7 @@ class TensorToLoopPass(ModulePass):
     where tiles are computed in a scope). What is left of an insertion is `mem.copy`; a box of a `tensor.pad` is a
     `mem.copy` of a window with `else`. A function called with buffers of different strides becomes several. An operand
     of which only the shape is used, the window of a pooling, becomes a view with (dynamic) strides 0 of another
-    operand. A generic that is a copy which a person asked for becomes a `mem.copy`, and what a tensor says of where it
+    operand. An explicit copy becomes a `mem.copy`, and what a tensor says of where it
     is to live (`mem.scope`) its allocation says. Constant tensors become `memref.global`s.
 
     Required: the tensor level, static shapes. Guaranteed: no tensors. Raises UserError, located, for ops that

@@ -36,7 +36,7 @@ class Effects:
         Whether an op only computes its results: it may be left out, moved, or done once instead of twice.
 
         Structured ops and calls with memory among their operands never are, nor ops that end a block or define a
-        symbol, nor loops that may not end, nor copies that a person asked for. What makes a buffer is not, but a view
+        symbol, nor loops that may not end, nor explicit copies. What makes a buffer is not, but a view
         of one is, and `tensor.empty`, which has no contents.
         """
         found = self._known.get(op)

@@ -29,7 +29,7 @@ def ops_of(kernel: func.FuncOp) -> Iterator[Operation]:
 
 
 def generics_of(kernel: func.FuncOp) -> list[GenericOp]:
-    """What is computed: a copy that a person asked for is a transfer."""
+    """What is computed: an explicit copy is a transfer."""
     return [op for op in ops_of(kernel) if isinstance(op, GenericOp) and not is_explicit_copy(op)]
 
 

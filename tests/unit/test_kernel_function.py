@@ -24,6 +24,11 @@ TEXT = """kernel scale[SHIFT = 0](f32 x[N, M], f32 z[M]) -> (f32 y[N, M]) {
     y[i, j] = exp(x[i, j] * z[j]) + SHIFT
 }
 """
+MIXED = """kernel scale(f32 x[N], f32 a, i32 z[N], i32 k) -> (f32 y[N], i32 w[N]) {
+    y[i] = a * x[i]
+    w[i] = z[i] + k
+}
+"""
 X = np.linspace(-1, 1, 12, dtype=np.float32)
 
 
@@ -116,3 +121,14 @@ def test_what_does_not_fit_is_refused(call: Callable[[KernelFunction], object], 
     with pytest.raises(UserError) as caught:
         call(penstock.kernel(TEXT))
     assert message in str(caught.value)
+
+
+def test_a_number_of_python_takes_the_type_of_its_scalar_if_it_is_of_its_kind_and_fits() -> None:
+    scale = penstock.kernel(MIXED)
+    x, z = np.ones(3, np.float32), np.ones(3, np.int32)
+    for a, k in ((2.5, 1), (2, -1)):
+        y, w = scale(x, a, z, k)
+        assert (y.dtype, w.dtype, y[0], w[0]) == (np.float32, np.int32, a, 1 + k)
+    for a, k in ((True, 1), (1e39, 1), (10**400, 1), (2.0, 1.5), (2.0, 1 << 40), (2.0, True)):
+        with pytest.raises(UserError, match="has elements of type"):
+            scale(x, a, z, k)

@@ -37,12 +37,12 @@ def stated(value: SSAValue) -> dict[str, Attribute]:
 
 
 def is_explicit(op: Operation) -> bool:
-    """Whether an op is a copy that a person asked for, or does a part of one: it stays, wherever its data is."""
+    """Whether an op is an explicit copy, or does a part of one: it stays, wherever its data is."""
     return EXPLICIT in op.attributes
 
 
 def is_explicit_copy(op: Operation) -> bool:
-    """Whether a generic is all of a copy that a person asked for: it becomes a transfer."""
+    """Whether a generic is all of an explicit copy: it becomes a transfer."""
     if not isinstance(op, GenericOp) or not is_explicit(op) or not op.inputs:
         return False
     last = op.body.block.last_op
