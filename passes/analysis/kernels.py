@@ -113,6 +113,13 @@ def machine_kernels(module: ModuleOp) -> tuple[TargetOp | None, list[func.FuncOp
     return target, [kernel for kernel in kernels(module) if device_of(kernel) == name]
 
 
+def host_functions(module: ModuleOp) -> list[func.FuncOp]:
+    """What runs on the host: the entry, and the kernels that no machine runs, in order."""
+    devices = (HOST,) if machine_of(module) is not None else (HOST, None)
+    functions = [op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration]
+    return [each for each in functions if each.sym_name.data == ENTRY or device_of(each) in devices]
+
+
 _SUMS_AND_PRODUCTS = ((arith.AddfOp, arith.MulfOp), (arith.AddiOp, arith.MuliOp))
 WIDENING = (arith.ExtFOp, arith.ExtSIOp, arith.ExtUIOp)
 
