@@ -28,6 +28,7 @@ PASSES: dict[str, str] = {
     "assign-devices": "penstock.passes.tensor.assign_devices:AssignDevicesPass",
     "bind-dims": "penstock.passes.graph.bind_dims:BindDimsPass",
     "combine-matmuls": "penstock.passes.graph.combine_matmuls:CombineMatmulsPass",
+    "contract": "penstock.passes.loop.contract:ContractPass",
     "expose-values": "penstock.passes.graph.expose_values:ExposeValuesPass",
     "fold-batch-norm": "penstock.passes.graph.fold_batch_norm:FoldBatchNormPass",
     "fold-constants": "penstock.passes.graph.fold_constants:FoldConstantsPass",
