@@ -3,13 +3,14 @@ The polynomials of `passes/polynomials.py`: their coefficients, and their errors
 
     python -m benchmarks.polynomials fit
     python -m benchmarks.polynomials errors [--functions exp,log] [--fma] [--step 1]
+    python -m benchmarks.polynomials speed [--functions gelu,exp] [--fma] [--side 4096]
 
 `fit` prints the coefficients: minimax polynomials under the weight with which their error enters the function, by
 Lawson's iteration (reweighted least squares on Chebyshev points), in f32: the lowest coefficient is rounded and the
 others are fitted anew, and so on. `errors` compiles each function to C as the compiler does, runs it on all f32, or on
 every `step`th, and prints the largest error in units of the last place (ulp) against the C library's function of
 f64, where it is, and how many results are on the wrong side of NaN, infinity or the sign. A function over all f32
-takes one to five minutes.
+takes one to five minutes. `speed` runs operators on a square matrix beside onnxruntime, on one thread.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.measure import say
+from benchmarks.measure import Row, paired, say, table
+from benchmarks.networks import check_agreement, onnxruntime_on_one_thread
 from benchmarks.planning_runs import text_table
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
@@ -234,17 +236,61 @@ def errors(names: Sequence[str], step: int, *, fma: bool) -> list[list[str]]:
     return rows
 
 
+OPERATORS: dict[str, list[tuple[str, str, str]]] = {
+    **{name.lower(): [(name, "x", "y")] for name in ("Erf", "Exp", "Log", "Sigmoid", "Softmax", "Tanh")},
+    "gelu": [("Mul", "x a", "ax"), ("Add", "ax b", "line"), ("Gelu", "line", "y")],
+}
+"""The nodes of each model as operator, inputs, output; gelu is that of a * x + b."""
+
+
+def speed(names: Sequence[str], side: int, *, fma: bool) -> list[Row]:
+    """Each operator on `side` x `side` numbers, in C and in onnxruntime."""
+    from onnx import TensorProto, helper
+
+    import penstock
+
+    edits = f"default, {POLYNOMIALS}{{fma=true}}, +contract after {POLYNOMIALS}" if fma else "default"
+    x = np.abs(np.random.default_rng(0).standard_normal((side, side)).astype(np.float32)) + np.float32(0.01)
+    rows: list[Row] = []
+    for name in names:
+        nodes = [helper.make_node(op, inputs.split(), [output]) for op, inputs, output in OPERATORS[name]]
+        used = {each for _, inputs, _ in OPERATORS[name] for each in inputs.split()}
+        numbers = {each: value for each, value in (("a", 1.5), ("b", -0.75)) if each in used}
+        constants = [helper.make_tensor(each, TensorProto.FLOAT, [], [value]) for each, value in numbers.items()]
+        ends = [helper.make_tensor_value_info(each, TensorProto.FLOAT, [side, side]) for each in "xy"]
+        graph = helper.make_graph(nodes, name, ends[:1], ends[1:], constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+        theirs = onnxruntime_on_one_thread(model, {"x": x}, optimised=True)
+        engine = penstock.compile(model, pipeline=edits)
+
+        def ours(engine: penstock.Engine = engine) -> Sequence[object]:
+            return engine.run([x])
+
+        check_agreement(ours(), theirs(), name)
+        at_most = 0.5 if name == "gelu" else None
+        rows.append(
+            paired(name, ours, "onnxruntime", theirs, repetitions=15, at_most=at_most, warm=False, scale=1e3, unit="ms")
+        )
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("fit", "errors"))
-    parser.add_argument("--functions", default=",".join(MEASURED), help="names, with commas between them")
+    parser.add_argument("what", choices=("fit", "errors", "speed"))
+    parser.add_argument("--functions", help="names, with commas between them; all by default")
     parser.add_argument("--fma", action="store_true", help="with fused multiply-adds")
     parser.add_argument("--step", type=int, default=1, help="how many f32 apart the numbers are")
+    parser.add_argument("--side", type=int, default=4096, help="of the matrices that are timed")
     args = parser.parse_args()
+    known = OPERATORS if args.what == "speed" else MEASURED
+    names = args.functions.split(",") if args.functions else list(known)
     if args.what == "fit":
         fit_all()
         return
-    rows = errors(args.functions.split(","), args.step, fma=args.fma)
+    if args.what == "speed":
+        print(table(speed(names, args.side, fma=args.fma)))
+        return
+    rows = errors(names, args.step, fma=args.fma)
     head = ["function", "largest error in ulp", "at", "of wrong kind or sign"]
     print(text_table("with fma" if args.fma else "without fma", head, rows))
 

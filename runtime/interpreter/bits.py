@@ -174,11 +174,11 @@ def fused_multiply_add_of_f64(a: Any, b: Any, c: Any) -> Any:
         product, product_lost = _product(a, b)
         addend, addend_lost = _sum(c, product_lost)
         total, total_lost = _sum(product, addend)
-        result: Any = total + _sum_to_odd(total_lost, addend_lost)
+        rounded = total + _sum_to_odd(total_lost, addend_lost)
         # With a factor of zero, an infinity or a NaN only the sum rounds; a product that overflows hides no infinite c.
         finite = np.isfinite(a) & np.isfinite(b)
         plain = ~finite | ~np.isfinite(c) | (a == 0) | (b == 0)
-        result = np.where(plain, np.where(finite & ~np.isfinite(c), c, a * b + c), result)
+        result: Any = np.where(plain, np.where(finite & ~np.isfinite(c), c, a * b + c), rounded)
     is_safe = _is_between(a, -900, 900) & _is_between(b, -900, 900) & _is_between(product, -900, 1000)
     rest = ~(plain | (is_safe & ((c == 0) | _is_between(c, -900, 1000))))
     if np.any(rest):

@@ -80,7 +80,7 @@ def test_c_rounds_a_fused_multiply_add_as_the_interpreter_does(dtype: Any) -> No
     drawn: Array = rng.integers(0, np.iinfo(word).max, (3, 3000), word, endpoint=True).view(dtype)
     near = rng.standard_normal((2, 3000)).astype(dtype)
     near = np.stack([*near, -near[0] * near[1]])
-    inputs = list(np.concatenate([points, drawn, near], axis=1))
+    inputs: list[Array] = [*np.concatenate([points, drawn, near], axis=1)]
     (found,) = agree(fma_program("f32" if dtype is np.float32 else "f64", inputs[0].size), inputs)
     # What the rounded product lost.
     assert np.count_nonzero(found[-3000:]) > 2000
