@@ -263,7 +263,7 @@ def speed(names: Sequence[str], side: int, *, fma: bool) -> list[Row]:
         theirs = onnxruntime_on_one_thread(model, {"x": x}, optimised=True)
         engine = penstock.compile(model, pipeline=edits)
 
-        def ours(engine: penstock.Engine = engine) -> Sequence[object]:
+        def ours(engine: Any = engine) -> Sequence[object]:
             return engine.run([x])
 
         check_agreement(ours(), theirs(), name)
