@@ -300,7 +300,7 @@ class ReshapeOp(ToShapeOp):
             free = cast(int, quotient) if quotient is not None else unknown_size()
         else:
             fits = may_equal(known, count)
-        require(fits, f"{count} elements of {x} do not fit the shape {shape_text(shape)}")
+        require(fits, lambda: f"{count} elements of {x} do not fit the shape {shape_text(shape)}")
         return tensor_type(x.element_type, [cast(int, free) if size == -1 else size for size in shape])
 
     @staticmethod
@@ -326,8 +326,10 @@ class ReshapeOp(ToShapeOp):
         free = [dim for dim, size in enumerate(self.result_type.get_shape()) if not is_known(size) and not names[dim]]
         require(
             len(free) <= 1,
-            f"dimensions {free} of {self.result.type} do not follow from {self.x.type}: name all but one of them,"
-            ' as in `dims ["N", ""]`',
+            lambda: (
+                f"dimensions {free} of {self.result.type} do not follow from {self.x.type}: name all but one of them,"
+                ' as in `dims ["N", ""]`'
+            ),
         )
 
     def rebind(self, sizes: Mapping[str, int]) -> None:
