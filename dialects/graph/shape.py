@@ -113,7 +113,9 @@ class ConcatOp(GraphOp):
             )
             require(
                 same,
-                f"{inputs[0]} and {other} differ in more than axis {axis} and cannot be concatenated",
+                lambda other=other: (
+                    f"{inputs[0]} and {other} differ in more than axis {axis} and cannot be concatenated"
+                ),
             )
             common = [more_known(left, right) for left, right in zip(common, shape, strict=True)]
         total = sum(each.get_shape()[axis] for each in inputs)
