@@ -15,7 +15,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar, TypeAlias, cast
 
 from xdsl.dialects.builtin import (
@@ -235,7 +235,15 @@ ANY_ELEMENTS = Elements(
 
 def tensor_type(element: Attribute, sizes: Sequence[int]) -> Tensor:
     """The type of a tensor whose sizes may be Dims: for inference, and while a graph is built."""
+    if all(type(size) is int for size in sizes):
+        return _static_type(element, tuple(sizes))
     return TensorType(element, [IntAttr(size) for size in sizes])
+
+
+@lru_cache(maxsize=4096)
+def _static_type(element: Attribute, sizes: tuple[int, ...]) -> Tensor:
+    """Without building it anew each time."""
+    return TensorType(element, sizes)
 
 
 def tensor_of(value: Value) -> Tensor:
