@@ -109,7 +109,7 @@ class NativeModule:
         return self._own(inputs, weights)
 
 
-SPLIT_LENGTH = 60_000
+SPLIT_LENGTH = 40_000
 """Characters of C from which on several files, compiled at the same time, are faster than one."""
 
 
