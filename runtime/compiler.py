@@ -90,6 +90,8 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
         PipelineStep("tensorize", for_machine=True),
         # Iterations that a schedule lets run at once: no machine has units for them yet, nor has generated C threads.
         PipelineStep("forall-to-for"),
+        # Without fused multiply-adds: the numbers are the same on every processor.
+        PipelineStep("math-polynomial-approximation"),
         PipelineStep("mem-promote", for_machine=True),
         PipelineStep("multi-buffer{depth=auto}", for_machine=True),
         PipelineStep("mem-plan"),
