@@ -22,7 +22,8 @@ from penstock.runtime.compiler import (
     require_bound,
 )
 from penstock.runtime.folders import write_folder
-from penstock.runtime.signature import BoundDims, signature_of
+from penstock.runtime.signature import signature_of
+from penstock.runtime.tensor_specs import BoundDims
 from penstock.runtime.weights import carry_weights
 from penstock.tools.arguments import read_dims, say
 from penstock.tools.tensors import GivenTensors

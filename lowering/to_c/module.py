@@ -14,7 +14,7 @@ from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
-from penstock.dialects.element_types import DType
+from penstock.dialects.element_bits import DType
 from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, body_block
 from penstock.dialects.machine import find_target
 from penstock.dialects.upstream.scf import ForallOp

@@ -28,7 +28,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # The compiler is imported when it is first used: `import penstock` alone must cost nothing.
-    if name in ("DynamicEngine", "Engine", "compile"):
+    if name == "Engine":
+        from penstock.runtime.engine import Engine
+
+        return Engine
+    if name in ("DynamicEngine", "compile"):
         from penstock.runtime import dynamic_engine
 
         return getattr(dynamic_engine, name)

@@ -16,7 +16,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_c import CSource, emit_c
 from penstock.passes import toolchain as compilers
-from penstock.passes.toolchain import Compiler, CompilerFault, cache_directory, find_compiler
+from penstock.passes.toolchain import Compiler, CompilerFault, cache_directory, find_compiler, load
 from penstock.runtime.native import NativeModule, build, load_native
 
 Array = NDArray[Any]
@@ -64,7 +64,7 @@ def scaling(factor: str = "2.0", size: int = 1000) -> CSource:
 
 
 def loaded(source: CSource) -> NativeModule:
-    return NativeModule(source, build(source))
+    return NativeModule(source, load(build(source)))
 
 
 # the cache

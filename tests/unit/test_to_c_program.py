@@ -22,7 +22,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_c import CTarget, emit_c
 from penstock.lowering.to_c.text import identifier
-from penstock.passes.toolchain import find_compiler
+from penstock.passes.toolchain import find_compiler, load
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.native import NativeModule, build, load_native
 
@@ -203,10 +203,10 @@ def test_a_program_in_several_files_is_the_same_program(monkeypatch: pytest.Monk
     assert len(source.units(2)) == 2
     assert source.units(1) == (source.source,)
     x, w = floats(6, 8), floats(8, 4)
-    whole = NativeModule(source, build(source)).run([x, w])
+    whole = NativeModule(source, load(build(source))).run([x, w])
     monkeypatch.setenv("PENSTOCK_CACHE", f"{build(source).parent}-split")
     monkeypatch.setattr("penstock.runtime.native.SPLIT_LENGTH", 0)
-    np.testing.assert_array_equal(NativeModule(source, build(source)).run([x, w])[0], whole[0])
+    np.testing.assert_array_equal(NativeModule(source, load(build(source))).run([x, w])[0], whole[0])
 
 
 def test_names_of_arguments_and_functions_become_identifiers() -> None:
