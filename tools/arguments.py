@@ -201,6 +201,18 @@ def warn_unverified(args: argparse.Namespace) -> None:
         print(f"{args.model}: warning: neither its memory plan nor its hazards are verified", file=sys.stderr)
 
 
+def require_compiler(otherwise: str) -> None:
+    """Look for a C compiler before anything is compiled; raises UserError, with the way to do without one."""
+    from penstock.passes.toolchain import find_compiler
+
+    try:
+        find_compiler()
+    except UserError as error:
+        raise UserError(
+            error.message, loc=error.loc, notes=[*error.notes, f"without one, {otherwise}"], status=error.status
+        ) from None
+
+
 def natural(word: str) -> int:
     """The number from 0 in a word, for argparse."""
     if not (word.isascii() and word.isdecimal() and len(word) <= MAX_DIGITS):

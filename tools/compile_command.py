@@ -26,6 +26,7 @@ from penstock.tools.arguments import (
     give_schedules,
     machine_options,
     print_passes,
+    require_compiler,
     say,
 )
 
@@ -89,6 +90,8 @@ def execute(args: argparse.Namespace) -> int:
     until = args.emit if args.emit in LEVELS else "accel"
     if print_passes(args, program, until, args.pipeline):
         return 0
+    if args.emit == "plan":
+        require_compiler("--emit=loop or --emit=accel writes IR, which the interpreter runs")
     signature = signature_of(program.module)
     inputs = _inputs(args, signature) if emitter.takes_inputs else []
     reference = program.module.clone() if emitter.takes_inputs else program.module
@@ -156,11 +159,13 @@ def _write_schedule(given: EmitterInput, output: Path) -> str:
 
 
 def _write_c(given: EmitterInput, output: Path) -> str:
-    from penstock.tools.programs import write_sources
+    from penstock.runtime.signature import signature_of
+    from penstock.tools.programs import write_c
 
     assert given.source is not None
-    write_sources(output, given.source.files)
-    return ", ".join(given.source.files)
+    program = given.program
+    weights = [program.ctx.weights[name] for name in signature_of(program.module).weights]
+    return ", ".join(write_c(output, given.source, weights))
 
 
 def _write_plan(given: EmitterInput, output: Path) -> str:

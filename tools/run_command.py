@@ -26,6 +26,7 @@ from penstock.tools.arguments import (
     give_schedules,
     machine_options,
     print_passes,
+    require_compiler,
     say,
     warn_unverified,
 )
@@ -139,7 +140,7 @@ def _engine(args: argparse.Namespace, given: GivenTensors, program: LoadedProgra
         raise UserError(_NO_VERIFY, status=USAGE)
     backend = "native" if args.level in (None, "c") else "interpreter"
     if backend == "native":
-        _require_compiler()
+        require_compiler("--level loop or --level accel runs the program in the interpreter")
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         return compile_program(
             program,
@@ -150,17 +151,6 @@ def _engine(args: argparse.Namespace, given: GivenTensors, program: LoadedProgra
             machine_options=machine_options(args),
             progress=progress,
         )
-
-
-def _require_compiler() -> None:
-    """Look for a C compiler before anything is compiled; raises UserError, with the way to do without."""
-    from penstock.passes.toolchain import find_compiler
-
-    try:
-        find_compiler()
-    except UserError as error:
-        notes = [*error.notes, "without one, --level loop or --level accel runs the program in the interpreter"]
-        raise UserError(error.message, loc=error.loc, notes=notes) from None
 
 
 def _engine_of_plan(args: argparse.Namespace) -> Engine:

@@ -20,10 +20,18 @@ __all__ = [
     "QuantizedModel",
     "__version__",
     "compile",
+    "get_include",
     "kernel",
     "quantize",
     "schedule",
 ]
+
+
+def get_include() -> str:
+    """The folder of `penstock.h` and `penstock.c`, by which programs in C run plans."""
+    from pathlib import Path
+
+    return str(Path(__file__).parent / "runtime" / "c")
 
 
 def __getattr__(name: str) -> Any:

@@ -162,7 +162,7 @@ def test_generated_c_does_not_replace_the_c_of_somebody(penstock: Command, model
     words = ("compile", model, "--emit=c", "-o", "src", "-q")
     assert penstock(*words).status == 0
     assert penstock(*words).status == 0, "what was generated is replaced"
-    assert sorted(path.name for path in folder.iterdir()) == ["m.c", "m.h", "main.c"]
+    assert sorted(path.name for path in folder.iterdir()) == ["m.c", "m.h", "m.weights", "m_main.c", "main.c"]
     (folder / "m.c").write_text("int mine;\n")
     (folder / "m.h").unlink()
     before = contents(folder)

@@ -93,7 +93,11 @@ def test_comments_name_the_intrinsic_and_the_place_of_an_op() -> None:
             op.location = NameLoc(StringAttr("layer1/conv */ x"), NoneAttr())
     source = emit_c(module).source
     assert '/* "layer1/conv * / x": accel.exec @gemm over 8 x 4 x 8 */' in source
-    assert "/* @kernel on gemmini_fp32 */" in source
+    outline = source.partition("/* @kernel on gemmini_fp32\n     ")[2].partition(" */")[0].splitlines()
+    assert [line.partition("accel.")[2][:8] for line in outline[:5]] == [
+        "exec @ze", "exec @ze", "dma on m", "dma on m", "exec @ge"
+    ]  # fmt: skip
+    assert "main_layer1_conv_x(ctx, x, w, y);" in source, "kernels are called after the nodes of the model"
 
 
 # refusals
