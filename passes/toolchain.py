@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -388,6 +387,8 @@ def _compile(compiler: Compiler, files: list[str], workplace: Path) -> None:
         found = compiler.run((*flags, "-shared", "-o", "program.so", *files, "-lm"), workplace)
         _check(compiler, found, workplace / files[0])
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(len(files)) as pool:
         pending = [
             pool.submit(compiler.run, (*flags, HIDDEN_KERNELS, "-c", "-o", f"{file}.o", file), workplace)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
@@ -29,6 +28,8 @@ from penstock.runtime.plan import Plan, open_plan, plan_of_bytes
 from penstock.runtime.tensor_specs import Signature, TensorSpec, writable_array
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from xdsl.dialects.builtin import ModuleOp
 
     from penstock.dialects.context import PenstockContext
@@ -107,6 +108,8 @@ class ExecutionContext(Runnable):
             return outputs
 
         if self._executor is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             self._executor = ThreadPoolExecutor(1, "penstock")
         return self._executor.submit(run)
 
