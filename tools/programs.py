@@ -13,7 +13,8 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.element_bits import stored
 from penstock.dialects.files import whole_file, write_whole
 from penstock.dialects.weights import Array
-from penstock.lowering.to_c import GENERATED, CSource, folder_texts, weight_offsets, weights_name
+from penstock.lowering.to_c import GENERATED, CSource
+from penstock.lowering.to_c.folder import folder_texts, weight_offsets, weights_name
 from penstock.lowering.to_text import located_text, module_text
 from penstock.runtime.compiler import (
     LoadedProgram,

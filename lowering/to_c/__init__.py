@@ -7,21 +7,7 @@ The way out of the IR as C: a program at loop or accel level as readable C11 tha
 from __future__ import annotations
 
 from penstock.lowering.to_c.control import EMITTERS
-from penstock.lowering.to_c.folder import FIRST_WEIGHT, folder_texts, weight_offsets, weights_name
 from penstock.lowering.to_c.module import GENERATED, CFunction, CParameter, CSource, CTarget, emit_c
 from penstock.lowering.to_c.scalar import RULES
 
-__all__ = [
-    "EMITTERS",
-    "FIRST_WEIGHT",
-    "GENERATED",
-    "RULES",
-    "CFunction",
-    "CParameter",
-    "CSource",
-    "CTarget",
-    "emit_c",
-    "folder_texts",
-    "weight_offsets",
-    "weights_name",
-]
+__all__ = ["EMITTERS", "GENERATED", "RULES", "CFunction", "CParameter", "CSource", "CTarget", "emit_c"]

@@ -1,6 +1,6 @@
 """
-A program in C as a folder that a person reads, builds by one command and runs: `NAME.h` and `NAME.c`, the program;
-`NAME_main.c`, which reads inputs from files and writes outputs to files; `NAME.weights`.
+A program in C as a folder that a person reads, builds by one command and runs: `<name>.h` and `<name>.c`, the program;
+`<name>_main.c`, which reads inputs from files and writes outputs to files; `<name>.weights`.
 """
 
 from __future__ import annotations
