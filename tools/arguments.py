@@ -27,7 +27,9 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model or IR to work on, and the sizes of its symbolic dimensions."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX model (.onnx), IR (.mlir) or kernels (.pk)")
+    parser.add_argument(
+        "model", metavar="MODEL", help="an ONNX model (.onnx), IR (.mlir), kernels (.pk) or a plan (.plan)"
+    )
     parser.add_argument(
         "--dim",
         metavar="NAME=SIZE",
