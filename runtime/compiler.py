@@ -34,7 +34,7 @@ from penstock.runtime.pass_manager import (
     verify,
 )
 from penstock.runtime.pipeline_edits import edit_passes, refuse_edits
-from penstock.runtime.plan import Plan, is_plan, open_plan
+from penstock.runtime.plan import PlanFile, is_plan, open_plan
 from penstock.runtime.proofs import prove
 from penstock.runtime.schedules import require_applied
 from penstock.runtime.weights import open_weights
@@ -268,7 +268,7 @@ def load_input(
     return program
 
 
-def program_of_plan(plan: Plan) -> LoadedProgram:
+def program_of_plan(plan: PlanFile) -> LoadedProgram:
     """The lowered program that a plan was made of, with the weights of the plan."""
     from penstock.dialects.weights import WeightStore
 

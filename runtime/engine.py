@@ -24,7 +24,7 @@ from penstock.dialects.element_bits import same_bits
 from penstock.passes.toolchain import load, load_code
 from penstock.runtime.memory import MemoryNeed, native_need, require_memory
 from penstock.runtime.native import BoundArrays, NativeModule, build
-from penstock.runtime.plan import Plan, open_plan, plan_of_bytes
+from penstock.runtime.plan import PlanFile, open_plan, plan_of_bytes
 from penstock.runtime.tensor_specs import Signature, TensorSpec, writable_array
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Engine(Runnable):
         require_bound(module)
         if verify:
             prove(module)
-        self._plan: Plan | None = None
+        self._plan: PlanFile | None = None
         self._ir: tuple[ModuleOp, PenstockContext] | None = (module, ctx)
         self._start(signature or signature_of(module), backend)
 
@@ -270,7 +270,7 @@ class Engine(Runnable):
         return f"<Engine {'; '.join(parts)}>"
 
     @classmethod
-    def _of_plan(cls, plan: Plan, backend: Backend) -> Engine:
+    def _of_plan(cls, plan: PlanFile, backend: Backend) -> Engine:
         engine = object.__new__(cls)
         engine._plan, engine._ir = plan, None
         engine._start(plan.signature, backend)

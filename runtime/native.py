@@ -86,6 +86,7 @@ class NativeContext:
         start = -self._memory.ctypes.data % ALIGNMENT
         self._context = self._memory[start : start + size]
         self._context[: 8 * len(_COUNTERS)] = 0
+        self._address = self._context.ctypes.data
         self._lock = threading.Lock()
 
     def __call__(self, inputs: Sequence[Array], weights: Sequence[Array] = ()) -> list[Array]:
@@ -107,7 +108,7 @@ class NativeContext:
         given = BoundArrays("input", self._module.interface.inputs, inputs)
         pointers = (weights.pointers, given.pointers, _pointers(outputs))
         with self._lock:
-            fault = self._module.entry(self._context.ctypes.data, *pointers)
+            fault = self._module.entry(self._address, *pointers)
         if fault:
             raise UserError(f"the program stopped: {FAULTS.get(fault, f'fault {fault}')}")
 

@@ -110,7 +110,7 @@ class CodeInterface:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanFile:
     """A plan in memory, whose checksums hold."""
 
     name: str
@@ -170,7 +170,7 @@ def is_plan(path: str | Path) -> bool:
         return path.suffix == SUFFIX
 
 
-def open_plan(path: str | Path) -> Plan:
+def open_plan(path: str | Path) -> PlanFile:
     """
     Map the plan at `path`, and check all of it.
 
@@ -196,7 +196,7 @@ def open_plan(path: str | Path) -> Plan:
     return _read(name, memoryview(mapping))
 
 
-def plan_of_bytes(name: str, contents: bytes) -> Plan:
+def plan_of_bytes(name: str, contents: bytes) -> PlanFile:
     """The plan that `contents` are, with all checks of `open_plan`; they are copied to where weights are aligned."""
     if contents[: len(MAGIC)] != MAGIC:
         _refuse_other(name, contents[: len(MAGIC)])
@@ -212,14 +212,14 @@ def _refuse_other(name: str, start: bytes) -> NoReturn:
     raise UserError("not a plan", loc=name, notes=notes)
 
 
-def _read(name: str, contents: memoryview) -> Plan:
+def _read(name: str, contents: memoryview) -> PlanFile:
     sections = _checked_sections(name, contents)
     try:
         about = json.loads(bytes(sections["about"]))
         signature, weights, names = _read_tensors(sections["tensors"], sections["weights"])
     except (KeyError, ValueError, struct.error, IndexError) as error:
         raise UserError(f"the sections of the plan do not fit: {error!r}", loc=name) from None
-    return Plan(name, about, signature, weights, names, sections, contents)
+    return PlanFile(name, about, signature, weights, names, sections, contents)
 
 
 def _checked_sections(name: str, contents: memoryview) -> dict[str, memoryview]:

@@ -83,8 +83,9 @@ class TensorSpec:
 
     def accepts(self, shape: tuple[int, ...]) -> bool:
         """Whether an array of `shape` fits, as far as sizes are bound."""
-        return len(shape) == len(self.shape) and all(
-            wanted in (size, UNBOUND) for size, wanted in zip(shape, self.shape, strict=True)
+        return shape == self.shape or (
+            len(shape) == len(self.shape)
+            and all(wanted in (size, UNBOUND) for size, wanted in zip(shape, self.shape, strict=True))
         )
 
     def checked(self, value: Any) -> Array:
@@ -177,6 +178,8 @@ class Signature:
 
         Raises UserError for a missing, unknown or doubled input and for a wrong shape or element type.
         """
+        if len(arrays) == len(self.inputs) and not named:
+            return [spec.checked(array) for spec, array in zip(self.inputs, arrays, strict=True)]
         if len(arrays) > len(self.inputs):
             raise UserError(
                 f"the program takes {len(self.inputs)} inputs, and {len(arrays)} were given",

@@ -159,13 +159,10 @@ def _write_schedule(given: EmitterInput, output: Path) -> str:
 
 
 def _write_c(given: EmitterInput, output: Path) -> str:
-    from penstock.runtime.signature import signature_of
     from penstock.tools.programs import write_c
 
     assert given.source is not None
-    program = given.program
-    weights = [program.ctx.weights[name] for name in signature_of(program.module).weights]
-    return ", ".join(write_c(output, given.source, weights))
+    return ", ".join(write_c(output, given.program, given.source))
 
 
 def _write_plan(given: EmitterInput, output: Path) -> str:

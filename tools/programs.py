@@ -12,7 +12,6 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.element_bits import stored
 from penstock.dialects.files import whole_file, write_whole
-from penstock.dialects.weights import Array
 from penstock.lowering.to_c import GENERATED, CSource
 from penstock.lowering.to_c.folder import folder_texts, weight_offsets, weights_name
 from penstock.lowering.to_text import located_text, module_text
@@ -124,12 +123,13 @@ def write_program(
     return file
 
 
-def write_c(folder: Path, source: CSource, weights: Sequence[Array]) -> list[str]:
+def write_c(folder: Path, program: LoadedProgram, source: CSource) -> list[str]:
     """
-    Write generated C and its weights into a folder, which is made if need be, and return the names of the files; what
-    was not generated is not replaced.
+    Write the C of a program and its weights into a folder, which is made if need be, and return the names of the files;
+    what was not generated is not replaced.
     """
     texts = folder_texts(source)
+    weights = [program.ctx.weights[name] for name in signature_of(program.module).weights]
 
     def fill(fresh: Path) -> None:
         for name, text in texts.items():
