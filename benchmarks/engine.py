@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.measure import Row, limited, report, say
+from benchmarks.measure import Row, limited, once, report, say
 from benchmarks.networks import check_agreement, network, onnxruntime_on_one_thread
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ print(json.dumps([imported - started, loaded - imported, time.perf_counter() - l
 
 def rows() -> Sequence[Row]:
     """Loading, and contexts in threads."""
+    import numpy as np
+
     import penstock
 
     model, feeds = network(MODEL)
@@ -67,6 +69,7 @@ def rows() -> Sequence[Row]:
         compiled.save(plan)
         load = f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
         say(f"engine: a plan of {plan.stat().st_size / 1e6:.0f} MB; {load}")
+        np.savez(plan.with_name("inputs.npz"), **feeds)
         found = _loading(plan)
         engine = penstock.Engine.load(plan)
         inputs = list(feeds.values())
@@ -86,7 +89,20 @@ def _loading(plan: Path) -> list[Row]:
         limited("Engine.load and a context, CPU", cpu, LOAD_MILLISECONDS, unit="ms"),
         Row("  before it, imports", imports, unit="ms"),
         Row("  after it, the first run", runs, unit="ms"),
+        Row("penstock run, CPU", 1e3 * min(once(lambda: _run(plan)) for _ in range(3)), unit="ms"),
+        Row("  of it Python and NumPy", 1e3 * min(once(_import_numpy) for _ in range(3)), unit="ms"),
     ]
+
+
+def _run(plan: Path) -> None:
+    """The command, on the inputs that are beside the plan."""
+    words = ["run", str(plan), "--input", "inputs.npz", "-q"]
+    program = "import sys; from penstock.tools.main import run; sys.exit(run(sys.argv[1:]))"
+    subprocess.run([sys.executable, "-c", program, *words], cwd=plan.parent, check=True)
+
+
+def _import_numpy() -> None:
+    subprocess.run([sys.executable, "-c", "import numpy"], check=True)
 
 
 def _threads(engine: Engine, inputs: Sequence[object]) -> list[Row]:
