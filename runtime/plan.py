@@ -161,13 +161,15 @@ class PlanFile:
 def is_plan(path: str | Path) -> bool:
     """Whether a file is meant as a plan: by its name or by how it begins; so is a folder that once was one."""
     path = Path(path)
+    if path.suffix == SUFFIX:
+        return True
+    if not path.is_file():  # from a FIFO bytes are read once
+        return (path / _FOLDER_MARKER).is_file()
     try:
         with path.open("rb") as file:
-            return path.suffix == SUFFIX or file.read(len(MAGIC)) == MAGIC
-    except IsADirectoryError:
-        return path.suffix == SUFFIX or (path / _FOLDER_MARKER).is_file()
+            return file.read(len(MAGIC)) == MAGIC
     except OSError:
-        return path.suffix == SUFFIX
+        return False
 
 
 def open_plan(path: str | Path) -> PlanFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import random
 import struct
@@ -22,7 +23,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.passes import cpu, toolchain
 from penstock.passes.toolchain import Compiler, find_compiler
 from penstock.runtime.engine import Engine
-from penstock.runtime.plan import BLOCK_BYTES, DTYPES, checksum, open_plan, plan_of_bytes, write_plan
+from penstock.runtime.plan import BLOCK_BYTES, DTYPES, checksum, is_plan, open_plan, plan_of_bytes, write_plan
 from penstock.runtime.tensor_specs import Signature, TensorSpec
 
 Array = NDArray[Any]
@@ -179,6 +180,15 @@ def test_two_plans_that_are_loaded_keep_their_code_apart(engines: dict[str, Engi
     for _ in range(3):
         np.testing.assert_array_equal(Engine.load(tmp_path / "one.plan")(X)[0], Y)
         np.testing.assert_array_equal(Engine.load(tmp_path / "two.plan")(X)[0], X + X)
+
+
+def test_a_plan_is_known_by_its_name_or_by_how_it_begins(contents: bytes, tmp_path: Path) -> None:
+    (tmp_path / "any").write_bytes(contents)
+    (tmp_path / "text.mlir").write_text("func.func @main() { func.return }")
+    os.mkfifo(tmp_path / "fifo.mlir")
+    assert [is_plan(tmp_path / name) for name in ("any", "missing.plan")] == [True, True]
+    # Nobody writes to the FIFO: reading from it would wait.
+    assert [is_plan(tmp_path / name) for name in ("text.mlir", "fifo.mlir", "missing", ".")] == [False] * 4
 
 
 # the format
