@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import Row, say, table
 
-BENCHMARKS = ("text", "loop_interpreter", "graph_interpreter", "graph_passes", "compile_resnet50", "native")
+BENCHMARKS = ("text", "loop_interpreter", "graph_interpreter", "graph_passes", "compile_resnet50", "native", "engine")
 
 
 def measure(name: str) -> list[Row] | None:

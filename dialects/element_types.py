@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 from xdsl.dialects.builtin import (
     AnyFloat,
     BFloat16Type,
@@ -26,7 +25,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute
 
-DType = np.dtype[Any]
+from penstock.dialects.element_bits import NARROW, DType
 
 FLOATS: dict[type[AnyFloat], DType] = {
     Float32Type: np.dtype(np.float32),
@@ -42,13 +41,6 @@ FLOATS: dict[type[AnyFloat], DType] = {
 }
 """The float types, and the NumPy type of each."""
 _WIDTHS = (8, 16, 32, 64)
-_NARROW: dict[tuple[int, bool], DType] = {
-    (2, False): np.dtype(ml_dtypes.int2),
-    (2, True): np.dtype(ml_dtypes.uint2),
-    (4, False): np.dtype(ml_dtypes.int4),
-    (4, True): np.dtype(ml_dtypes.uint4),
-}
-"""Integers of less than a byte, by their bits and whether they are unsigned; NumPy keeps each in a byte."""
 
 
 def numpy_dtype(element: Attribute) -> DType:
@@ -93,7 +85,7 @@ def element_type(dtype: DType) -> Attribute:
     for float_type, found in FLOATS.items():
         if dtype == found:
             return float_type()
-    for (width, unsigned), found in _NARROW.items():
+    for (width, unsigned), found in NARROW.items():
         if dtype == found:
             return IntegerType(width, Signedness.UNSIGNED if unsigned else Signedness.SIGNLESS)
     match dtype.kind:
@@ -107,32 +99,5 @@ def element_type(dtype: DType) -> Attribute:
             raise ValueError(f"elements of type {dtype} are not supported")
 
 
-def is_narrow_integer(dtype: DType) -> bool:
-    """Whether a NumPy type is that of integers of 2 or 4 bits, which NumPy does not count among its integers."""
-    return dtype in _NARROW.values()
-
-
-def stored(array: NDArray[Any]) -> NDArray[Any]:
-    """
-    An array as it is kept below graph level: integers of less than a byte one a byte, in the signed range of their
-    width, since all integers are signless there; any other array as it is.
-    """
-    for (width, _), found in _NARROW.items():
-        if array.dtype == found:
-            half = 1 << (width - 1)
-            # Of a single number NumPy makes no array.
-            return np.asarray(((array.astype(np.int8) + half) & (2 * half - 1)) - np.int8(half))
-    return array
-
-
-def same_bits(left: DType, right: DType) -> bool:
-    """Whether two types are the same but for the sign of integers, which is not known below graph level."""
-    if left == right:
-        return True
-    if left.kind in "iu" and right.kind in "iu":
-        return left.itemsize == right.itemsize
-    return any({left, right} == {_NARROW[width, False], _NARROW[width, True]} for width in (2, 4))
-
-
 def _narrow(element: IntegerType) -> DType | None:
-    return _NARROW.get((element.width.data, element.signedness.data == Signedness.UNSIGNED))
+    return NARROW.get((element.width.data, element.signedness.data == Signedness.UNSIGNED))

@@ -29,6 +29,7 @@ from pathlib import Path
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.files import PREFIX, keep, put, remove, temporary_folder, write_whole
+from penstock.passes.cpu import features_of_macros
 
 CANDIDATES = ("cc", "gcc", "clang")
 
@@ -72,6 +73,10 @@ class Compiler:
     def flags(self) -> tuple[str, ...]:
         """The flags that this compiler takes; raises UserError if it compiles nothing at all."""
         return _flags(self.command)
+
+    def features(self) -> tuple[str, ...]:
+        """What code that it compiles needs of a CPU, see `passes.cpu`."""
+        return _features(self.command)
 
     def run(self, arguments: tuple[str, ...], directory: Path) -> subprocess.CompletedProcess[str]:
         """Call it in a directory."""
@@ -124,6 +129,14 @@ def _flags(command: tuple[str, ...]) -> tuple[str, ...]:
         if not _complaint(command, (*flags, *wish)):
             flags = (*flags, *wish)
     return flags
+
+
+@cache
+def _features(command: tuple[str, ...]) -> tuple[str, ...]:
+    words = [*command, *_flags(command), "-dM", "-E", "-x", "c", os.devnull]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    # Lines of `#define NAME VALUE`.
+    return features_of_macros(line.split()[1] for line in found.stdout.splitlines() if line.startswith("#define "))
 
 
 def _complaint(command: tuple[str, ...], flags: tuple[str, ...]) -> str:
@@ -378,12 +391,38 @@ def load(library: Path) -> ctypes.CDLL:
         raise UserError(f"compiled code cannot be loaded: {error}", loc=str(library), notes=notes) from None
 
 
+def load_code(name: str, code: bytes | memoryview) -> ctypes.CDLL:
+    """
+    A shared library that is in memory, as a library of this process: by a file without a name where the system has
+    such, and else by the cache. Raises UserError where the system does not load it.
+    """
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create(name)
+        try:
+            with open(handle, "wb", closefd=False) as file:
+                file.write(code)
+            # The handle stays open: the loader takes a path that it knows for the library that it knows.
+            return ctypes.CDLL(f"/proc/self/fd/{handle}")
+        except OSError:  # in a sandbox, or without /proc
+            os.close(handle)
+    directory = open_cache()
+    key = hashlib.sha256(code).hexdigest()[:_DIGITS]
+    if (entry := find(directory, name, key)) is None:
+        if not os.access(directory, os.W_OK | os.X_OK):
+            directory = private_folder(directory, os.strerror(errno.EACCES))
+        with temporary_folder(directory) as workplace:
+            write_whole(workplace / "program.so", bytes(code))
+            entry = add(directory, name, key, workplace / "program.so")
+    return load(entry)
+
+
 def _compile(compiler: Compiler, files: list[str], workplace: Path) -> None:
     flags = compiler.flags()
     if len(files) == 1:
         found = compiler.run((*flags, "-shared", "-o", "program.so", *files, "-lm"), workplace)
         _check(compiler, found, workplace / files[0])
         return
+
     with ThreadPoolExecutor(len(files)) as pool:
         pending = [
             pool.submit(compiler.run, (*flags, HIDDEN_KERNELS, "-c", "-o", f"{file}.o", file), workplace)

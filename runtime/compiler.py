@@ -21,7 +21,7 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
 from penstock.dialects.machine import find_target
 from penstock.dialects.verifier import Verifier
-from penstock.lowering.from_text import ParsedText, parse_text, place_in, read_text
+from penstock.lowering.from_text import ParsedText, SourceText, parse_text, place_in, read_text
 from penstock.passes.graph.bind_dims import bind_dims, symbolic_dims
 from penstock.runtime.levels import LEVELS, is_elsewhere, level_of
 from penstock.runtime.pass_manager import (
@@ -34,6 +34,7 @@ from penstock.runtime.pass_manager import (
     verify,
 )
 from penstock.runtime.pipeline_edits import edit_passes, refuse_edits
+from penstock.runtime.plan import PlanFile, is_plan, open_plan
 from penstock.runtime.proofs import prove
 from penstock.runtime.schedules import require_applied
 from penstock.runtime.weights import open_weights
@@ -230,13 +231,21 @@ def load_input(
     kernels: Sequence[str | Path] = (),
 ) -> LoadedProgram:
     """
-    Load an ONNX model (a file or a loaded one), a file of IR with its weights, or a kernel of a file in the kernel
-    language, by its name if there are several, and bind the dimensions of `dims`. `kernels` are the files of kernels,
-    or the texts, that a graph calls, or nodes of a model.
+    Load an ONNX model (a file or a loaded one), a file of IR with its weights, the lowered program of a plan, or a
+    kernel of a file in the kernel language, by its name if there are several, and bind the dimensions of `dims`.
+    `kernels` are the files of kernels, or the texts, that a graph calls, or nodes of a model.
 
     Raises UserError for what cannot be read, and for a name or size in `dims` that does not fit.
     """
     path = Path(path) if isinstance(path, str) else path
+    if isinstance(path, Path) and is_plan(path):
+        if kernel is not None or kernels:
+            raise UserError(
+                "a plan is compiled already, so there are no kernels to give it", loc=str(path), status=USAGE
+            )
+        program = program_of_plan(open_plan(path))
+        bind_program(program, dims or {})
+        return program
     if not isinstance(path, Path) or path.suffix == ".onnx":
         return import_program(path, dims or {}, allow_nan=allow_nan, kernels=kernels)
     if path.suffix == ".pk":
@@ -247,7 +256,7 @@ def load_input(
         raise UserError(
             "the kind of this file is not known",
             loc=str(path),
-            notes=["a model ends in .onnx, a file of IR in .mlir, kernels in .pk"],
+            notes=["a model ends in .onnx, a file of IR in .mlir, kernels in .pk, a plan in .plan"],
         )
     if kernel is not None:
         message = f'only a file of kernels has a kernel to choose, and this is no .pk: "{kernel}"'
@@ -263,6 +272,18 @@ def load_input(
     program = LoadedProgram(parsed.module, ctx, path, parsed, opened)
     bind_program(program, dims or {})
     return program
+
+
+def program_of_plan(plan: PlanFile) -> LoadedProgram:
+    """The lowered program that a plan was made of, with the weights of the plan."""
+    from penstock.dialects.weights import WeightStore
+
+    ctx = make_context()
+    parsed = parse_text(ctx, SourceText(plan.name, plan.text))
+    ctx.weights = WeightStore()
+    for name, array in plan.weights.items():
+        ctx.weights.add(name, array)
+    return LoadedProgram(parsed.module, ctx, Path(plan.name), parsed)
 
 
 def load_kernel(

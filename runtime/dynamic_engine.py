@@ -18,10 +18,12 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.graph.dims import checked_sizes
 from penstock.runtime.compiler import LoadedProgram, bind_program, load_input, open_dims, passes_for
-from penstock.runtime.engine import Backend, Engine, Runnable, compile_program, require_backend
+from penstock.runtime.engine import Backend, Engine, compile_program, require_backend
 from penstock.runtime.engine_cache import CACHED_ENGINES, EngineCache
+from penstock.runtime.execution_context import Destinations, Runnable
 from penstock.runtime.schedules import read_schedules
-from penstock.runtime.signature import BoundDims, signature_of
+from penstock.runtime.signature import signature_of
+from penstock.runtime.tensor_specs import BoundDims
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -110,7 +112,9 @@ class DynamicEngine(Runnable):
             machine_options=self.machine_options,
         )
 
-    def run(self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> list[Array]:
+    def run(
+        self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None, *, out: Destinations = None
+    ) -> list[Array]:
         """
         Run once, on the engine for the sizes of these inputs.
 
@@ -118,7 +122,7 @@ class DynamicEngine(Runnable):
         """
         self.signature.bind(arrays, named or {})
         found: BoundDims = self.signature.dims_of(arrays, named or {})
-        return self.bind(found.sizes).run(arrays, named)
+        return self.bind(found.sizes).run(arrays, named, out=out)
 
 
 def compile(

@@ -3,38 +3,43 @@ What executes: a compiled program and the memory it runs in.
 
 An `Engine` is a program that is ready to run: code and weights, both read-only. An `ExecutionContext` owns what a run
 writes to, its arena and scratchpads; contexts of one engine may run at the same time.
+
+What the compiler consists of is imported where it is used: a plan is loaded and run without it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+import io
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ModuleOp
 
-from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, nearest_or_all
-from penstock.runtime.compiler import LoadedProgram, compile_module, require_bound, require_level
-from penstock.runtime.memory import interpreter_need, native_need, require_memory
-from penstock.runtime.pass_manager import Progress
-from penstock.runtime.proofs import prove
-from penstock.runtime.signature import Signature, signature_of
+from penstock.dialects.element_bits import same_bits
+from penstock.passes.toolchain import load, load_code
+from penstock.runtime.execution_context import Destinations, ExecutionContext, Runnable, Runner
+from penstock.runtime.memory import MemoryNeed, native_need, require_memory
+from penstock.runtime.native import BoundArrays, NativeModule, build
+from penstock.runtime.plan import PlanFile, open_plan, plan_of_bytes
+from penstock.runtime.tensor_specs import Signature
 
 if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from penstock.dialects.context import PenstockContext
     from penstock.lowering.to_c import CSource
+    from penstock.runtime.compiler import LoadedProgram
     from penstock.runtime.interpreter import Order
+    from penstock.runtime.pass_manager import Progress
     from penstock.runtime.report import CompileReport, FusionCount
 
 Array = NDArray[Any]
 Backend = Literal["native", "interpreter"]
 BACKENDS: tuple[Backend, ...] = ("native", "interpreter")
-
-Runner = Callable[[Sequence[Array]], list[Array]]
-"""Runs a program once on its checked inputs."""
 
 
 def require_backend(name: str) -> None:
@@ -43,45 +48,12 @@ def require_backend(name: str) -> None:
         raise UserError(f'there is no backend "{name}"', notes=[nearest_or_all(name, BACKENDS, "backends")])
 
 
-class Runnable(ABC):
-    """What is called with arrays."""
-
-    def __call__(self, *arrays: Any, **named: Any) -> list[Array]:
-        """
-        Run once. Inputs are given in order, by name, or both; the outputs come in the model's order.
-
-        Raises UserError for a missing or unknown input, a wrong shape or a wrong element type.
-        """
-        return self.run(arrays, named)
-
-    @abstractmethod
-    def run(self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> list[Array]:
-        """As calling it, for names that are no Python identifiers or clash with parameters."""
-
-
-class ExecutionContext(Runnable):
-    """The memory of one run at a time of an engine; make one per thread."""
-
-    def __init__(self, signature: Signature, runner: Runner):
-        self._signature = signature
-        self._runner = runner
-
-    def run(self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> list[Array]:
-        inputs = self._signature.bind(arrays, named or {})
-        outputs = self._runner(inputs)
-        # Below graph level integers are signless: the caller gets the types of the model.
-        return [
-            np.asarray(array).astype(spec.dtype, copy=False)
-            for spec, array in zip(self._signature.outputs, outputs, strict=True)
-        ]
-
-
 class Engine(Runnable):
     """
     A compiled program, ready to run.
 
     `signature` is the model's, whatever level the program was lowered to; `backend` is `native` (generated C) or
-    `interpreter`.
+    `interpreter`. An engine can be copied, and pickled: it is then a plan.
     """
 
     def __init__(
@@ -100,13 +72,20 @@ class Engine(Runnable):
         not bound; and, with `verify`, for a program that is not proved safe (see `runtime.proofs`). A program that
         the compiler has just lowered has been proved already.
         """
+        from penstock.runtime.compiler import require_bound
+        from penstock.runtime.proofs import prove
+        from penstock.runtime.signature import signature_of
+
         require_backend(backend)
-        self.module = module
-        self.ctx = ctx
         require_bound(module)
         if verify:
             prove(module)
-        self.signature = signature or signature_of(module)
+        self._plan: PlanFile | None = None
+        self._ir: tuple[ModuleOp, PenstockContext] | None = (module, ctx)
+        self._start(signature or signature_of(module), backend)
+
+    def _start(self, signature: Signature, backend: Backend) -> None:
+        self.signature = signature
         self.backend: Backend = backend
         self.fusion: FusionCount | None = None
         """What fusion did; None where the program was not compiled here."""
@@ -115,9 +94,106 @@ class Engine(Runnable):
         self.interleaving: Order = "program"
         """Of the interpreter: the order in which commands of an accelerator happen."""
         self._source: CSource | None = None
-        self._need = lambda: interpreter_need(self.module, self.signature)
-        self._make_runner = self._native() if backend == "native" else self._interpreted
+        self._native = self._load_native() if backend == "native" else None
         self._own_context: ExecutionContext | None = None
+
+    # plans
+
+    @classmethod
+    def load(cls, path: str | Path, backend: Backend = "native") -> Engine:
+        """
+        The engine of the plan at `path`, which `save` or `penstock compile` wrote. The file is mapped, and must not be
+        changed in place as long as the engine is in use; it may be replaced and removed.
+
+        Raises UserError for what is no plan, for one that is truncated, damaged or of another format, and for code that
+        is for another CPU.
+        """
+        require_backend(backend)
+        return cls._of_plan(open_plan(path), backend)
+
+    def save(self, path: str | Path) -> None:
+        """
+        Write the plan of the program to `path`; it has machine code, for this machine, unless the engine interprets.
+
+        Raises UserError for a file there that is no plan, and where none can be written.
+        """
+        if self._plan is not None:
+            from penstock.dialects.files import write_whole
+
+            write_whole(path, bytes(self._plan.contents))
+            return
+        from penstock.runtime.plan_writer import save_plan
+
+        save_plan(path, self.module, self.ctx, self.signature, self._source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self._plan_bytes(), self.backend, self.interleaving)
+
+    def __copy__(self) -> Engine:
+        other = object.__new__(Engine)
+        vars(other).update(vars(self))
+        other._own_context = None
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
+        # Code, weights and signature are never written to.
+        other = self.__copy__()
+        if self._ir is not None:
+            from penstock.dialects.context import make_context
+
+            ctx = make_context()
+            ctx.weights = self.ctx.weights.copy()
+            other._ir = (self.module.clone(), ctx)
+        return other
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, specs)) for specs in (self.signature.inputs, self.signature.outputs))
+        arena = self._arena_bytes()
+        parts = [
+            f"({inputs}) -> ({outputs})",
+            f"machine {self._machine() or 'host'}",
+            f"arena {'-' if arena is None else f'{arena:,}'} bytes",
+            f"backend {self.backend}",
+        ]
+        return f"<Engine {'; '.join(parts)}>"
+
+    @classmethod
+    def _of_plan(cls, plan: PlanFile, backend: Backend) -> Engine:
+        engine = object.__new__(cls)
+        engine._plan, engine._ir = plan, None
+        engine._start(plan.signature, backend)
+        return engine
+
+    def _plan_bytes(self) -> bytes:
+        if self._plan is not None:
+            return bytes(self._plan.contents)
+        from penstock.runtime.plan_writer import write_program
+
+        file = io.BytesIO()
+        write_program(file, self.module, self.ctx, self.signature, self._source)
+        return file.getvalue()
+
+    # what it holds
+
+    @property
+    def module(self) -> ModuleOp:
+        """The lowered program; that of a plan is parsed when it is first asked for."""
+        return self._program[0]
+
+    @property
+    def ctx(self) -> PenstockContext:
+        """The context of the program, with its weights."""
+        return self._program[1]
+
+    @property
+    def _program(self) -> tuple[ModuleOp, PenstockContext]:
+        if self._ir is None:
+            from penstock.runtime.compiler import program_of_plan
+
+            assert self._plan is not None
+            program = program_of_plan(self._plan)
+            self._ir = (program.module, program.ctx)
+        return self._ir
 
     @cached_property
     def report(self) -> CompileReport:
@@ -126,35 +202,97 @@ class Engine(Runnable):
 
         return report_on(self.module, fusion=self.fusion, seconds=self.seconds, source=self._source)
 
+    def _machine(self) -> str | None:
+        if self._plan is not None:
+            return self._plan.about["machine"]
+        from penstock.dialects.machine import find_target
+
+        target = find_target(self.module)
+        return target.machine_name if target else None
+
+    def _arena_bytes(self) -> int | None:
+        """The bytes of the intermediates that are off chip, where code says so."""
+        if self._plan is not None:
+            return self._plan.about.get("arena_bytes")
+        return self._source.arena_bytes if self._source is not None else None
+
+    # running
+
     def context(self) -> ExecutionContext:
         """A new context, with memory of its own; raises UserError where this machine does not have so much."""
         require_memory(self._need())
-        return ExecutionContext(self.signature, self._make_runner())
+        return ExecutionContext(self.signature, self._interpret if self._native is None else self._native.runner())
 
-    def run(self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> list[Array]:
-        """Run in the engine's own context; not to be called from several threads."""
+    def run(
+        self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None, *, out: Destinations = None
+    ) -> list[Array]:
+        """Run in a context that the engine keeps; threads take turns."""
         if self._own_context is None:
             self._own_context = self.context()
-        return self._own_context.run(arrays, named)
+        return self._own_context.run(arrays, named, out=out)
 
-    def _interpreted(self) -> Runner:
+    def _need(self) -> MemoryNeed:
+        if self._native is not None:
+            weight_bytes = sum(array.nbytes for array in self._native.weights.arrays)
+            return native_need(self.signature, weight_bytes, self._native.module.context_bytes)
+        from penstock.runtime.memory_of_values import interpreter_need
+
+        return interpreter_need(self.module, self.signature)
+
+    def _interpret(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         from penstock.runtime.interpreter import run_module
 
-        return lambda inputs: run_module(self.module, inputs, self.ctx.weights, interleaving=self.interleaving)
+        found = run_module(self.module, inputs, self.ctx.weights, interleaving=self.interleaving)
+        for output, array in zip(outputs, found, strict=True):
+            # Below graph level integers are signless: the caller gets the types of the model.
+            output[...] = np.asarray(array).astype(output.dtype, copy=False)
 
-    def _native(self) -> Callable[[], Runner]:
-        from penstock.runtime.native import dense, load_native
+    def _load_native(self) -> _NativeProgram:
+        if (plan := self._plan) is not None:
+            plan.require_runs_here()
+            assert plan.code is not None
+            module = NativeModule(plan.interface, load_code("penstock-plan", plan.code))
+            return _NativeProgram(module, module.bind([plan.weights[name] for name in plan.weight_arguments]))
+        from penstock.lowering.to_c import emit_c
+        from penstock.runtime.signature import signature_of
 
-        native = load_native(self.module)
-        self._source = native.source
-        self._need = lambda: native_need(self.module, self.signature, native.context_bytes)
-        weights = [dense(self.ctx.weights[name]) for name in signature_of(self.module).weights]
+        self._source = emit_c(self.module)
+        module = NativeModule(self._source, load(build(self._source)))
+        return _NativeProgram(
+            module, module.bind([self.ctx.weights[name] for name in signature_of(self.module).weights])
+        )
 
-        def make() -> Runner:
-            context = native.new_context()
-            return lambda inputs: context(inputs, weights)
 
-        return make
+class _NativeProgram:
+    """Machine code and its weights."""
+
+    def __init__(self, module: NativeModule, weights: BoundArrays):
+        self.module = module
+        self.weights = weights
+
+    def runner(self) -> Runner:
+        """Runs in a context of its own."""
+        context = self.module.new_context()
+        specs = self.module.interface.outputs
+
+        def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+            # Where the code keeps elements otherwise than the model, it writes to arrays of its own.
+            written = [
+                array if same_bits(array.dtype, spec.dtype) else np.empty(spec.shape, spec.dtype)
+                for array, spec in zip(outputs, specs, strict=True)
+            ]
+            context.run_into(written, inputs, self.weights)
+            for output, array in zip(outputs, written, strict=True):
+                if array is not output:
+                    output[...] = array.astype(output.dtype)
+
+        return run
+
+
+def _unpickled(contents: bytes, backend: Backend, interleaving: Order) -> Engine:
+    engine = Engine._of_plan(plan_of_bytes("<pickled engine>", contents), backend)  # pyright: ignore[reportPrivateUsage]
+    engine.interleaving = interleaving
+    return engine
 
 
 def compile_program(
@@ -173,7 +311,9 @@ def compile_program(
     `until` is the level to stop at; by default the lowest: accel for a machine, loop for the host. `pipeline` edits the
     passes or names others, `machine_options` sets numbers of the machine: see `passes_for`.
     """
+    from penstock.runtime.compiler import compile_module, require_level
     from penstock.runtime.report import FusionCount
+    from penstock.runtime.signature import signature_of
 
     signature = signature_of(program.module)
     fusion = FusionCount()

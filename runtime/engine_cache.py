@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from penstock.runtime.engine import Runnable
+from penstock.runtime.execution_context import Runnable
 
 CACHED_ENGINES = 8
 """How many engines are kept unless told otherwise: that of the key that was not used for longest goes."""

@@ -23,8 +23,9 @@ from penstock.lowering.from_text import SourceText
 from penstock.lowering.to_text import module_text
 from penstock.passes.graph.gradient import GraphGradientPass
 from penstock.runtime.compiler import LoadedProgram, compile_module
-from penstock.runtime.engine import Backend, Engine, ExecutionContext, compile_program
+from penstock.runtime.engine import Backend, Engine, compile_program
 from penstock.runtime.engine_cache import EngineCache
+from penstock.runtime.execution_context import ExecutionContext
 
 _Sizes: TypeAlias = tuple[tuple[str, int], ...]
 """Sizes and constants by their names, which are sorted."""

@@ -1,4 +1,4 @@
-"""Generated C as machine code, built and loaded: arrays in, arrays out."""
+"""Machine code that was made of generated C, loaded: arrays in, arrays out. Nothing of the IR, nor of the C."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp
+from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.element_types import same_bits, stored
-from penstock.dialects.weights import Array
-from penstock.lowering.to_c import CParameter, CSource, emit_c
+from penstock.dialects.element_bits import DType, same_bits, stored
 from penstock.passes.toolchain import build_library, load
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from penstock.lowering.to_c import CSource
+
+Array = NDArray[Any]
 
 ALIGNMENT = 64
 """Bytes that a context is aligned to."""
@@ -47,6 +52,30 @@ class NativeCounters:
 _COUNTERS = tuple(NativeCounters.__dataclass_fields__)
 
 
+class Parameter(Protocol):
+    """An array that code takes: dense, in row-major order; the signs of integers do not count."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> DType: ...
+
+
+class Interface(Protocol):
+    """What a caller knows of a program: what its functions are called after, and the arrays that it takes."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def inputs(self) -> Sequence[Parameter]: ...
+    @property
+    def weights(self) -> Sequence[Parameter]: ...
+    @property
+    def outputs(self) -> Sequence[Parameter]: ...
+
+
 class NativeContext:
     """The memory of one run at a time: arena and scopes. Contexts of one module may run at the same time."""
 
@@ -57,6 +86,7 @@ class NativeContext:
         start = -self._memory.ctypes.data % ALIGNMENT
         self._context = self._memory[start : start + size]
         self._context[: 8 * len(_COUNTERS)] = 0
+        self._address = self._context.ctypes.data
         self._lock = threading.Lock()
 
     def __call__(self, inputs: Sequence[Array], weights: Sequence[Array] = ()) -> list[Array]:
@@ -66,15 +96,21 @@ class NativeContext:
         A second thread waits until the first is done. Raises UserError for arrays of another number, shape or
         element type, and for a fault of the program.
         """
-        source = self._module.source
-        given = [_checked("input", source.inputs, inputs), _checked("weight", source.weights, weights)]
-        outputs = [np.empty(spec.shape, spec.dtype) for spec in source.outputs]
-        pointers = [_pointers(arrays) for arrays in (given[1], given[0], outputs)]
+        outputs = [np.empty(spec.shape, spec.dtype) for spec in self._module.interface.outputs]
+        self.run_into(outputs, inputs, self._module.bind(weights))
+        return outputs
+
+    def run_into(self, outputs: Sequence[Array], inputs: Sequence[Array], weights: BoundArrays) -> None:
+        """
+        As calling it, on weights that are bound, with the results in `outputs`: dense arrays of the right shapes and
+        types, up to the signs of integers, none of which shares memory with another array.
+        """
+        given = BoundArrays("input", self._module.interface.inputs, inputs)
+        pointers = (weights.pointers, given.pointers, _pointers(outputs))
         with self._lock:
-            fault = self._module.entry(self._context.ctypes.data, *pointers)
+            fault = self._module.entry(self._address, *pointers)
         if fault:
             raise UserError(f"the program stopped: {FAULTS.get(fault, f'fault {fault}')}")
-        return outputs
 
     @property
     def counters(self) -> NativeCounters:
@@ -84,16 +120,14 @@ class NativeContext:
 
 
 class NativeModule:
-    """A program as machine code. `source` is the C that it was built from, `path` the library."""
+    """A program as machine code; `library` has the functions that `interface` tells of."""
 
-    def __init__(self, source: CSource, path: Path):
-        self.source = source
-        self.path = path
-        library = load(path)
-        size = library[source.size_symbol]
+    def __init__(self, interface: Interface, library: ctypes.CDLL):
+        self.interface = interface
+        size = library[f"{interface.name}_context_size"]
         size.restype, size.argtypes = ctypes.c_size_t, []
         self.context_bytes = int(size())
-        self.entry: Any = library[source.run_symbol]
+        self.entry: Any = library[f"{interface.name}_run"]
         self.entry.restype = ctypes.c_int
         self.entry.argtypes = [ctypes.c_void_p] * 4
         self._own: NativeContext | None = None
@@ -102,11 +136,26 @@ class NativeModule:
         """Memory for runs of its own; make one per thread."""
         return NativeContext(self)
 
+    def bind(self, weights: Sequence[Array]) -> BoundArrays:
+        """The weights, in order, for `run_into`; raises UserError where they do not fit."""
+        return BoundArrays("weight", self.interface.weights, weights)
+
     def run(self, inputs: Sequence[Array], weights: Sequence[Array] = ()) -> list[Array]:
         """Run once in a context that the module keeps."""
         if self._own is None:
             self._own = self.new_context()
         return self._own(inputs, weights)
+
+
+class BoundArrays:
+    """Arrays as the code takes them: checked, and copied only where they are not dense, aligned and as stored."""
+
+    def __init__(self, what: str, specs: Sequence[Parameter], arrays: Sequence[Array]):
+        """Raise UserError for arrays of another number, shape or element type."""
+        if len(arrays) != len(specs):
+            raise UserError(f"the program takes {len(specs)} {what}s, and {len(arrays)} were given")
+        self.arrays = [_checked(what, spec, array) for spec, array in zip(specs, arrays, strict=True)]
+        self.pointers = _pointers(self.arrays)
 
 
 SPLIT_LENGTH = 40_000
@@ -135,30 +184,23 @@ def load_native(module: ModuleOp) -> NativeModule:
 
     Raises UserError for what C cannot hold and without a C compiler.
     """
+    from penstock.lowering.to_c import emit_c
+
     source = emit_c(module)
-    return NativeModule(source, build(source))
+    return NativeModule(source, load(build(source)))
 
 
-def _checked(what: str, specs: Sequence[CParameter], arrays: Sequence[Array]) -> list[Array]:
-    if len(arrays) != len(specs):
-        raise UserError(f"the program takes {len(specs)} {what}s, and {len(arrays)} were given")
-    checked: list[Array] = []
-    for spec, array in zip(specs, arrays, strict=True):
-        array = stored(np.asarray(array))
-        # Integers are signless: unsigned arrays are taken as they are.
-        if not same_bits(array.dtype, spec.dtype) or not array.dtype.isnative or array.shape != spec.shape:
-            raise UserError(
-                f'the {what} "{spec.name}" has the shape {array.shape} and elements of type {array.dtype}, and the '
-                f"program takes {spec.shape} and {spec.dtype}"
-            )
-        checked.append(dense(array).reshape(spec.shape))
-    return checked
-
-
-def dense(array: Array) -> Array:
-    """An array as machine code takes it, itself if it is: in row-major order, and with elements that are aligned."""
-    array = np.ascontiguousarray(array)
-    return array if array.flags.aligned else array.copy()
+def _checked(what: str, spec: Parameter, array: Array) -> Array:
+    array = stored(np.asarray(array))
+    # Integers are signless: unsigned arrays are taken as they are.
+    if not same_bits(array.dtype, spec.dtype) or not array.dtype.isnative or array.shape != spec.shape:
+        raise UserError(
+            f'the {what} "{spec.name}" has the shape {array.shape} and elements of type {array.dtype}, and the '
+            f"program takes {spec.shape} and {spec.dtype}"
+        )
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return array.copy(order="C")
 
 
 def _pointers(arrays: Sequence[Array]) -> Any:

@@ -29,7 +29,8 @@ from penstock.passes.graph.quantize import QUANTIZERS, Scheme, quantize_module
 from penstock.runtime.compiler import LoadedProgram, load_input, require_bound
 from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes
-from penstock.runtime.signature import Signature, main_function, signature_of
+from penstock.runtime.signature import main_function, signature_of
+from penstock.runtime.tensor_specs import Signature
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -1,13 +1,9 @@
-"""What a program takes and yields: names, shapes and element types of @main, and arrays checked against them."""
+"""What a program takes and yields, by its text: names, shapes and element types of @main."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     MemRefType,
@@ -19,155 +15,11 @@ from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
-from penstock.dialects.element_types import DType, numpy_dtype
+from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text
 from penstock.dialects.graph.dims import dims_of
-
-Array = NDArray[Any]
-
-UNBOUND = -1
-"""The size of a dimension that is not bound."""
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """An input or output: its name, shape and element type; a size that is not bound is -1."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: DType
-    dims: tuple[str, ...] = ()
-    """The names of the dimensions that are not bound, "" for all others; empty if all are."""
-
-    @property
-    def is_static(self) -> bool:
-        """Whether all sizes are known."""
-        return UNBOUND not in self.shape
-
-    @property
-    def named_shape(self) -> str:
-        """The shape with the names of dimensions, `Nx3`; `?` where one has none."""
-        names = self.dims or [""] * len(self.shape)
-        words = [name or "?" if size == UNBOUND else str(size) for size, name in zip(self.shape, names, strict=True)]
-        return "x".join(words) or "scalar"
-
-    def accepts(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of `shape` fits, as far as sizes are bound."""
-        return len(shape) == len(self.shape) and all(
-            wanted in (size, UNBOUND) for size, wanted in zip(shape, self.shape, strict=True)
-        )
-
-    def checked(self, value: Any) -> Array:
-        """`value` as an array; raises UserError unless it has this element type and a shape that fits."""
-        # Lists and Python numbers have no element type of their own; arrays have, and it must be the right one.
-        if isinstance(value, (list, tuple, int, float, bool)):
-            array = np.asarray(value, dtype=self.dtype)
-        else:
-            array = np.asarray(value)
-        if array.dtype != self.dtype:
-            raise UserError(
-                f'the input "{self.name}" has elements of type {array.dtype}, and the program takes {self.dtype}',
-                notes=[f"convert it: array.astype({self.dtype.name!r})"],
-            )
-        if not self.accepts(array.shape):
-            wanted = self.shape if self.is_static else self.named_shape
-            raise UserError(
-                f'the input "{self.name}" has the shape {array.shape}, and the program takes {wanted}',
-                notes=["shapes are fixed at compilation; a symbolic dimension is set by --dim NAME=SIZE"]
-                if array.ndim == len(self.shape)
-                else [],
-            )
-        return array
-
-    def __str__(self) -> str:
-        return f'"{self.name}": {self.named_shape} {self.dtype}'
-
-
-@dataclass
-class BoundDims:
-    """The sizes that symbolic dimensions have been given so far, and by what."""
-
-    sizes: dict[str, int] = field(default_factory=dict[str, int])
-    _sources: dict[str, str] = field(default_factory=dict[str, str])
-
-    @classmethod
-    def by_hand(cls, sizes: Mapping[str, int], by: str = "--dim") -> BoundDims:
-        """Sizes that were named; `by` says how."""
-        return cls(dict(sizes), dict.fromkeys(sizes, by))
-
-    def take(self, owner: str, names: Sequence[str], shape: Sequence[int]) -> None:
-        """
-        Bind the dimensions `names` ("" for static ones) to those of an array for the input `owner`.
-
-        Raises UserError, with both sources, if one of them is bound to another size, and for a size of 0.
-        """
-        for axis, (name, size) in enumerate(zip(names, shape, strict=True)):
-            if not name:
-                continue
-            stated = "x".join("?" if each else str(n) for each, n in zip(names, shape, strict=True))
-            where = f"dimension {axis} of {stated}"
-            if size < 1:
-                raise UserError(f"{name} must be at least 1, but input {owner} has {size} there ({where})")
-            before = self.sizes.setdefault(name, size)
-            by = self._sources.setdefault(name, f"input {owner} ({where})")
-            if before != size:
-                raise UserError(f"{name} is {before} by {by}, but input {owner} has {size} there ({where})")
-
-
-@dataclass(frozen=True)
-class Signature:
-    """The inputs and outputs of a program, in order, and the names of the weights that @main takes."""
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    weights: tuple[str, ...] = ()
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """The names of the dimensions of the inputs that are not bound, in order."""
-        return tuple(dict.fromkeys(name for spec in self.inputs for name in spec.dims if name))
-
-    def dims_of(self, arrays: Sequence[Any], named: Mapping[str, Any], bound: BoundDims | None = None) -> BoundDims:
-        """
-        What inputs, given in order and by name, say about dimensions that are not bound; to what is `bound` already.
-
-        What does not fit in number, name or rank is left to `bind`. Raises UserError where two sizes of one
-        dimension differ.
-        """
-        found = bound or BoundDims()
-        given = dict(zip((spec.name for spec in self.inputs), arrays, strict=False)) | dict(named)
-        for spec in self.inputs:
-            if spec.dims and spec.name in given and len(shape := np.shape(given[spec.name])) == len(spec.dims):
-                found.take(spec.name, spec.dims, shape)
-        return found
-
-    def bind(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
-        """
-        The inputs in order, from arrays given in order and by name.
-
-        Raises UserError for a missing, unknown or doubled input and for a wrong shape or element type.
-        """
-        if len(arrays) > len(self.inputs):
-            raise UserError(
-                f"the program takes {len(self.inputs)} inputs, and {len(arrays)} were given",
-                notes=[self.describe()],
-            )
-        given = dict(zip((spec.name for spec in self.inputs), arrays, strict=False))
-        for name, array in named.items():
-            if all(name != spec.name for spec in self.inputs):
-                near = did_you_mean(name, [spec.name for spec in self.inputs])
-                raise UserError(f'there is no input "{name}"', notes=[near or self.describe()])
-            if name in given:
-                raise UserError(f'the input "{name}" is given twice')
-            given[name] = array
-        if missing := [spec for spec in self.inputs if spec.name not in given]:
-            raise UserError("an input is missing: " + ", ".join(map(str, missing)), notes=[self.describe()])
-        return [spec.checked(given[spec.name]) for spec in self.inputs]
-
-    def describe(self) -> str:
-        """The inputs in words."""
-        return "the inputs are " + (", ".join(map(str, self.inputs)) or "none")
+from penstock.runtime.tensor_specs import UNBOUND, Signature, TensorSpec
 
 
 def main_function(module: ModuleOp) -> FuncOp:

@@ -18,7 +18,7 @@ from penstock.lowering.from_kernel.lower import KernelFile
 from penstock.lowering.from_onnx.kernels import kernels_of, without_functions
 from penstock.lowering.from_onnx.model import symbolic_names
 from penstock.lowering.from_onnx.node import Unsupported, array_dtype
-from penstock.runtime.signature import UNBOUND, BoundDims, TensorSpec
+from penstock.runtime.tensor_specs import UNBOUND, BoundDims, TensorSpec
 
 Array = NDArray[Any]
 

@@ -12,7 +12,8 @@ from xdsl.ir import Attribute, Operation
 
 from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext, bind_weights
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.element_types import numpy_dtype, same_bits
+from penstock.dialects.element_bits import same_bits
+from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.files import check_writable, follow, is_special
 from penstock.dialects.functions import WEIGHT, attribute_text
 from penstock.dialects.graph.base import WeightAttr

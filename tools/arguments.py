@@ -27,7 +27,9 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model or IR to work on, and the sizes of its symbolic dimensions."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX model (.onnx), IR (.mlir) or kernels (.pk)")
+    parser.add_argument(
+        "model", metavar="MODEL", help="an ONNX model (.onnx), IR (.mlir), kernels (.pk) or a plan (.plan)"
+    )
     parser.add_argument(
         "--dim",
         metavar="NAME=SIZE",
@@ -199,6 +201,18 @@ def warn_unverified(args: argparse.Namespace) -> None:
     """Say that the program is not proved safe, if `--no-verify` is given; not even `-q` hides that."""
     if args.no_verify:
         print(f"{args.model}: warning: neither its memory plan nor its hazards are verified", file=sys.stderr)
+
+
+def require_compiler(otherwise: str) -> None:
+    """Look for a C compiler before anything is compiled; raises UserError, with the way to do without one."""
+    from penstock.passes.toolchain import find_compiler
+
+    try:
+        find_compiler()
+    except UserError as error:
+        raise UserError(
+            error.message, loc=error.loc, notes=[*error.notes, f"without one, {otherwise}"], status=error.status
+        ) from None
 
 
 def natural(word: str) -> int:

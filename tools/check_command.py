@@ -48,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.compiler import load_input, passes_for, require_bound
     from penstock.runtime.interpreter import Order, read_order
-    from penstock.runtime.memory import interpreter_need, require_memory
+    from penstock.runtime.memory import require_memory
+    from penstock.runtime.memory_of_values import interpreter_need
     from penstock.runtime.pass_manager import verify
     from penstock.runtime.schedules import require_applied
     from penstock.runtime.signature import signature_of

@@ -1,8 +1,8 @@
 """
 Lower a model or a file of IR. --emit says what -o is: a file of IR at the end of a level, with its weights beside it;
 the schedules of its kernels, a file that --schedule takes;
-a folder with C; a folder with VTA's instructions and the memory they run in; or a plan, a folder that `penstock run`
-runs.
+a folder with C; a folder with VTA's instructions and the memory they run in; or a plan, a file that `penstock run` and
+`Engine.load` run without the compiler.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from penstock.tools.arguments import (
     give_schedules,
     machine_options,
     print_passes,
+    require_compiler,
     say,
 )
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.lowering.to_c import CSource
     from penstock.runtime.compiler import LoadedProgram
     from penstock.runtime.report import CompileReport
-    from penstock.runtime.signature import Signature
+    from penstock.runtime.tensor_specs import Signature
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +79,7 @@ def execute(args: argparse.Namespace) -> int:
     path = Path(args.model)
     output = Path(args.output or f"{path.stem}.{emitter.suffix}")
     if args.output == STDIN and not emitter.is_text:
-        raise UserError(f"--emit={args.emit} is a folder, which stdout cannot be", status=USAGE)
+        raise UserError(f"--emit={args.emit} is {emitter.kind}, which stdout cannot be", status=USAGE)
     if args.input and not emitter.takes_inputs:
         raise UserError("--input is for --emit=vta", status=USAGE)
     if args.weights is not None and not (emitter.is_text and args.emit in LEVELS):
@@ -89,6 +90,8 @@ def execute(args: argparse.Namespace) -> int:
     until = args.emit if args.emit in LEVELS else "accel"
     if print_passes(args, program, until, args.pipeline):
         return 0
+    if args.emit == "plan":
+        require_compiler("--emit=loop or --emit=accel writes IR, which the interpreter runs")
     signature = signature_of(program.module)
     inputs = _inputs(args, signature) if emitter.takes_inputs else []
     reference = program.module.clone() if emitter.takes_inputs else program.module
@@ -110,8 +113,9 @@ def execute(args: argparse.Namespace) -> int:
     source = None
     if emitter.has_source:
         from penstock.lowering.to_c import emit_c
+        from penstock.runtime.plan import ENTRY
 
-        source = emit_c(program.module, name=program.path.stem)
+        source = emit_c(program.module, name=program.path.stem if args.emit == "c" else ENTRY)
     if not args.quiet or args.report is not None:
         report = report_on(program.module, fusion=fusion, seconds=seconds, source=source)
         if args.report is not None:
@@ -155,21 +159,16 @@ def _write_schedule(given: EmitterInput, output: Path) -> str:
 
 
 def _write_c(given: EmitterInput, output: Path) -> str:
-    from penstock.tools.programs import write_sources
+    from penstock.tools.programs import write_c
 
     assert given.source is not None
-    write_sources(output, given.source.files)
-    return ", ".join(given.source.files)
+    return ", ".join(write_c(output, given.program, given.source))
 
 
 def _write_plan(given: EmitterInput, output: Path) -> str:
-    from penstock.runtime.engine import Engine
-    from penstock.runtime.plan import save_plan
+    from penstock.runtime.plan_writer import save_plan
 
-    program = given.program
-    assert given.source is not None
-    engine = Engine(program.module, program.ctx, given.signature, backend="interpreter", verify=False)
-    save_plan(engine, output, given.source.files)
+    save_plan(output, given.program.module, given.program.ctx, given.signature, given.source)
     return f"run it with: penstock run {output} --input ..."
 
 
@@ -197,7 +196,9 @@ class Emitter:
     write: Callable[[EmitterInput, Path], str]
     """Writes the output, and returns what to say of it."""
     is_text: bool = False
-    """Whether the output is a file of text, which may be stdout; else it is a folder."""
+    """Whether the output is a file of text, which may be stdout."""
+    kind: str = "a folder"
+    """What the output is that is no text."""
     has_source: bool = False
     """Whether C is generated."""
     takes_inputs: bool = False
@@ -208,7 +209,7 @@ EMITTERS: dict[str, Emitter] = {
     **{level: Emitter(f"{level}.mlir", _write_text, is_text=True) for level in LEVELS},
     "schedule": Emitter("schedule.mlir", _write_schedule, is_text=True),
     "c": Emitter("c", _write_c, has_source=True),
-    "plan": Emitter("plan", _write_plan, has_source=True),
+    "plan": Emitter("plan", _write_plan, has_source=True, kind="a file to be mapped"),
     "vta": Emitter("vta", _write_vta, takes_inputs=True),
 }
 

@@ -25,7 +25,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import render_location
-from penstock.dialects.element_types import stored
+from penstock.dialects.element_bits import stored
 from penstock.dialects.graph import FusedOp
 from penstock.dialects.mem import CopyOp
 from penstock.passes.analysis.memory.aliases import is_memory

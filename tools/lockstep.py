@@ -41,7 +41,8 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.element_types import numpy_dtype, stored
+from penstock.dialects.element_bits import stored
+from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import CastOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import ParsedText
@@ -49,7 +50,8 @@ from penstock.runtime.compiler import level_of
 from penstock.runtime.interpreter import Listener, Order, run_module
 from penstock.runtime.pass_manager import run_passes
 from penstock.runtime.proofs import prove
-from penstock.runtime.signature import Signature, TensorSpec, signature_of
+from penstock.runtime.signature import signature_of
+from penstock.runtime.tensor_specs import Signature, TensorSpec
 from penstock.runtime.weights import weight_uses
 from penstock.tools.localize import first_difference
 

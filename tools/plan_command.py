@@ -43,7 +43,7 @@ from penstock.tools.planner_runs import (
 )
 from penstock.tools.text import STDIN, require_distinct
 
-PROGRAMS = (".onnx", ".mlir", ".pk")
+PROGRAMS = (".onnx", ".mlir", ".pk", ".plan")
 """The ends of names of files that hold programs."""
 
 _OF_PROBLEMS = ("capacity", "bank-size", "fixed", "fit")
@@ -74,7 +74,9 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "problem", metavar="PROBLEM", help="a problem (.csv), a model (.onnx), IR (.mlir) or kernels (.pk)"
+        "problem",
+        metavar="PROBLEM",
+        help="a problem (.csv), a model (.onnx), IR (.mlir), kernels (.pk) or a plan (.plan)",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the plan as CSV; - is stdout")
     parser.add_argument("--map", metavar="FILE", help="draw the plan as SVG")

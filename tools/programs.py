@@ -7,10 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from penstock.dialects.files import write_whole
-from penstock.lowering.to_c import GENERATED
+from penstock.dialects.element_bits import stored
+from penstock.dialects.files import whole_file, write_whole
+from penstock.lowering.to_c import GENERATED, CSource
+from penstock.lowering.to_c.folder import folder_texts, weight_offsets, weights_name
 from penstock.lowering.to_text import located_text, module_text
 from penstock.runtime.compiler import (
     LoadedProgram,
@@ -22,7 +25,8 @@ from penstock.runtime.compiler import (
     require_bound,
 )
 from penstock.runtime.folders import write_folder
-from penstock.runtime.signature import BoundDims, signature_of
+from penstock.runtime.signature import signature_of
+from penstock.runtime.tensor_specs import BoundDims
 from penstock.runtime.weights import carry_weights
 from penstock.tools.arguments import read_dims, say
 from penstock.tools.tensors import GivenTensors
@@ -119,14 +123,27 @@ def write_program(
     return file
 
 
-def write_sources(folder: Path, sources: Mapping[str, str]) -> None:
-    """Write generated C into a folder, which is made if need be; files that were not generated are not replaced."""
+def write_c(folder: Path, program: LoadedProgram, source: CSource) -> list[str]:
+    """
+    Write the C of a program and its weights into a folder, which is made if need be, and return the names of the files;
+    what was not generated is not replaced.
+    """
+    texts = folder_texts(source)
+    weights = [program.ctx.weights[name] for name in signature_of(program.module).weights]
 
     def fill(fresh: Path) -> None:
-        for name, source in sources.items():
-            write_whole(fresh / name, source)
+        for name, text in texts.items():
+            write_whole(fresh / name, text)
+        if weights:
+            with whole_file(fresh / weights_name(source)) as file:
+                file.write(f"{GENERATED}\n".encode())
+                for array, offset in zip(weights, weight_offsets(source), strict=False):
+                    file.write(bytes(offset - file.tell()))
+                    file.write(np.ascontiguousarray(stored(array)).data)
+                file.write(bytes(weight_offsets(source)[-1] - file.tell()))
 
     write_folder(folder, "generated program", fill, is_ours=_is_generated)
+    return [*texts, *([weights_name(source)] if weights else [])]
 
 
 def _is_generated(path: Path) -> bool:

@@ -8,16 +8,12 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.passes.toolchain import find_compiler
-from penstock.runtime.compiler import LoadedProgram, level_of
-from penstock.runtime.engine import Engine, compile_program
+from penstock.runtime.engine import Engine
 from penstock.runtime.folders import write_folder
-from penstock.runtime.interpreter import Order, read_order
-from penstock.runtime.pass_manager import verify
-from penstock.runtime.plan import is_plan, load_plan
-from penstock.runtime.signature import signature_of
+from penstock.runtime.plan import is_plan
 from penstock.tools.arguments import (
     add_common,
     add_interleaving,
@@ -30,15 +26,21 @@ from penstock.tools.arguments import (
     give_schedules,
     machine_options,
     print_passes,
+    require_compiler,
     say,
     warn_unverified,
 )
-from penstock.tools.instruments import pass_progress
-from penstock.tools.programs import load_for_inputs, say_remarks
 from penstock.tools.tensors import FORMATS, GivenTensors, read_given, write_tensor
+
+if TYPE_CHECKING:
+    from penstock.runtime.compiler import LoadedProgram
+    from penstock.runtime.interpreter import Order
 
 RUN_LEVELS = ("graph", "tensor", "loop", "accel", "c")
 _FOR_COMPILING = ("machine", "set", "dim", "pipeline", "print_pipeline", "schedule", "knob")
+
+
+_NO_VERIFY = "--no-verify is for a file of IR that is run as it stands"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +72,9 @@ def execute(args: argparse.Namespace) -> int:
     if is_plan(args.model):
         engine = _engine_of_plan(args)
     else:
+        # Not needed for a plan, which runs without the compiler.
+        from penstock.tools.programs import load_for_inputs, say_remarks
+
         program = load_for_inputs(args, given)
         pipeline = "" if _is_run_as_it_stands(args, program) else args.pipeline
         if print_passes(args, program, _until(args), pipeline):
@@ -99,6 +104,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _interleaving(text: str, engine: Engine) -> Order:
     """The order that `--interleaving` names; raises UserError where it would not be followed."""
+    from penstock.runtime.interpreter import read_order
+
     order = read_order(text)
     if engine.backend != "interpreter":
         raise UserError("--interleaving is for the interpreter: add --level accel", status=USAGE)
@@ -118,6 +125,11 @@ def _until(args: argparse.Namespace) -> str:
 
 def _engine(args: argparse.Namespace, given: GivenTensors, program: LoadedProgram) -> Engine:
     """The engine that the arguments ask for; inputs that do not fit are refused before anything is compiled."""
+    from penstock.runtime.engine import compile_program
+    from penstock.runtime.pass_manager import verify
+    from penstock.runtime.signature import signature_of
+    from penstock.tools.instruments import pass_progress
+
     signature = signature_of(program.module)
     signature.bind(given.ordered, given.named)
     if _is_run_as_it_stands(args, program):
@@ -125,10 +137,10 @@ def _engine(args: argparse.Namespace, given: GivenTensors, program: LoadedProgra
         warn_unverified(args)
         return Engine(program.module, program.ctx, signature, "interpreter", verify=not args.no_verify)
     if args.no_verify:
-        raise UserError("--no-verify is for a plan, and for a file of IR that is run as it stands", status=USAGE)
+        raise UserError(_NO_VERIFY, status=USAGE)
     backend = "native" if args.level in (None, "c") else "interpreter"
     if backend == "native":
-        _require_compiler()
+        require_compiler("--level loop or --level accel runs the program in the interpreter")
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         return compile_program(
             program,
@@ -141,26 +153,19 @@ def _engine(args: argparse.Namespace, given: GivenTensors, program: LoadedProgra
         )
 
 
-def _require_compiler() -> None:
-    """Look for a C compiler before anything is compiled; raises UserError, with the way to do without."""
-    try:
-        find_compiler()
-    except UserError as error:
-        notes = [*error.notes, "without one, --level loop or --level accel runs the program in the interpreter"]
-        raise UserError(error.message, loc=error.loc, notes=notes) from None
-
-
 def _engine_of_plan(args: argparse.Namespace) -> Engine:
     if given := [option for option in _FOR_COMPILING if getattr(args, option) not in (None, [], False)]:
         words = ", ".join(f"--{option.replace('_', '-')}" for option in given)
         verb = "is" if len(given) == 1 else "are"
         raise UserError(f"a plan is compiled already: {words} {verb} for compiling", status=USAGE)
+    if args.no_verify:
+        raise UserError(_NO_VERIFY, status=USAGE)
     level = args.level
-    warn_unverified(args)
     if level in (None, "c"):
-        _require_compiler()
-        return load_plan(args.model, "native", verify=not args.no_verify)
-    engine = load_plan(args.model, "interpreter", verify=not args.no_verify)
+        return Engine.load(args.model)
+    from penstock.runtime.levels import level_of
+
+    engine = Engine.load(args.model, "interpreter")
     if level != level_of(engine.module):
         raise UserError(
             f"the plan is at {level_of(engine.module)} level, not at {level} level",

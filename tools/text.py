@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.dialects.files import follow, is_special, write_whole
-from penstock.lowering.from_text import SourceText, decode_text, read_text
+
+if TYPE_CHECKING:
+    from penstock.lowering.from_text import SourceText
 
 STDIN = "-"
 """The name that stands for stdin as an input, and for stdout as an output."""
@@ -16,6 +19,8 @@ STDIN = "-"
 
 def read_input(path: str) -> SourceText:
     """The text of a file, or of stdin for `-`; raises UserError if it cannot be read."""
+    from penstock.lowering.from_text import decode_text, read_text
+
     if path == STDIN:
         return decode_text("<stdin>", sys.stdin.buffer.read())
     return read_text(path)

@@ -35,7 +35,7 @@ from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import LEVELS, LoadedProgram, compile_module, load_input
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import Counters, run_module
-from penstock.tools.programs import write_program, write_sources
+from penstock.tools.programs import write_c, write_program
 
 Array = NDArray[Any]
 Run = Callable[[Array], Array]
@@ -269,8 +269,8 @@ def write_files(programs: dict[str, LoadedProgram], folder: Path) -> None:
     for level, program in programs.items():
         write_program(program, folder / f"{level}.mlir")
     for level in ("loop", "accel"):
-        source = emit_c(programs[level].module)
-        write_sources(folder / f"{level}_c", source.files)
+        program = programs[level]
+        write_c(folder / f"{level}_c", program, emit_c(program.module))
     title(f"The files, in {folder}")
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         print(f"  {path.relative_to(folder)!s:<28} {path.stat().st_size:>9,} bytes")

@@ -25,7 +25,8 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
-from penstock.dialects.element_types import DType, numpy_dtype
+from penstock.dialects.element_bits import DType
+from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph.base import summed_in
 from penstock.lowering.graph_to_tensor.contraction import multiply_add
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from xdsl.dialects import func, memref, scf
@@ -124,7 +125,7 @@ def emit_for(emitter: FunctionEmitter, op: scf.ForOp) -> None:
     header = for_loop(counter, upper, step=step, start=lower, type=ctype.value)
     if VECTORIZE in op.attributes and obstacle_to_vectors(op) is None:
         emitter.writer.line("PENSTOCK_INDEPENDENT")
-    with emitter.writer.block(header):
+    with emitter.nest(header):
         emit_block(emitter, body)
         _assign(emitter, body.args[1:], terminator.arguments)
     _share(emitter, body.args[1:], op.results)
@@ -139,7 +140,9 @@ def emit_parallel(emitter: FunctionEmitter, op: scf.ParallelOp) -> None:
         name = emitter.name(arg)
         emitter.values[arg] = Expr(name, is_atom=True)
         headers.append(for_loop(name, emitter.size(upper), step=emitter.size(step), start=emitter.size(lower)))
-    with emitter.writer.loops(headers):
+    with ExitStack() as nest:
+        for header in headers:
+            nest.enter_context(emitter.nest(header))
         emit_block(emitter, op.body.block)
 
 
@@ -167,7 +170,7 @@ def emit_while(emitter: FunctionEmitter, op: scf.WhileOp) -> None:
     for result in op.results:
         _variable(emitter, result, None)
     _share(emitter, op.results, after.args)
-    with emitter.writer.block("for (;;)"):
+    with emitter.nest("for (;;)"):
         emit_block(emitter, before)
         held = emitter.names.fresh("v")
         emitter.writer.line(f"const int {held} = {emitter.scalar(condition.condition).text};")

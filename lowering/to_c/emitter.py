@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from xdsl.dialects import arith
@@ -102,6 +103,9 @@ class FunctionEmitter:
     """The names that it has taken."""
     values: dict[SSAValue, Expr | CView] = field(default_factory=dict[SSAValue, "Expr | CView"])
     """The C of every SSA value so far."""
+    outline: list[str] = field(default_factory=list[str])
+    """What the function does: a line for each of its loops, and for each description."""
+    _depth: int = 0
 
     # values
 
@@ -197,7 +201,18 @@ class FunctionEmitter:
     def describe(self, op: Operation, text: str) -> None:
         """A comment that says what follows, and where it comes from."""
         where = location_of(op)
-        self.writer.comment(text if where in ("", op.name) else f"{comment_text(where)}: {text}")
+        line = text if where in ("", op.name) else f"{where}: {text}"
+        self.writer.comment(line)
+        self.outline.append("  " * self._depth + comment_text(line))
+
+    @contextmanager
+    def nest(self, header: str) -> Generator[None]:
+        """A loop of the program, around what is written inside."""
+        self.outline.append("  " * self._depth + header)
+        self._depth += 1
+        with self.writer.block(header):
+            yield
+        self._depth -= 1
 
     def count(self, counter: str, amount: Size) -> None:
         """Add to a counter of the context."""

@@ -14,7 +14,7 @@ from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
-from penstock.dialects.element_types import DType
+from penstock.dialects.element_bits import DType
 from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, body_block
 from penstock.dialects.machine import find_target
 from penstock.dialects.upstream.scf import ForallOp
@@ -22,6 +22,7 @@ from penstock.lowering.to_c.aliasing import data_flows, restricted_arguments
 from penstock.lowering.to_c.control import emit_block
 from penstock.lowering.to_c.emitter import CProgram, FunctionEmitter, refuse, view_of_type
 from penstock.lowering.to_c.memory import global_definition, scope_field
+from penstock.lowering.to_c.naming import function_names
 from penstock.lowering.to_c.prelude import HEADER, prelude
 from penstock.lowering.to_c.text import CWriter, Expr, Names, comment_text, identifier
 from penstock.lowering.to_c.types import CType, c_type
@@ -29,6 +30,9 @@ from penstock.passes.loop.forall_to_for import run_in_order
 
 ENTRY = "main"
 """The function that is run."""
+
+_MOST_LINES = 24
+"""Of the outline of a kernel."""
 
 KERNEL = """\
 /* Compiled as one file, kernels are private; in several files, PENSTOCK_KERNEL is defined as nothing. */
@@ -124,11 +128,6 @@ class CSource:
         return f"{self.name}.h"
 
     @property
-    def files(self) -> dict[str, str]:
-        """The two files by name, each marked as generated."""
-        return {self.header_name: f"{GENERATED}\n{self.header}", f"{self.name}.c": f"{GENERATED}\n{self.source}"}
-
-    @property
     def source(self) -> str:
         """The whole program as one file."""
         return self._file("".join(f"\n{kernel.text}" for kernel in self.kernels) + f"\n{self.entry}")
@@ -175,7 +174,7 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     roles = _roles(entry)
     target = find_target(module)
     globals_ = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, memref.GlobalOp)}
-    symbols = {symbol: f"{name}_{identifier(symbol)}" for symbol in (*functions, *globals_)}
+    symbols = function_names(name, ENTRY, functions, globals_)
     flows = data_flows(functions)
     written = {symbol: flow.summary.writes for symbol, flow in flows.items()}
     program = CProgram(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
@@ -263,12 +262,11 @@ def _kernel(program: CProgram, name: str, symbol: str, function: func.FuncOp) ->
     for arg in function.body.block.args:
         parameters.append(_parameter(emitter, symbol, arg))
     prototype = f"PENSTOCK_KERNEL void {program.symbols[symbol]}({_wrapped(parameters)})"
-    for line in _description(symbol, function):
-        writer.line(line)
     with writer.block(f"PENSTOCK_APART {prototype}"):
         writer.line("(void)ctx;")
         emit_block(emitter, function.body.block)
-    return CFunction(program.symbols[symbol], prototype, writer.text())
+    description = "".join(f"{line}\n" for line in _description(symbol, function, emitter.outline))
+    return CFunction(program.symbols[symbol], prototype, description + writer.text())
 
 
 def _wrapped(parameters: Sequence[str]) -> str:
@@ -290,12 +288,15 @@ def _parameter(emitter: FunctionEmitter, symbol: str, arg: BlockArgument) -> str
     return f"{view.pointer_type}{'restrict ' if arg.index in emitter.program.restricted[symbol] else ''}{name}"
 
 
-def _description(symbol: str, function: func.FuncOp) -> Iterator[str]:
+def _description(symbol: str, function: func.FuncOp, outline: Sequence[str]) -> Iterator[str]:
+    """What a kernel is called in the text, where it runs and comes from, and its loops."""
     device = function.attributes.get("device")
     where = f" on {device.string_value()}" if isinstance(device, SymbolRefAttr) else ""
     place = location_of(function)
     origin = "" if place in ("", function.name) else f", {place}"
-    yield f"/* @{comment_text(symbol + where + origin)} */"
+    shown = [*outline[:_MOST_LINES], *(["..."] if len(outline) > _MOST_LINES else [])]
+    lines = [f"/* @{comment_text(symbol + where + origin)}", *(f"     {line}" for line in shown)]
+    yield from (*lines[:-1], f"{lines[-1]} */")
 
 
 # the entry

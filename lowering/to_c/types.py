@@ -11,7 +11,8 @@ from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, IntegerType
 from xdsl.ir import Attribute, Operation
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.element_types import FLOATS, DType, numpy_dtype
+from penstock.dialects.element_bits import DType
+from penstock.dialects.element_types import FLOATS, numpy_dtype
 from penstock.lowering.to_c.text import Expr
 
 

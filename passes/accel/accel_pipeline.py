@@ -45,7 +45,8 @@ class AccelPipelinePass(ModulePass):
 
     Guaranteed: the same results bit for bit, `mem-verify` passes; a kernel for which no offsets are found stays as it
     was. The attribute `pipelining` of a kernel says in words what was done and what the model expects of it. Raises
-    UserError for a depth below 1 and for a kernel in queue form. See `schedule.pipeline` for an example.
+    UserError for a depth below 1, for a kernel in queue form and for commands in branches. See
+    `schedule.pipeline` for an example.
     """
 
     name = "accel-pipeline"

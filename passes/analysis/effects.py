@@ -70,8 +70,9 @@ class Effects:
 
 def is_computed(op: Operation) -> bool:
     """Whether an op without regions only computes its results, which are the same wherever its operands are."""
-    # xDSL does not say it of all index arithmetic.
-    return not op.regions and (is_side_effect_free(op) or is_index_arithmetic(op))
+    # xDSL does not say it of all arithmetic.
+    is_arithmetic = is_index_arithmetic(op) or op.dialect_name() == "arith"
+    return not op.regions and (is_arithmetic or is_side_effect_free(op))
 
 
 def is_destination(op: Operation, index: int) -> bool:

@@ -18,11 +18,11 @@ from xdsl.builder import Builder
 from xdsl.dialects import arith, func, scf
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
-from xdsl.traits import NoMemoryEffect
 
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.mem import BufferOp, RingOp, ScopedAllocation
 from penstock.passes.analysis.commands.program import CommandOp
+from penstock.passes.analysis.effects import is_computed
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.index_builder import for_loop, materialize
 from penstock.passes.schedule.ordering.accesses import CommandInfo
@@ -57,6 +57,8 @@ def split_of(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> Skew | str:
     held = {item: [info for info in inside if item.is_ancestor(info.op)] for item in items}
     if any(isinstance(op, RingOp) for op in body.ops):
         return "a ring is made in it"
+    if (other := next((op for op in body.ops if not _may_be_copied(op)), None)) is not None:
+        return f"{other.name} at {location_of(other)} {'yields values' if other.results else 'is no command'}"
     reason = "no command of it waits for another unit while others of its own unit could go on"
     for position in _late(items, held) if len(items) > 1 else ():
         split = _deal(loop, items[:position], items[position:], held)
@@ -64,6 +66,13 @@ def split_of(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> Skew | str:
             return split
         reason = found
     return reason
+
+
+def _may_be_copied(op: Operation) -> bool:
+    """Whether `_copy` knows what to do with an op in the body of a skewed loop."""
+    if isinstance(op, scf.ForOp):
+        return not op.results
+    return isinstance(op, CommandOp | BufferOp) or is_computed(op)
 
 
 def _late(items: Sequence[Operation], held: Mapping[Operation, Sequence[CommandInfo]]) -> Iterator[int]:
@@ -198,7 +207,7 @@ def _copy(
         elif isinstance(op, BufferOp):
             if any(part is user or part.is_ancestor(user) for user in _users(op.memref) for part in chosen):
                 builder.insert(op.clone(values))
-        elif not op.regions and op.has_trait(NoMemoryEffect) and not isinstance(op, scf.YieldOp):
+        elif is_computed(op) and not isinstance(op, scf.YieldOp):
             builder.insert(op.clone(values))
 
 
@@ -215,5 +224,5 @@ def remove_unused(function: func.FuncOp) -> None:
     """Erase index arithmetic and views that nothing uses, and buffers likewise."""
     for op in list(function.walk(reverse=True)):
         unused = bool(op.results) and not any(result.uses for result in op.results)
-        if unused and not op.regions and (op.has_trait(NoMemoryEffect) or isinstance(op, ScopedAllocation)):
+        if unused and (is_computed(op) or isinstance(op, ScopedAllocation)):
             Rewriter.erase_op(op)

@@ -17,13 +17,13 @@ from xdsl.dialects import arith, func, scf
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
-from xdsl.traits import NoMemoryEffect
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.analysis.commands.program import Command, CommandOp, Program, unit_of
 from penstock.passes.analysis.commands.region import Region
+from penstock.passes.analysis.effects import is_computed
 from penstock.passes.analysis.loops import constant_of, loops_around, trip_count
 from penstock.passes.index_builder import for_loop, materialize
 from penstock.passes.schedule.ordering import order, require_tokens
@@ -202,7 +202,7 @@ class _Interleaving:
             )
             if isinstance(op, scf.ForOp) and same and not op.iter_args and len(units_in(op, self._target)) > 1:
                 self._together(builder, op, threads)
-            elif same and not op.regions and op.has_trait(NoMemoryEffect):
+            elif same and is_computed(op):
                 copy = builder.insert(op.clone(threads[0]))
                 for values in threads[1:]:
                     values.update(zip(op.results, copy.results, strict=True))

@@ -24,7 +24,7 @@ from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, Float6
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.element_types import DType
+from penstock.dialects.element_bits import DType
 from penstock.dialects.upstream.arith import RemFOp
 from penstock.runtime.interpreter import bits
 from penstock.runtime.interpreter.values import dtype_of, element_of, width_of

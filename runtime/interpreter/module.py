@@ -13,7 +13,7 @@ from xdsl.ir import Attribute, BlockArgument, Operation
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.element_types import stored
+from penstock.dialects.element_bits import stored
 from penstock.dialects.functions import (
     NAME,
     OUTPUT,

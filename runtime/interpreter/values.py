@@ -17,7 +17,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.element_types import DType, is_narrow_integer, numpy_dtype
+from penstock.dialects.element_bits import DType, is_narrow_integer
+from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.weights import Array
 
 Value = Any

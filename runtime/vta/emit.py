@@ -17,8 +17,8 @@ from penstock.lowering.to_vta.isa import decode, encode
 from penstock.lowering.to_vta.launch_check import check_launch
 from penstock.lowering.to_vta.module import VtaModule, encode_module
 from penstock.runtime.interpreter import run_module
-from penstock.runtime.signature import Signature
 from penstock.runtime.simulator import simulate
+from penstock.runtime.tensor_specs import Signature
 from penstock.runtime.vta.folder import save_folder
 from penstock.runtime.vta.reference import observe
 

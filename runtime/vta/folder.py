@@ -38,7 +38,7 @@ from penstock.lowering.to_vta.isa import (
 from penstock.lowering.to_vta.module import VtaModule, VtaStep
 from penstock.passes.analysis.commands.program import View
 from penstock.runtime.folders import FILES, write_folder
-from penstock.runtime.signature import TensorSpec
+from penstock.runtime.tensor_specs import TensorSpec
 from penstock.runtime.vta.reference import Observation, Origin, view_of
 
 Array = NDArray[Any]

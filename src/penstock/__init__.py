@@ -20,15 +20,27 @@ __all__ = [
     "QuantizedModel",
     "__version__",
     "compile",
+    "get_include",
     "kernel",
     "quantize",
     "schedule",
 ]
 
 
+def get_include() -> str:
+    """The folder of `penstock.h` and `penstock.c`, by which programs in C run plans."""
+    from pathlib import Path
+
+    return str(Path(__file__).parent / "runtime" / "c")
+
+
 def __getattr__(name: str) -> Any:
     # The compiler is imported when it is first used: `import penstock` alone must cost nothing.
-    if name in ("DynamicEngine", "Engine", "compile"):
+    if name == "Engine":
+        from penstock.runtime.engine import Engine
+
+        return Engine
+    if name in ("DynamicEngine", "compile"):
         from penstock.runtime import dynamic_engine
 
         return getattr(dynamic_engine, name)

@@ -13,7 +13,8 @@ from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.runtime import memory
 from penstock.runtime.engine import Engine
-from penstock.runtime.memory import in_words, interpreter_need
+from penstock.runtime.memory import in_words
+from penstock.runtime.memory_of_values import interpreter_need
 
 if TYPE_CHECKING:
     from tests.conftest import Command

@@ -162,7 +162,7 @@ def test_generated_c_does_not_replace_the_c_of_somebody(penstock: Command, model
     words = ("compile", model, "--emit=c", "-o", "src", "-q")
     assert penstock(*words).status == 0
     assert penstock(*words).status == 0, "what was generated is replaced"
-    assert sorted(path.name for path in folder.iterdir()) == ["m.c", "m.h", "main.c"]
+    assert sorted(path.name for path in folder.iterdir()) == ["m.c", "m.h", "m.weights", "m_main.c", "main.c"]
     (folder / "m.c").write_text("int mine;\n")
     (folder / "m.h").unlink()
     before = contents(folder)
@@ -172,33 +172,14 @@ def test_generated_c_does_not_replace_the_c_of_somebody(penstock: Command, model
     assert contents(folder) == before
 
 
-def test_a_plan_keeps_the_files_of_others_in_its_folder(penstock: Command, model: Path, tmp_path: Path) -> None:
-    words = ("compile", model, "-o", "p", "-q")
-    assert penstock(*words).status == 0
-    folder = tmp_path / "p"
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == ["m.c", "m.h", "module.mlir", "plan.json", "weights.safetensors"]
-    assert penstock("run", "p", "--input", "x.npy", "--output-dir", "p").status == 0
-    (folder / "notes").mkdir()
-    (folder / "module.mlir").write_text("edited")
-    assert penstock(*words).status == 0
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*names, "notes", "output_0.npy"])
-    assert penstock("run", "p", "--input", "x.npy", "--output-dir", "out").status == 0
-    model.rename(tmp_path / "other.onnx")
-    assert penstock("compile", "other.onnx", "-o", "p", "-q").status == 0
-    assert not (folder / "m.c").exists(), "a file of the earlier plan"
-    assert (folder / "output_0.npy").exists()
-
-
-def test_a_folder_of_another_kind_is_no_plan(penstock: Command, model: Path, tmp_path: Path) -> None:
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "plan.json").write_text('{"steps": []}')
+@pytest.mark.parametrize("name", ["folder", "notes.txt"])
+def test_what_is_no_plan_is_not_replaced_by_one(penstock: Command, model: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
     before = contents(tmp_path)
-    finished = penstock("compile", model, "-o", "p", "-q")
-    assert (finished.status, finished.err) == (1, "p: error: exists and is no plan, so it is not replaced\n")
+    finished = penstock("compile", model, "-o", name, "-q")
+    assert (finished.status, finished.err) == (1, f"{name}: error: exists and is no plan, so it is not replaced\n")
     assert contents(tmp_path) == before
-    (tmp_path / "p" / "plan.json").unlink()
-    assert penstock("compile", model, "-o", "p", "-q").status == 0, "an empty folder is free"
 
 
 def test_the_weights_of_a_text_behind_a_link_are_beside_the_text(

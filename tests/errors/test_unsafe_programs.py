@@ -13,7 +13,6 @@ import penstock as package
 from penstock.dialects.diagnostics import UserError
 from penstock.runtime.compiler import load_input
 from penstock.runtime.engine import Engine
-from penstock.runtime.plan import MODULE_FILE
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -135,7 +134,7 @@ def test_what_is_compiled_first_is_always_verified(penstock: Command) -> None:
     assert penstock("simulate", "in.mlir", "--machine", "gemmini", "--no-verify").status == 2
 
 
-def test_a_plan_whose_text_was_edited_is_verified_again(penstock: Command) -> None:
+def test_text_that_was_edited_is_verified_before_it_becomes_a_plan(penstock: Command) -> None:
     Path("layer.mlir").write_text("""func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
       %0 = graph.exp %x : tensor<64xf32>
       %1 = graph.softmax %0 axis 0 : tensor<64xf32> -> tensor<64xf32>
@@ -143,15 +142,18 @@ def test_a_plan_whose_text_was_edited_is_verified_again(penstock: Command) -> No
       func.return %2 : tensor<64xf32>
     }""")
     assert penstock("compile", "layer.mlir", "-q").status == 0
-    np.save("x.npy", np.arange(64, dtype=np.float32))
-    assert penstock("run", "layer.plan", "--input", "x.npy", "-q").status == 0
-    path = Path("layer.plan", MODULE_FILE)
+    assert penstock("compile", "layer.plan", "--emit=loop", "-p", "", "-o", "loop.mlir", "-q").status == 0
+    path = Path("loop.mlir")
     first, *_, last = sorted(re.findall(r"mem.buffer at \d+", path.read_text()), key=lambda each: int(each[14:]))
     assert first != last
+    assert penstock("compile", "loop.mlir", "-p", "", "-o", "same.plan", "-q").status == 0
     path.write_text(path.read_text().replace(f"{last} ", f"{first} "))
-    for level in ("c", "loop"):
-        finished = penstock("run", "layer.plan", "--level", level, "--input", "x.npy", "-q")
-        assert finished.status == 1
-        assert "while both are alive" in finished.err
-    finished = penstock("run", "layer.plan", "--level", "loop", "--input", "x.npy", "-q", "--no-verify")
-    assert "layer.plan: warning: " in finished.err
+    finished = penstock("compile", "loop.mlir", "-p", "", "-o", "faulty.plan", "-q")
+    assert finished.status == 1
+    assert "while both are alive" in finished.err
+    assert not Path("faulty.plan").exists()
+    np.save("x.npy", np.arange(64, dtype=np.float32))
+    for name in ("same", "layer"):
+        assert penstock("run", f"{name}.plan", "--input", "x.npy", "--output-dir", name, "-q").status == 0
+    assert Path("same/output_0.npy").read_bytes() == Path("layer/output_0.npy").read_bytes()
+    assert penstock("run", "same.plan", "--input", "x.npy", "--no-verify").status == 2

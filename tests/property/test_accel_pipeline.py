@@ -63,13 +63,13 @@ class Nest:
 
     def row(self, loops: list[tuple[str, int]], rows: int) -> str:
         """A row of an array for each round, the same for several if there are not enough."""
-        total, weight = self.constant(0), 1
+        total, weight, wraps = self.constant(0), 1, self.random.random() < 0.2
         for counter, trips in reversed(loops):
-            if weight * trips <= rows:
+            if wraps or weight * trips <= rows:
                 scaled = self.emit(f"arith.muli {counter}, {self.constant(weight)} : index")
                 total = self.emit(f"arith.addi {total}, {scaled} : index")
                 weight *= trips
-        return total
+        return self.emit(f"arith.remui {total}, {self.constant(rows)} : index") if wraps else total
 
     def load(self, loops: list[tuple[str, int]], array: str = "%x") -> str:
         buffer = self.buffer()

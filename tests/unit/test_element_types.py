@@ -19,7 +19,8 @@ import penstock
 from penstock.dialects import graph
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.element_types import element_type, is_narrow_integer, numpy_dtype, same_bits, stored
+from penstock.dialects.element_bits import is_narrow_integer, same_bits, stored
+from penstock.dialects.element_types import element_type, numpy_dtype
 from penstock.dialects.weights import Array
 from penstock.runtime.compiler import import_program
 from penstock.runtime.interpreter import run_module

@@ -123,7 +123,7 @@ def test_stdout_has_what_was_asked_for(penstock: Command, files: Path, words: st
         ("import m.onnx -o ./m.mlir --weights m.mlir", "--weights and -o would be one file: m.mlir"),
         ("compile m.onnx --emit=graph -o ./m.onnx", "-o and the model would be one file: m.onnx"),
         ("compile m.onnx --emit=graph -o - --report -", "--report and -o would be one file: -"),
-        ("compile m.onnx -o -", "--emit=plan is a folder, which stdout cannot be"),
+        ("compile m.onnx -o -", "--emit=plan is a file to be mapped, which stdout cannot be"),
         ("quantize m.onnx --calibration x.npy -o r --save-ranges r", "--save-ranges and -o would be one file: r"),
         ("plan p.csv -o - --map -", "--map and -o would be one file: -"),
         ("simulate a.mlir --csv f --svg ./f", "--svg and --csv would be one file: ./f"),

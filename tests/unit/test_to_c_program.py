@@ -22,7 +22,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.to_c import CTarget, emit_c
 from penstock.lowering.to_c.text import identifier
-from penstock.passes.toolchain import find_compiler
+from penstock.passes.toolchain import find_compiler, load
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.native import NativeModule, build, load_native
 
@@ -93,7 +93,11 @@ def test_comments_name_the_intrinsic_and_the_place_of_an_op() -> None:
             op.location = NameLoc(StringAttr("layer1/conv */ x"), NoneAttr())
     source = emit_c(module).source
     assert '/* "layer1/conv * / x": accel.exec @gemm over 8 x 4 x 8 */' in source
-    assert "/* @kernel on gemmini_fp32 */" in source
+    outline = source.partition("/* @kernel on gemmini_fp32\n     ")[2].partition(" */")[0].splitlines()
+    assert [line.partition("accel.")[2][:8] for line in outline[:5]] == [
+        "exec @ze", "exec @ze", "dma on m", "dma on m", "exec @ge"
+    ]  # fmt: skip
+    assert "main_layer1_conv_x(ctx, x, w, y);" in source, "kernels are called after the nodes of the model"
 
 
 # refusals
@@ -203,10 +207,10 @@ def test_a_program_in_several_files_is_the_same_program(monkeypatch: pytest.Monk
     assert len(source.units(2)) == 2
     assert source.units(1) == (source.source,)
     x, w = floats(6, 8), floats(8, 4)
-    whole = NativeModule(source, build(source)).run([x, w])
+    whole = NativeModule(source, load(build(source))).run([x, w])
     monkeypatch.setenv("PENSTOCK_CACHE", f"{build(source).parent}-split")
     monkeypatch.setattr("penstock.runtime.native.SPLIT_LENGTH", 0)
-    np.testing.assert_array_equal(NativeModule(source, build(source)).run([x, w])[0], whole[0])
+    np.testing.assert_array_equal(NativeModule(source, load(build(source))).run([x, w])[0], whole[0])
 
 
 def test_names_of_arguments_and_functions_become_identifiers() -> None:

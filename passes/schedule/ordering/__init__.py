@@ -25,8 +25,10 @@ from xdsl.dialects import func
 from xdsl.rewriter import Rewriter
 
 from penstock.dialects.accel import PopOp, PushOp, ReadyOp
-from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import TargetOp
+from penstock.passes.analysis.commands.program import CommandOp
+from penstock.passes.analysis.loops import nest_around
 from penstock.passes.schedule.ordering.accesses import CommandInfo, commands_of, in_order_units
 from penstock.passes.schedule.ordering.conflicts import Dependence, dependences
 from penstock.passes.schedule.ordering.reduction import leave_out, reduce
@@ -41,7 +43,7 @@ def order(function: func.FuncOp, target: TargetOp, commands: Sequence[CommandInf
 
     Required: the accel level, buffers in scopes placed. Guaranteed: what commands compute does not depend on how far
     units run ahead of each other, and it is what they compute in the order of the text; no token could be left out.
-    Raises UserError for a kernel in queue form, whose order is in its pushes and pops.
+    Raises UserError for a kernel in queue form, whose order is in its pushes and pops, and for a command in a branch.
     """
     require_tokens(function)
     if commands is None:
@@ -62,13 +64,22 @@ def order(function: func.FuncOp, target: TargetOp, commands: Sequence[CommandInf
 
 
 def require_tokens(function: func.FuncOp) -> None:
-    """Raise UserError for a kernel in queue form."""
+    """Raise UserError for a kernel in queue form, and for a command in a branch."""
+    name = function.sym_name.data
     for op in function.walk():
         if isinstance(op, PushOp | PopOp):
             raise UserError(
-                f"@{function.sym_name.data} is ordered by queues; tokens are derived before they become queues",
-                loc=location_of(op),
+                f"@{name} is ordered by queues; tokens are derived before they become queues", loc=location_of(op)
             )
+        if isinstance(op, CommandOp):
+            around = next(iter(nest_around(op)), op).parent_op()
+            if around is not None and around is not function:
+                raise UserError(
+                    f"{op.name} is in {around.name}: tokens are derived for commands in loops alone",
+                    loc=location_of(op),
+                    notes=[f"{around.name} is at {location_of(around)}"],
+                    status=UNSUPPORTED,
+                )
 
 
 def _with_bus_priority(

@@ -22,7 +22,8 @@ def pipeline(state: TransformState, op: PipelineOp) -> Sequence[Payload]:
 
     Required: the accel level with SSA tokens, buffers in scopes placed. Raises UserError for a buffer that an
     iteration does not fill before it reads, a loop whose iterations depend on each other in the way, scopes that are
-    too small, with the slots that fit, and a kernel in queue form.
+    too small, with the slots that fit, and a kernel in queue form or with
+    commands in branches.
 
     Before:
     ```mlir

@@ -15,7 +15,8 @@ from penstock.passes.schedule.virtual_threads import interleave_iterations
 def virtual_thread(state: TransformState, op: VirtualThreadOp) -> Sequence[Payload]:
     """
     Interleave iterations. Raises UserError for iterations that depend on each other, with the commands that do, for a
-    number of them that is not known, for copies of buffers that do not fit, and for a kernel in queue form.
+    number of them that is not known, for copies of buffers that do not fit, and for a kernel in queue form
+    or with commands in branches.
 
     Before:
     ```mlir

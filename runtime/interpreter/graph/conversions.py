@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
-from penstock.dialects.element_types import is_narrow_integer, numpy_dtype
+from penstock.dialects.element_bits import is_narrow_integer
+from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import BitcastOp, CastOp
 from penstock.dialects.graph.quantization import DequantizeLinearOp, LinearOp, QuantizeLinearOp
 from penstock.dialects.weights import Array

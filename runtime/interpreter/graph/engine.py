@@ -11,7 +11,8 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.element_types import DType, numpy_dtype
+from penstock.dialects.element_bits import DType
+from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.functions import NAME, attribute_text, body_block
 from penstock.dialects.graph import ConstantOp, FusedOp, YieldOp, tensor_of
 from penstock.dialects.verification import require_dominance

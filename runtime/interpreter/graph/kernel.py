@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from xdsl.dialects.builtin import ModuleOp
 
-from penstock.dialects.element_types import numpy_dtype, stored
+from penstock.dialects.element_bits import stored
+from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph.base import tensor_of
 from penstock.dialects.graph.kernel import KernelOp
 from penstock.dialects.weights import Array

@@ -153,3 +153,39 @@ def test_a_report_has_what_a_kernel_says() -> None:
 def test_a_depth_below_one_is_refused() -> None:
     with pytest.raises(UserError, match="at least one slot"):
         pipelined(nest(4), options="{depth=0}")
+
+
+ARITHMETIC = {
+    "remainder": "%o = arith.remui %i, %one : index",
+    "minimum": "%o = affine.min affine_map<(d0) -> (d0, 60)>(%i)",
+    "extension": """%n = arith.index_cast %i : index to i32
+        %w = arith.extsi %n : i32 to i64
+        %o = arith.index_cast %w : i64 to index""",
+}
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_a_skewed_loop_keeps_all_of_its_arithmetic(name: str) -> None:
+    text = nest(4).replace("%0 = accel.dma %x[%i]", f"{ARITHMETIC[name]}\n        %0 = accel.dma %x[%o]")
+    module = pipelined(text, "one unit")
+    assert remark(module) == "a in spad: 2 slots; b in spad: 2 slots; 1 loop skewed"
+    names = [c.name for c in program(module).commands if c.unit == "dma"]
+    assert names == ["mvin", "mvin", "mvout", "mvin", "mvout", "mvin", "mvout", "mvout"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "accel.barrier",
+        "%n = scf.for %j = %zero to %one step %one iter_args(%m = %i) -> (index) { scf.yield %j : index }",
+    ],
+)
+def test_a_loop_whose_body_has_other_ops_is_not_skewed(other: str) -> None:
+    text = nest(4).replace("%2 = accel.dma", f"{other}\n        %2 = accel.dma")
+    assert "skewed" not in remark(pipelined(text, "one unit"))
+
+
+def test_commands_in_a_branch_are_refused() -> None:
+    text = nest(4).replace("%1 = accel.exec", "%c = arith.cmpi ult, %i, %one : index\n scf.if %c {\n %1 = accel.exec")
+    with pytest.raises(UserError, match=r"accel\.exec is in scf\.if: tokens are derived for commands in loops alone"):
+        pipelined(text.replace("%2 = accel.dma", "}\n %2 = accel.dma"))

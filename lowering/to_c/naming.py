@@ -1,0 +1,38 @@
+"""What the functions of generated C are called: kernels after the nodes of the model that they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import NameLoc
+
+from penstock.lowering.to_c.text import Names, identifier
+
+MOST_NODES = 3
+"""A kernel of more nodes is called after the first and the last."""
+_MOST_CHARACTERS = 56
+
+
+def function_names(
+    name: str, entry: str, functions: Mapping[str, func.FuncOp], others: Iterable[str]
+) -> dict[str, str]:
+    """
+    The C names, which begin with `name`, of functions and of `others`, by symbol: that of a kernel is made of the names
+    of its nodes, in program order, and of its symbol where the text has no names.
+    """
+    names = Names([f"{name}_{each}" for each in ("run", "ctx", "counters", "context_size")])
+    found: dict[str, str] = {}
+    for symbol, function in functions.items():
+        nodes = [] if symbol == entry else _nodes(function)
+        if len(nodes) > MOST_NODES:
+            nodes = [nodes[0], "to", nodes[-1]]
+        hint = "_".join(identifier(each) for each in nodes) or identifier(symbol)
+        found[symbol] = names.hinted(f"{name}_{hint[:_MOST_CHARACTERS]}")
+    return found | {symbol: names.hinted(f"{name}_{identifier(symbol)}") for symbol in others}
+
+
+def _nodes(function: func.FuncOp) -> list[str]:
+    """The names of the nodes that the ops of a function come from; passes may have added ops without one."""
+    locations = (op.location for op in function.walk() if op is not function)
+    return list(dict.fromkeys(each.desc.data for each in locations if isinstance(each, NameLoc)))

@@ -1,0 +1,84 @@
+"""A lowered program as a plan: its text, its weights, and its machine code."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO
+
+from xdsl.dialects.builtin import ModuleOp
+
+from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.files import whole_file
+from penstock.dialects.machine import find_target
+from penstock.lowering.to_c import CSource
+from penstock.lowering.to_text import located_text
+from penstock.passes.toolchain import find_compiler
+from penstock.runtime.levels import level_of
+from penstock.runtime.native import build
+from penstock.runtime.plan import MAGIC, write_plan
+from penstock.runtime.signature import signature_of
+from penstock.runtime.tensor_specs import Signature
+from penstock.runtime.weights import weight_uses
+
+
+def save_plan(
+    path: str | Path, module: ModuleOp, ctx: PenstockContext, signature: Signature, source: CSource | None
+) -> None:
+    """
+    Write the plan of a module to `path`, whole or not at all; see `write_program`.
+
+    Raises UserError for a file there that is no plan, and where none can be written.
+    """
+    place = Path(path)
+    if place.is_dir() or (place.is_file() and place.stat().st_size and not _is_plan_file(place)):
+        raise UserError("exists and is no plan, so it is not replaced", loc=str(path))
+    with whole_file(path) as file:
+        write_program(file, module, ctx, signature, source)
+
+
+def write_program(
+    file: IO[bytes], module: ModuleOp, ctx: PenstockContext, signature: Signature, source: CSource | None
+) -> None:
+    """
+    Write the plan of a module, with the model's `signature`, to `file`. `source` is its C, whose functions are called
+    after `main`; without it the plan is for the interpreter.
+
+    Raises UserError without a working C compiler, if there is C.
+    """
+    arguments = signature_of(module).weights
+    # Above loop level weights are constants.
+    names = dict.fromkeys((*arguments, *(name for name, _, _ in weight_uses(module))))
+    target = find_target(module)
+    code = None
+    about: dict[str, object] = {
+        "penstock": version("penstock"),
+        "machine": target.machine_name if target else None,
+        "level": level_of(module),
+    }
+    if source is not None:
+        code = (build(source).read_bytes(), find_compiler().features())
+        about |= {
+            "compiler": find_compiler().version,
+            "flags": " ".join(find_compiler().flags()),
+            "arena_bytes": source.arena_bytes,
+            "scope_bytes": dict(source.scope_bytes),
+        }
+    weights = {name: ctx.weights[name] for name in names}
+    write_plan(file, about, signature, weights, arguments, _text_of(module, ctx), code)
+
+
+def _text_of(module: ModuleOp, ctx: PenstockContext) -> str:
+    """The text of a module, with locations, and without the name of a weights file: the plan holds the weights."""
+    named = module.attributes.pop(WEIGHTS_ATTRIBUTE, None)
+    try:
+        return located_text(ctx, module)
+    finally:
+        if named is not None:
+            module.attributes[WEIGHTS_ATTRIBUTE] = named
+
+
+def _is_plan_file(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
