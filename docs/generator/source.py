@@ -120,10 +120,14 @@ class Module:
 
     @cached_property
     def _imported(self) -> dict[str, tuple[str, str]]:
-        """What the module imports from others: the name of the module, and the name there."""
+        """
+        What the module imports from others: the name of the module, and the name there. What it loads when it is asked
+        for stands in a block of `if`, for type checkers.
+        """
+        blocks = [node.body for node in self.tree.body if isinstance(node, ast.If)]
         return {
             alias.asname or alias.name: (node.module or "", alias.name)
-            for node in self.tree.body
+            for node in (*self.tree.body, *(each for block in blocks for each in block))
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
         }
