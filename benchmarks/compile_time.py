@@ -1,5 +1,6 @@
 """
-CPU seconds of whole `penstock` commands, from the start of Python to the written file, with what is aimed at.
+CPU seconds of whole `penstock` commands, from the start of Python to the written file, and the peak memory of one, with
+what is aimed at.
 
 With `--before PYTHON`, the interpreter of an environment in which another version of Penstock is installed, each
 command runs with both versions in turn and the table has the ratio; without it, a row has our seconds alone. The
@@ -53,28 +54,41 @@ COMMANDS = (
     Command("densenet121", "accel", "rapid-core-like", 12.0),
 )
 HELP_AT_MOST = 0.4
+LARGE = "vgg19"
+"""The model of 574 MB of which the peak memory is taken."""
+MEGABYTES_AT_MOST = 700.0
 
 
-def cpu_seconds_of(python: str, arguments: Sequence[str]) -> float:
-    """CPU seconds of `penstock` with these arguments and of what it starts; raises RuntimeError if it fails."""
+@dataclass(frozen=True)
+class Cost:
+    """What a command took, with what it started."""
+
+    cpu_seconds: float
+    peak_megabytes: float
+
+
+def cost_of(python: str, arguments: Sequence[str]) -> Cost:
+    """What `penstock` takes with these arguments; raises RuntimeError if it fails."""
     command = [python, "-c", "import sys; from penstock.tools.main import main; sys.exit(main())", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"penstock {' '.join(arguments)} ended with status {process.returncode}")
-    return usage.ru_utime + usage.ru_stime
+    # In KiB; on macOS in bytes.
+    scale = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / scale)
 
 
 def _measure(what: str, arguments: Sequence[str], at_most: float, before: str | None, repetitions: int) -> Row:
     say(f"compile_time: {what}")
     pythons = [sys.executable] if before is None else [sys.executable, before]
     for python in pythons:
-        cpu_seconds_of(python, arguments)
+        cost_of(python, arguments)
     seconds: dict[str, list[float]] = {python: [] for python in pythons}
     for _ in range(repetitions):
         for python in pythons:
-            seconds[python].append(cpu_seconds_of(python, arguments))
+            seconds[python].append(cost_of(python, arguments).cpu_seconds)
     ours = limited(what, min(seconds[sys.executable]), at_most)
     if before is None:
         return ours
@@ -101,7 +115,23 @@ def rows(before: str | None, repetitions: int) -> list[Row]:
                 _write_model(command.model, model)
             output = Path(folder, f"{command.model}.{command.emit}")
             found.append(_measure(str(command), command.arguments(model, output), command.at_most, before, repetitions))
+        found.append(_peak_memory(Path(folder), before))
     return found
+
+
+def _peak_memory(folder: Path, before: str | None) -> Row:
+    model = folder / f"{LARGE}.onnx"
+    _write_model(LARGE, model)
+    command = Command(LARGE, "c", None, 0.0)
+    say(f"compile_time: memory of {command}")
+    arguments = command.arguments(model, folder / "large")
+    ours = limited(
+        f"{command}, peak memory", cost_of(sys.executable, arguments).peak_megabytes, MEGABYTES_AT_MOST, unit="MB"
+    )
+    if before is None:
+        return ours
+    theirs = cost_of(before, arguments).peak_megabytes
+    return Row(ours.what, ours.ours, "before", theirs, (ours.ours or 0.0) / theirs, ours.target, ours.met, ours.unit)
 
 
 def main() -> None:

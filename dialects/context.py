@@ -15,6 +15,7 @@ from penstock.dialects.upstream import AMENDED
 
 if TYPE_CHECKING:
     from penstock.dialects.schedule import Schedules
+    from penstock.dialects.verifier import Verifier
     from penstock.dialects.weights import WeightStore
 
 WEIGHTS_ATTRIBUTE = "graph.weights"
@@ -25,6 +26,8 @@ WEIGHTS_ATTRIBUTE = "graph.weights"
 class PenstockContext(Context):
     """A `Context` that also holds the weight store of the module it compiles."""
 
+    verifier: Verifier | None = field(default=None, init=False)
+    """Of the module as it was imported; what verifies the module next takes it over, and looks at what has changed."""
     _weights: WeightStore | None = field(default=None, init=False)
     _schedules: Schedules | None = field(default=None, init=False)
 

@@ -59,6 +59,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, nearest_or_all
+from penstock.dialects.products import added_product
 
 DRAM = "dram"
 """The name of everything off chip; no scope may be called so, and its memrefs have no memory space."""
@@ -735,11 +736,7 @@ class IntrinsicOp(NamedPart):
 
     def macs_per_issue(self) -> int:
         """Multiply-accumulates of one application at its largest shape; 0 for what does not multiply and add."""
-        terminator = self.generic.body.block.last_op
-        total = terminator.operands[0].owner if terminator is not None else None
-        if not isinstance(total, arith.AddfOp | arith.AddiOp):
-            return 0
-        if not any(isinstance(part.owner, arith.MulfOp | arith.MuliOp) for part in total.operands):
+        if added_product(self.generic.body.block) is None:
             return 0
         reduces = any(it.data == IteratorType.REDUCTION for it in self.generic.iterator_types)
         largest = [extent[1] for extent in self.shape if extent is not None]

@@ -65,7 +65,7 @@ class StageOutOp(InScopeOp):
 
     All ops of the kernel that use this view use the buffer instead, from before the first until after the last, where
     the copy is; where other views reach the same bytes, only `writer` does. The operand is copied in before, unless
-    that first use overwrites it.
+    that first use overwrites it, or is the first of all uses of an allocation, which is undefined before.
 
     Handles stay valid. Returns the copy that empties the buffer.
     """

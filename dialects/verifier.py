@@ -8,7 +8,8 @@ from functools import cache
 from operator import is_
 from typing import TypeAlias
 
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Block, ErasedSSAValue, Operation
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
@@ -62,10 +63,10 @@ class Verifier:
 
     What `Operation.verify` does for the module and all in it, in the same order. An op that depends on little is first
     compared with those that were found valid: one of the same class with equal attributes is valid as well, as long as
-    the machine is the same. After a pass that touches few ops, or copies them, verification takes the time of a look. A
-    function that is made of the very same objects as when it was last found valid, in a module whose functions have the
-    same properties and that is otherwise the same, is not verified again; neither is a machine that is made of the very
-    same objects.
+    the machine is the same; a call in a function of the module also depends on the type of its callee. After a pass
+    that touches few ops, or copies them, verification takes the time of a look. A function that is made of the very
+    same objects as when it was last found valid, in a module whose functions have the same properties and that is
+    otherwise the same, is not verified again; neither is a machine that is made of the very same objects.
     """
 
     def __init__(self) -> None:
@@ -80,6 +81,9 @@ class Verifier:
         self._verified: list[Operation] = []
         """The ops that were verified since the last module that was found valid, and the keys of some of them."""
         self._new_keys: list[Key] = []
+        self._module: Operation | None = None
+        self._symbols: dict[str, Operation] = {}
+        """What names stand for in the module that is checked."""
 
     def check(self, module: Operation) -> Iterator[tuple[Collection[Operation], Sequence[Operation]]]:
         """
@@ -91,6 +95,10 @@ class Verifier:
         # The last module was found invalid, or our rules were not asked.
         self._valid.difference_update(self._new_keys)
         ops = [op for region in module.regions for block in region.blocks for op in block.ops]
+        self._module, self._symbols = module, {}
+        for op in ops:
+            if isinstance(name := op.get_attr_or_prop("sym_name"), StringAttr):
+                self._symbols.setdefault(name.data, op)
         contents: dict[Operation, Contents] = {op: _contents(op) for op in ops}
         # What a function is verified against outside it: its callees, the machine.
         around = [each for op in ops for each in (_declared(op) if isinstance(op, FuncOp) else contents[op])]
@@ -101,7 +109,10 @@ class Verifier:
         alone = FuncOp | TargetOp if _are_same(surroundings, self._surroundings) else TargetOp
         valid = {op for op in ops if isinstance(op, alone) and _are_same(contents[op], self._contents.get(op, ()))}
         self._verified, self._new_keys = [], []
-        self.verify(module, valid)
+        try:
+            self.verify(module, valid)
+        finally:
+            self._module, self._symbols = None, {}
         yield valid, self._verified
         self._contents, self._surroundings, self._machines = contents, surroundings, machines
         self._verified, self._new_keys = [], []
@@ -134,14 +145,17 @@ class Verifier:
         """By what an op is recognised; None for one that has to be verified."""
         depends, block = _depends(type(op)), op.parent
         is_last = op.next_op is None
-        if depends is _Depends.ANYTHING or block is None or is_last != (depends is _Depends.TERMINATOR):
+        callee = self._type_of_callee(op) if isinstance(op, CallOp) else None
+        if depends is _Depends.ANYTHING and callee is None:
+            return None
+        if block is None or is_last != (depends is _Depends.TERMINATOR):
             return None
         parent: object = None
         if is_last:
             if block.parent is None or len(block.parent.blocks) != 1:
                 return None
             parent = type(block.parent.parent)
-        key: list[object] = [type(op), parent, len(op.successors), *op.properties, None, *op.attributes]
+        key: list[object] = [type(op), callee, parent, len(op.successors), *op.properties, None, *op.attributes]
         for operand in op.operands:
             if isinstance(operand, ErasedSSAValue):
                 return None
@@ -157,6 +171,16 @@ class Verifier:
                 if (last := inner.last_op) is not None:
                     key += [type(last), *(self._number(value.type) for value in last.operands)]
         return tuple(key)
+
+    def _type_of_callee(self, call: CallOp) -> int | None:
+        """Of a call in the body of a function of the module, which depends on no more of its callee; else None."""
+        caller, name = call.parent_op(), call.properties.get("callee")
+        if self._module is None or not isinstance(caller, FuncOp) or caller.parent_op() is not self._module:
+            return None
+        if not isinstance(name, SymbolRefAttr) or name.nested_references.data:
+            return None
+        callee = self._symbols.get(name.root_reference.data)
+        return self._number(callee.function_type) if isinstance(callee, FuncOp) else None
 
     def _number(self, attr: Attribute) -> int:
         if (known := self._number_of.get(id(attr))) is None:

@@ -51,10 +51,10 @@ _PRODUCER = ("producer", "penstock")
 """The entry of the metadata by which a file that may be replaced is known."""
 
 _AT_ONCE = 1 << 24
-"""Bytes that are written together."""
+"""Bytes that are written, or read, together."""
 
-_SLAB = 64
-"""Elements: some cache lines of them."""
+_SLAB = 32
+"""Elements: a cache line or two of them."""
 
 
 class WeightStore:
@@ -230,16 +230,21 @@ def _write(file: IO[bytes], array: Array) -> None:
 def _dense(array: Array) -> Array:
     """
     `array` in row-major order, itself if it is; NumPy's copy copies a transposed matrix element by element,
-    and misses the cache at each. In slabs along the dim whose neighbours are closest, most elements of a line are used.
+    and misses the cache at each. In slabs along the dim whose neighbours are farthest apart, which lie one after the
+    other in memory, most elements of a line are used, and of what is mapped only a part is in memory at a time.
     """
     extents = [dim for dim in range(array.ndim) if array.shape[dim] > 1]
     if array.flags.c_contiguous or not extents:
         return np.ascontiguousarray(array).reshape(array.shape)
-    closest = min(extents, key=lambda dim: abs(array.strides[dim]))
+    farthest = max(extents, key=lambda dim: abs(array.strides[dim]))
     copied = np.empty(array.shape, array.dtype)
-    for start in range(0, array.shape[closest], _SLAB):
-        slab = (*(slice(None),) * closest, slice(start, start + _SLAB))
+    together = max(1, _AT_ONCE // (array.nbytes // array.shape[farthest] * _SLAB))
+    for number, start in enumerate(range(0, array.shape[farthest], _SLAB), 1):
+        slab = (*(slice(None),) * farthest, slice(start, start + _SLAB))
         copied[slab] = array[slab]
+        if number % together == 0:
+            release(array)
+    release(array)
     return copied
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import errno
+import fcntl
 import hashlib
 import os
 import platform
@@ -18,9 +19,9 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -151,9 +152,9 @@ def _processor() -> str:
 
 # The cache has one file for each library, whose name says what it was built from and what it must hold,
 # `NAME-KEY-CHECKSUM.so`: KEY is a digest of the sources and the compiler, CHECKSUM one of the file itself, so that an
-# entry that is truncated or changed is found before it is loaded, which would end the process. Entries come by a rename
-# and are never changed, so that several processes use one cache. Code is loaded from the folder: it must be one that no
-# other user may write.
+# entry that is truncated or changed is found before it is loaded, which would end the process. Entries come by a
+# rename, are never changed, and are removed under a lock, so that several processes use one cache. Code is loaded from
+# the folder: it must be one that no other user may write.
 
 MAX_IDLE_SECONDS = 30 * 24 * 3600
 """For which an entry is kept after its last use."""
@@ -223,12 +224,40 @@ def private_folder(directory: Path, reason: str) -> Path:
 
 def find(directory: Path, name: str, key: str) -> Path | None:
     """The entry for `key`, if there is one that holds what it must; faulty ones are removed."""
-    for entry in sorted(directory.glob(f"{name}-{key}-*.so")):
-        if entry.is_file() and not entry.is_symlink() and entry.name == _entry_name(name, key, entry):
-            _touch(entry)
-            return entry
-        remove(entry)
+    faulty: list[Path] = []
+    with _lock(directory, fcntl.LOCK_SH):
+        for entry in sorted(directory.glob(f"{name}-{key}-*.so")):
+            if _is_sound(name, key, entry):
+                _touch(entry)
+                return entry
+            faulty.append(entry)
+    if faulty:
+        with _lock(directory, fcntl.LOCK_EX):
+            for entry in faulty:
+                # It may have been built anew meanwhile.
+                if not _is_sound(name, key, entry):
+                    remove(entry)
     return None
+
+
+@contextmanager
+def _lock(directory: Path, kind: int) -> Generator[None]:
+    """
+    Entries are removed under the exclusive lock of their folder, and found and touched under the shared one: what one
+    process has found to be there, and is about to load, no other takes for what was not used for long.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        # Some network file systems have no locks; then two processes can, seldom, be in each other's way.
+        with suppress(OSError):
+            fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_sound(name: str, key: str, entry: Path) -> bool:
+    return entry.is_file() and not entry.is_symlink() and entry.name == _entry_name(name, key, entry)
 
 
 def add(directory: Path, name: str, key: str, library: Path) -> Path:
@@ -260,6 +289,11 @@ def _touch(entry: Path) -> None:
 
 def prune(directory: Path) -> None:
     """Remove entries that are old or too much, oldest use first; files that are no entries stay."""
+    with _lock(directory, fcntl.LOCK_EX):
+        _prune(directory)
+
+
+def _prune(directory: Path) -> None:
     now = time.time()
     entries: list[tuple[float, int, Path]] = []
     for item in os.scandir(directory):

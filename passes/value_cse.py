@@ -18,6 +18,7 @@ from xdsl.traits import IsolatedFromAbove
 
 from penstock.dialects import graph
 from penstock.dialects.context import PenstockContext
+from penstock.dialects.files import release
 from penstock.dialects.graph import ConstantOp, WeightAttr
 from penstock.dialects.weights import Array, WeightStore
 from penstock.passes.analysis.effects import Effects, is_destination
@@ -48,6 +49,7 @@ class _Weights:
     def _find(self, store: WeightStore, weight: str) -> str:
         array = store[weight]
         sample: Key = (*_kind(array), _bytes(array.reshape(-1)[:: max(1, array.size // _SAMPLED_ELEMENTS)]))
+        release(array)
         first = self._first.setdefault(sample, weight)
         if first == weight:
             return weight
@@ -66,7 +68,9 @@ def _bytes(array: Array) -> bytes:
 
 
 def _digest(array: Array) -> bytes:
-    return blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+    digest = blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+    release(array)
+    return digest
 
 
 @dataclass

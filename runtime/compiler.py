@@ -20,7 +20,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
 from penstock.dialects.machine import find_target
-from penstock.lowering.from_machine_toml import load_machine
+from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, parse_text, place_in, read_text
 from penstock.passes.graph.bind_dims import bind_dims, symbolic_dims
 from penstock.runtime.levels import LEVELS, is_elsewhere, level_of
@@ -41,6 +41,8 @@ from penstock.runtime.weights import open_weights
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import ModelProto
+
+    from penstock.lowering.from_kernel.lower import KernelFile
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
         PipelineStep("tensorize", for_machine=True),
         # Iterations that a schedule lets run at once: no machine has units for them yet, nor has generated C threads.
         PipelineStep("forall-to-for"),
+        # Without fused multiply-adds: the numbers are the same on every processor.
+        PipelineStep("math-polynomial-approximation"),
         PipelineStep("mem-promote", for_machine=True),
         PipelineStep("multi-buffer{depth=auto}", for_machine=True),
         PipelineStep("mem-plan"),
@@ -190,6 +194,8 @@ def attach_machine(module: ModuleOp, machine: str | None, options: Mapping[str, 
         raise UserError(message, notes=["what was decided for it may be wrong for another: edit its machine.target"])
     if machine is None:
         return
+    from penstock.lowering.from_machine_toml import load_machine
+
     target = load_machine(machine, options)
     if present is None:
         Rewriter.insert_op(target, InsertPoint.at_start(module.body.block))
@@ -339,12 +345,18 @@ def import_program(
 
     Raises UserError for what is no model or no kernel, with status 3 for one with operators that are not supported.
     """
-    from penstock.lowering.from_kernel.lower import kernel_file
     from penstock.lowering.from_onnx import import_model
 
     ctx = make_context()
-    files = [kernel_file(each) for each in kernels]
-    module, ctx.weights = import_model(model, dims=dims, name=name, allow_nan=allow_nan, kernels=files)
+    files: list[KernelFile] = []
+    if kernels:
+        from penstock.lowering.from_kernel.lower import kernel_file
+
+        files = [kernel_file(each) for each in kernels]
+    ctx.verifier = Verifier()
+    module, ctx.weights = import_model(
+        model, dims=dims, name=name, allow_nan=allow_nan, kernels=files, verifier=ctx.verifier
+    )
     # The name served the messages. The module has none, as if it had come from the file.
     module.properties.pop("sym_name", None)
     return LoadedProgram(module, ctx, model if isinstance(model, Path) else Path(name or "model.onnx"))

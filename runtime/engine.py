@@ -143,12 +143,12 @@ class Engine(Runnable):
         return lambda inputs: run_module(self.module, inputs, self.ctx.weights, interleaving=self.interleaving)
 
     def _native(self) -> Callable[[], Runner]:
-        from penstock.runtime.native import load_native
+        from penstock.runtime.native import dense, load_native
 
         native = load_native(self.module)
         self._source = native.source
         self._need = lambda: native_need(self.module, self.signature, native.context_bytes)
-        weights = [self.ctx.weights[name] for name in signature_of(self.module).weights]
+        weights = [dense(self.ctx.weights[name]) for name in signature_of(self.module).weights]
 
         def make() -> Runner:
             context = native.new_context()

@@ -109,7 +109,7 @@ class NativeModule:
         return self._own(inputs, weights)
 
 
-SPLIT_LENGTH = 60_000
+SPLIT_LENGTH = 40_000
 """Characters of C from which on several files, compiled at the same time, are faster than one."""
 
 
@@ -151,8 +151,14 @@ def _checked(what: str, specs: Sequence[CParameter], arrays: Sequence[Array]) ->
                 f'the {what} "{spec.name}" has the shape {array.shape} and elements of type {array.dtype}, and the '
                 f"program takes {spec.shape} and {spec.dtype}"
             )
-        checked.append(np.ascontiguousarray(array).reshape(spec.shape))
+        checked.append(dense(array).reshape(spec.shape))
     return checked
+
+
+def dense(array: Array) -> Array:
+    """An array as machine code takes it, itself if it is: in row-major order, and with elements that are aligned."""
+    array = np.ascontiguousarray(array)
+    return array if array.flags.aligned else array.copy()
 
 
 def _pointers(arrays: Sequence[Array]) -> Any:

@@ -16,6 +16,7 @@ from xdsl.passes import ModulePass, get_pass_option_infos
 from xdsl.utils.arg_spec import ArgSpec, ParameterType, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, VerifyException
 
+from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.plugins import factories
 from penstock.dialects.verification import find_invalid
@@ -195,7 +196,11 @@ def run_passes(
 
     Raises UserError for what is the fault of the input, PassFault for a pass that crashes or breaks the IR.
     """
-    verifier = Verifier()
+    verifier = None
+    if isinstance(ctx, PenstockContext):
+        # What is handed on is kept no longer than it is of use: it holds the module as it was.
+        verifier, ctx.verifier = ctx.verifier, None
+    verifier = verifier or Verifier()
     if verify_each:
         verify(module, parsed, verifier)
     for index, module_pass in enumerate(passes):

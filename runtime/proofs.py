@@ -6,11 +6,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.dialects.accel import Accel
-from penstock.passes.accel.accel_check_hazards import check_hazards
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.memory.aliases import Allocation
 from penstock.passes.analysis.memory.memory_problems import checked_problems
-from penstock.passes.loop.tensorize import prove_named
 
 
 def prove(module: ModuleOp, *, hazards: bool = True) -> None:
@@ -23,15 +21,20 @@ def prove(module: ModuleOp, *, hazards: bool = True) -> None:
     left out. That the program computes what its author meant is not proved. Raises UserError, at an op, for what does
     not hold.
     """
+    # What proves something of a machine is imported for a program that has one.
     target, kernels = machine_kernels(module)
     for kernel in kernels:
         assert target is not None
+        from penstock.passes.loop.tensorize import prove_named
+
         for op in kernel.walk():
             if isinstance(op, GenericOp) and op.library_call is not None:
                 prove_named(op, target)
     if any(isinstance(op, Allocation) for op in module.walk()):
         checked_problems(module, placed_only=True, partial=True)
     if hazards and any(type(op) in _COMMANDS for op in module.walk()):
+        from penstock.passes.accel.accel_check_hazards import check_hazards
+
         check_hazards(module)
 
 

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -21,8 +22,6 @@ from xdsl.passes import ModulePass
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import FusedOp
-from penstock.lowering.to_c import CSource
-from penstock.passes.analysis.commands.traffic import compulsory_bytes, traffic
 from penstock.passes.analysis.kernels import (
     ENTRY,
     HOST,
@@ -35,8 +34,10 @@ from penstock.passes.analysis.kernels import (
 from penstock.passes.analysis.memory.memory_problems import ARENA, ScopePlan, plan_report
 from penstock.passes.graph.fuse import GraphFusePass
 from penstock.passes.graph.fusion.nodes import is_groupable
-from penstock.passes.loop.on_chip.prediction import on_chip_remarks, predicted_traffic
 from penstock.runtime.compiler import LEVELS, level_of
+
+if TYPE_CHECKING:
+    from penstock.lowering.to_c import CSource
 
 SCHEMA = 1
 """The version of the layout of the JSON."""
@@ -283,6 +284,8 @@ def _fullest(plans: Sequence[ScopePlan], scopes: Sequence[str]) -> list[ScopeUse
 
 def _transfers(module: ModuleOp) -> tuple[Transfers | None, str]:
     """The transfers, or why they cannot be counted: a program that people wrote may do what loops do not decide."""
+    from penstock.passes.analysis.commands.traffic import compulsory_bytes, traffic
+
     try:
         moved = traffic(module)
         into, out = compulsory_bytes(module)
@@ -293,6 +296,8 @@ def _transfers(module: ModuleOp) -> tuple[Transfers | None, str]:
 
 
 def _kept(module: ModuleOp) -> str:
+    from penstock.passes.loop.on_chip.prediction import predicted_traffic
+
     found = predicted_traffic(module)
     if found is None or found.total >= found.if_streamed:
         return ""
@@ -308,6 +313,8 @@ def kernel_lines(module: ModuleOp) -> list[str]:
     Each kernel with its device and why, the intrinsics, what crosses to another device, its tiling and how its
     iterations overlap; and each tensor between kernels, whether it stays on chip.
     """
+    from penstock.passes.loop.on_chip.prediction import on_chip_remarks
+
     intrinsics = {kernel.sym_name.data: _intrinsics(kernel) for kernel in kernels(module)}
     return [
         *(_line(placement, intrinsics[placement.kernel]) for placement in partition(module)),

@@ -15,7 +15,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar, TypeAlias, cast
 
 from xdsl.dialects.builtin import (
@@ -39,7 +39,7 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.dialects.utils import EnumAttribute
-from xdsl.ir import Attribute, Operation, ParametrizedAttribute, SSAValue
+from xdsl.ir import Attribute, Operation, OpResult, ParametrizedAttribute, SSAValue
 from xdsl.irdl import (
     AttrConstraint,
     IRDLOperation,
@@ -235,10 +235,15 @@ ANY_ELEMENTS = Elements(
 
 def tensor_type(element: Attribute, sizes: Sequence[int]) -> Tensor:
     """The type of a tensor whose sizes may be Dims: for inference, and while a graph is built."""
+    if all(type(size) is int for size in sizes):
+        return _static_type(element, tuple(sizes))
     return TensorType(element, [IntAttr(size) for size in sizes])
 
 
-_NO_ENCODING = NoneAttr()
+@lru_cache(maxsize=4096)
+def _static_type(element: Attribute, sizes: tuple[int, ...]) -> Tensor:
+    """Without building it anew each time."""
+    return TensorType(element, sizes)
 
 
 def tensor_of(value: Value) -> Tensor:
@@ -247,11 +252,12 @@ def tensor_of(value: Value) -> Tensor:
 
     Raises VerifyException if it is none, or has an encoding.
     """
-    found = SSAValue.get(value).type
+    # `SSAValue.get` and comparing attributes take longer than the rest of it.
+    found = value.type if isinstance(value, OpResult) else SSAValue.get(value).type
     if not isinstance(found, TensorType):
         raise VerifyException(f"expected a tensor, found {found}")
     tensor = cast(Tensor, found)
-    if tensor.encoding != _NO_ENCODING:
+    if not isinstance(tensor.encoding, NoneAttr):
         raise VerifyException(f"tensors have no encoding at graph level, found {tensor}")
     if DYNAMIC_INDEX in (shape := tensor.get_shape()):
         sizes = [unknown_size() if is_known(size) and size == DYNAMIC_INDEX else size for size in shape]
@@ -275,10 +281,10 @@ def is_static(type: Attribute) -> bool:
     return not isinstance(type, TensorType) or DYNAMIC_INDEX not in cast(Tensor, type).get_shape()
 
 
-def require(condition: bool, message: str) -> None:
-    """Raise VerifyException with `message` unless `condition` holds."""
+def require(condition: bool, message: str | Callable[[], str]) -> None:
+    """Raise VerifyException with `message`, a function where it takes time to make, unless `condition` holds."""
     if not condition:
-        raise VerifyException(message)
+        raise VerifyException(message if isinstance(message, str) else message())
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -292,7 +298,7 @@ def same_element(tensors: Sequence[Tensor], op_name: str) -> Attribute:
     for other in tensors[1:]:
         require(
             other.element_type == first,
-            f"{op_name} needs one element type, found {first} and {other.element_type}",
+            lambda other=other: f"{op_name} needs one element type, found {first} and {other.element_type}",
         )
     return first
 
@@ -321,8 +327,10 @@ def accumulated(
     for element in elements:
         require(
             is_float(element) == is_float(accumulator) and (is_float(element) or is_integer(accumulator)),
-            f"{op_name} cannot accumulate {element} in {accumulator}: floats are summed in floats, and integers in"
-            " integers",
+            lambda element=element: (
+                f"{op_name} cannot accumulate {element} in {accumulator}: floats are summed in floats, and integers in"
+                " integers"
+            ),
         )
         require(
             holds(accumulator, element),

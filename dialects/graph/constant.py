@@ -61,7 +61,7 @@ class ConstantOp(GraphOp):
         if isinstance(value, WeightAttr):
             raise VerifyException("the constant of a weight needs an explicit result type")
         held = cast(Attribute, value.type)
-        require(isinstance(held, TensorType), f"a constant is a tensor, not a {held}")
+        require(isinstance(held, TensorType), lambda: f"a constant is a tensor, not a {held}")
         return cast(Tensor, held)
 
     @property

@@ -135,13 +135,13 @@ class FusedOp(IRDLOperation):
         taken = [argument.type for argument in self.body.block.args]
         require(
             given == taken,
-            f"{self.name} has {_types(given)} as operands and {_types(taken)} as block arguments",
+            lambda: f"{self.name} has {_types(given)} as operands and {_types(taken)} as block arguments",
         )
         yielded = [value.type for value in self.terminator.values]
         results = [value.type for value in self.outputs]
         require(
             yielded == results,
-            f"{self.name} yields {_types(yielded)} and has {_types(results)} as results",
+            lambda: f"{self.name} yields {_types(yielded)} and has {_types(results)} as results",
         )
 
 

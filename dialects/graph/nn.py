@@ -164,7 +164,9 @@ class BatchNormalizationOp(GraphOp):
         for name, vector in vectors.items():
             require(
                 vector.get_num_dims() == 1 and may_equal(vector.get_shape()[0], channels),
-                f"{name} must have the shape {channels} of dimension {axis} of {x}, found {vector}",
+                lambda name=name, vector=vector: (
+                    f"{name} must have the shape {channels} of dimension {axis} of {x}, found {vector}"
+                ),
             )
         return x
 

@@ -113,7 +113,9 @@ class ConcatOp(GraphOp):
             )
             require(
                 same,
-                f"{inputs[0]} and {other} differ in more than axis {axis} and cannot be concatenated",
+                lambda other=other: (
+                    f"{inputs[0]} and {other} differ in more than axis {axis} and cannot be concatenated"
+                ),
             )
             common = [more_known(left, right) for left, right in zip(common, shape, strict=True)]
         total = sum(each.get_shape()[axis] for each in inputs)
@@ -300,7 +302,7 @@ class ReshapeOp(ToShapeOp):
             free = cast(int, quotient) if quotient is not None else unknown_size()
         else:
             fits = may_equal(known, count)
-        require(fits, f"{count} elements of {x} do not fit the shape {shape_text(shape)}")
+        require(fits, lambda: f"{count} elements of {x} do not fit the shape {shape_text(shape)}")
         return tensor_type(x.element_type, [cast(int, free) if size == -1 else size for size in shape])
 
     @staticmethod
@@ -326,8 +328,10 @@ class ReshapeOp(ToShapeOp):
         free = [dim for dim, size in enumerate(self.result_type.get_shape()) if not is_known(size) and not names[dim]]
         require(
             len(free) <= 1,
-            f"dimensions {free} of {self.result.type} do not follow from {self.x.type}: name all but one of them,"
-            ' as in `dims ["N", ""]`',
+            lambda: (
+                f"dimensions {free} of {self.result.type} do not follow from {self.x.type}: name all but one of them,"
+                ' as in `dims ["N", ""]`'
+            ),
         )
 
     def rebind(self, sizes: Mapping[str, int]) -> None:

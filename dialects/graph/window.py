@@ -292,14 +292,14 @@ class ConvOp(GraphOp):
         blocks = 2 * (x.get_num_dims() - rank - 2)
         require(
             w.get_num_dims() == rank + 2 + blocks,
-            f"filters {w} of rank {w.get_num_dims()} do not match {x} of rank {x.get_num_dims()}",
+            lambda: f"filters {w} of rank {w.get_num_dims()} do not match {x} of rank {x.get_num_dims()}",
         )
         images = image_layout(layout, x.get_num_dims())
         stored = filters_of(layout, filters, w.get_num_dims())
         block = images.block("C")
         require(
             stored.block("O") == stored.block("I") == block and (not images.is_blocked or stored.rank == rank + 4),
-            f'filters "{stored}" do not go with images "{layout}": blocks of channels are of one size in both',
+            lambda: f'filters "{stored}" do not go with images "{layout}": blocks of channels are of one size in both',
         )
         require(
             group == 1 or not (images.is_blocked or filters),
@@ -324,7 +324,7 @@ class ConvOp(GraphOp):
                 b.get_num_dims() == len(vector)
                 and all(may_equal(*pair) for pair in zip(b.get_shape(), vector, strict=True))
             ),
-            f"the bias must have the shape {'x'.join(map(str, vector))}, found {b}",
+            lambda: f"the bias must have the shape {'x'.join(map(str, vector))}, found {b}",
         )
         counts = window_counts(spatial, kernel, strides, pads, dilations)
         return tensor_type(element, with_channels(x.get_shape()[0], outputs, counts, layout))

@@ -6,16 +6,21 @@ Into the IR: a text of the kernel language becomes kernels at tensor level.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.from_kernel.parser import SyntaxFault, parse_source
-from penstock.lowering.from_kernel.syntax import Source
-from penstock.lowering.from_text import SourceText
+
+if TYPE_CHECKING:
+    from penstock.lowering.from_kernel.syntax import Source
+    from penstock.lowering.from_text import SourceText
 
 __all__ = ["read_source"]
 
 
 def read_source(text: SourceText) -> Source:
     """The syntax tree of a text. Raises UserError, at the token that is wrong, with what was expected there."""
+    from penstock.lowering.from_kernel.parser import SyntaxFault, parse_source
+
     try:
         return parse_source(text.text)
     except SyntaxFault as fault:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import FuncOp
@@ -13,8 +14,10 @@ from xdsl.traits import SymbolTable
 from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
 from penstock.dialects.graph.base import is_static, tensor_of
 from penstock.dialects.graph.kernel import KernelOp
-from penstock.lowering.from_kernel.lower import KernelFile
-from penstock.lowering.from_kernel.syntax import Kernel
+
+if TYPE_CHECKING:
+    from penstock.lowering.from_kernel.lower import KernelFile
+    from penstock.lowering.from_kernel.syntax import Kernel
 
 
 @dataclass(frozen=True)

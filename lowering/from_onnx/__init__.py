@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
+from penstock.dialects.verification import verify_module
 from penstock.dialects.verifier import Verifier
 from penstock.dialects.weights import WeightStore
-from penstock.lowering.from_kernel.lower import KernelFile
 from penstock.lowering.from_onnx.importer import GraphImporter
 from penstock.lowering.from_onnx.kernels import kernels_of, without_functions
 from penstock.lowering.from_onnx.model import check_model, input_types, load_model, opsets_of
+
+if TYPE_CHECKING:
+    from penstock.lowering.from_kernel.lower import KernelFile
 
 __all__ = ["import_model"]
 
@@ -31,6 +35,7 @@ def import_model(
     name: str | None = None,
     allow_nan: bool = False,
     kernels: Sequence[KernelFile] = (),
+    verifier: Verifier | None = None,
 ) -> tuple[ModuleOp, WeightStore]:
     """
     The module of an ONNX model, with one function `@main`, and its weights.
@@ -41,6 +46,8 @@ def import_model(
 
     A node of the domain `penstock` calls a kernel of the kernel language, of one of `kernels` or of the text that the
     model carries in its metadata under `penstock_kernels`; a function of the model in that place is not looked at.
+
+    The module is verified; a `verifier` that is given can tell what is changed of it later.
 
     Weights in files beside the model stay there, and are mapped. Weights that hold NaN are refused unless
     `allow_nan`.
@@ -61,5 +68,6 @@ def import_model(
     importer = GraphImporter(opsets, place, callable_kernels, allow_nan)
     function = importer.run(loaded, inputs)
     module = ModuleOp([function, *callable_kernels.functions], sym_name=None if name is None else StringAttr(name))
-    Verifier().verify(module)
+    for valid, new in (verifier or Verifier()).check(module):
+        verify_module(module, valid, new)
     return module, importer.store

@@ -40,7 +40,7 @@ from penstock.lowering.from_onnx.node import (
     to_array,
 )
 from penstock.lowering.from_onnx.schema import STUMBLES, check_node, function_of, has_function, refuse_faulty
-from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown
+from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown, reshaped
 from penstock.lowering.from_onnx.structure import check_structure, names_read, nodes_of
 from penstock.lowering.from_onnx.table import importer_of
 from penstock.lowering.from_onnx.tensor_data import refuse_nan
@@ -225,7 +225,7 @@ class GraphImporter:
             if importer is None:
                 refuse_unknown(unknown[0], "is an operand")
         elif len(arrays) == len(held) and is_foldable(proto, arrays, importer is not None):
-            if (results := evaluate(proto, opset, arrays)) is not None:
+            if (results := reshaped(node) or evaluate(proto, opset, arrays)) is not None:
                 return results
         if operator in FROM_CONSTANTS:
             raise Unsupported("all its inputs must be constant")

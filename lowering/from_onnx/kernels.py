@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 from onnx import ModelProto, inliner
@@ -15,9 +15,11 @@ from penstock.dialects.graph.base import require
 from penstock.dialects.graph.kernel import KernelOp
 from penstock.dialects.graph.sizes import Dim, UnknownSize
 from penstock.lowering.from_kernel.calls import CalledKernels, called_kernels_of
-from penstock.lowering.from_kernel.lower import KernelFile
 from penstock.lowering.from_onnx.node import Held, OnnxNode, called
 from penstock.lowering.from_text import SourceText
+
+if TYPE_CHECKING:
+    from penstock.lowering.from_kernel.lower import KernelFile
 
 DOMAIN = "penstock"
 """Of nodes whose operator is the name of a kernel."""
@@ -59,7 +61,12 @@ def kernels_of(model: ModelProto, given: Sequence[KernelFile], place: str) -> Ca
     Raises UserError, at its token, for a text that is wrong, and for a kernel that two of them have.
     """
     texts = [each.value for each in model.metadata_props if each.key == METADATA]
-    return called_kernels_of([*given, *(KernelFile(SourceText(f"{place}[{METADATA}]", text)) for text in texts)])
+    files = list(given)
+    if texts:
+        from penstock.lowering.from_kernel.lower import KernelFile
+
+        files += (KernelFile(SourceText(f"{place}[{METADATA}]", text)) for text in texts)
+    return called_kernels_of(files)
 
 
 def without_functions(model: ModelProto, kernels: CalledKernels) -> ModelProto:

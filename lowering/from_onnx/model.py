@@ -16,6 +16,7 @@ from penstock.dialects.graph import Tensor, tensor_of
 from penstock.dialects.graph.base import tensor_type
 from penstock.dialects.graph.dims import checked_sizes, size_of_name
 from penstock.dialects.graph.sizes import is_known
+from penstock.lowering.from_onnx.data_in_place import model_without_data
 from penstock.lowering.from_onnx.node import Held, Unsupported, array_dtype, node_name
 from penstock.lowering.from_onnx.tensor_data import bind_external_data
 
@@ -28,7 +29,7 @@ LARGEST_MODEL = (1 << 31) - 1
 
 def load_model(path: Path) -> ModelProto:
     """
-    The model in a file; its external data stay in their files, by absolute path.
+    The model in a file; its external data stay in their files, by absolute path, and the weights of a large file in it.
 
     Raises UserError, located at the file, if it is missing, is no ONNX model, or data are missing.
     """
@@ -42,7 +43,7 @@ def load_model(path: Path) -> ModelProto:
                     "the weights of a larger model are in files beside it: onnx.save(..., save_as_external_data=True)"
                 ],
             )
-        data = path.read_bytes()
+        data = model_without_data(path) or path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read the model: {error.strerror}", loc=place) from None
     model = ModelProto()
@@ -53,7 +54,7 @@ def load_model(path: Path) -> ModelProto:
         raise UserError(
             "the file is not an ONNX model, or it is truncated",
             loc=place,
-            notes=[f"it has {len(data)} bytes, which do not parse as an ONNX protocol buffer"],
+            notes=[f"it has {size} bytes, which do not parse as an ONNX protocol buffer"],
         ) from None
     check_model(model, place)
     bind_external_data(model, path.parent, place)

@@ -14,10 +14,11 @@ from functools import reduce
 from typing import Any, cast
 
 import numpy as np
+from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.graph.sizes import Dim, Size, UnknownSize, decided_equal
 from penstock.dialects.weights import Array
-from penstock.lowering.from_onnx.node import OnnxNode, array_dtype
+from penstock.lowering.from_onnx.node import DOMAINS, OnnxNode, array_dtype
 
 
 def has_unknown(array: Array) -> bool:
@@ -211,3 +212,14 @@ _OPERATORS: Mapping[str, Callable[[OnnxNode], Array | list[Array]]] = {
     "Unsqueeze": _unsqueeze,
     "Where": _mapped(_chosen),
 }
+
+
+def reshaped(node: OnnxNode) -> Sequence[Array] | None:
+    """The result of a node that adds or drops dims of an array; None for another, and for one that is not right."""
+    if node.proto.op_type not in ("Squeeze", "Unsqueeze") or node.proto.domain not in DOMAINS:
+        return None
+    try:
+        return [_squeeze(node) if node.proto.op_type == "Squeeze" else _unsqueeze(node)]
+    except (ValueError, VerifyException):
+        # ONNX's own evaluator, which takes long to load, and the importer know better what is wrong.
+        return None

@@ -134,9 +134,8 @@ def mapped(tensor: TensorProto, dtype: np.dtype[np.generic]) -> Array:
     if size == 0:
         return np.empty(shape, dtype)
     data = np.memmap(path, np.uint8, "r", int(entries.get("offset", "0")), (size,))
-    array = np.asarray(data).view(dtype).reshape(shape)
-    # Few compilers and no vector instruction expect elements that are not aligned.
-    return array if array.flags.aligned else array.copy()
+    # Where they begin may not be a multiple of the size of an element: who hands them to machine code copies those.
+    return np.asarray(data).view(dtype).reshape(shape)
 
 
 def _unpacked(tensor: TensorProto, path: Path, offset: int) -> Array:
@@ -144,14 +143,14 @@ def _unpacked(tensor: TensorProto, path: Path, offset: int) -> Array:
     inside = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
     with path.open("rb") as file:
         file.seek(offset)
-        inside.raw_data = file.read(_length(tensor))
+        inside.raw_data = file.read(data_bytes(tensor))
     return numpy_helper.to_array(inside)
 
 
 def _bind(tensor: TensorProto, folder: Path, place: str) -> None:
     entries = _entries(tensor)
     location = entries.get("location", "")
-    if not location or _escapes(location):
+    if not location or leads_out(location):
         raise UserError(
             f'initializer "{tensor.name}" has its data in "{location}", outside the folder of the model',
             loc=place,
@@ -165,7 +164,7 @@ def _bind(tensor: TensorProto, folder: Path, place: str) -> None:
             notes=["the model and its data files belong in one folder"],
         )
     offset, length = (_count(tensor, entries, key, place) for key in ("offset", "length"))
-    needed = _length(tensor)
+    needed = data_bytes(tensor)
     if length is not None and length != needed:
         raise UserError(
             f'initializer "{tensor.name}" has {length} bytes of data, and its shape takes {needed}', loc=place
@@ -192,7 +191,7 @@ def _count(tensor: TensorProto, entries: dict[str, str], key: str, place: str) -
     return int(text)
 
 
-def _escapes(location: str) -> bool:
+def leads_out(location: str) -> bool:
     """Whether a location leads out of the folder that it is relative to, as any system would read it."""
     for path in (PurePosixPath(location), PureWindowsPath(location)):
         if path.is_absolute() or path.drive or ".." in path.parts:
@@ -200,7 +199,7 @@ def _escapes(location: str) -> bool:
     return False
 
 
-def _length(tensor: TensorProto) -> int:
+def data_bytes(tensor: TensorProto) -> int:
     """The bytes of the data of a tensor."""
     return -(-prod(tensor.dims) * _bits(tensor) // 8)
 

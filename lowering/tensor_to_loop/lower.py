@@ -88,13 +88,13 @@ class Versions:
     """The versions of the functions of a module, found as callers are rebuilt."""
 
     def __init__(self, module: ModuleOp):
-        self._versions: dict[tuple[str, Strides], Version] = {}
+        self._versions: dict[str, dict[Strides, Version]] = {}
         names = (op.get_attr_or_prop("sym_name") for op in module.ops)
         self._symbols = {name.data for name in names if isinstance(name, StringAttr)}
 
     def require(self, callee: str, strides: Strides) -> Version:
         """The version of `callee` for these strides, made if it is new."""
-        return self._versions.setdefault((callee, strides), Version(callee, strides))
+        return self._versions.setdefault(callee, {}).setdefault(strides, Version(callee, strides))
 
     def require_contiguous(self, function: func.FuncOp) -> None:
         """Ask for the version of `function` whose buffers are all contiguous."""
@@ -110,7 +110,7 @@ class Versions:
 
     def of(self, callee: str) -> list[Version]:
         """The versions of `callee`, in the order in which they were asked for."""
-        return [version for version in self._versions.values() if version.callee == callee]
+        return list(self._versions.get(callee, {}).values())
 
     def fresh_name(self, name: str) -> str:
         """`name` or `name_1`, `name_2`, ...: a symbol that the module does not have yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 
 from xdsl.builder import Builder
@@ -53,6 +54,7 @@ from penstock.passes.tensor.bufferization.assignment import (
 from penstock.passes.tensor.bufferization.destinations import carried, ignores_input
 
 
+@lru_cache(maxsize=4096)
 def memref_like(type: Attribute) -> MemRefType[Attribute]:
     """The contiguous off-chip memref of a tensor type."""
     assert isa(type, TensorType)

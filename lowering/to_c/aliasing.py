@@ -20,8 +20,8 @@ from penstock.passes.analysis.memory.dataflow import DataFlow, Flows
 
 def data_flows(functions: Mapping[str, func.FuncOp]) -> dict[str, DataFlow]:
     """The roots of each function, and what it does to them."""
-    flows: Flows = {}
-    return {name: flows.get(name) or DataFlow(function, flows) for name, function in functions.items()}
+    flows = Flows(next(iter(functions.values())).parent_op())
+    return {name: flows.of(function) for name, function in functions.items()}
 
 
 def restricted_arguments(flows: Mapping[str, DataFlow], entry: str) -> dict[str, frozenset[int]]:

@@ -12,7 +12,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects import arith
 from xdsl.dialects.builtin import MemRefType
 from xdsl.dialects.linalg.ops import GenericOp, IndexOp
 from xdsl.ir import Block, Operation, SSAValue
@@ -23,6 +22,7 @@ from penstock.dialects.accel import ExecOp
 from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import IntrinsicOp
+from penstock.dialects.products import added_product
 from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse
 from penstock.lowering.to_c.nest import Domain, LoopNest, NestLoop, Strip, plan_nest
 from penstock.lowering.to_c.scalar import affine_expression, emit_scalar
@@ -437,21 +437,8 @@ def _extents(operands: Sequence[BodyOperand], op: Operation) -> tuple[Size, ...]
 # counters
 
 
-def _multiplies_and_adds(body: Block, inputs: int) -> bool:
-    """Whether a body adds a product to its output."""
-    terminator = body.last_op
-    assert terminator is not None
-    total = terminator.operands[0].owner
-    if len(terminator.operands) != 1 or not isinstance(total, arith.AddfOp | arith.AddiOp):
-        return False
-    accumulator = body.args[inputs]
-    return accumulator in total.operands and any(
-        isinstance(operand.owner, arith.MulfOp | arith.MuliOp) for operand in total.operands
-    )
-
-
 def _count_work(emitter: FunctionEmitter, structured: Structured, counter: str) -> None:
-    if not _multiplies_and_adds(structured.body, structured.inputs):
+    if added_product(structured.body) is None:
         return
     known = [extent for extent in structured.extents if isinstance(extent, int)]
     others = [extent for extent in structured.extents if not isinstance(extent, int)]

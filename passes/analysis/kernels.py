@@ -16,6 +16,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.machine import HOST, TargetOp, find_target
+from penstock.dialects.products import added_product
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.loops import iteration_count, trip_count
 
@@ -113,23 +114,21 @@ def machine_kernels(module: ModuleOp) -> tuple[TargetOp | None, list[func.FuncOp
     return target, [kernel for kernel in kernels(module) if device_of(kernel) == name]
 
 
-_SUMS_AND_PRODUCTS = ((arith.AddfOp, arith.MulfOp), (arith.AddiOp, arith.MuliOp))
+def host_functions(module: ModuleOp) -> list[func.FuncOp]:
+    """What runs on the host: the entry, and the kernels that no machine runs, in order."""
+    devices = (HOST,) if machine_of(module) is not None else (HOST, None)
+    functions = [op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration]
+    return [each for each in functions if each.sym_name.data == ENTRY or device_of(each) in devices]
+
+
 WIDENING = (arith.ExtFOp, arith.ExtSIOp, arith.ExtUIOp)
 
 
 def is_contraction(generic: GenericOp) -> bool:
     """Whether each point of the domain adds to the output one product of two inputs, widened or not."""
-    yielded = generic.body.block.last_op
-    if not has_reduction(generic) or yielded is None or len(yielded.operands) != 1:
-        return False
-    arguments = generic.body.block.args
-    inputs, output = arguments[: len(generic.inputs)], arguments[-1]
-    total = yielded.operands[0].owner
-    for sum_op, product_op in _SUMS_AND_PRODUCTS:
-        if isinstance(total, sum_op) and output in total.operands:
-            term = next((value.owner for value in total.operands if value is not output), None)
-            return isinstance(term, product_op) and all(_widened(factor) in inputs for factor in term.operands)
-    return False
+    factors = added_product(generic.body.block) if has_reduction(generic) else None
+    inputs = generic.body.block.args[: len(generic.inputs)]
+    return factors is not None and all(_widened(factor) in inputs for factor in factors)
 
 
 def _widened(value: SSAValue) -> SSAValue:

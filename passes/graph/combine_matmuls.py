@@ -64,9 +64,10 @@ def families(block: Block) -> Iterator[Family]:
                 groups[-1].append(op)
             else:
                 groups.append([op])
-    for groups in found.values():
+    for (operand, _), groups in found.items():
         for group in groups:
-            if len(group) > 1:
+            # What siblings of a constant compute is folded, and not combined.
+            if len(group) > 1 and not is_constant(operand):
                 axis = 1 if isinstance(group[0], graph.ConvOp) else tensor_of(group[0].result).get_num_dims() - 1
                 widths = tuple(tensor_of(member.result).get_shape()[axis] for member in group)
                 yield Family(tuple(group), widths, axis)
@@ -74,7 +75,7 @@ def families(block: Block) -> Iterator[Family]:
 
 def _kind(op: ContractionOp) -> tuple[Attribute | str | int | None, ...] | None:
     """What siblings have in common besides the first operand; None for an op that has no siblings."""
-    if any(not is_constant(operand) for operand in op.operands[1:]) or is_constant(op.operands[0]):
+    if any(not is_constant(operand) for operand in op.operands[1:]):
         return None
     factor = tensor_of(op.operands[1])
     common = (op.name, len(op.operands), factor.element_type, op.accumulator)

@@ -40,6 +40,9 @@ def _with_constant(op: graph.AddOp | graph.MulOp) -> tuple[SSAValue, SSAValue] |
 
 def _into_product(op: graph.AddOp | graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
     """Into the weights and the bias of a convolution, or a factor into those of a matrix product."""
+    # Asked before what is constant, which may take long to find out.
+    if not any(isinstance(operand.owner, ContractionOp) for operand in op.operands):
+        return None
     found = _with_constant(op)
     if found is None or not isinstance(product := found[0].owner, ContractionOp) or only_user(found[0]) is not op:
         return None
@@ -61,6 +64,8 @@ def _into_product(op: graph.AddOp | graph.MulOp, nodes: NodeBuilder) -> SSAValue
 
 def _distribute(op: graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
     """(x + c) * d -> x * d + c * d, where x is a product with a constant that takes the factor."""
+    if not any(isinstance(operand.owner, graph.AddOp) for operand in op.operands):
+        return None
     found = _with_constant(op)
     if found is None or not isinstance(total := found[0].owner, graph.AddOp) or only_user(total.result) is not op:
         return None

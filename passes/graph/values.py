@@ -101,16 +101,18 @@ def is_constant(value: SSAValue, most: int | None = None) -> bool:
 
     With `most` the answer is no where that takes more than so many values to find out.
     """
-    seen: set[SSAValue] = set()
+    # Sets of values, and `isinstance` for them, are Python code: there is nothing of that in this loop.
+    seen: set[int] = set()
     pending = [value]
     while pending:
         current = pending.pop()
-        if current in seen:
+        if id(current) in seen:
             continue
-        seen.add(current)
+        seen.add(id(current))
         owner = current.owner
-        if isinstance(owner, Block) or not _is_graph_op(type(owner)) or (most is not None and len(seen) > most):
+        if type(owner) is Block or not _is_graph_op(type(owner)) or (most is not None and len(seen) > most):
             return False
+        assert isinstance(owner, Operation)
         pending += owner.operands
     return True
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -100,8 +101,13 @@ def _eliminate(
     held: list[int] = []
     steps: list[tuple[int, tuple[int, ...], NDArray[np.int64]]] = []
     entries = {variable: _entries(sizes, variable, around[variable].values()) for variable in left}
+    queue = [(entries[variable], variable) for variable in left]
+    heapify(queue)
     while left:
-        variable = min(left, key=lambda each: (entries[each], each))
+        # What was eliminated, and what has another number of entries by now, stays in the queue until it is first.
+        while queue[0][1] not in left or queue[0][0] != entries[queue[0][1]]:
+            heappop(queue)
+        variable = queue[0][1]
         if entries[variable] > limit:
             # The one with the most neighbours that has been held the least.
             variable = min(left, key=lambda each: (held_before[each], -len(_others(each, around[each].values())), each))
@@ -122,6 +128,7 @@ def _eliminate(
         left.remove(variable)
         for each in others:
             entries[each] = _entries(sizes, each, around[each].values())
+            heappush(queue, (entries[each], each))
     options = list(current)
     for variable, others, best in reversed(steps):
         options[variable] = int(best[tuple(options[other] for other in others)])

@@ -28,6 +28,9 @@ from penstock.passes.analysis.access import linear_form
 from penstock.passes.index_builder import Index, add, for_loop, materialize, scale
 from penstock.passes.schedule.zero_pads import extend
 
+_SOURCES = tensor.EmptyOp | tensor.ExtractSliceOp
+"""What is erased where only an op that is tiled used it."""
+
 
 @dataclass(frozen=True)
 class DimRange:
@@ -185,7 +188,7 @@ class TileNest:
         assert block is not None
         self.root.results[0].replace_all_uses_with(self._build(Builder(InsertPoint.before(self.root))))
         for op in reversed(list(block.ops)):
-            if (op in self.members or isinstance(op, tensor.EmptyOp)) and not op.results[0].uses:
+            if (op in self.members or isinstance(op, _SOURCES)) and not op.results[0].uses:
                 Rewriter.erase_op(op)
 
     def _build(self, builder: Builder) -> SSAValue:

@@ -23,7 +23,6 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.analysis.commands.program import Command, CommandOp, Program, unit_of
 from penstock.passes.analysis.commands.region import Region
-from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.effects import is_computed
 from penstock.passes.analysis.loops import constant_of, loops_around, trip_count
 from penstock.passes.index_builder import for_loop, materialize
@@ -50,6 +49,9 @@ def interleave_iterations(state: TransformState, loop: scf.ForOp, threads: int) 
     require_tokens(function)
     if trip_count(loop) is None:
         raise UserError("virtual threads need a loop with constant bounds", loc=location_of(loop))
+    # Every compilation imports this file, and that one takes long to load.
+    from penstock.passes.analysis.commands.trace import trace
+
     if (found := conflict(loop, trace(function, target), threads)) is not None:
         ops = [command.op for command in reversed(found) if command.op is not None]
         raise UserError(

@@ -15,7 +15,7 @@ from xdsl.builder import Builder
 from xdsl.dialects import arith, memref, tensor
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, IndexType, IntegerAttr, IntegerType, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
@@ -90,11 +90,22 @@ def _zero(type: TensorType[Attribute]) -> FloatAttr | IntegerAttr | None:
     return IntegerAttr(0, element) if isa(element, IntegerType) else None
 
 
+def is_read(generic: GenericOp, number: int) -> bool:
+    """
+    Whether the body reads what is in operand `number`.
+
+    Where it does not, that may be undefined even if the operand is no empty tensor, but a part of one that a loop
+    carries: it is neither copied nor padded.
+    """
+    return not isinstance(generic.operands[number].owner, tensor.EmptyOp) and bool(generic.body.block.args[number].uses)
+
+
 def extend(builder: Builder, generic: GenericOp, number: int, more: Mapping[int, int]) -> SSAValue:
     """
     Operand `number` of `generic`, long enough for a domain that is longer by what `more` says of its dims.
 
-    Behind the end are zeros, or what the operand is padded with already; its own pad grows.
+    Behind the end are zeros, or what the operand is padded with already; its own pad grows. One that is not read is an
+    empty tensor.
     """
     value = generic.operands[number]
     type = value.type
@@ -110,13 +121,16 @@ def extend(builder: Builder, generic: GenericOp, number: int, more: Mapping[int,
         return value
     high = [each + count for each, count in zip(high, added, strict=True)]
     result = TensorType(type.element_type, [size + count for size, count in zip(type.get_shape(), added, strict=True)])
-    zero = _zero(type)
-    assert zero is not None
-    region = pad.region.clone() if pad is not None else region_of(builder, type, zero)
-    new = builder.insert(tensor.PadOp(source, [], [], region, low, high, result))
-    new.location = generic.location
-    new.result.name_hint = value.name_hint
-    return new.result
+    if is_read(generic, number):
+        zero = _zero(type)
+        assert zero is not None
+        region = pad.region.clone() if pad is not None else region_of(builder, type, zero)
+        new: Operation = tensor.PadOp(source, [], [], region, low, high, result)
+    else:
+        new = tensor.EmptyOp([], result)
+    builder.insert(new).location = generic.location
+    new.results[0].name_hint = value.name_hint
+    return new.results[0]
 
 
 def region_of(builder: Builder, type: TensorType[Attribute], constant: FloatAttr | IntegerAttr) -> Region:

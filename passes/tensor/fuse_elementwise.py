@@ -13,15 +13,23 @@ from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from penstock.passes.analysis.kernels import HOST, device_of, is_contraction, kernels, machine_of
+from penstock.passes.analysis.kernels import (
+    HOST,
+    device_of,
+    has_reduction,
+    is_contraction,
+    kernels,
+    machine_of,
+)
 from penstock.passes.analysis.memory.stated_scopes import is_explicit
+from penstock.passes.polynomials import has_polynomial
 from penstock.passes.schedule.inlining import bounds_every_loop, loops_of_elements, merged
 
 INSTRUCTIONS = (
     *(math.AbsFOp, math.AbsIOp, math.CeilOp, math.CopySignOp, math.FloorOp, math.FmaOp),
     *(math.RoundEvenOp, math.RsqrtOp, math.SqrtOp, math.TruncOp),
 )
-"""The ops of `math` that processors have; the others are calls of a library."""
+"""The ops of `math` that processors have; the others are polynomials or calls of a library."""
 
 
 def _computes(generic: GenericOp) -> bool:
@@ -31,7 +39,15 @@ def _computes(generic: GenericOp) -> bool:
 
 def _calls(generic: GenericOp) -> bool:
     """Whether a point of the op takes a call of the mathematical library."""
-    return any(op.name.startswith("math.") and not isinstance(op, INSTRUCTIONS) for op in generic.body.block.ops)
+    return any(
+        op.name.startswith("math.") and not isinstance(op, INSTRUCTIONS) and not has_polynomial(op)
+        for op in generic.body.block.ops
+    )
+
+
+def _takes_polynomials(generic: GenericOp) -> bool:
+    """Whether a point of the op takes a function that becomes a polynomial."""
+    return any(has_polynomial(op) for op in generic.body.block.ops)
 
 
 def _inlinable_inputs(producer: GenericOp, consumer: GenericOp) -> list[int] | None:
@@ -52,6 +68,9 @@ def _inlinable_inputs(producer: GenericOp, consumer: GenericOp) -> list[int] | N
         return inputs
     # A loop with a call is not vectorised, and everything else in it would not be either.
     if _calls(producer) != _calls(consumer):
+        return None
+    # Nor is a sum in its order, and a polynomial would be evaluated for one element after the other.
+    if _takes_polynomials(producer) and has_reduction(consumer):
         return None
     # Each element is computed once.
     if prod(consumer.get_static_loop_ranges()) > prod(producer.get_static_loop_ranges()):
@@ -107,10 +126,12 @@ class FuseElementwisePass(ModulePass):
     expansion stays where its result alone gives the size of a loop: a reduction over what it repeats.
 
     No work is done twice: the consumer has at most as many points as the producer, unless the producer only hands on
-    an element (a transposition, an expansion) or a number. Ops that call the mathematical library (exp, erf) are
+    an element (a transposition, an expansion) or a number. Ops that call the mathematical library (sin, pow) are
     kept apart from those that do not: a loop with a call is not vectorised, and a BERT layer lost a tenth of its
-    speed when the arithmetic around erf was put into one. A contraction keeps its body and its operands, and no
-    reduction becomes one: sums of products are computed in an order of their own. So results keep every bit.
+    speed when the arithmetic around erf was put into one that called it. What becomes a polynomial (see
+    `math-polynomial-approximation`) is no call, but stays out of reductions. A contraction keeps its body and its
+    operands, and no reduction becomes one: sums of products are computed in an order of their own. So results keep
+    every bit.
 
     Before:
     ```mlir

@@ -225,7 +225,7 @@ def _float_to_integer_power(a: Any, b: Any) -> Any:
 def _fma(op: math.FmaOp) -> Function:
     dtype = dtype_of(op.result.type, op)
     if dtype == np.float64:
-        raise UserError("math.fma of f64 is not interpreted", loc=location_of(op), status=UNSUPPORTED)
+        return bits.fused_multiply_add_of_f64
 
     def fused(a: Any, b: Any, c: Any) -> Any:
         return bits.fused_multiply_add(a, b, c).astype(dtype)

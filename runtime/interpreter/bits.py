@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -124,12 +125,72 @@ def fused_multiply_add(a: Any, b: Any, c: Any) -> Any:
     The product of two 24-bit significands is exact in float64. Rounding to odd keeps what the sum lost from
     looking like a tie (Boldo and Melquiond, Emulation of FMA and correctly rounded sums, 2008).
     """
-    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
-    addend = np.asarray(c, np.float64)
-    total = np.asarray(product + addend)
-    back = total - product
-    lost = (product - (total - back)) + (addend - back)
+    return _sum_to_odd(np.asarray(a, np.float64) * np.asarray(b, np.float64), np.asarray(c, np.float64))
+
+
+def _sum(a: Any, b: Any) -> tuple[Any, Any]:
+    """a + b, rounded, and what it lost (Knuth's two-sum)."""
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back)
+
+
+def _sum_to_odd(a: Any, b: Any) -> Any:
+    """a + b in float64; where that is inexact, that one of the two numbers around it whose last bit is 1."""
+    total, lost = map(np.asarray, _sum(a, b))
     number = total.view(np.int64)
     even = np.isfinite(total) & (lost != 0) & (number & 1 == 0)
     step = np.where((lost > 0) == (total > 0), 1, -1)
     return np.where(even, number + step, number).view(np.float64)[()]
+
+
+def _product(a: Any, b: Any) -> tuple[Any, Any]:
+    """a * b, rounded, and what it lost (Dekker's product, with Veltkamp's halves of the significands)."""
+
+    def halves(x: Any) -> tuple[Any, Any]:
+        scaled = x * 134217729.0  # 2^27 + 1
+        high = scaled - (scaled - x)
+        return high, x - high
+
+    total = a * b
+    (a_high, a_low), (b_high, b_low) = halves(a), halves(b)
+    return total, ((a_high * b_high - total) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _is_between(x: Any, low: int, high: int) -> Any:
+    return (np.abs(x) > 2.0**low) & (np.abs(x) < 2.0**high)
+
+
+def fused_multiply_add_of_f64(a: Any, b: Any, c: Any) -> Any:
+    """
+    a * b + c in float64, rounded once.
+
+    Product and sums are kept exactly, as two numbers each, and the smaller parts are summed to odd before the last sum
+    (Boldo and Melquiond, Emulation of FMA and correctly rounded sums, 2008). That is right where none of them is too
+    large or too small for float64; elsewhere each element is a fraction of integers, which Python rounds once.
+    """
+    a, b, c = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in (a, b, c)))
+    with np.errstate(all="ignore"):
+        product, product_lost = _product(a, b)
+        addend, addend_lost = _sum(c, product_lost)
+        total, total_lost = _sum(product, addend)
+        rounded = total + _sum_to_odd(total_lost, addend_lost)
+        # With a factor of zero, an infinity or a NaN only the sum rounds; a product that overflows hides no infinite c.
+        finite = np.isfinite(a) & np.isfinite(b)
+        plain = ~finite | ~np.isfinite(c) | (a == 0) | (b == 0)
+        result: Any = np.where(plain, np.where(finite & ~np.isfinite(c), c, a * b + c), rounded)
+    is_safe = _is_between(a, -900, 900) & _is_between(b, -900, 900) & _is_between(product, -900, 1000)
+    rest = ~(plain | (is_safe & ((c == 0) | _is_between(c, -900, 1000))))
+    if np.any(rest):
+        result[rest] = list(map(_fused, a[rest].tolist(), b[rest].tolist(), c[rest].tolist()))
+    return result[()]
+
+
+def _fused(a: float, b: float, c: float) -> float:
+    """a * b + c of finite numbers, by way of a fraction."""
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    try:
+        # Of zero the sign is that of the sum.
+        return float(exact) if exact else a * b + c
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf

@@ -15,14 +15,14 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from xdsl.dialects import arith
 from xdsl.dialects.linalg.ops import IndexOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
+from penstock.dialects.products import added_product
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.body import CompiledBody, accumulation, compile_expression
+from penstock.runtime.interpreter.body import CompiledBody, compile_expression
 from penstock.runtime.interpreter.domain import OperandAccess, points, self_overlaps, view_over
-from penstock.runtime.interpreter.values import in_type
+from penstock.runtime.interpreter.values import has_own_dtype, in_type
 
 GATHER_LIMIT = 1 << 22
 """Elements of overlapping windows that are laid out at once; beyond it, window dims become loops."""
@@ -71,14 +71,10 @@ def find_contraction(
     block: Block, accesses: Sequence[OperandAccess], inputs: int, captured: Sequence[SSAValue]
 ) -> ProductSum | None:
     """The contraction that a body with one output is, if it is one."""
-    found = accumulation(block) if len(block.args) == inputs + 1 else None
-    if found is None or not isinstance(found[0], arith.AddfOp | arith.AddiOp):
+    factors = added_product(block) if len(block.args) == inputs + 1 else None
+    if factors is None or not block.args[-1].has_one_use() or not has_own_dtype(block.args[-1].type):
         return None
-    product = found[1]
-    if not isinstance(product.owner, arith.MulfOp | arith.MuliOp):
-        return None
-    left = _factor(product.owner.lhs, block, accesses, captured)
-    right = _factor(product.owner.rhs, block, accesses, captured)
+    left, right = (_factor(factor, block, accesses, captured) for factor in factors)
     return None if left is None or right is None else ProductSum(left, right)
 
 

@@ -25,8 +25,8 @@ from penstock.dialects.mem import memref_of
 from penstock.dialects.verification import find_invalid
 from penstock.dialects.weights import Array, WeightStore
 
-# Imported for their registrations.
-from penstock.runtime.interpreter import accel, control, forall, loop, scalar, tensor
+# Imported for its registrations.
+from penstock.runtime.interpreter import below_graph
 from penstock.runtime.interpreter.counters import Counters
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.graph import implementation_of, run_graph
@@ -35,7 +35,7 @@ from penstock.runtime.interpreter.scopes import undefined_memref
 from penstock.runtime.interpreter.source import Listener
 from penstock.runtime.interpreter.values import dtype_of
 
-__all__ = ["accel", "control", "forall", "loop", "main_arguments", "run_function", "run_module", "scalar", "tensor"]
+__all__ = ["below_graph", "main_arguments", "run_function", "run_module"]
 
 
 def run_module(

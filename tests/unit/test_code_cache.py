@@ -282,3 +282,28 @@ for number in range(4):
         # An entry that another process takes away between its check and its use is an error with a place.
         assert process.returncode == 0 or "compiled code cannot be loaded" in err
     assert all(name.startswith("answer-") for name in entries(cache)), "no build is left behind"
+
+
+def test_what_a_process_has_found_no_other_removes_before_it_is_loaded(cache: Path, compiled: bytes) -> None:
+    library = cache.parent / "library.so"
+    library.write_bytes(compiled)
+    text = """
+import os, shutil, sys, time
+from pathlib import Path
+from penstock.passes import toolchain
+toolchain._compile = lambda compiler, files, workplace: shutil.copy(sys.argv[2], workplace / "program.so")
+directory, until = toolchain.open_cache(), time.monotonic() + 1.5
+while time.monotonic() < until:
+    if sys.argv[1] == "prune":
+        toolchain.prune(directory)
+        continue
+    entry = toolchain.build_library("answer", {"answer.c": ""})
+    assert toolchain.load(entry).answer() == 42
+    try:
+        os.utime(entry, (0, 0))  # as if it had not been used for long
+    except FileNotFoundError:
+        sys.exit("an entry that was just used is gone")
+"""
+    command = [sys.executable, "-c", text]
+    running = [subprocess.Popen([*command, role, str(library)]) for role in ("prune", "prune", "build")]
+    assert [process.wait(timeout=120) for process in running] == [0, 0, 0]

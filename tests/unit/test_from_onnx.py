@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,7 @@ from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.graph.dims import dims_of
 from penstock.dialects.weights import Array, WeightStore
-from penstock.lowering.from_onnx import import_model
+from penstock.lowering.from_onnx import data_in_place, import_model
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 NEWEST = onnx.defs.onnx_opset_version()
@@ -309,6 +310,67 @@ def test_data_outside_the_file_are_read_and_missed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weights["w"], np.arange(4, dtype=np.float32))
     (tmp_path / "data.bin").unlink()
     with pytest.raises(UserError, match=r'"w" are in the file "data.bin", which does not exist'):
+        import_model(path)
+
+
+@pytest.fixture
+def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files count as large ones, whose weights stay in them."""
+    monkeypatch.setattr(data_in_place, "SMALL_FILE", 0)
+    monkeypatch.setattr(data_in_place, "SMALL_TENSOR", 0)
+
+
+def base_of(array: Any) -> Any:
+    """What owns the memory of an array."""
+    while not isinstance(array, mmap.mmap) and array.base is not None:
+        array = array.base
+    return array
+
+
+@pytest.mark.usefixtures("in_place")
+@pytest.mark.parametrize("shift", range(4))
+def test_the_weights_of_a_large_file_stay_in_it(tmp_path: Path, shift: int) -> None:
+    weights = {"w": np.arange(2000, dtype=np.float32).reshape(2, 1000), "v": np.arange(1000.0, dtype=np.float32)}
+    model = make_model([node("Add", "x w", "z"), node("Add", "z v")], {"x": (2, 1000)}, ["y"], weights=weights)
+    model.producer_name = "p" * shift  # so that the elements are at different places
+    path = tmp_path / "model.onnx"
+    save(model, str(path))
+    expected, _ = import_model(model)
+    module, store = import_model(path)
+    assert str(module) == str(expected)
+    for name, weight in weights.items():
+        np.testing.assert_array_equal(store[name], weight)
+        assert isinstance(base_of(store[name]), mmap.mmap)
+        assert not store[name].flags.writeable
+
+
+@pytest.mark.usefixtures("in_place")
+@pytest.mark.parametrize("content", [b"hello, world\n" * 9, b"\x3a\x05abc", b"\x0b", b"\xff" * 12])
+def test_a_large_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="not an ONNX model"):
+        import_model(path)
+
+
+@pytest.mark.usefixtures("in_place")
+def test_every_truncated_large_model_is_refused_or_read(tmp_path: Path) -> None:
+    model = make_model([node("Add", "x w")], X, ["y"], weights={"w": array(1, 2, 3, 4)})
+    data = model.SerializeToString()
+    path = tmp_path / "model.onnx"
+    for length in range(1, len(data)):
+        path.write_bytes(data[:length])
+        with pytest.raises(UserError):
+            import_model(path)
+
+
+@pytest.mark.usefixtures("in_place")
+def test_an_initializer_of_a_large_file_of_the_wrong_size_is_refused(tmp_path: Path) -> None:
+    model = make_model([node("Add", "x w")], X, ["y"], weights={"w": array(1, 2, 3, 4)})
+    model.graph.initializer[0].raw_data = b"123"
+    path = tmp_path / "model.onnx"
+    save(model, str(path))
+    with pytest.raises(UserError, match="it has 3 bytes of data"):
         import_model(path)
 
 

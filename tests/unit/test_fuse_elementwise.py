@@ -123,8 +123,15 @@ def test_an_expansion_stays_where_it_alone_tells_how_often_a_reduction_runs() ->
 
 
 def test_calls_of_the_mathematical_library_stay_among_themselves() -> None:
-    body = f"%a = graph.neg %x : {M}\n%b = graph.exp %a : {M}\n%c = graph.erf %b : {M}\n%d = graph.relu %c : {M}\n"
-    assert fused(body + binary("y", "add", "d", "z")) == [["negf"], ["exp", "erf"], ["maximumf", "addf"]]
+    body = f"%a = graph.neg %x : {M}\n%b = graph.sin %a : {M}\n%c = graph.cos %b : {M}\n%d = graph.relu %c : {M}\n"
+    assert fused(body + binary("y", "add", "d", "z")) == [["negf"], ["sin", "cos"], ["maximumf", "addf"]]
+
+
+def test_what_becomes_a_polynomial_joins_arithmetic_but_no_reduction() -> None:
+    body = f"%a = graph.neg %x : {M}\n%b = graph.exp %a : {M}\n%c = graph.erf %b : {M}\n"
+    assert fused(body + binary("y", "add", "c", "z")) == [["negf", "exp", "erf", "addf"]]
+    reduced = body + f"%y = graph.reduce_sum %c axes [1] : {M} -> {C}"
+    assert fused(reduced, f"%x: {M}", C, [random(4, 6)]) == [["negf", "exp", "erf"], ["addf"]]
 
 
 def test_moves_become_maps() -> None:

@@ -68,7 +68,7 @@ def _spellings() -> list[tuple[str, str, str, str]]:
         elif name == "math.fpowi":
             continue  # operands of two types: tested by itself
         elif name == "math.fma":
-            found += [(name, "%x, %y, %y : $", type, type) for type in ("f16", "f32")]
+            found += [(name, "%x, %y, %y : $", type, type) for type in ("f16", "f32", "f64")]
         elif name in ("math.atan2", "math.copysign", "math.powf"):
             found += [(name, "%x, %y : $", type, type) for type in ("f32", "f64")]
         elif name == "math.ipowi":

@@ -17,7 +17,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_c import CSource, emit_c
 from penstock.passes import toolchain as compilers
 from penstock.passes.toolchain import Compiler, CompilerFault, cache_directory, find_compiler
-from penstock.runtime.native import NativeModule, build, load_native
+from penstock.runtime.native import NativeModule, build, dense, load_native
 
 Array = NDArray[Any]
 
@@ -250,3 +250,13 @@ def test_the_context_is_as_large_as_the_plan_says(compiler: Compiler) -> None:
     assert [spec.name for spec in (*source.inputs, *source.weights, *source.outputs)] == ["x", "w", "o"]
     size = loaded(source).context_bytes
     assert 64 + 4000 <= size < 64 + 4000 + 256
+
+
+def test_weights_whose_elements_are_not_aligned_are_copied_for_machine_code() -> None:
+    shifted = np.frombuffer(bytes(1) + np.arange(6, dtype=np.float32).tobytes(), np.uint8)[1:].view(np.float32)
+    if shifted.flags.aligned:
+        pytest.skip("the bytes lie where they would be")
+    taken = dense(shifted)
+    assert taken.flags.aligned
+    np.testing.assert_array_equal(taken, shifted)
+    assert dense(taken) is taken

@@ -150,6 +150,39 @@ def test_a_change_of_a_callee_is_found_in_its_caller() -> None:
     assert find_invalid(module, verifier) is not None
 
 
+def test_a_call_is_not_verified_again_where_its_callee_has_the_same_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, verifier = parsed(), Verifier()
+    main, f = main_of(module), TensorType(f32, [2, 3])
+    Rewriter.insert_op(callee := FuncOp.external("callee", [f], [f]), InsertPoint.before(main))
+    Rewriter.insert_op(call := CallOp("callee", [main.body.block.args[0]], [f]), InsertPoint.at_start(main.body.block))
+    assert find_invalid(module, verifier) is None
+    seen: list[CallOp] = []
+    monkeypatch.setattr(CallOp, "verify_", lambda op: seen.append(op))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    call.attributes["noted"] = StringAttr("x")
+    assert find_invalid(module, verifier) is None
+    assert seen == [call], "with other attributes it is another"
+    del call.attributes["noted"]
+    assert find_invalid(module, verifier) is None
+    assert seen == [call]
+    monkeypatch.undo()
+    callee.function_type = FunctionType.from_lists([f], [])
+    assert find_invalid(module, verifier) is not None
+
+
+@pytest.mark.parametrize("name", ["callee", "other"])
+def test_a_call_of_what_is_no_function_any_more_is_found(name: str) -> None:
+    module, verifier = parsed(), Verifier()
+    main, f = main_of(module), TensorType(f32, [2, 3])
+    Rewriter.insert_op(callee := FuncOp.external("callee", [f], [f]), InsertPoint.before(main))
+    Rewriter.insert_op(CallOp("callee", [main.body.block.args[0]], [f]), InsertPoint.at_start(main.body.block))
+    assert find_invalid(module, verifier) is None
+    if name == "callee":
+        Rewriter.erase_op(callee)
+    else:
+        callee.properties["sym_name"] = StringAttr(name)
+    assert find_invalid(module, verifier) is not None
+
+
 def test_a_function_that_did_not_change_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
     module, verifier = parsed(), Verifier()
     assert find_invalid(module, verifier) is None

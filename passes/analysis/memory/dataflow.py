@@ -294,35 +294,48 @@ class Lives:
     after: int
 
 
-Flows = dict[str, "DataFlow | None"]
-"""The data flow of functions by name; None while it is being found out, and for those without a body."""
+class Flows:
+    """The data flow of the functions of a module, none of which may change meanwhile."""
+
+    def __init__(self, module: Operation | None):
+        """Of nothing but what is asked of it where there is no module."""
+        self.target = find_target(module) if isinstance(module, ModuleOp) else None
+        functions = module.ops if isinstance(module, ModuleOp) else ()
+        self._functions = {
+            op.sym_name.data: op for op in functions if isinstance(op, func.FuncOp) and not op.is_declaration
+        }
+        self._known: dict[str, DataFlow | None] = {}
+        """None while it is being found out."""
+
+    def of(self, function: func.FuncOp) -> DataFlow:
+        """The data flow of a function with a body."""
+        name = function.sym_name.data
+        if (known := self._known.get(name)) is None:
+            # Of a function that calls itself nothing is known meanwhile.
+            self._known[name] = None
+            known = self._known[name] = DataFlow(function, self)
+        return known
+
+    def summarize(self, call: func.CallOp) -> CallSummary | None:
+        """What a callee does; None for one that has no body here, or calls itself."""
+        name = call.callee.string_value()
+        if name in self._known:
+            flow = self._known[name]
+            return None if flow is None else flow.summary
+        return self.of(self._functions[name]).summary if name in self._functions else None
 
 
 class DataFlow:
     """The roots of a function, what its ops do to them, and where they are alive."""
 
     def __init__(self, function: func.FuncOp, flows: Flows | None = None):
-        self._flows: Flows = {} if flows is None else flows
-        module = function.parent_op()
-        target = find_target(module) if isinstance(module, ModuleOp) else None
-        self._module = module if isinstance(module, ModuleOp) else None
+        flows = flows or Flows(function.parent_op())
         self.graph = FlowGraph(function)
         self.aliases = Aliases(self.graph)
-        effects = MemoryEffects(self.aliases, target, self._summarize)
+        effects = MemoryEffects(self.aliases, flows.target, flows.summarize)
         self.effects: dict[Operation, Effect] = {op: effects.of(op) for op in self.graph.nodes()}
         """What each node does."""
         self._kills = certain_kills(self.graph, self.effects, self.aliases.certain)
-
-    def _summarize(self, call: func.CallOp) -> CallSummary | None:
-        name = call.callee.string_value()
-        if name not in self._flows:
-            # Of a function that calls itself nothing is known meanwhile.
-            self._flows[name] = None
-            for op in () if self._module is None else self._module.ops:
-                if isinstance(op, func.FuncOp) and op.sym_name.data == name and not op.is_declaration:
-                    self._flows[name] = DataFlow(op, self._flows)
-        flow = self._flows[name]
-        return None if flow is None else flow.summary
 
     def lives(self) -> dict[Operation, Lives]:
         """For each node the roots alive around it."""

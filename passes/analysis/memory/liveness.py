@@ -47,7 +47,7 @@ class Liveness:
     """
     The steps at which each op of a function begins and ends, and at which each buffer that it makes is alive.
 
-    `call_length` says how many steps a callee takes, `flows` holds the data flow of functions as far as it is known.
+    `call_length` says how many steps a callee takes, `flows` finds the data flow of the functions of its module.
     The function has a body, and neither it nor its callees may change meanwhile. Commands in flight keep buffers alive,
     unless the function is `race_free`: its commands are known to be ordered where they share bytes.
     """
@@ -62,7 +62,7 @@ class Liveness:
     ):
         self._function = function
         self._race_free = race_free
-        self._flows: Flows = {} if flows is None else flows
+        self._flows = flows or Flows(function.parent_op())
         self._begin: dict[Operation, int] = {}
         self._end: dict[Operation, int] = {}
         self._call_length = call_length
@@ -145,11 +145,7 @@ class Liveness:
 
     @cached_property
     def _flow(self) -> DataFlow:
-        name = self._function.sym_name.data
-        flow = self._flows.get(name)
-        if flow is None:
-            flow = self._flows[name] = DataFlow(self._function, self._flows)
-        return flow
+        return self._flows.of(self._function)
 
     @cached_property
     def _outlived(self) -> int:
@@ -211,7 +207,7 @@ class ProgramTime:
             for name, function in self._functions.items()
         }
         self._lines: dict[str, Liveness | None] = {}
-        self._flows: Flows = {}
+        self._flows = Flows(module)
         self._starts: dict[str, list[int]] = {name: [] for name in self._functions}
         called = {call.callee.string_value() for calls in self._calls.values() for call in calls}
         clock = 0

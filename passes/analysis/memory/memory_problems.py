@@ -22,7 +22,6 @@ from penstock.dialects.functions import unique_name
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.machine import ScopeOp, TargetOp, find_target
 from penstock.dialects.mem import CopyOp, RingOp, ScopedAllocation, memref_of, scope_of, span_in_bytes
-from penstock.passes.analysis.commands.hazards import race_free_kernels
 from penstock.passes.analysis.memory.aliases import bits
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness, ProgramTime, function_around
 from penstock.passes.analysis.units import performer, scope_or_dram
@@ -301,7 +300,12 @@ def checked_problems(module: ModuleOp, *, placed_only: bool = False, partial: bo
     """
     problems = memory_problems(module, placed_only=placed_only)
     fault = _first_fault(problems, partial)
-    if fault is not None and (race_free := race_free_kernels(module)):
+    if fault is None:
+        return problems
+    # Few programs need it, and it takes long to load.
+    from penstock.passes.analysis.commands.hazards import race_free_kernels
+
+    if race_free := race_free_kernels(module):
         problems = memory_problems(module, placed_only=placed_only, race_free=race_free)
         fault = _first_fault(problems, partial)
     if fault is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from xdsl.dialects.builtin import IntegerType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.pattern_rewriter import (
     GreedyRewritePatternApplier,
@@ -100,4 +101,4 @@ def discard(ops: Sequence[Operation]) -> None:
 
 def is_integral(value: SSAValue) -> bool:
     """Whether a value has integer elements, whose sums and products wrap and are the same in any order."""
-    return str(tensor_of(value).element_type).lstrip("us").startswith("i")
+    return isinstance(tensor_of(value).element_type, IntegerType)

@@ -25,7 +25,7 @@ from penstock.passes.schedule.primitives.rfactor import neutral_of
 from penstock.passes.schedule.primitives.tile import dims_of, given_sizes
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 from penstock.passes.schedule.tile_nest import DimRange, result_dims, slice_of, tile_of
-from penstock.passes.schedule.zero_pads import region_of, require_defined_on_padding
+from penstock.passes.schedule.zero_pads import is_read, region_of, require_defined_on_padding
 from penstock.passes.shapes import loops, shape_of
 
 _Constant = FloatAttr | IntegerAttr
@@ -201,10 +201,8 @@ def _rewrite(
         counts = added[number]
         shape = [size + count for size, count in zip(type.get_shape(), counts, strict=True)]
         wider = TensorType(type.element_type, shape)
-        # What is not read may be undefined, and is not copied.
-        if isinstance(value.owner, tensor.EmptyOp) or not target.body.block.args[number].uses:
-            made: tensor.EmptyOp | tensor.PadOp = tensor.EmptyOp([], wider)
-        else:
+        made: tensor.EmptyOp | tensor.PadOp = tensor.EmptyOp([], wider)
+        if is_read(target, number):
             region = region_of(builder, type, values[number])
             made = tensor.PadOp(value, [], [], region, [0] * len(counts), list(counts), wider)
             pads.append(made)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.builder import Builder
+from xdsl.dialects import memref
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import CopyOp
+from penstock.dialects.mem import CopyOp, ScopedAllocation
 from penstock.dialects.schedule_memory import StageOutOp
 from penstock.passes.analysis.memory.storage import overwrites, storage_of, uses_through
 from penstock.passes.schedule.primitives.multi_buffer import rings_after
@@ -82,15 +83,15 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
         )
     users, block = _users(writer, operand, scope, is_known=has_known_storage(operand, state.aliased))
     spots = sorted({_ancestor_in(user, block) for user in users}, key=block.get_operation_index)
-    is_overwritten = overwrites(spots[0], operand)
+    needs_contents = not (overwrites(spots[0], operand) or _is_new(operand, users, block))
     type = require_room(operand, target, op)
     require_path(target, scope, start, writer)
-    if not is_overwritten:
+    if needs_contents:
         require_path(target, start, scope, writer)
     with rings_after(state, op) as made:
         before = Builder(InsertPoint.before(spots[0]))
         buffer = insert_buffer(before, type, operand, writer)
-        if not is_overwritten:
+        if needs_contents:
             insert_copy(before, operand, buffer, writer)
         for user in users:
             for position, value in enumerate(user.operands):
@@ -113,6 +114,13 @@ def _users(writer: GenericOp, operand: SSAValue, scope: str, *, is_known: bool) 
     # Other views reach the same bytes, or a copy would not leave the scope: the buffer is there during this one op.
     assert writer.parent is not None
     return [writer], writer.parent
+
+
+def _is_new(operand: SSAValue, users: list[Operation], block: Block) -> bool:
+    """Whether `block` allocates the operand's bytes, and no op but the users could have written them."""
+    storage = storage_of(operand)
+    is_made_here = isinstance(storage.owner, ScopedAllocation | memref.AllocOp) and storage.owner.parent is block
+    return is_made_here and {*users} == {use.operation for use in uses_through(storage)}
 
 
 def _may_use(user: Operation, operand: SSAValue, scope: str) -> bool:

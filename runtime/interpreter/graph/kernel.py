@@ -10,7 +10,6 @@ from penstock.dialects.element_types import numpy_dtype, stored
 from penstock.dialects.graph.base import tensor_of
 from penstock.dialects.graph.kernel import KernelOp
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.graph.registry import implements
 from penstock.runtime.interpreter.values import dtype_of
 
@@ -18,6 +17,10 @@ from penstock.runtime.interpreter.values import dtype_of
 @implements(KernelOp)
 def kernel(op: KernelOp, operands: Sequence[Array]) -> tuple[Array, ...]:
     """What the function of the kernel computes, on integers of its own sign."""
+    # Other operators do without the interpreter of the levels below.
+    from penstock.runtime.interpreter import below_graph  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    from penstock.runtime.interpreter.execution import Execution
+
     module = op.get_toplevel_object()
     assert isinstance(module, ModuleOp)
     execution = Execution(module)

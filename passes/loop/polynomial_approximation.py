@@ -1,0 +1,112 @@
+"""Functions of the host as polynomials, so that their loops are vectorised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.context import Context
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import ModuleOp, f32
+from xdsl.ir import Block, Operation
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from penstock.passes.analysis.kernels import host_functions
+from penstock.passes.polynomials import FUNCTIONS, PolynomialBody, has_polynomial
+
+
+def _expand(op: Operation, *, fused: bool) -> None:
+    """Put ops of `arith` in the place of a function, in f32 whatever float of up to 32 bits it is of."""
+    type = op.results[0].type
+    block = Block(arg_types=[type])
+    body = PolynomialBody(block, op.location, fused=fused)
+    found = FUNCTIONS[op.__class__](body, body.widen(block.args[0], f32))
+    result = found if found.type == type else body.emit(arith.TruncFOp(found, type))
+    Rewriter.inline_block(block, InsertPoint.before(op), op.operands)
+    Rewriter.replace_op(op, [], [result])
+
+
+@dataclass(frozen=True)
+class MathPolynomialApproximationPass(ModulePass):
+    """
+    Replace exp, exp2, expm1, log, log1p, erf and tanh on the host by polynomials, as MLIR's patterns of this name do.
+
+    A loop that calls the C library is not vectorised, and its results are those of the library at hand. The ops that
+    come in their place are of `arith`, with bit casts and selections and no branch, so that a C compiler makes vectors
+    of them, and the interpreter and C agree bit for bit. All within 2 units in the last place over all f32, with the
+    limits of the C library (see docs/correctness.md). In f16 and bf16 they are computed in f32 and rounded once more.
+
+    Required: the loop level; scalars, in the bodies of `linalg.generic` or not. Left as they are: f64, other functions
+    (sin, pow, ...), whose reductions take branches or more bits, and kernels of a machine, whose intrinsics have
+    functions of their own.
+
+    Before:
+    ```mlir
+    func.func @power(%x: f32) -> f32 {
+      %y = math.exp2 %x : f32
+      func.return %y : f32
+    }
+    ```
+    After (`math-polynomial-approximation{fma=true}`):
+    ```mlir
+    func.func @power(%x: f32) -> f32 {
+      %0 = arith.constant 1.290000e+02 : f32
+      %1 = arith.cmpf ogt, %x, %0 : f32
+      %2 = arith.select %1, %0, %x : f32
+      %3 = arith.constant -1.510000e+02 : f32
+      %4 = arith.cmpf olt, %2, %3 : f32
+      %5 = arith.select %4, %3, %2 : f32
+      %6 = arith.constant 0x4B400000 : f32
+      %7 = arith.addf %5, %6 : f32
+      %8 = arith.bitcast %7 : f32 to i32
+      %9 = arith.constant 1262485504 : i32
+      %10 = arith.subi %8, %9 : i32
+      %11 = arith.subf %7, %6 : f32
+      %12 = arith.subf %5, %11 : f32
+      %13 = arith.constant 0.693147182 : f32
+      %14 = arith.constant 0.240226477 : f32
+      %15 = arith.constant 5.550360e-02 : f32
+      %16 = arith.constant 0.00961850584 : f32
+      %17 = arith.constant 0.00133908063 : f32
+      %18 = arith.constant 0.000153264627 : f32
+      %19 = math.fma %18, %12, %17 : f32
+      %20 = math.fma %19, %12, %16 : f32
+      %21 = math.fma %20, %12, %15 : f32
+      %22 = math.fma %21, %12, %14 : f32
+      %23 = math.fma %22, %12, %13 : f32
+      %24 = arith.constant 1.000000e+00 : f32
+      %25 = math.fma %12, %23, %24 : f32
+      %26 = arith.constant 1 : i32
+      %27 = arith.shrsi %10, %26 : i32
+      %28 = arith.constant 23 : i32
+      %29 = arith.shli %27, %28 : i32
+      %30 = arith.constant 1065353216 : i32
+      %31 = arith.addi %29, %30 : i32
+      %32 = arith.bitcast %31 : i32 to f32
+      %33 = arith.mulf %25, %32 : f32
+      %34 = arith.subi %10, %27 : i32
+      %35 = arith.shli %34, %28 : i32
+      %36 = arith.addi %35, %30 : i32
+      %37 = arith.bitcast %36 : i32 to f32
+      %y = arith.mulf %33, %37 : f32
+      func.return %y : f32
+    }
+    ```
+    """
+
+    name = "math-polynomial-approximation"
+    reassociates: ClassVar[bool] = True
+    """Functions are rounded otherwise than those of a library."""
+
+    fma: bool = False
+    """
+    Whether a * b + c is a `math.fma`, which rounds once: for a processor that has it. Without it, it is a product and
+    a sum, and results are the same on all processors.
+    """
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for function in host_functions(op):
+            for each in list(function.walk()):
+                if has_polynomial(each):
+                    _expand(each, fused=self.fma)

@@ -1,0 +1,252 @@
+"""
+Functions of f32 as polynomials, without branches: what a loop of them is vectorised as.
+
+Each is reduced to an interval around 0, where a polynomial is as good as f32 tells, and what the reduction took away is
+put back exactly: a power of two by its bits, a sign by its bit. A case that the formula does not cover is chosen at the
+end, so that every element takes the same steps. Over all f32 each is within 2 units in the last place (ulp) of the
+exact value, with the limits of IEEE 754 and the C library: infinities, NaN, denormal numbers and the sign of zero. The
+largest errors are in docs/correctness.md. `benchmarks/polynomials.py` fits the coefficients, minimax polynomials whose
+coefficients are f32, the most significant rounded first and the others fitted anew (Brisebarre, Muller and Tisserand,
+"Computing machine-efficient polynomial approximations", ACM TOMS 2006), and measures the errors.
+
+The reductions are those of Cody and Waite, "Software Manual for the Elementary Functions" (1980).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, nan
+
+from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, LocationAttr, f32, i32
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+from penstock.passes.scalar_body import Body
+
+EXP = (0.49999994, 0.16666521, 0.041668266, 0.008368677, 0.0013820734)
+"""(e^r - 1 - r) / r^2 for r up to ln(2) / 2, lowest power first, as all of them."""
+EXP2 = (0.6931472, 0.24022648, 0.0555036, 0.009618506, 0.0013390806, 0.00015326463)
+"""(2^r - 1) / r for r up to 1 / 2."""
+LOG = (
+    *(0.3333333, -0.2500082, 0.20001242, -0.16623409),
+    *(0.1420158, -0.1315961, 0.12762217, -0.07636439),
+)
+"""(log(1 + f) - f + f^2 / 2) / f^3 for f from sqrt(1/2) - 1 to sqrt(2) - 1."""
+TANH = (-0.3333328, 0.13331406, -0.053736515, 0.020628167, -0.0056922967)
+"""(tanh(a) / a - 1) / a^2 as a polynomial in a^2, for a up to `TANH_SMALL`."""
+TANH_SMALL = 0.625
+ERF = (0.12837917, -0.3761261, 0.11283364, -0.026843518, 0.005167731, -0.00078247394, 7.2360686e-05)
+"""erf(a) / a - 1 as a polynomial in a^2, for a up to `ERF_SMALL`."""
+ERFC_ROOT = (
+    *(0.19556461, -0.23872963, 0.10000745, -0.0041632093, -0.009718514),
+    *(0.0024093604, 0.0004105643, -0.00020917658, -1.4031452e-05),
+)
+"""The fourth root of 1 - erf(a) as a polynomial in a - `ERFC_CENTER`, for a from `ERF_SMALL` to `ERF_ONE`."""
+ERF_SMALL, ERF_ONE, ERFC_CENTER = 1.1, 4.0, 2.25
+
+LN2 = 0.6931471805599453
+LN2_HIGH, LN2_LOW = 0.693145751953125, 1.4286068203094172e-06
+"""ln(2) in two parts; the first has 15 bits, so that its product with the exponent of any f32 is exact."""
+ROUNDING = 12582912.0
+"""1.5 * 2^23: added to a number below 2^22 it leaves the nearest integer in the last bits."""
+ROUNDING_BITS = 0x4B400000
+SQRT_HALF_BITS = 0x3F3504F3
+"""The bits of the f32 next to sqrt(1/2), where the significands of logarithms begin."""
+ONE_BITS, FRACTION_BITS = 0x3F800000, 23
+
+
+class PolynomialBody(Body):
+    """
+    Appends scalar ops on f32 and i32; `fused` says whether a * b + c is a `math.fma`, which rounds once.
+
+    Without it, it is a product and a sum, of the same constants.
+    """
+
+    def __init__(self, block: Block, location: LocationAttr, *, fused: bool):
+        super().__init__(block, location)
+        self.fused = fused
+        self._constants: dict[tuple[float, Attribute], SSAValue] = {}
+
+    def constant(self, value: float, element: Attribute) -> SSAValue:
+        """The number `value`, each once."""
+        if (value, element) not in self._constants:
+            self._constants[value, element] = super().constant(value, element)
+        return self._constants[value, element]
+
+    def real(self, value: float) -> SSAValue:
+        """A number in f32."""
+        return self.constant(value, f32)
+
+    def multiply_add(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
+        """a * b + c."""
+        return self.emit(math.FmaOp(a, b, c)) if self.fused else self.add(self.mul(a, b), c)
+
+    def polynomial(self, x: SSAValue, coefficients: Sequence[float]) -> SSAValue:
+        """The value at x by Horner's rule."""
+        *lower, value = map(self.real, coefficients)
+        for coefficient in reversed(lower):
+            value = self.multiply_add(value, x, coefficient)
+        return value
+
+    def at_most(self, x: SSAValue, limit: float) -> SSAValue:
+        """The smaller of the two; a NaN stays."""
+        return self.where(self.compare("gt", x, self.real(limit)), self.real(limit), x)
+
+    def at_least(self, x: SSAValue, limit: float) -> SSAValue:
+        """The larger of the two; a NaN stays."""
+        return self.where(self.compare("lt", x, self.real(limit)), self.real(limit), x)
+
+    def bits(self, x: SSAValue) -> SSAValue:
+        """The bits of an f32."""
+        return self.emit(arith.BitcastOp(x, i32))
+
+    def of_bits(self, bits: SSAValue) -> SSAValue:
+        """The f32 that has these bits."""
+        return self.emit(arith.BitcastOp(bits, f32))
+
+    def shifted(self, bits: SSAValue, op: type[arith.ShLIOp | arith.ShRSIOp], by: int) -> SSAValue:
+        """Bits moved up or, with the sign, down."""
+        return self.emit(op(bits, self.constant(by, i32)))
+
+    def power_of_two(self, exponent: SSAValue) -> SSAValue:
+        """2^exponent, for an i32 from -126 to 127."""
+        moved = self.shifted(exponent, arith.ShLIOp, FRACTION_BITS)
+        return self.of_bits(self.add(moved, self.constant(ONE_BITS, i32)))
+
+    def whole(self, moved: SSAValue) -> tuple[SSAValue, SSAValue]:
+        """The integer nearest to what `ROUNDING` was added to, as a number and as an i32; of a NaN it is any."""
+        exponent = self.sub(self.bits(moved), self.constant(ROUNDING_BITS, i32))
+        return self.sub(moved, self.real(ROUNDING)), exponent
+
+    def without_powers(self, x: SSAValue) -> tuple[SSAValue, SSAValue]:
+        """(r, k) with x = k * ln(2) + r, r nearest to 0."""
+        whole, exponent = self.whole(self.multiply_add(x, self.real(1 / LN2), self.real(ROUNDING)))
+        rest = self.multiply_add(whole, self.real(-LN2_HIGH), x)
+        return self.multiply_add(whole, self.real(-LN2_LOW), rest), exponent
+
+    def exp_of_rest(self, r: SSAValue) -> SSAValue:
+        """e^r, for r up to ln(2) / 2."""
+        return self.add(self.multiply_add(self.mul(r, r), self.polynomial(r, EXP), r), self.real(1))
+
+    def scaled(self, x: SSAValue, exponent: SSAValue) -> SSAValue:
+        """x * 2^exponent in two steps, of which only the last may round, to a denormal number, or overflow."""
+        half = self.shifted(exponent, arith.ShRSIOp, 1)
+        return self.mul(self.mul(x, self.power_of_two(half)), self.power_of_two(self.sub(exponent, half)))
+
+    def log_of_parts(self, f: SSAValue, exponent: SSAValue) -> SSAValue:
+        """log(1 + f) + exponent * ln(2), for f from sqrt(1/2) - 1 to sqrt(2) - 1."""
+        square = self.mul(f, f)
+        cubic = self.mul(self.mul(square, f), self.polynomial(f, LOG))
+        rest = self.multiply_add(exponent, self.real(LN2_LOW), cubic)
+        rest = self.multiply_add(square, self.real(-0.5), rest)
+        return self.multiply_add(exponent, self.real(LN2_HIGH), self.add(f, rest))
+
+    def parts(self, x: SSAValue) -> tuple[SSAValue, SSAValue]:
+        """(m, k) with x = m * 2^k, m from sqrt(1/2) to sqrt(2), of a normal number; k is an i32."""
+        first = self.constant(SQRT_HALF_BITS, i32)
+        above = self.sub(self.bits(x), first)
+        fraction = self.emit(arith.AndIOp(above, self.constant((1 << FRACTION_BITS) - 1, i32)))
+        return self.of_bits(self.add(fraction, first)), self.shifted(above, arith.ShRSIOp, FRACTION_BITS)
+
+    def log_limits(self, x: SSAValue, zero: float, logarithm: SSAValue) -> SSAValue:
+        """The logarithm, minus infinity where x is `zero`, NaN below it, and x itself where it is NaN or infinite."""
+        found = self.where(self.compare("lt", x, self.real(inf)), logarithm, x)
+        found = self.where(self.compare("lt", x, self.real(zero)), self.real(nan), found)
+        return self.where(self.compare("eq", x, self.real(zero)), self.real(-inf), found)
+
+    def with_sign_of(self, size: SSAValue, x: SSAValue) -> SSAValue:
+        """A number of this size and the sign of x."""
+        return self.emit(math.CopySignOp(size, x))
+
+
+def exp(body: PolynomialBody, x: SSAValue) -> SSAValue:
+    """e^x = 2^k * e^r. Beyond the bounds it is infinity and 0, as at them."""
+    rest, exponent = body.without_powers(body.at_least(body.at_most(x, 89), -104))
+    return body.scaled(body.exp_of_rest(rest), exponent)
+
+
+def exp2(body: PolynomialBody, x: SSAValue) -> SSAValue:
+    """2^x = 2^k * 2^r."""
+    x = body.at_least(body.at_most(x, 129), -151)
+    whole, exponent = body.whole(body.add(x, body.real(ROUNDING)))
+    rest = body.sub(x, whole)
+    return body.scaled(body.multiply_add(rest, body.polynomial(rest, EXP2), body.real(1)), exponent)
+
+
+def expm1(body: PolynomialBody, x: SSAValue) -> SSAValue:
+    """e^x - 1 = (2^k - 1) + 2^k * (e^r - 1), by halves, as 2^128 is no f32; where it is x to the last bit, x."""
+    rest, exponent = body.without_powers(body.at_least(body.at_most(x, 89), -18))
+    half = body.power_of_two(body.sub(exponent, body.constant(1, i32)))
+    straight = body.multiply_add(rest, half, body.sub(half, body.real(0.5)))
+    bent = body.mul(body.mul(rest, rest), body.polynomial(rest, EXP))
+    halved = body.multiply_add(bent, half, straight)
+    return body.where(body.compare("lt", body.abs(x), body.real(2**-25)), x, body.add(halved, halved))
+
+
+def log(body: PolynomialBody, x: SSAValue) -> SSAValue:
+    """log(m * 2^k) = log(m) + k * ln(2). A denormal number is made a normal one first."""
+    is_denormal = body.compare("lt", x, body.real(2**-126))
+    normal = body.where(is_denormal, body.mul(x, body.real(2**23)), x)
+    significand, exponent = body.parts(normal)
+    moved = body.sub(exponent, body.where(is_denormal, body.constant(23, i32), body.constant(0, i32)))
+    exponent = body.emit(arith.SIToFPOp(moved, f32))
+    found = body.log_of_parts(body.sub(significand, body.real(1)), exponent)
+    return body.log_limits(x, 0, found)
+
+
+def log1p(body: PolynomialBody, x: SSAValue) -> SSAValue:
+    """
+    log(1 + x), with k and m of 1 + x, but what 1 + x rounds away kept: m - 1 = x * 2^-k + (2^-k - 1).
+
+    For large x nothing is lost, and 2^-k may be no f32.
+    """
+    significand, exponent = body.parts(body.add(x, body.real(1)))
+    one = body.real(1)
+    scale = body.power_of_two(body.sub(body.constant(0, i32), exponent))
+    exact = body.multiply_add(x, scale, body.sub(scale, one))
+    f = body.where(body.compare("lt", x, body.real(2**26)), exact, body.sub(significand, one))
+    found = body.log_of_parts(f, body.emit(arith.SIToFPOp(exponent, f32)))
+    # The sum of the parts of -0 is +0.
+    found = body.where(body.compare("eq", x, body.real(0)), x, found)
+    return body.log_limits(x, -1, found)
+
+
+def tanh(body: PolynomialBody, x: SSAValue) -> SSAValue:
+    """An odd polynomial near 0, beyond it 1 - 2 / (e^2x + 1), which is 1 from 9.1 on."""
+    size = body.at_most(body.abs(x), 9.1)
+    square = body.mul(size, size)
+    small = body.multiply_add(body.mul(size, square), body.polynomial(square, TANH), size)
+    rest, exponent = body.without_powers(body.add(size, size))
+    power = body.mul(body.exp_of_rest(rest), body.power_of_two(exponent))
+    one = body.real(1)
+    large = body.sub(one, body.div(body.real(2), body.add(power, one)))
+    is_small = body.compare("lt", size, body.real(TANH_SMALL))
+    return body.with_sign_of(body.where(is_small, small, large), x)
+
+
+def erf(body: PolynomialBody, x: SSAValue) -> SSAValue:
+    """An odd polynomial near 0, beyond it 1 - p^4, which is 1 from 4 on."""
+    size = body.at_most(body.abs(x), ERF_ONE)
+    small = body.multiply_add(size, body.polynomial(body.mul(size, size), ERF), size)
+    root = body.polynomial(body.sub(size, body.real(ERFC_CENTER)), ERFC_ROOT)
+    root = body.mul(root, root)
+    large = body.sub(body.real(1), body.mul(root, root))
+    is_small = body.compare("lt", size, body.real(ERF_SMALL))
+    return body.with_sign_of(body.where(is_small, small, large), x)
+
+
+FUNCTIONS: Mapping[type[Operation], Callable[[PolynomialBody, SSAValue], SSAValue]] = {
+    math.ErfOp: erf,
+    math.ExpOp: exp,
+    math.Exp2Op: exp2,
+    math.ExpM1Op: expm1,
+    math.LogOp: log,
+    math.Log1pOp: log1p,
+    math.TanhOp: tanh,
+}
+"""The ops that have a polynomial, and what appends it to a body."""
+
+
+def has_polynomial(op: Operation) -> bool:
+    """Whether an op is one of these functions on a scalar of up to 32 bits."""
+    return isinstance(op, tuple(FUNCTIONS)) and isinstance(op.results[0].type, Float16Type | BFloat16Type | Float32Type)
