@@ -1,7 +1,8 @@
 """
 Generated C beside onnxruntime: seconds an inference on one thread, batch 1.
 
-From loop level the C is that of the host; from accel level it executes what gemmini-fp32 would do, transfers and
+From loop level the C is that of the host, without a machine, and for "native", the one whose file says what the
+registers of this CPU hold; from accel level it executes what gemmini-fp32 would do, transfers and
 intrinsics, on the CPU: a functional model of the machine, which owes its reader values and not speed.
 onnxruntime has all of its optimisations.
 """
@@ -16,9 +17,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import Row, paired, report, say
 from benchmarks.networks import check_agreement, network, onnxruntime_on_one_thread
+from penstock.lowering.from_machine_toml import native_machine
 
-NETWORKS = ("squeezenet", "resnet50")
-MACHINES = ((None, "C of the host"), ("gemmini-fp32", "C of gemmini-fp32"))
+NETWORKS = ("squeezenet", "resnet50", "densenet121", "mobilenet_v2", "inception_v1")
+MACHINES = ((None, "C of the host"), ("native", f"C of {native_machine()}"), ("gemmini-fp32", "C of gemmini-fp32"))
 
 
 def rows() -> Sequence[Row]:

@@ -200,7 +200,7 @@ def outcome_of(task: Task) -> Outcome:
 
 def machines_with_scopes() -> list[str]:
     """The shipped machines that have memories of their own."""
-    return [name for name in shipped_machines() if load_machine(name).scopes()]
+    return [name for name in shipped_machines() if not load_machine(name).is_host and load_machine(name).scopes()]
 
 
 def elements_of(machine: str | None) -> tuple[str, ...]:

@@ -67,6 +67,9 @@ DRAM = "dram"
 HOST = "host"
 """The device that is always there: what no machine runs, the host does."""
 
+REGISTERS = "registers"
+"""The scope of a processor's vector registers: its buffers are local variables of generated C."""
+
 DENSE = "dense"
 STRIDES = (DENSE, "row", "granule")
 """What an operand permits: no gaps; rows any multiple of the granule apart; the same for every outer dim."""
@@ -279,9 +282,10 @@ class UnitOp(NamedPart):
 @irdl_op_definition
 class ProcessorOp(NamedPart):
     """
-    A CPU beside the machine, on the same off-chip memory, which runs the kernels that no unit does.
+    The host: a CPU on the same off-chip memory, which runs the kernels that no unit does.
 
-    Its numbers serve to weigh on which device a kernel runs, and measure nothing.
+    `ops` and `rate` serve to weigh on which device a kernel runs, and measure nothing; the others say how its vectors
+    are best used. Its vector registers are the scope `registers` of the machine.
     """
 
     name = "machine.processor"
@@ -291,8 +295,24 @@ class ProcessorOp(NamedPart):
     """[operations, cycles]: scalar operations, loads and stores included, in so many cycles of the machine."""
     rate = prop_def(DenseArrayBase.constr(i64))
     """[bytes, cycles]: bytes from or to off chip in so many cycles of the machine."""
+    vector = opt_prop_def(IntegerAttr[I64])
+    """Bytes of a vector register; the processor has as many as the scope `registers` holds."""
+    fma = opt_prop_def(DenseArrayBase.constr(i64))
+    """[instructions, cycles]: fused multiply-adds of whole vectors; none if it is absent."""
+    loads = opt_prop_def(DenseArrayBase.constr(i64))
+    """[instructions, cycles]: loads of whole vectors from the first cache."""
+    latency = opt_prop_def(IntegerAttr[I64])
+    """Cycles from the start of a multiply-add to one that adds to its result."""
+    caches = opt_prop_def(DenseArrayBase.constr(i64))
+    """Bytes of its caches that one thread has to itself, the first level first."""
 
-    assembly_format = "$sym_name `ops` $ops `rate` $rate (`origin` $origin^)? attr-dict"
+    assembly_format = (
+        "$sym_name `ops` $ops `rate` $rate (`vector` $vector^)? (`fma` $fma^)? (`loads` $loads^)?"
+        " (`latency` $latency^)? (`caches` $caches^)? (`origin` $origin^)? attr-dict"
+    )
+
+    vector_bytes = IntegerProperty("vector")
+    latency_cycles = IntegerProperty("latency", 1)
 
     @property
     def cycles_per_op(self) -> float:
@@ -306,10 +326,22 @@ class ProcessorOp(NamedPart):
         size, cycles = ints_of(self.rate)
         return cycles / size
 
+    @property
+    def fmas_per_cycle(self) -> Fraction:
+        """Multiply-adds of whole vectors that start in a cycle; 0 if it has none."""
+        return Fraction(*ints_of(self.fma)) if self.fma is not None else Fraction(0)
+
+    @property
+    def loads_per_cycle(self) -> Fraction:
+        """Loads of whole vectors that start in a cycle; one where nothing is said."""
+        return Fraction(*ints_of(self.loads)) if self.loads is not None else Fraction(1)
+
     def own_faults(self) -> Iterator[PartFault]:
         yield from rate_faults(self.rate)
-        if len(self.ops) != 2:
-            yield PartFault("ops", f"ops must be [operations, cycles], but has {len(self.ops)} numbers")
+        for key, pair in (("ops", self.ops), ("fma", self.fma), ("loads", self.loads)):
+            if pair is not None and len(pair) != 2:
+                what = "operations" if key == "ops" else "instructions"
+                yield PartFault(key, f"{key} must be [{what}, cycles], but has {len(pair)} numbers")
 
 
 @irdl_op_definition
@@ -959,6 +991,13 @@ class TargetOp(IRDLOperation):
             if src_scope in dma.sources and dst_scope in dma.destinations:
                 return dma
         return None
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it is a CPU and nothing beside it: of scopes it has registers, and no engine and no intrinsic."""
+        if self.sym_name.data == HOST:
+            return True
+        return REGISTERS in self.scopes() and not self.parts(DmaOp) and not self.parts(IntrinsicOp)
 
     def peak_macs_per_cycle(self) -> Fraction:
         """The multiply-accumulates a cycle with every unit at its best intrinsic, without depth."""

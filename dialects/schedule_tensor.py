@@ -72,5 +72,18 @@ class RfactorOp(HandleOp):
     assembly_format = "$target `dim` $dim `factor` $factor attr-dict"
 
 
-OPS = (ComputeAtOp, ReverseComputeAtOp, InlineOp, RfactorOp)
+@irdl_op_definition
+class MaterializeOp(HandleOp):
+    """
+    Compute a `tensor.pad` once and whole, before the tiles that read it, and not the box of each tile in the tile.
+
+    The pad becomes an explicit copy (`mem.explicit`); the handle stays valid.
+    """
+
+    name = "schedule.materialize"
+    pad = operand_def(ANY_OP)
+    assembly_format = "$pad attr-dict"
+
+
+OPS = (ComputeAtOp, ReverseComputeAtOp, InlineOp, RfactorOp, MaterializeOp)
 """All of them."""

@@ -30,7 +30,12 @@ from penstock.lowering.machine_file import COVERS, EXTENDS, MACHINE_KEYS, PART_K
 from penstock.lowering.machine_options import with_options
 from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import Positions, locate
+from penstock.passes.cpu import cpu_features
 
+NATIVE = "native"
+"""What asks for the host with the registers of the CPU that this process runs on."""
+_HOSTS = (("host-avx512", {"avx512f"}), ("host-avx2", {"avx2", "fma"}), ("host-neon", {"asimd"}))
+"""The shipped hosts, and the features that a CPU of each has; the best first."""
 _SUFFIX = ".toml"
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
@@ -60,17 +65,25 @@ def shipped_machines() -> list[str]:
     return sorted(file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX))
 
 
+def native_machine() -> str:
+    """The shipped machine that describes the CPU of this process best; "host" where none of them does."""
+    features = cpu_features() or frozenset()
+    return next((name for name, needed in _HOSTS if needed <= features), "host")
+
+
 def machine_text(name_or_path: str) -> tuple[str, str]:
     """
-    The name to report and the text of a machine file: a shipped machine, or a path that ends in `.toml`.
+    The name to report and the text of a machine file: a shipped machine, "native", or a path that ends in `.toml`.
 
     Raises UserError for a name that is not shipped and for a file that cannot be read.
     """
+    if name_or_path == NATIVE:
+        name_or_path = native_machine()
     if not name_or_path.endswith(_SUFFIX):
         shipped = shipped_machines()
         if name_or_path not in shipped:
             near = did_you_mean(name_or_path, shipped)
-            listed = f"the machines are {', '.join(shipped)}; a path must end in {_SUFFIX}"
+            listed = f"the machines are {', '.join(shipped)}, and {NATIVE}; a path must end in {_SUFFIX}"
             raise UserError(f'unknown machine "{name_or_path}"', notes=[near, listed] if near else [listed])
         file = name_or_path + _SUFFIX
         return file, (resources.files("penstock.machines") / file).read_text(encoding="utf-8")

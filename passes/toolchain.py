@@ -44,6 +44,8 @@ NEEDED_FLAGS = ("-std=c11", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errn
 
 WISHED_FLAGS = (
     ("-march=native",),
+    # Tuned for some CPUs, GCC 12 loads an operand of several multiply-adds again for each of them.
+    ("-mtune=generic",),
     # Wider vectors are not faster on the CPUs at hand, and lower the clock of others.
     ("-mprefer-vector-width=256",),
     # The order of the loops has been decided.

@@ -77,6 +77,7 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
     "tensor": (
         PipelineStep("graph-to-tensor"),
         PipelineStep("assign-devices", for_machine=True),
+        PipelineStep("collapse-dims", for_machine=True),
         PipelineStep("fuse-elementwise"),
         # On the host, `tile` and `promote` apply the schedules that are given.
         PipelineStep("tile"),
@@ -93,6 +94,7 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
         PipelineStep("forall-to-for"),
         # Without fused multiply-adds: the numbers are the same on every processor.
         PipelineStep("math-polynomial-approximation"),
+        PipelineStep("contract{declared=true}", for_machine=True),
         PipelineStep("mem-promote", for_machine=True),
         PipelineStep("multi-buffer{depth=auto}", for_machine=True),
         PipelineStep("mem-plan"),

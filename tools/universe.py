@@ -26,6 +26,7 @@ PASSES: dict[str, str] = {
     "accel-pipeline": "penstock.passes.accel.accel_pipeline:AccelPipelinePass",
     "accel-virtual-threads": "penstock.passes.accel.accel_virtual_threads:AccelVirtualThreadsPass",
     "assign-devices": "penstock.passes.tensor.assign_devices:AssignDevicesPass",
+    "collapse-dims": "penstock.passes.tensor.collapse_dims:CollapseDimsPass",
     "bind-dims": "penstock.passes.graph.bind_dims:BindDimsPass",
     "combine-matmuls": "penstock.passes.graph.combine_matmuls:CombineMatmulsPass",
     "contract": "penstock.passes.loop.contract:ContractPass",

@@ -12,6 +12,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.machine import REGISTERS
 from penstock.dialects.mem import BufferOp, RingOp, ScopedAllocation, SlotOp, element_bytes, memref_of
 from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse, view_of_type
 from penstock.lowering.to_c.text import Expr, Size, identifier, sum_of, times
@@ -67,6 +68,11 @@ def _allocate(emitter: FunctionEmitter, op: ScopedAllocation, type: MemRefType[A
             loc=location_of(op),
             notes=["run `mem-plan` again, or tile smaller"],
         )
+    if scope == REGISTERS:
+        name = emitter.name(op.storage)
+        emitter.writer.line(f"{ctype.storage} {name}[{op.size_in_bytes // ctype.size}];")
+        emitter.values[op.storage] = Expr(name, is_atom=True)
+        return name
     ends = emitter.program.scope_ends
     ends[scope or ""] = max(ends.get(scope or "", 0), end)
     array = f"ctx->{scope_field(scope)}"

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from penstock.passes.planning.register_blocks import Domain, parallel_dims
+
 LANES = (32, 64, 48, 40, 56, 24, 16)
 """Widths of a block, best first: multiples of a vector, wide enough to be worth one."""
 
@@ -31,23 +33,6 @@ PANEL = 1 << 14
 
 REUSE = 4
 """How often a panel is used at least, for packing it to pay."""
-
-
-@dataclass(frozen=True)
-class Domain:
-    """An iteration domain whose operands are walked with constant strides."""
-
-    extents: tuple[int, ...]
-    strides: tuple[tuple[int, ...], ...]
-    """For each operand how far, in elements, a step of each dim moves."""
-    outputs: int
-    """How many operands at the end are written."""
-    indexed: frozenset[int] = frozenset()
-    """The dims whose index the body reads: they are not merged."""
-
-    @property
-    def inputs(self) -> int:
-        return len(self.strides) - self.outputs
 
 
 @dataclass(frozen=True)
@@ -94,36 +79,12 @@ class LoopNest:
     packed: int | None = None
 
 
-def is_injective(strides: Sequence[int], extents: Sequence[int]) -> bool:
-    """Whether no two points of a domain without empty dims are the same element."""
-    reach = 0
-    for stride, extent in sorted((abs(stride), extent) for stride, extent in zip(strides, extents, strict=True)):
-        if extent == 1:
-            continue
-        if stride <= reach:
-            return False
-        reach += stride * (extent - 1)
-    return True
-
-
-def parallel_dims(domain: Domain) -> frozenset[int] | None:
+def plan_nest(domain: Domain, *, in_registers: bool = False) -> LoopNest | None:
     """
-    The dims along which every output moves; None if two of their points are the same output, or an output does
-    not move where another does, so that the order of the domain matters.
+    The loops of a domain without empty dims; None where only the order of the dims themselves is right.
+
+    With `in_registers` the outputs are local variables already: they are one block, whatever its size.
     """
-    outputs = domain.strides[domain.inputs :]
-    moving = [frozenset(dim for dim, stride in enumerate(strides) if stride) for strides in outputs]
-    if any(dims != moving[0] for dims in moving):
-        return None
-    dims = sorted(moving[0])
-    extents = [domain.extents[dim] for dim in dims]
-    if not all(is_injective([strides[dim] for dim in dims], extents) for strides in outputs):
-        return None
-    return moving[0]
-
-
-def plan_nest(domain: Domain) -> LoopNest | None:
-    """The loops of a domain without empty dims; None where only the order of the dims themselves is right."""
     domain = _without_single_dims(domain)
     parallel = parallel_dims(domain)
     if parallel is None:
@@ -140,6 +101,12 @@ def plan_nest(domain: Domain) -> LoopNest | None:
     if not sequential or lanes is None:
         outer = tuple(Strip(loop) for loop in free if loop is not lanes)
         return LoopNest(outer, (), tuple(sequential), None, None if lanes is None else Strip(lanes, lanes.extent))
+    if in_registers and len(free) <= 2:
+        steps = tuple(Strip(loop, loop.extent) for loop in free)
+        block = {step.loop: step for step in steps}
+        return LoopNest(
+            steps, (), tuple(sequential), next((block[loop] for loop in free if loop is not lanes), None), block[lanes]
+        )
     width = Strip(lanes, _width(lanes.extent))
     rows = _rows(free, width, domain.inputs)
     if rows is None:

@@ -21,7 +21,7 @@ HEADER = """\
 #define PENSTOCK_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
 #define PENSTOCK_INDEPENDENT _Pragma("GCC ivdep")
-#define PENSTOCK_UNROLL _Pragma("GCC unroll 8")
+#define PENSTOCK_UNROLL _Pragma("GCC unroll 16")
 #else
 #define PENSTOCK_INDEPENDENT
 #define PENSTOCK_UNROLL
@@ -192,9 +192,9 @@ static inline {T} pen_minimum_{N}({T} a, {T} b) {{
   return (a < b) | (a != a) | ((a == b) & !!signbit(a)) ? a : b;
 }}
 """,
-    # The same where `b` is a constant that decides between two zeros.
-    "max": _binary("max", "(a > b) | (a != a) ? a : b"),
-    "min": _binary("min", "(a < b) | (a != a) ? a : b"),
+    # The same where `b` is a constant, no NaN, that decides between two zeros.
+    "max": _binary("max", "b >= a ? b : a"),
+    "min": _binary("min", "b <= a ? b : a"),
     # The larger and the smaller number; a number if one is NaN.
     "maxnum": _binary("maxnum", "(a >= b) | (b != b) ? a : b"),
     "minnum": _binary("minnum", "(a <= b) | (b != b) ? a : b"),

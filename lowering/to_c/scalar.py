@@ -107,7 +107,11 @@ def _extremum(general: str, simple: str) -> Rule:
         left, right = _operands_of(emitter, op)
         for this, other, value in ((left, right, op.operands[1]), (right, left, op.operands[0])):
             number = attribute_number(value.owner.value) if isinstance(value.owner, arith.ConstantOp) else None
-            if number is not None and (number != 0 or str(float(number)) == ("0.0" if simple == "max" else "-0.0")):
+            if (
+                number is not None
+                and number == number
+                and (number != 0 or str(float(number)) == ("0.0" if simple == "max" else "-0.0"))
+            ):
                 return _call(emitter.helper(simple, ctype), this, other)
         return _call(emitter.helper(general, ctype), left, right)
 

@@ -21,12 +21,13 @@ from xdsl.utils.hints import isa
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.machine import IntrinsicOp
+from penstock.dialects.machine import REGISTERS, IntrinsicOp
 from penstock.dialects.products import added_product
 from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse
-from penstock.lowering.to_c.nest import Domain, LoopNest, NestLoop, Strip, plan_nest
+from penstock.lowering.to_c.nest import LoopNest, NestLoop, Strip, plan_nest
 from penstock.lowering.to_c.scalar import affine_expression, emit_scalar
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of
+from penstock.passes.planning.register_blocks import Domain
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class BodyOperand:
     """An expression stands for a scalar operand."""
     index_map: AffineMap
     is_read: bool
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether its elements are loaded."""
+        return self.is_read and isinstance(self.source, CView)
 
     def linear(self, dims: int) -> tuple[int, tuple[int, ...]] | None:
         """(offset, stride of each dim) in elements; None where these are no constants."""
@@ -101,7 +107,9 @@ def _plan(structured: Structured) -> tuple[LoopNest, list[int]] | None:
         offsets.append(linear[0])
         strides.append(linear[1])
     domain = Domain(tuple(extents), tuple(strides), structured.outputs, structured.index_dims())
-    planned = plan_nest(domain)
+    outputs = [operand.source for operand in structured.operands[structured.inputs :]]
+    in_registers = all(isinstance(source, CView) and source.scope == REGISTERS for source in outputs)
+    planned = plan_nest(domain, in_registers=in_registers)
     return None if planned is None else (planned, offsets)
 
 
@@ -202,6 +210,9 @@ class _Blocks(_NestEmitter):
         """How large the current step of a loop is, for those in steps."""
         self._element: str | None = None
         """The brackets of an accumulator, while the outputs are in registers."""
+        self._block_loops = [step.loop for step in (loops.rows, loops.lanes) if step is not None]
+        self._pointers: dict[int, str] = {}
+        """Pointers to inputs at the first row and lane, while those of a block are enumerated."""
 
     def emit(self) -> None:
         steps = (*self._plan.outer, *self._plan.inner)
@@ -310,6 +321,13 @@ class _Blocks(_NestEmitter):
         element = "".join(f"[{letter}]" for _, _, letter in shape)
         headers = [for_loop(letter, size) for _, size, letter in shape]
         started = dict(self._positions)
+        if all(self.view(structured.inputs + number).scope == REGISTERS for number in range(len(outputs))):
+            for loop, _, letter in shape:
+                self._positions[loop] = (*started[loop], letter)
+            with self._nested(self._plan.sequential), self._registers(headers):
+                self.store(self.results())
+            self._positions.update(started)
+            return
         for number in range(len(outputs)):
             writer.line(f"{self.view(structured.inputs + number).ctype.value} acc{number}{brackets};")
         for loop, _, letter in shape:
@@ -332,9 +350,29 @@ class _Blocks(_NestEmitter):
     def _registers(self, headers: Sequence[str]) -> Generator[None]:
         """The loops over the rows and lanes of a block; unrolled, the rows become registers."""
         if len(headers) > 1:
+            # With pointers to the first row and lane, those of the others are constant offsets in addresses.
+            self._pointers = {
+                number: self._pointer_to_block(number)
+                for number in range(self.structured.inputs)
+                if number != self._plan.packed and self.structured.operands[number].is_in_memory
+            }
             self.emitter.writer.line("PENSTOCK_UNROLL")
         with self.emitter.writer.loops(headers):
             yield
+        self._pointers = {}
+
+    def _pointer_to_block(self, number: int) -> str:
+        """Declare a pointer to the element of an input at the first row and lane of the block."""
+        view, name = self.view(number), self.emitter.names.fresh("p")
+        terms = [
+            (part, loop.strides[number])
+            for loop, position in self._positions.items()
+            for part in (position[:-1] if loop in self._block_loops else position)
+            if loop.strides[number]
+        ]
+        start = sum_of(terms, self._offsets[number])
+        self.emitter.writer.line(f"{view.pointer_type}const {name} = {view.pointer} + {start};")
+        return name
 
     def value(self, number: int) -> Expr:
         if self._element is not None and number >= self.structured.inputs:
@@ -349,6 +387,9 @@ class _Blocks(_NestEmitter):
         return Expr(text, is_atom=" " not in text)
 
     def lvalue(self, number: int) -> str:
+        if number in self._pointers:
+            inside = [(self._positions[loop][-1], loop.strides[number]) for loop in self._block_loops]
+            return f"{self._pointers[number]}[{sum_of([term for term in inside if term[1]])}]"
         terms = [
             (part, loop.strides[number])
             for loop, position in self._positions.items()

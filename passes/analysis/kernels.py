@@ -15,7 +15,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.element_types import accumulator_of
-from penstock.dialects.machine import HOST, TargetOp, find_target
+from penstock.dialects.machine import HOST, REGISTERS, TargetOp, find_target
 from penstock.dialects.products import added_product
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.loops import iteration_count, trip_count
@@ -95,7 +95,23 @@ def device_of(kernel: func.FuncOp) -> str | None:
 def machine_of(module: ModuleOp) -> TargetOp | None:
     """The machine in the module; None if there is none, or if it is the host itself."""
     target = find_target(module)
-    return None if target is None or target.sym_name.data == HOST else target
+    return None if target is None or target.is_host else target
+
+
+def processor_of(module: ModuleOp) -> TargetOp | None:
+    """The machine in the module if it is the host itself, and its file says what its registers hold; else None."""
+    target = find_target(module)
+    if target is None or not target.is_host or REGISTERS not in target.scopes():
+        return None
+    processor = target.processor()
+    return target if processor is not None and processor.vector is not None else None
+
+
+def has_fma(module: ModuleOp) -> bool:
+    """Whether the module is made for a host that has fused multiply-adds, by its file."""
+    target = processor_of(module)
+    processor = None if target is None else target.processor()
+    return processor is not None and processor.fma is not None
 
 
 def machine_around(op: Operation) -> TargetOp | None:

@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from penstock.passes.analysis.kernels import host_functions
+from penstock.passes.analysis.kernels import has_fma, host_functions
 
 
 def _product(value: SSAValue, user: arith.AddfOp) -> arith.MulfOp | None:
@@ -31,7 +31,8 @@ class ContractPass(ModulePass):
 
     A fused multiply-add rounds once, and a processor that has it does two operations in one. It is in the IR, and no
     compiler flag decides: the interpreter and C round alike. For a processor without it `math.fma` is a slow call of
-    the C library, so the pass runs only where it is asked for:
+    the C library, so by default the pipeline runs it with `declared` alone, for a machine that is the host itself and
+    whose file says that it has them, such as `host-avx2`; without a machine it has to be asked for:
     `-p 'default, +contract after math-polynomial-approximation'`. Of a sum of two products the first becomes part of
     it. MLIR's `math-uplift-to-fma` does the same.
 
@@ -59,7 +60,12 @@ class ContractPass(ModulePass):
     reassociates: ClassVar[bool] = True
     """A product is no longer rounded before it is added."""
 
+    declared: bool = False
+    """Only where the machine's file says that the host has fused multiply-adds."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if self.declared and not has_fma(op):
+            return
         for function in host_functions(op):
             for each in list(function.walk()):
                 if isinstance(each, arith.AddfOp) and isinstance(each.result.type, Float32Type | Float64Type):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from xdsl.context import Context
-from xdsl.dialects import func, memref
+from xdsl.dialects import func, memref, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.machine import DRAM, REGISTERS, TargetOp
 from penstock.dialects.mem import CopyOp, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, choose_matches
-from penstock.passes.analysis.kernels import kernels, machine_kernels
+from penstock.passes.analysis.kernels import is_contraction, kernels, machine_kernels, processor_of
 from penstock.passes.analysis.memory.stated_scopes import stated_scope, stating
 from penstock.passes.analysis.memory.storage import in_scope, reads_and_writes, storage_of, uses_through
 from penstock.passes.schedule.deciding import require_kernels, run_section
@@ -112,6 +113,27 @@ class Promotion:
         return max(found, default=1)
 
 
+def _keep_sums(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
+    """Let the sums of the host's tiles live in its registers."""
+    registers = target.scope(REGISTERS)
+    kept = [
+        op
+        for op in kernel.walk()
+        if isinstance(op, memref.AllocOp)
+        and isinstance(op.parent_op(), scf.ForOp)
+        and op.memref.type.element_type in registers.dtypes.data
+        and span_in_bytes(memref_of(op.memref)) <= registers.size_bytes
+        and all(isinstance(use.operation, GenericOp | memref.SubviewOp) for use in op.memref.uses)
+        and any(_is_sum(use.operation, op.memref) for use in op.memref.uses)
+    ]
+    for handle in schedule.handles(kept):
+        schedule.set_scope(handle, REGISTERS)
+
+
+def _is_sum(op: Operation, value: SSAValue) -> bool:
+    return isinstance(op, GenericOp) and is_contraction(op) and value in op.outputs
+
+
 @dataclass(frozen=True)
 class PromotePass(ModulePass):
     """
@@ -175,8 +197,11 @@ class PromotePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         require_kernels(ctx, op, LOOPS)
         target, on_machine = machine_kernels(op)
+        processor = processor_of(op)
         for kernel in kernels(op):
             if target is not None and kernel in on_machine:
                 run_section(ctx, kernel, target, LOOPS, Promotion(kernel, target).write)
+            elif processor is not None:
+                run_section(ctx, kernel, processor, LOOPS, partial(_keep_sums, kernel, processor))
             else:
                 run_section(ctx, kernel, None, LOOPS, lambda _: None)

@@ -29,7 +29,7 @@ from penstock.dialects.schedule_loops import (
 )
 from penstock.dialects.schedule_memory import LayoutOp, SetScopeOp, StageInOp, StageOutOp, TensorizeOp
 from penstock.dialects.schedule_parallel import BindOp, CooperateOp, InsertBarriersOp, ParallelizeOp
-from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, ReverseComputeAtOp, RfactorOp
+from penstock.dialects.schedule_tensor import ComputeAtOp, InlineOp, MaterializeOp, ReverseComputeAtOp, RfactorOp
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
 from penstock.dialects.upstream.handle_ops import ANY_OP, split_sizes
 from penstock.dialects.upstream.transform import CastHandleOp, GetParentOp, SplitHandleOp
@@ -224,6 +224,10 @@ class Schedule:
     def inline(self, producer: SSAValue) -> SSAValue:
         """`schedule.inline`: returns the handle of what reads the producer's operands now."""
         return self.append(InlineOp(producer)).merged
+
+    def materialize(self, pad: SSAValue) -> None:
+        """`schedule.materialize`; see the op."""
+        self.append(MaterializeOp(pad))
 
     def tile_using_forall(
         self,

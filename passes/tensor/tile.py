@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
-from penstock.passes.analysis.kernels import AUTO, device_of, kernels, machine_of
+from penstock.passes.analysis.kernels import AUTO, device_of, kernels, machine_of, processor_of
 from penstock.passes.analysis.memory.stated_scopes import has_own_tiles
 from penstock.passes.planning.tilers.registry import tiler as find_tiler
 from penstock.passes.planning.tiling import TilePlan
@@ -22,6 +22,7 @@ from penstock.passes.schedule.deciding import require_kernels, run_section
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import START
 from penstock.passes.schedule.tiled_ops import TiledOps
+from penstock.passes.tensor.host_tiles import tile_on_host
 from penstock.passes.tensor.tile_plan import plan_kernel, require_kernel, root_of, warn_of_others
 
 
@@ -75,7 +76,7 @@ class TilePass(ModulePass):
             raise UserError(f"tile: a reserve of {self.reserve} is no share from 0 to below 1")
         require_kernels(ctx, op, START)
         require_kernel(op, self.kernel, self.sizes)
-        target = machine_of(op)
+        target, processor = machine_of(op), processor_of(op)
         machine = None if target is None else target.sym_name.data
         warn_of_others(self.tiler, [kernel for kernel in kernels(op) if device_of(kernel) == machine])
         for kernel in kernels(op):
@@ -85,7 +86,10 @@ class TilePass(ModulePass):
             is_planned = on_machine or (sizes is not None and device is None)
             plan = partial(plan_kernel, sizes=sizes, reserve=self.reserve, depth=depth, tiler=self.tiler)
             own = target if on_machine else None
-            run_section(ctx, kernel, own, START, partial(_decide, kernel, own, plan if is_planned else None))
+            decide = partial(_decide, kernel, own, plan if is_planned else None)
+            if processor is not None and sizes is None:
+                decide = partial(tile_on_host, kernel, processor)
+            run_section(ctx, kernel, own, START, decide)
 
 
 def _decide(

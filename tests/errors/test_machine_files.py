@@ -86,7 +86,7 @@ def test_an_unknown_machine_is_an_error_that_names_the_nearest(penstock: Command
     assert finished.err.splitlines() == [
         'error: unknown machine "gemini-fp32"',
         'note: did you mean "gemmini-fp32"?',
-        f"note: the machines are {', '.join(shipped_machines())}; a path must end in .toml",
+        f"note: the machines are {', '.join(shipped_machines())}, and native; a path must end in .toml",
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from network import FLOAT_NETWORKS, Network
 from sampling import sweep
 
-from penstock.lowering.from_machine_toml import shipped_machines
+from penstock.lowering.from_machine_toml import load_machine, shipped_machines
 from penstock.lowering.to_text import module_text
 from penstock.runtime.compiler import compile_module, import_program
 from penstock.runtime.schedules import read_schedules, schedules_text
@@ -18,12 +18,13 @@ from penstock.runtime.schedules import read_schedules, schedules_text
 LATER = re.compile(r"%\w+ = transform.apply_registered_pass \"mem-promote\".*?transform.yield", re.DOTALL)
 """What is decided once kernels have been promoted."""
 
-MACHINES = [name for name in shipped_machines() if name != "host"]
+MACHINES = [name for name in shipped_machines() if not load_machine(name).is_host]
 QUICK = [("digits", machine, "loop") for machine in ("gemmini-fp32", "neural-cluster")]
 CASES = [
     *QUICK,
     *(("digits", machine, "accel") for machine in MACHINES),
     *((name, machine, "accel") for name in FLOAT_NETWORKS for machine in ("gemmini-fp32", "rapid-core-like")),
+    ("inception_v1", "host-avx2", "loop"),
     *(("int8_cnn", machine, "accel") for machine in ("vta-pynq", "gemmini")),
 ]
 

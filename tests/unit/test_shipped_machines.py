@@ -23,6 +23,9 @@ PEAKS = {
     "gemmini-fp32": 4 * 4,
     "h100-sm": 4 * 512,  # four tensor cores
     "host": 0,
+    "host-avx2": 0,
+    "host-avx512": 0,
+    "host-neon": 0,
     "neural-accelerator": 1024,
     "neural-cluster": 1024,
     "rapid-core-like": 2 * 8 * 8 * 8,  # two corelets of 8x8 elements that are 8 deep

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from programs import verified
 
 from penstock.lowering.to_c import emit_c
-from penstock.lowering.to_c.nest import Domain, is_injective, parallel_dims, plan_nest
+from penstock.lowering.to_c.nest import plan_nest
+from penstock.passes.planning.register_blocks import Domain, is_injective, parallel_dims
 from penstock.runtime.native import load_native
 
 Array = NDArray[Any]

@@ -24,10 +24,11 @@ from penstock.dialects import graph
 from penstock.dialects.graph import NCHW, NHWC, tensor_of
 from penstock.dialects.graph.base import summed_in
 from penstock.dialects.graph.layout import parse_layout
-from penstock.dialects.machine import DRAM, IntrinsicOp, TargetOp
+from penstock.dialects.machine import DRAM, REGISTERS, IntrinsicOp, TargetOp
+from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.commands.command_loops import descriptors
 from penstock.passes.analysis.intrinsics import block_of, pattern_of
-from penstock.passes.analysis.kernels import machine_of
+from penstock.passes.analysis.kernels import machine_of, processor_of
 from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.layouts.forms import bytes_of
 
@@ -109,6 +110,10 @@ class Preferences:
         intrinsics = () if target is None else target.intrinsics().values()
         self._target = target
         self._demanded = demanded
+        processor = processor_of(module)
+        self._registers = None if processor is None else processor.scope(REGISTERS)
+        core = None if processor is None else processor.processor()
+        self._vector_bytes = 0 if core is None else core.vector_bytes
         self._products = [found for each in intrinsics if (found := matrix_intrinsic(each)) is not None]
 
     def of(self, op: Operation) -> list[tuple[Preference, int]]:
@@ -162,7 +167,24 @@ class Preferences:
             scopes = [spec.scope for spec in found.intrinsic.operand_specs()]
             ends = scopes[found.activations], scopes[-1]
             return {each: overhead(op, each.images, ends, self._target) for each in layouts}
+        if isinstance(op, graph.ConvOp) and blockable and (packed := self._packed(op)) is not None:
+            return {packed: 0}
         return {CHANNELS_LAST: 0}
+
+    def _packed(self, op: graph.ConvOp) -> Preference | None:
+        """
+        Filters in the order in which the host's registers read them: as many output channels as two vectors hold, or
+        one, beside each other. Images keep their channels last, which are blocks as well where those divide them.
+        """
+        elements = {*element_types(op)}
+        if self._registers is None or len(elements) != 1 or not elements <= {*self._registers.dtypes.data}:
+            return None
+        lanes = self._vector_bytes // element_bytes(tensor_of(op.w))
+        outputs, inputs = tensor_of(op.w).get_shape()[:2]
+        for block in (2 * lanes, lanes):
+            if outputs % block == 0 and inputs % block == 0:
+                return Preference(f"{NHWC}{block}c", f"OHWI{block}i{block}o")
+        return None
 
     def _of_contraction(self, op: ContractionOp) -> MatrixIntrinsic | None:
         """The first intrinsic that computes it as a convolution."""

@@ -25,6 +25,7 @@ from penstock.dialects.upstream.scf import ForallOp
 from penstock.dialects.upstream.tensor import Insertion
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.analysis.kernels import HOST, device_of
+from penstock.passes.analysis.memory.stated_scopes import is_explicit
 from penstock.passes.analysis.strides import contiguous_strides, kept_dims, reshaped_strides
 from penstock.passes.shapes import shape_of
 
@@ -291,8 +292,13 @@ def viewed(value: SSAValue) -> SSAValue | None:
 
 
 def is_window_pad(value: SSAValue) -> bool:
-    """Whether `value` is a pad of which only boxes are taken: then only the boxes are ever materialised."""
-    return isinstance(value.owner, tensor.PadOp) and all(
+    """
+    Whether `value` is a pad of which only boxes are taken, and no explicit copy: then only the boxes are ever
+    materialised.
+    """
+    if not isinstance(value.owner, tensor.PadOp) or is_explicit(value.owner):
+        return False
+    return all(
         isinstance(use.operation, tensor.ExtractSliceOp)
         and all(step == 1 for step in use.operation.static_strides.get_values())
         for use in value.uses

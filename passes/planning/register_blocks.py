@@ -1,0 +1,228 @@
+"""
+The tile of a contraction whose sums stay in the vector registers of a processor, and the order of the loops around it.
+
+A block has vectors of lanes along a dim in which the result is contiguous, and rows along another, so that a vector
+that the lanes load serves every row. For each step of the reduction it takes as long as its multiply-adds, its loads,
+or the latency of adding to one register again. Blocks have to cover the domain: the last ones overlap those before,
+which is work done twice.
+
+The order of the loops is the one in which least is loaded from further away than the first cache: what a loop reads
+again is where everything fits that was read in between. The scheme is that of Goto and van de Geijn, Anatomy of
+High-Performance Matrix Multiplication, 2008.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import permutations
+from math import ceil, prod
+
+TILE_CYCLES, VECTOR_CYCLES, STEP_CYCLES = 20, 4, Fraction(1, 2)
+"""What a tile takes beside its sums: its loops, what is done to each vector after the sums, and a step's own loop."""
+CYCLES_PER_LINE = (Fraction(0), Fraction(1), Fraction(5))
+"""What loading a line takes beside the multiply-adds, by where it is: in the first cache, the second, or after it."""
+IN_THE_WAY = Fraction(1, 4)
+"""The share of what takes less, multiply-adds or loads, that the other one does not hide."""
+LINE = 64
+"""Bytes of a line of the caches."""
+CANDIDATES = 3
+"""The blocks with the same dims as rows and lanes that are weighed with what loading takes: the best without it."""
+MAX_LOOPS = 4
+"""The loops whose order is searched, the largest ones; the others stay outermost."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """An iteration domain whose operands are walked with constant strides."""
+
+    extents: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+    """For each operand how far, in elements, a step of each dim moves."""
+    outputs: int
+    """How many operands at the end are written."""
+    indexed: frozenset[int] = frozenset()
+    """The dims whose index the body reads: they are not merged."""
+
+    @property
+    def inputs(self) -> int:
+        return len(self.strides) - self.outputs
+
+
+def is_injective(strides: Sequence[int], extents: Sequence[int]) -> bool:
+    """Whether no two points of a domain without empty dims are the same element."""
+    reach = 0
+    for stride, extent in sorted((abs(stride), extent) for stride, extent in zip(strides, extents, strict=True)):
+        if extent == 1:
+            continue
+        if stride <= reach:
+            return False
+        reach += stride * (extent - 1)
+    return True
+
+
+def parallel_dims(domain: Domain) -> frozenset[int] | None:
+    """
+    The dims along which every output moves; None if two of their points are the same output, or an output does
+    not move where another does, so that the order of the domain matters.
+    """
+    outputs = domain.strides[domain.inputs :]
+    moving = [frozenset(dim for dim, stride in enumerate(strides) if stride) for strides in outputs]
+    if any(dims != moving[0] for dims in moving):
+        return None
+    dims = sorted(moving[0])
+    extents = [domain.extents[dim] for dim in dims]
+    if not all(is_injective([strides[dim] for dim in dims], extents) for strides in outputs):
+        return None
+    return moving[0]
+
+
+@dataclass(frozen=True)
+class VectorUnit:
+    """What a processor has for contractions of one element type."""
+
+    registers: int
+    """Vector registers."""
+    lanes: int
+    """Elements of a register."""
+    element_bytes: int
+    fmas: Fraction
+    """Multiply-adds of vectors that start in a cycle."""
+    loads: Fraction
+    """Loads of vectors that start in a cycle."""
+    latency: int
+    """Cycles until the result of a multiply-add is added to again."""
+    caches: tuple[int, ...]
+    """Bytes, the first level first."""
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """Sizes of the tile in every dim, and the dims that are cut, outermost first."""
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+def register_tile(domain: Domain, unit: VectorUnit) -> RegisterTile | None:
+    """
+    The tile of a contraction with one output that is modelled to take the least time.
+
+    None where no dim can be the lanes: the output is contiguous along none of which inputs are too, or the part of an
+    input that a tile's lanes read lies scattered over more than the first cache, so that it would have to be packed.
+    """
+    parallel = parallel_dims(domain)
+    if domain.outputs != 1 or parallel is None or 0 in domain.extents:
+        return None
+    dims = [dim for dim in sorted(parallel) if domain.extents[dim] > 1]
+    found: list[tuple[Fraction, dict[int, int]]] = []
+    for lanes in [dim for dim in dims if _are_lanes(domain, dim)]:
+        for rows in [*(dim for dim in dims if dim != lanes), None]:
+            blocks = [
+                (_cycles(domain, dims, chosen, lanes, rows, unit), chosen)
+                for chosen in _sizes(domain, lanes, rows, unit)
+                if not _is_scattered(domain, parallel, chosen, unit)
+            ]
+            found += sorted(blocks, key=lambda each: each[0])[:CANDIDATES]
+    best: tuple[Fraction, RegisterTile] | None = None
+    for cycles, chosen in sorted(found, key=lambda each: each[0]):
+        if best is not None and cycles >= best[0]:
+            break
+        sizes = tuple(chosen.get(dim, 1 if dim in parallel else extent) for dim, extent in enumerate(domain.extents))
+        cut = [dim for dim in sorted(parallel) if sizes[dim] < domain.extents[dim]]
+        order, loading = _order(domain, sizes, cut, unit)
+        if best is None or cycles + loading < best[0]:
+            best = cycles + loading, RegisterTile(sizes, order)
+    return None if best is None or not best[1].order else best[1]
+
+
+def _are_lanes(domain: Domain, dim: int) -> bool:
+    """Whether vectors along a dim are loaded and stored whole."""
+    along = [strides[dim] for strides in domain.strides]
+    return along[-1] == 1 and all(stride in (0, 1) for stride in along) and 1 in along[:-1]
+
+
+def _sizes(domain: Domain, lanes: int, rows: int | None, unit: VectorUnit) -> Iterator[dict[int, int]]:
+    """The blocks that the registers hold: sums, a vector of each step for every one of the lanes, and one more."""
+    for vectors in range(1, unit.registers // 2):
+        width = min(vectors * unit.lanes, domain.extents[lanes])
+        if width < vectors * unit.lanes and vectors > 1:
+            return
+        most = (unit.registers - vectors - 1) // vectors
+        if rows is None:
+            yield {lanes: width}
+            continue
+        for height in range(2, min(most, domain.extents[rows]) + 1):
+            yield {lanes: width, rows: height}
+
+
+def _cycles(
+    domain: Domain, dims: Sequence[int], sizes: Mapping[int, int], lanes: int, rows: int | None, unit: VectorUnit
+) -> Fraction:
+    """What all tiles are modelled to take."""
+    height = 1 if rows is None else sizes[rows]
+    vectors = ceil(sizes[lanes] / unit.lanes)
+    sums, loads = height * vectors, 0
+    for strides in domain.strides[: domain.inputs]:
+        loads += (vectors if strides[lanes] else 1) * (height if rows is not None and strides[rows] else 1)
+    busy = sums / unit.fmas, loads / unit.loads
+    step = max(*busy, Fraction(unit.latency)) + min(busy) * IN_THE_WAY
+    steps = prod(extent for dim, extent in enumerate(domain.extents) if dim not in dims)
+    tiles = prod(ceil(domain.extents[dim] / sizes.get(dim, 1)) for dim in dims)
+    return tiles * (steps * (step + STEP_CYCLES) + sums * VECTOR_CYCLES + TILE_CYCLES)
+
+
+def _is_scattered(domain: Domain, parallel: frozenset[int], sizes: Mapping[int, int], unit: VectorUnit) -> bool:
+    """Whether what the lanes read of some input, which other tiles read again, has gaps and exceeds the first cache."""
+    for strides in domain.strides[: domain.inputs]:
+        repeats = prod(domain.extents[dim] for dim in parallel if not strides[dim])
+        inside = [dim for dim, stride in enumerate(strides) if stride and (dim not in parallel or dim in sizes)]
+        extents = [sizes.get(dim, domain.extents[dim]) for dim in inside]
+        span = 1 + sum((extent - 1) * abs(strides[dim]) for dim, extent in zip(inside, extents, strict=True))
+        if repeats > 1 and span > 2 * prod(extents) and 2 * span * unit.element_bytes > unit.caches[0]:
+            if any(strides[dim] == 1 and dim in parallel for dim in sizes):
+                return True
+    return False
+
+
+def _order(
+    domain: Domain, sizes: Sequence[int], cut: Sequence[int], unit: VectorUnit
+) -> tuple[tuple[int, ...], Fraction]:
+    """The order of the loops in which loading takes the least cycles, and those."""
+    trips = {dim: ceil(domain.extents[dim] / sizes[dim]) for dim in cut}
+    searched = sorted(cut, key=lambda dim: -trips[dim])[:MAX_LOOPS]
+    outside = [dim for dim in cut if dim not in searched]
+    orders = [(*outside, *order) for order in permutations([dim for dim in cut if dim in searched])]
+    costs = [_loading(domain, sizes, order, trips, unit) for order in orders]
+    least = min(range(len(orders)), key=lambda number: costs[number])
+    return orders[least], costs[least]
+
+
+def _loading(
+    domain: Domain, sizes: Sequence[int], order: Sequence[int], trips: Mapping[int, int], unit: VectorUnit
+) -> Fraction:
+    """The cycles of loading what the loops read again from where it is found."""
+    extents, total = list(sizes), Fraction(0)
+    lines = [_lines(strides, extents, unit) for strides in domain.strides]
+    for place, dim in reversed(list(enumerate(order))):
+        level = sum(sum(lines) * LINE > size * 3 // 4 for size in unit.caches)
+        outside = prod(trips[other] for other in order[:place])
+        extents[dim] = domain.extents[dim]
+        together = [_lines(strides, extents, unit) for strides in domain.strides]
+        again = sum(max(0, trips[dim] * one - all) for one, all in zip(lines, together, strict=True))
+        total += outside * again * CYCLES_PER_LINE[min(level, len(CYCLES_PER_LINE) - 1)]
+        lines = together
+    return total
+
+
+def _lines(strides: Sequence[int], extents: Sequence[int], unit: VectorUnit) -> int:
+    """The lines of the caches that a box of an operand lies in."""
+    moving = sorted((abs(stride), extent) for stride, extent in zip(strides, extents, strict=True) if stride)
+    run, rows = 1, 1
+    for stride, extent in moving:
+        if stride <= run:
+            run += stride * (extent - 1)
+        else:
+            rows *= extent
+    return rows * ceil(run * unit.element_bytes / LINE)

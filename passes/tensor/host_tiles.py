@@ -1,0 +1,79 @@
+"""The tiles of a kernel of the host whose sums stay in the vector registers of its processor."""
+
+from __future__ import annotations
+
+from xdsl.dialects import func, tensor
+from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.utils.hints import isa
+
+from penstock.dialects.machine import REGISTERS, TargetOp, ints_of
+from penstock.dialects.mem import element_bytes
+from penstock.passes.analysis.access import linear_form
+from penstock.passes.analysis.kernels import is_contraction
+from penstock.passes.analysis.strides import contiguous_strides
+from penstock.passes.planning.register_blocks import Domain, VectorUnit, register_tile
+from penstock.passes.schedule.schedule import Schedule
+from penstock.passes.schedule.tiled_ops import TiledOps
+from penstock.passes.tensor.tile_plan import root_of
+
+
+def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
+    """Cut the contraction of a kernel into tiles that the registers hold, with what is computed before and after it."""
+    if (root := root_of(kernel)) is None:
+        return
+    ops = TiledOps(root, None)
+    anchor = ops.anchor
+    if not is_contraction(anchor) or (domain := domain_of(anchor)) is None:
+        return
+    if (unit := vector_unit(target, anchor)) is None or (plan := register_tile(domain, unit)) is None:
+        return
+    # Padding all of an image once costs less than the window of every tile anew.
+    for pad in schedule.handles(value.owner for value in anchor.inputs if isinstance(value.owner, tensor.PadOp)):
+        schedule.materialize(pad)
+    fused = [member for member in ops.members if member is not anchor]
+    handle, *handles = schedule.handles([anchor, *fused])
+    count = len(domain.extents)
+    edges = [
+        "whole" if size == extent else "overlap" if extent % size else "divides"
+        for size, extent in zip(plan.sizes, domain.extents, strict=True)
+    ]
+    schedule.tile(
+        handle,
+        [size if number in plan.order else 0 for number, size in enumerate(plan.sizes)],
+        fusing=handles,
+        interchange=[*plan.order, *(number for number in range(count) if number not in plan.order)],
+        edges=edges if "overlap" in edges else None,
+    )
+
+
+def domain_of(generic: GenericOp) -> Domain | None:
+    """The domain of a structured op on static tensors; None where one of its operands is a scalar."""
+    strides: list[tuple[int, ...]] = []
+    for value, index_map in zip(generic.operands, generic.indexing_maps, strict=True):
+        if not isa(value.type, TensorType):
+            return None
+        pitches = contiguous_strides(value.type.get_shape())
+        _, rows = linear_form(index_map.data)
+        columns = zip(*rows, strict=True) if rows else [()] * generic.get_num_loops()
+        strides.append(tuple(sum(a * b for a, b in zip(column, pitches, strict=True)) for column in columns))
+    return Domain(generic.get_static_loop_ranges(), tuple(strides), len(generic.outputs))
+
+
+def vector_unit(target: TargetOp, generic: GenericOp) -> VectorUnit | None:
+    """What the processor has for the element type of an op; None where its registers do not hold it."""
+    processor, registers = target.processor(), target.scope(REGISTERS)
+    types = [value.type for value in generic.operands if isa(value.type, TensorType)]
+    elements = {type.element_type for type in types}
+    if processor is None or len(elements) != 1 or not elements <= {*registers.dtypes.data}:
+        return None
+    size = element_bytes(types[0])
+    return VectorUnit(
+        registers=registers.size_bytes // processor.vector_bytes,
+        lanes=processor.vector_bytes // size,
+        element_bytes=size,
+        fmas=processor.fmas_per_cycle,
+        loads=processor.loads_per_cycle,
+        latency=processor.latency_cycles,
+        caches=ints_of(processor.caches),
+    )

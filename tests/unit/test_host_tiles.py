@@ -1,0 +1,106 @@
+"""Kernels of the host in tiles that its registers hold, beside onnxruntime."""
+
+from __future__ import annotations
+
+import random
+import re
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from one_node import onnxruntime_of
+from onnx import TensorProto, helper, numpy_helper
+
+import penstock
+from penstock.lowering.from_machine_toml import load_machine, native_machine
+from penstock.lowering.to_text import module_text
+from penstock.runtime.interpreter import run_module
+
+MACHINES = ("host-avx2", "host-avx512", "host-neon")
+
+Weights = dict[str, NDArray[Any]]
+
+
+def model(nodes: list[onnx.NodeProto], shape: tuple[int, ...], weights: Weights) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def convolutions(seed: int) -> tuple[onnx.ModelProto, tuple[int, ...]]:
+    """Two convolutions of random shapes, the second with what the first makes added."""
+    draw, values = random.Random(seed), np.random.default_rng(seed)
+    channels, size = draw.choice([3, 8, 16, 24, 32, 48]), draw.randint(3, 15)
+    kernel, stride, dilation = draw.choice([1, 1, 3, 5]), draw.choice([1, 1, 2]), draw.choice([1, 1, 2])
+    pads = [draw.randint(0, 2) for _ in range(4)]
+    if min(size + pads[0] + pads[2], size + pads[1] + pads[3]) <= (kernel - 1) * dilation:
+        kernel = 1
+    group = draw.choice([1, 1, 1, channels, channels // 8 if channels % 8 == 0 else 1])
+    outputs = draw.choice([1, 2, 3]) * (group if group > 1 else draw.choice([8, 16, 10]))
+    weights: Weights = {
+        "w": values.standard_normal((outputs, channels // group, kernel, kernel)).astype(np.float32),
+        "b": values.standard_normal(outputs).astype(np.float32),
+        "v": values.standard_normal((outputs, outputs, 1, 1)).astype(np.float32),
+    }
+    attributes: dict[str, Any] = {"strides": [stride] * 2, "dilations": [dilation] * 2, "pads": pads, "group": group}
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], **attributes),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Conv", ["r", "v"], ["d"]),
+        helper.make_node("Add", ["d", "r"], ["s"]),
+        helper.make_node("Sigmoid", ["s"], ["y"]),
+    ]
+    shape = (draw.choice([1, 1, 2]), channels, size, size + draw.randint(0, 3))
+    return model(nodes, shape, weights), shape
+
+
+def check(given: onnx.ModelProto, shape: tuple[int, ...], machine: str, what: str) -> penstock.Engine:
+    """C and the interpreter beside onnxruntime."""
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    engine = penstock.compile(given, machine)
+    assert isinstance(engine, penstock.Engine)
+    (expected,) = onnxruntime_of(given, {"x": x})
+    (found,) = engine.run([x])
+    np.testing.assert_allclose(found, expected, 1e-4, 1e-4, err_msg=what)
+    (interpreted,) = run_module(engine.module, [x], engine.ctx.weights)
+    np.testing.assert_allclose(interpreted, expected, 1e-4, 1e-4, err_msg=what)
+    return engine
+
+
+@pytest.mark.parametrize(("seed", "machine"), [(seed, MACHINES[seed % 3]) for seed in range(6)])
+def test_convolutions_in_tiles(seed: int, machine: str) -> None:
+    check(*convolutions(seed), machine, f"seed {seed}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 300, 20))
+def test_many_convolutions_in_tiles(first: int) -> None:
+    for seed in range(first, first + 20):
+        check(*convolutions(seed), MACHINES[seed % 3], f"seed {seed}")
+
+
+def test_sums_are_local_variables_and_multiply_adds_are_fused() -> None:
+    shape, weights = (1, 16, 12, 12), {"w": np.ones((32, 16, 3, 3), np.float32)}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4), helper.make_node("Relu", ["c"], ["y"])]
+    given = model(nodes, shape, weights)
+    engine = check(given, shape, "host-avx2", "one convolution")
+    text = module_text(engine.ctx, engine.module)
+    (sums,) = {*re.findall(r'mem.buffer at 0 : memref<([\dx]+)xf32, "registers">', text)}
+    assert "math.fma" in text
+    source = engine._source  # pyright: ignore[reportPrivateUsage]
+    assert source is not None
+    assert re.search(rf"float \w+\[{prod(map(int, sums.split('x')))}\];", source.source)
+    assert "scope_registers" not in source.header + source.source
+
+
+def test_native_is_a_shipped_machine() -> None:
+    assert load_machine("native").machine_name == native_machine()
+    assert load_machine("native").is_host

@@ -1,0 +1,66 @@
+"""Blocks of contractions that registers hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from math import prod
+
+import pytest
+
+from penstock.passes.planning.register_blocks import Domain, RegisterTile, VectorUnit, register_tile
+
+AVX2 = VectorUnit(16, 8, 4, Fraction(2), Fraction(2), 4, (32768, 524288))
+
+
+def product(rows: int, columns: int, depth: int, *, packed: int = 0) -> Domain:
+    """a[m,k] * b[k,n], or with b[n/packed,k,packed] and a result of as many dims."""
+    if not packed:
+        return Domain((rows, columns, depth), ((depth, 0, 1), (0, 1, columns), (columns, 1, 0)), 1)
+    extents = (rows, columns // packed, packed, depth)
+    return Domain(extents, ((depth, 0, 0, 1), (0, depth * packed, 1, packed), (columns, packed, 1, 0)), 1)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 7, 14, 49, 196, 3136])
+@pytest.mark.parametrize("columns", [16, 64, 1024])
+def test_a_block_fits_the_registers_and_its_loops_cover_the_domain(rows: int, columns: int) -> None:
+    domain = product(rows, columns, 256, packed=16)
+    tile = register_tile(domain, AVX2)
+    if tile is None:
+        # One block is all of it: there is nothing to cut.
+        assert rows * columns <= 8 * AVX2.lanes * 2
+        return
+    sums = prod(tile.sizes[:3]) // AVX2.lanes
+    assert 1 <= sums <= AVX2.registers - 2
+    assert tile.sizes[3] == 256
+    assert sorted(tile.order) == [dim for dim in range(3) if tile.sizes[dim] < domain.extents[dim]]
+
+
+def test_more_registers_hold_larger_blocks() -> None:
+    domain = product(3136, 1024, 256, packed=32)
+    wide = replace(AVX2, registers=32, lanes=16)
+    narrow, large = register_tile(domain, AVX2), register_tile(domain, wide)
+    assert narrow is not None
+    assert large is not None
+    assert prod(large.sizes[:3]) > 2 * prod(narrow.sizes[:3])
+
+
+def test_panels_that_would_have_to_be_packed_are_left() -> None:
+    assert register_tile(product(512, 512, 512), AVX2) is None
+    assert register_tile(product(512, 16, 512), AVX2) is not None
+
+
+def test_without_a_dim_for_the_lanes_there_is_no_tile() -> None:
+    transposed = Domain((64, 64, 64), ((64, 0, 1), (0, 64, 1), (64, 1, 0)), 1)
+    assert register_tile(transposed, AVX2) is None
+    assert register_tile(replace(transposed, extents=(64, 0, 64)), AVX2) is None
+
+
+def test_large_weights_are_read_once_and_small_ones_often() -> None:
+    """Which operand moves in the outer loop follows from what the second cache holds."""
+    large = register_tile(product(49, 2048, 512, packed=16), AVX2)
+    small = register_tile(product(3136, 64, 64, packed=16), AVX2)
+    assert isinstance(large, RegisterTile)
+    assert isinstance(small, RegisterTile)
+    assert large.order[0] == 1
+    assert small.order[0] == 0
