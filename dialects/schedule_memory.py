@@ -67,7 +67,7 @@ class StageOutOp(InScopeOp):
     the copy is; where other views reach the same bytes, only `writer` does. The operand is copied in before, unless
     that first use overwrites it, or is the first of all uses of an allocation, which is undefined before.
 
-    Handles stay valid. Returns the copy that empties the buffer.
+    Handles stay valid. Returns the copy that empties the buffer; there is none where none of these ops writes.
     """
 
     name = "schedule.stage_out"

@@ -119,3 +119,32 @@ def test_an_allocation_is_copied_into_a_scope_only_where_it_may_have_been_writte
     x = np.arange(1024, dtype=np.float32).reshape(4, 16, 16)
     expected = (x if each else x.cumsum(0)).reshape(64, 16)
     np.testing.assert_array_equal(run_module(module, [x.reshape(64, 16)], WeightStore())[0], expected)
+
+
+TWICE = """#id = affine_map<(m, n) -> (m, n)>
+func.func @main(%x: memref<16x16xf32>, %y: memref<16x16xf32> {graph.output = "y"}) attributes {device = @gemmini_fp32} {
+  %a = memref.subview %y[0, 0] [16, 16] [1, 1] : memref<16x16xf32> to memref<16x16xf32, strided<[16, 1]>>
+  %b = memref.subview %y[0, 0] [16, 16] [1, 1] : memref<16x16xf32> to memref<16x16xf32, strided<[16, 1]>>
+  mem.copy %x to %b : memref<16x16xf32> to memref<16x16xf32, strided<[16, 1]>>
+  linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%b : memref<16x16xf32, strided<[16, 1]>>) outs(%a : memref<16x16xf32, strided<[16, 1]>>) {
+  ^bb0(%p: f32, %q: f32):
+    %s = arith.addf %p, %p : f32
+    linalg.yield %s : f32
+  }
+  func.return
+}
+"""
+
+
+def test_what_an_op_only_reads_is_not_copied_back_over_what_it_writes_through_another_view() -> None:
+    ctx, module = parsed_in_context(TWICE)
+    attach_machine(module, "gemmini-fp32")
+    ops = """
+    %double = transform.structured.match ops{["linalg.generic"]} in %kernel : (!transform.any_op) -> !transform.any_op
+    %copy = schedule.stage_out %double[0] in "spad"
+    """
+    apply_schedule(ctx, module, ops)
+    run_passes(ctx, module, read_pipeline("mem-plan"))
+    x = np.arange(256, dtype=np.float32).reshape(16, 16)
+    np.testing.assert_array_equal(run_module(module, [x], WeightStore())[0], 2 * x)

@@ -13,7 +13,7 @@ from xdsl.rewriter import InsertPoint
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import CopyOp, ScopedAllocation
 from penstock.dialects.schedule_memory import StageOutOp
-from penstock.passes.analysis.memory.storage import overwrites, storage_of, uses_through
+from penstock.passes.analysis.memory.storage import overwrites, reads_and_writes, storage_of, uses_through
 from penstock.passes.schedule.primitives.multi_buffer import rings_after
 from penstock.passes.schedule.staging import (
     after_definition,
@@ -33,7 +33,8 @@ from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 @PRIMITIVES.register(StageOutOp)
 def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
     """
-    Write an operand in a scope; see `schedule.stage_out`.
+    Write an operand in a scope; see `schedule.stage_out`. Where none of the ops that use the buffer writes, there
+    is no copy that empties it.
 
     Raises UserError for a scope that the machine lacks, that no engines lead to and from, or that is too small, and
     for an operand that the kernel only reads.
@@ -84,8 +85,10 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
     users, block = _users(writer, operand, scope, is_known=has_known_storage(operand, state.aliased))
     spots = sorted({_ancestor_in(user, block) for user in users}, key=block.get_operation_index)
     needs_contents = not (overwrites(spots[0], operand) or _is_new(operand, users, block))
+    is_written = any(reads_and_writes(use)[1] for use in operand.uses if use.operation in users)
     type = require_room(operand, target, op)
-    require_path(target, scope, start, writer)
+    if is_written:
+        require_path(target, scope, start, writer)
     if needs_contents:
         require_path(target, start, scope, writer)
     with rings_after(state, op) as made:
@@ -97,9 +100,10 @@ def stage_out(state: TransformState, op: StageOutOp) -> Sequence[Payload]:
             for position, value in enumerate(user.operands):
                 if value is operand:
                     user.operands[position] = buffer
-        drain = insert_copy(Builder(InsertPoint.after(spots[-1])), buffer, operand, writer)
+        # What other views have written meanwhile stays, where none of the users writes.
+        drains = [insert_copy(Builder(InsertPoint.after(spots[-1])), buffer, operand, writer)] if is_written else []
         made.append(buffer)
-    return ((drain,),)
+    return (tuple(drains),)
 
 
 def _users(writer: GenericOp, operand: SSAValue, scope: str, *, is_known: bool) -> tuple[list[Operation], Block]:
@@ -108,8 +112,8 @@ def _users(writer: GenericOp, operand: SSAValue, scope: str, *, is_known: bool) 
     all of them.
     """
     users = list(dict.fromkeys(use.operation for use in operand.uses))
-    uses = {use.operation for use in uses_through(storage_of(operand))}
-    if is_known and uses == {*users} and all(_may_use(user, operand, scope) for user in users):
+    is_only_view = all(use.operation.operands[use.index] is operand for use in uses_through(storage_of(operand)))
+    if is_known and is_only_view and all(_may_use(user, operand, scope) for user in users):
         return users, after_definition(operand).block
     # Other views reach the same bytes, or a copy would not leave the scope: the buffer is there during this one op.
     assert writer.parent is not None
