@@ -294,8 +294,23 @@ def release(array: NDArray[Any]) -> None:
     Give the memory of an array back to the system if it is that of a mapped file, from which it is read again when
     it is needed. Other arrays stay as they are.
     """
+    base = _mapping_of(array)
+    if base is not None and hasattr(base, "madvise"):
+        base.madvise(mmap.MADV_DONTNEED)
+
+
+def owned(array: NDArray[Any]) -> NDArray[Any]:
+    """An array that does not change with a file: a copy of one that is mapped, else itself."""
+    if _mapping_of(array) is None:
+        return array
+    copied = array.copy()
+    release(array)
+    return copied
+
+
+def _mapping_of(array: NDArray[Any]) -> mmap.mmap | None:
+    """The mapped file that the memory of an array is, if it is one."""
     base: Any = array
     while base is not None and not isinstance(base, mmap.mmap):
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
-    if base is not None and hasattr(base, "madvise"):
-        base.madvise(mmap.MADV_DONTNEED)
+    return base

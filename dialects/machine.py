@@ -342,6 +342,12 @@ class ProcessorOp(NamedPart):
             if pair is not None and len(pair) != 2:
                 what = "operations" if key == "ops" else "instructions"
                 yield PartFault(key, f"{key} must be [{what}, cycles], but has {len(pair)} numbers")
+        if self.vector is not None:
+            if self.vector_bytes < 8 or self.vector_bytes & (self.vector_bytes - 1):
+                yield PartFault("vector", f"vector must be a power of two of at least 8, but is {self.vector_bytes}")
+            for key, numbers in (("fma", self.fma), ("caches", self.caches)):
+                if not numbers:
+                    yield PartFault("vector", f"a processor with vectors must say its {key}")
 
 
 @irdl_op_definition

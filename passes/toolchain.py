@@ -398,8 +398,22 @@ def load_code(name: str, code: bytes | memoryview) -> ctypes.CDLL:
     A shared library that is in memory, as a library of this process: by a file without a name where the system has
     such, and else by the cache. Raises UserError where the system does not load it.
     """
-    if hasattr(os, "memfd_create"):
+    digest = hashlib.sha256(code).hexdigest()
+    if digest not in _LOADED:
+        _LOADED[digest] = _load_code(name, code, digest)
+    return _LOADED[digest]
+
+
+_LOADED: dict[str, ctypes.CDLL] = {}
+"""By its digest what was in memory, and stays loaded."""
+
+
+def _load_code(name: str, code: bytes | memoryview, digest: str) -> ctypes.CDLL:
+    try:
         handle = os.memfd_create(name)
+    except (AttributeError, OSError):  # another system, or a sandbox
+        handle = None
+    if handle is not None:
         try:
             with open(handle, "wb", closefd=False) as file:
                 file.write(code)
@@ -408,7 +422,7 @@ def load_code(name: str, code: bytes | memoryview) -> ctypes.CDLL:
         except OSError:  # in a sandbox, or without /proc
             os.close(handle)
     directory = open_cache()
-    key = hashlib.sha256(code).hexdigest()[:_DIGITS]
+    key = digest[:_DIGITS]
     if (entry := find(directory, name, key)) is None:
         if not os.access(directory, os.W_OK | os.X_OK):
             directory = private_folder(directory, os.strerror(errno.EACCES))

@@ -79,7 +79,7 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
         PipelineStep("assign-devices", for_machine=True),
         PipelineStep("collapse-dims", for_machine=True),
         PipelineStep("fuse-elementwise"),
-        # On the host, `tile` and `promote` apply the schedules that are given.
+        # On a host without registers in its file, `tile` and `promote` apply the schedules that are given.
         PipelineStep("tile"),
         PipelineStep("licm", for_machine=True),
         PipelineStep("value-cse", for_machine=True),
@@ -92,7 +92,7 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
         PipelineStep("tensorize", for_machine=True),
         # Iterations that a schedule lets run at once: no machine has units for them yet, nor has generated C threads.
         PipelineStep("forall-to-for"),
-        # Without fused multiply-adds: the numbers are the same on every processor.
+        # Without fused multiply-adds, unless the machine is a host that has them: the numbers are the same everywhere.
         PipelineStep("math-polynomial-approximation"),
         PipelineStep("contract{declared=true}", for_machine=True),
         PipelineStep("mem-promote", for_machine=True),

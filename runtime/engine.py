@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.dialects.element_bits import same_bits
+from penstock.dialects.files import owned, write_whole
 from penstock.passes.toolchain import load, load_code
 from penstock.runtime.execution_context import Destinations, ExecutionContext, Runnable, Runner
 from penstock.runtime.memory import MemoryNeed, native_need, require_memory
@@ -117,13 +118,12 @@ class Engine(Runnable):
 
         Raises UserError for a file there that is no plan, and where none can be written.
         """
-        if self._plan is not None:
-            from penstock.dialects.files import write_whole
+        from penstock.runtime.plan_writer import require_replaceable, save_plan
 
+        if self._plan is not None:
+            require_replaceable(path)
             write_whole(path, bytes(self._plan.contents))
             return
-        from penstock.runtime.plan_writer import save_plan
-
         save_plan(path, self.module, self.ctx, self.signature, self._source)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -137,13 +137,14 @@ class Engine(Runnable):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
         # Code, weights and signature are never written to.
-        other = self.__copy__()
-        if self._ir is not None:
-            from penstock.dialects.context import make_context
+        from penstock.dialects.context import make_context
 
-            ctx = make_context()
-            ctx.weights = self.ctx.weights.copy()
-            other._ir = (self.module.clone(), ctx)
+        other, ctx = self.__copy__(), make_context()
+        ctx.weights = self.ctx.weights.copy()
+        other._ir = (self.module.clone(), ctx)
+        if self.backend == "interpreter":
+            # Its module is what runs, and may be changed: what was written of it before is another program.
+            other._plan = None
         return other
 
     def __repr__(self) -> str:
@@ -259,7 +260,7 @@ class Engine(Runnable):
         self._source = emit_c(self.module)
         module = NativeModule(self._source, load(build(self._source)))
         return _NativeProgram(
-            module, module.bind([self.ctx.weights[name] for name in signature_of(self.module).weights])
+            module, module.bind([owned(self.ctx.weights[name]) for name in signature_of(self.module).weights])
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -46,12 +47,13 @@ class Runnable(ABC):
 
 
 class ExecutionContext(Runnable):
-    """The memory of one run at a time of an engine; make one per thread. Threads that share one take turns."""
+    """The memory of one run at a time of an engine; make one per thread. Threads that share one take turns in C."""
 
     def __init__(self, signature: Signature, runner: Runner):
         self._signature = signature
         self._runner = runner
         self._executor: ThreadPoolExecutor | None = None
+        self._starting = Lock()
 
     def run(
         self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None, *, out: Destinations = None
@@ -75,11 +77,12 @@ class ExecutionContext(Runnable):
             self._runner(inputs, outputs)
             return outputs
 
-        if self._executor is None:
-            from concurrent.futures import ThreadPoolExecutor
+        with self._starting:
+            if self._executor is None:
+                from concurrent.futures import ThreadPoolExecutor
 
-            self._executor = ThreadPoolExecutor(1, "penstock")
-        return self._executor.submit(run)
+                self._executor = ThreadPoolExecutor(1, "penstock")
+            return self._executor.submit(run)
 
     def _bind(
         self, arrays: Sequence[Any], named: Mapping[str, Any] | None, out: Destinations

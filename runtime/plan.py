@@ -12,10 +12,10 @@ block of each. Numbers are little-endian; `include/penstock.h` is a second reade
                32  for each section: 16 bytes name, u64 offset, u64 bytes, u32 checksum, u32 0
     about       JSON: versions of Penstock and of the compiler, machine, level, bytes of the arena and of scopes
     cpu         a line for the system and the instruction set, another for the features of the CPU that the code needs
-    tensors     u32 inputs, u32 weights, u32 outputs, u32 0; for each tensor, in this order: u32 index in DTYPES,
-                u32 rank, u64 bytes, u64 offset (of a weight, in that section), u32 offset of its shape in this section,
-                u32 offset of its name, u32 bytes of its name, u32 0; the shapes, i64 each; the names, with a zero after
-                each
+    tensors     u32 inputs, u32 weights, u32 outputs, u32 weights that the code takes, which are the first; for each
+                tensor, in this order: u32 index in DTYPES, u32 rank, u64 bytes, u64 offset (of a weight, in that
+                section), u32 offset of its shape in this section, u32 offset of its name, u32 bytes of its name, u32 0;
+                the shapes, i64 each; the names, with a zero after each
     code        the shared object; not there in a plan for the interpreter
     weights     the weights, each at a multiple of 64 bytes
     ir          the lowered program as text, with locations
@@ -261,7 +261,7 @@ def _dtype(number: int) -> DType:
 
 
 def _read_tensors(table: memoryview, weights: memoryview) -> tuple[Signature, dict[str, Array], tuple[str, ...]]:
-    inputs, held, outputs, _ = _COUNTS.unpack_from(table)
+    inputs, held, outputs, taken = _COUNTS.unpack_from(table)
     specs: list[TensorSpec] = []
     arrays: dict[str, Array] = {}
     for number in range(inputs + held + outputs):
@@ -274,7 +274,7 @@ def _read_tensors(table: memoryview, weights: memoryview) -> tuple[Signature, di
         if inputs <= number < inputs + held:
             arrays[spec.name] = _weight(weights[offset : offset + size], spec)
     signature = Signature(tuple(specs[:inputs]), tuple(specs[inputs + held :]))
-    return signature, arrays, tuple(spec.name for spec in specs[inputs : inputs + held])
+    return signature, arrays, tuple(spec.name for spec in specs[inputs : inputs + taken])
 
 
 def _weight_specs(names: Sequence[str], weights: Mapping[str, Array]) -> tuple[TensorSpec, ...]:
@@ -314,7 +314,8 @@ def write_plan(
     for name, array in weights.items():
         offsets[name] = at
         at += _padded(array.nbytes, WEIGHT_ALIGNMENT)
-    table = _tensor_table(signature, _weight_specs(weight_arguments, weights), offsets)
+    names = list(dict.fromkeys((*weight_arguments, *weights)))
+    table = _tensor_table(signature, _weight_specs(names, weights), len(weight_arguments), offsets)
     small: dict[str, bytes | None] = {
         "about": json.dumps(dict(about), indent=2).encode(),
         "cpu": cpu.encode(),
@@ -342,8 +343,8 @@ def write_plan(
     file.write(header(checksum(header(0))))
 
 
-def _tensor_table(signature: Signature, weights: Sequence[TensorSpec], offsets: Mapping[str, int]) -> bytes:
-    """The section `tensors`; `offsets` are those of the weights in theirs."""
+def _tensor_table(signature: Signature, weights: Sequence[TensorSpec], taken: int, offsets: Mapping[str, int]) -> bytes:
+    """The section `tensors`; the code takes the first weights, and `offsets` are those of weights in their section."""
     specs = [
         *((spec, 0) for spec in signature.inputs),
         *((spec, offsets[spec.name]) for spec in weights),
@@ -358,7 +359,7 @@ def _tensor_table(signature: Signature, weights: Sequence[TensorSpec], offsets: 
         records += _TENSOR.pack(DTYPES.index(spec.dtype.name), rank, argument_bytes([spec]), offset, *places)
         shapes += struct.pack(f"<{rank}q", *spec.shape)
         names += name + b"\0"
-    counts = _COUNTS.pack(len(signature.inputs), len(weights), len(signature.outputs), 0)
+    counts = _COUNTS.pack(len(signature.inputs), len(weights), len(signature.outputs), taken)
     return bytes(counts + records + shapes + names)
 
 

@@ -31,11 +31,16 @@ def save_plan(
 
     Raises UserError for a file there that is no plan, and where none can be written.
     """
+    require_replaceable(path)
+    with whole_file(path) as file:
+        write_program(file, module, ctx, signature, source)
+
+
+def require_replaceable(path: str | Path) -> None:
+    """Raise UserError where something is at `path` that is no plan."""
     place = Path(path)
     if place.is_dir() or (place.is_file() and place.stat().st_size and not _is_plan_file(place)):
         raise UserError("exists and is no plan, so it is not replaced", loc=str(path))
-    with whole_file(path) as file:
-        write_program(file, module, ctx, signature, source)
 
 
 def write_program(

@@ -18,7 +18,10 @@ from onnx import GraphProto, ModelProto, StringStringEntryProto, TensorProto
 from penstock.lowering.from_onnx.tensor_data import data_bytes, leads_out
 
 SMALL_FILE = 1 << 26
-"""Bytes up to which a file is read: what is mapped changes with the file, and a program may outlive it."""
+"""
+Bytes up to which a file is read: what is mapped changes with the file, and a program may outlive it. An engine in C has
+copies of its own; the interpreter reads the file as long as it runs.
+"""
 SMALL_TENSOR = 1 << 12
 """Bytes of data that are not worth a mapping."""
 

@@ -115,17 +115,19 @@ class Promotion:
 
 def _keep_sums(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
     """Let the sums of the host's tiles live in its registers."""
-    registers = target.scope(REGISTERS)
-    kept = [
-        op
-        for op in kernel.walk()
-        if isinstance(op, memref.AllocOp)
-        and isinstance(op.parent_op(), scf.ForOp)
-        and op.memref.type.element_type in registers.dtypes.data
-        and span_in_bytes(memref_of(op.memref)) <= registers.size_bytes
-        and all(isinstance(use.operation, GenericOp | memref.SubviewOp) for use in op.memref.uses)
-        and any(_is_sum(use.operation, op.memref) for use in op.memref.uses)
-    ]
+    registers, kept, used = target.scope(REGISTERS), list[memref.AllocOp](), dict[Operation | None, int]()
+    for op in kernel.walk():
+        if not isinstance(op, memref.AllocOp) or not isinstance(loop := op.parent_op(), scf.ForOp):
+            continue
+        size = used.get(loop, 0) + span_in_bytes(memref_of(op.memref))
+        if (
+            size <= registers.size_bytes
+            and op.memref.type.element_type in registers.dtypes.data
+            and all(isinstance(use.operation, GenericOp | memref.SubviewOp) for use in op.memref.uses)
+            and any(_is_sum(use.operation, op.memref) for use in op.memref.uses)
+        ):
+            used[loop] = size
+            kept.append(op)
     for handle in schedule.handles(kept):
         schedule.set_scope(handle, REGISTERS)
 
@@ -145,7 +147,8 @@ class PromotePass(ModulePass):
     defined, so that hoisting the slice before hoists the copy; what is written is copied in before its first use,
     unless that overwrites it, and out after its last. Guarantees: every operand lives where some intrinsic of the
     machine needs it. A copy may lead where no single DMA does, if several in turn do: `promote-levels` sees to that.
-    Kernels on the host are left as they are, but for what a schedule that is given says of their loops.
+    On a host whose file says what its registers hold, the sums of tiles that fit live in the scope `registers`. Other
+    kernels on the host are left as they are, but for what a schedule that is given says of their loops.
     Raises UserError for an op that no intrinsic computes, and where no path of DMAs leads.
 
     Before:

@@ -29,6 +29,8 @@ LINE = 64
 """Bytes of a line of the caches."""
 CANDIDATES = 3
 """The blocks with the same dims as rows and lanes that are weighed with what loading takes: the best without it."""
+MAX_ROWS = 16
+"""Rows that generated C unrolls: beyond, they would not be registers."""
 MAX_LOOPS = 4
 """The loops whose order is searched, the largest ones; the others stay outermost."""
 
@@ -149,7 +151,7 @@ def _sizes(domain: Domain, lanes: int, rows: int | None, unit: VectorUnit) -> It
         width = min(vectors * unit.lanes, domain.extents[lanes])
         if width < vectors * unit.lanes and vectors > 1:
             return
-        most = (unit.registers - vectors - 1) // vectors
+        most = min((unit.registers - vectors - 1) // vectors, MAX_ROWS)
         if rows is None:
             yield {lanes: width}
             continue

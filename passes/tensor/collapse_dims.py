@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func, tensor
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, DenseArrayBase, IntegerAttr, ModuleOp, TensorType, i64
+from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp, IndexOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
@@ -70,13 +72,18 @@ class JoinedDims:
     def loops_of(self, generic: GenericOp) -> set[tuple[AffineExpr, AffineExpr]]:
         """The pairs of loops of an op that each of its operands walks as one, or not at all."""
         kinds = [kind.data for kind in generic.iterator_types]
+        reductions = [loop for loop, kind in enumerate(kinds) if kind == IteratorType.REDUCTION]
+        # Reductions are computed in their order, and two are one only where they follow one another.
+        ordered = {*pairwise(reductions)}
         read = {op.dim.value.data for op in generic.body.block.ops if isinstance(op, IndexOp)}
         found: set[tuple[AffineExpr, AffineExpr]] = set()
         for first, second in {pair for _, index_map in _indexed(generic) for pair in _neighbours(index_map)}:
             if isinstance(first, AffineDimExpr) and isinstance(second, AffineDimExpr) and first != second:
                 loops = {first.position, second.position}
-                if kinds[first.position] == kinds[second.position] and not loops & read:
-                    if all(self._walks(value, each, first, second) for value, each in _indexed(generic)):
+                pair = first.position, second.position
+                if kinds[pair[0]] == kinds[pair[1]] and not loops & read:
+                    is_ordered = pair[0] not in reductions or pair in ordered
+                    if is_ordered and all(self._walks(value, each, first, second) for value, each in _indexed(generic)):
                         found.add((first, second))
         return found
 
@@ -230,7 +237,9 @@ class CollapseDimsPass(ModulePass):
 
     Requires the tensor level. A convolution with filters of one element becomes a product of matrices, whose rows are
     all pixels, so that its tiles are cut from many; for the callers of the kernel the new shapes are views. Nothing
-    happens without a machine whose file says what the registers of the host hold. Kernels with loops stay as they are.
+    happens without a machine whose file says what the registers of the host hold. Kernels stay as they are in which
+    there is anything but generics, pads and constants, as loops or slices. Sizes for `tile` and schedules count the new
+    dims.
 
     Before:
     ```mlir
@@ -256,8 +265,8 @@ class CollapseDimsPass(ModulePass):
     #id = affine_map<(p, c) -> (p, c)>
     #c = affine_map<(p, c) -> (c)>
     func.func @main(%x: tensor<2x3x4xf32>, %b: tensor<4xf32>) -> tensor<2x3x4xf32> {
-      %x_1 = tensor.collapse_shape %x [[0 : i64, 1 : i64], [2 : i64]] : tensor<2x3x4xf32> into tensor<6x4xf32>
-      %y = func.call @add(%x_1, %b) : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
+      %0 = tensor.collapse_shape %x [[0 : i64, 1 : i64], [2 : i64]] : tensor<2x3x4xf32> into tensor<6x4xf32>
+      %y = func.call @add(%0, %b) : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
       %y_1 = tensor.expand_shape %y [[0 : i64, 1 : i64], [2 : i64]] output_shape [2, 3, 4]
           : tensor<6x4xf32> into tensor<2x3x4xf32>
       func.return %y_1 : tensor<2x3x4xf32>

@@ -10,7 +10,8 @@ from xdsl.utils.hints import isa
 from penstock.dialects.machine import REGISTERS, TargetOp, ints_of
 from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.access import linear_form
-from penstock.passes.analysis.kernels import is_contraction
+from penstock.passes.analysis.kernels import has_reduction, is_contraction
+from penstock.passes.analysis.memory.stated_scopes import has_own_tiles
 from penstock.passes.analysis.strides import contiguous_strides
 from penstock.passes.planning.register_blocks import Domain, VectorUnit, register_tile
 from penstock.passes.schedule.schedule import Schedule
@@ -20,11 +21,13 @@ from penstock.passes.tensor.tile_plan import root_of
 
 def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
     """Cut the contraction of a kernel into tiles that the registers hold, with what is computed before and after it."""
-    if (root := root_of(kernel)) is None:
+    if has_own_tiles(kernel) or (root := root_of(kernel)) is None:
         return
     ops = TiledOps(root, None)
     anchor = ops.anchor
-    if not is_contraction(anchor) or (domain := domain_of(anchor)) is None:
+    if not is_contraction(anchor) or any(has_reduction(member) for member in ops.members if member is not anchor):
+        return
+    if (domain := domain_of(anchor)) is None:
         return
     if (unit := vector_unit(target, anchor)) is None or (plan := register_tile(domain, unit)) is None:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,15 @@ import pytest
 from numpy.typing import NDArray
 from one_node import onnxruntime_of
 from onnx import TensorProto, helper, numpy_helper
+from programs import parsed_in_context
 
 import penstock
 from penstock.lowering.from_machine_toml import load_machine, native_machine
 from penstock.lowering.to_text import module_text
+from penstock.passes.analysis.kernels import kernels
+from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 MACHINES = ("host-avx2", "host-avx512", "host-neon")
 
@@ -104,3 +109,67 @@ def test_sums_are_local_variables_and_multiply_adds_are_fused() -> None:
 def test_native_is_a_shipped_machine() -> None:
     assert load_machine("native").machine_name == native_machine()
     assert load_machine("native").is_host
+
+
+TWO_PRODUCTS = """
+#mk = affine_map<(m, n, k) -> (m, k)>
+#kn = affine_map<(m, n, k) -> (k, n)>
+#mn = affine_map<(m, n, k) -> (m, n)>
+func.func @main(%a: tensor<32x16xf32>, %b: tensor<16x32xf32>, %d: tensor<32x32xf32>) -> tensor<32x32xf32> {
+  %r = func.call @k(%a, %b, %d) : (tensor<32x16xf32>, tensor<16x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+  func.return %r : tensor<32x32xf32>
+}
+func.func private @k(%a: tensor<32x16xf32>, %b: tensor<16x32xf32>, %d: tensor<32x32xf32>) -> tensor<32x32xf32> {
+  %zero = arith.constant dense<0.0> : tensor<32x32xf32>
+  %p = linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%a, %b : tensor<32x16xf32>, tensor<16x32xf32>) outs(%zero : tensor<32x32xf32>) {
+  ^bb0(%x: f32, %y: f32, %z: f32):
+    %m = arith.mulf %x, %y : f32
+    %s = arith.addf %z, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<32x32xf32>
+  %q = linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%p, %d : tensor<32x32xf32>, tensor<32x32xf32>) outs(%zero : tensor<32x32xf32>) {
+  ^bb0(%x: f32, %y: f32, %z: f32):
+    %m = arith.mulf %x, %y : f32
+    %s = arith.addf %z, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<32x32xf32>
+  func.return %q : tensor<32x32xf32>
+}
+"""
+
+
+def test_a_kernel_of_two_products_is_left_whole(tmp_path: Path) -> None:
+    (tmp_path / "two.mlir").write_text(TWO_PRODUCTS)
+    engine = penstock.compile(tmp_path / "two.mlir", "host-avx2")
+    a, b, d = (
+        np.random.default_rng(0).standard_normal(shape).astype(np.float32) for shape in ((32, 16), (16, 32), (32, 32))
+    )
+    np.testing.assert_allclose(engine(a, b, d)[0], a @ b @ d, 1e-4, 1e-4)
+
+
+def test_reductions_are_joined_only_in_their_order() -> None:
+    text = """
+    func.func @main(%x: tensor<2x4x3xf32>) -> tensor<2xf32> {
+      %r = func.call @k(%x) : (tensor<2x4x3xf32>) -> tensor<2xf32>
+      func.return %r : tensor<2xf32>
+    }
+    func.func private @k(%x: tensor<2x4x3xf32>) -> tensor<2xf32> attributes {device = @host} {
+      %e = tensor.empty() : tensor<2xf32>
+      %s = linalg.generic {indexing_maps = [affine_map<(n, a, b) -> ORDER>, affine_map<(n, a, b) -> (n)>],
+          iterator_types = ["parallel", "reduction", "reduction"]}
+          ins(%x : tensor<2x4x3xf32>) outs(%e : tensor<2xf32>) {
+      ^bb0(%0: f32, %1: f32):
+        %2 = arith.addf %1, %0 : f32
+        linalg.yield %2 : f32
+      } -> tensor<2xf32>
+      func.return %s : tensor<2xf32>
+    }
+    """
+    for order, joined in (("(n, a, b)", "tensor<2x12xf32>"), ("(n, b, a)", "tensor<2x4x3xf32>")):
+        ctx, module = parsed_in_context(text.replace("ORDER", order))
+        attach_machine(module, "host-avx2")
+        run_passes(ctx, module, read_pipeline("collapse-dims"))
+        (kernel,) = kernels(module)
+        assert str(kernel.function_type.inputs.data[0]) == joined

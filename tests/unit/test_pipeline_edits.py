@@ -195,7 +195,7 @@ def test_from_a_lower_level_what_remains_is_edited(penstock: Command) -> None:
     assert penstock("compile", "in.mlir", *MACHINE, "--emit=tensor", "-o", "tensor.mlir", "-q").status == 0
     words = ("tensor.mlir", "-p", "default, mem-plan{planner=exact}", "--print-pipeline")
     found = penstock("compile", *words).out.strip().split(",")
-    assert found[:2] == ["assign-devices", "fuse-elementwise"]
+    assert found[:3] == ["assign-devices", "collapse-dims", "fuse-elementwise"]
     assert 'mem-plan{planner="exact"}' in found
 
 

@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 from in_c import needs_compiler
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 import penstock
 from penstock.dialects.diagnostics import UserError
 from penstock.passes import cpu, toolchain
 from penstock.passes.toolchain import Compiler, find_compiler
+from penstock.runtime.compiler import import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.plan import BLOCK_BYTES, DTYPES, checksum, is_plan, open_plan, plan_of_bytes, write_plan
 from penstock.runtime.tensor_specs import Signature, TensorSpec
@@ -157,7 +159,11 @@ print(status, *sorted(name for name in sys.modules if name.split(".")[0] in ("on
 def test_code_is_loaded_from_the_cache_where_files_without_names_are_not(
     contents: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("os.memfd_create", raising=False)
+    def forbidden(name: str) -> int:
+        raise PermissionError(name)
+
+    monkeypatch.setattr("os.memfd_create", forbidden, raising=False)
+    monkeypatch.setattr("penstock.passes.toolchain._LOADED", {})
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
     (tmp_path / "p").write_bytes(contents)
     for _ in range(2):
@@ -304,3 +310,24 @@ def compiler_without_native(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     # Another command, since what is known of a command is kept.
     monkeypatch.setenv("CC", f"{find_compiler().command[0]} -DNOT_NATIVE")
     return find_compiler()
+
+
+def test_a_plan_above_loop_level_has_its_weights() -> None:
+    weights = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    node = helper.make_node("Gemm", ["x", "w"], ["y"])
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 2]), ("y", [1, 3])))
+    graph = helper.make_graph([node], "g", [x], [y], [numpy_helper.from_array(v, k) for k, v in weights.items()])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    program = import_program(model, {}, name="gemm")
+    engine = Engine(program.module, program.ctx, backend="interpreter")
+    given = np.ones((1, 2), np.float32)
+    found = pickle.loads(pickle.dumps(engine))(given)[0]
+    np.testing.assert_array_equal(found, given @ weights["w"])
+
+
+def test_an_engine_of_a_plan_replaces_nothing_that_is_no_plan(contents: bytes, tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes(contents)
+    (tmp_path / "precious").write_text("no plan")
+    with pytest.raises(UserError, match="exists and is no plan"):
+        Engine.load(tmp_path / "p").save(tmp_path / "precious")
+    assert (tmp_path / "precious").read_text() == "no plan"

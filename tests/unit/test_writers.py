@@ -27,8 +27,13 @@ BY_MODE = {"open", "fdopen"}
 CANDIDATE = re.compile(rf"\b({'|'.join(sorted(ANYWHERE.union(*OF_MODULES.values()) | BY_MODE))})\(")
 
 THE_WRITERS = {"dialects/files.py", "runtime/folders.py"}
-NOT_TO_A_FILE = {("tools/tensors.py", "np.save"), ("passes/toolchain.py", "open"), ("tools/errors.py", "os.open")}
-"""Into memory, twice, and /dev/null in the place of a stdout that is gone."""
+NOT_TO_A_FILE = {
+    ("tools/tensors.py", "np.save"),
+    ("passes/toolchain.py", "open"),
+    ("passes/toolchain.py", "os.open"),
+    ("tools/errors.py", "os.open"),
+}
+"""Into memory, twice, a folder to be locked, and /dev/null in the place of a stdout that is gone."""
 
 
 def _is_for_writing(mode: ast.expr) -> bool:
