@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 Function = Callable[..., Any]
 
@@ -178,7 +179,8 @@ def fused_multiply_add_of_f64(a: Any, b: Any, c: Any) -> Any:
         # With a factor of zero, an infinity or a NaN only the sum rounds; a product that overflows hides no infinite c.
         finite = np.isfinite(a) & np.isfinite(b)
         plain = ~finite | ~np.isfinite(c) | (a == 0) | (b == 0)
-        result: Any = np.where(plain, np.where(finite & ~np.isfinite(c), c, a * b + c), rounded)
+        twice_rounded: NDArray[np.float64] = a * b + c
+        result: NDArray[np.float64] = np.where(plain, np.where(finite & ~np.isfinite(c), c, twice_rounded), rounded)
     is_safe = _is_between(a, -900, 900) & _is_between(b, -900, 900) & _is_between(product, -900, 1000)
     rest = ~(plain | (is_safe & ((c == 0) | _is_between(c, -900, 1000))))
     if np.any(rest):
