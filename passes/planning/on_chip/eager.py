@@ -109,11 +109,25 @@ class _Execution:
                 expected = self.table.get(keys[number], UNKNOWN)
                 if expected.reads and expected.worth > 0 and len(tensor.accesses) > 1:
                     wanted.add(number)
-        optional = {number for number in found if problem.tensors[number].accesses[accesses[number]].may_stream}
-        for stay, hoped in ((found, wanted), (found, set[int]()), (found - optional, set[int]())):
-            if self._settle(step, accesses, keys, stay, needed, hoped):
+        nothing = set[int]()
+        streamable = {
+            number for number, index in accesses.items() if problem.tensors[number].accesses[index].may_stream
+        }
+        less = {number for number in streamable if self._takes_less(number, accesses[number])}
+        for stay, come, hoped in (
+            (found, needed, wanted),
+            (found, needed, nothing),
+            (found - streamable, needed, nothing),
+            (found - streamable | found & less, needed | less - found, nothing),
+        ):
+            if self._settle(step, accesses, keys, stay, come, hoped):
                 return
         raise PlanError(f"step {step}: what has to be on chip does not fit")
+
+    def _takes_less(self, number: int, index: int) -> bool:
+        """Whether a tensor may be on chip at an access and takes less there than is staged of it."""
+        tensor = self.problem.tensors[number]
+        return tensor.accesses[index].may_reside and tensor.size < tensor.accesses[index].staging
 
     def _settle(
         self,

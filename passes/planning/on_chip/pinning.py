@@ -18,7 +18,6 @@ from penstock.passes.planning.on_chip.selection import (
     Selection,
     cheapest,
     cost,
-    forced,
     including,
     lifetime,
     placed,
@@ -44,7 +43,7 @@ def one_step(problem: OnChipProblem, options: Options) -> OnChipAllocation:
         ends = tensor.accesses[:2]
         if tensor.source or len(ends) < 2 or ends[1].step != ends[0].step + 1:
             continue
-        spans = including(forced(tensor), (0, 1))
+        spans = including(selection.spans[index], (0, 1))
         if all(access.may_reside for access in ends) and saved(tensor, selection.spans[index], (0, 1)) > 0:
             if selection.fits(index, spans):
                 selection.put(index, spans)
@@ -74,7 +73,7 @@ def pinned(problem: OnChipProblem, worth: Worth) -> tuple[Selection, list[int]]:
     ranked: list[tuple[float, int, int, RunSpan]] = []
     for index, tensor in enumerate(problem.tensors):
         for span in stretches(tensor):
-            if (gain := saved(tensor, forced(tensor), span)) > 0:
+            if (gain := saved(tensor, selection.spans[index], span)) > 0:
                 ranked.append((-worth(tensor, gain, span), -gain, index, span))
     order: list[int] = []
     for _, _, index, span in sorted(ranked):

@@ -12,7 +12,7 @@ from penstock.passes.planning.on_chip.eager import onsram_eager
 from penstock.passes.planning.on_chip.pinning import greedy, onsram_static, toplib
 from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, RunSpans, memory
 from penstock.passes.planning.on_chip.registry import Options
-from penstock.passes.planning.on_chip.selection import Placing, Selection, cost, forced, place, placed
+from penstock.passes.planning.on_chip.selection import Placing, Selection, cost, place, placed
 from penstock.passes.planning.problem import Buffer, Limits, PlanError, Problem
 
 MAX_UNPROVED = 4
@@ -99,8 +99,8 @@ def _feasible(problem: OnChipProblem, latest: Selection | None, options: Options
         except PlanError as error:
             failure = error
     if latest is not None:
-        pairs = zip(problem.tensors, latest.spans, strict=True)
-        worth = [(cost(tensor, forced(tensor)) - cost(tensor, spans)) / max(tensor.size, 1) for tensor, spans in pairs]
+        pairs = zip(problem.tensors, latest.spans, latest.needed, strict=True)
+        worth = [(cost(tensor, needed) - cost(tensor, spans)) / max(tensor.size, 1) for tensor, spans, needed in pairs]
         order = [index for index in sorted(range(len(worth)), key=lambda index: -worth[index]) if worth[index]]
         try:
             answers.append(placed(latest, order, options.planner))
@@ -118,7 +118,7 @@ def _selection(problem: OnChipProblem, spans: Sequence[RunSpans]) -> Selection |
         selection.put(index, each)
     for index, tensor in enumerate(problem.tensors):
         for span in spans[index]:
-            if span[0] < span[1] or span in forced(tensor):
+            if span[0] < span[1] or span in selection.needed[index]:
                 continue
             without = tuple(other for other in selection.spans[index] if other != span)
             if cost(tensor, without) <= cost(tensor, selection.spans[index]) and selection.fits(index, without):

@@ -130,9 +130,24 @@ class Selection:
                 self.taken[access.step] += access.staging
         for index, tensor in enumerate(problem.tensors):
             self.put(index, forced(tensor))
+        self._keep_what_takes_less()
+        self.needed = list(self.spans)
+        """Of each tensor the runs that there have to be."""
         for step, taken in enumerate(self.taken):
             if taken > self.capacity:
                 raise PlanError(f"step {step} needs {taken} bytes on chip, of {problem.capacity}")
+
+    def _keep_what_takes_less(self) -> None:
+        """Where a step has no room to stream what takes less on chip than is staged of it: keep that, the cheapest
+        first."""
+        candidates: list[tuple[int, int, int]] = []
+        for number, tensor in enumerate(self.problem.tensors):
+            for index, access in enumerate(tensor.accesses):
+                if access.may_reside and access.may_stream and self.rounded(tensor.size) < access.staging:
+                    candidates.append((-saved(tensor, self.spans[number], (index, index)), number, index))
+        for _, number, index in sorted(candidates):
+            if self.taken[self.problem.tensors[number].accesses[index].step] > self.capacity:
+                self.put(number, including(self.spans[number], (index, index)))
 
     def rounded(self, size: int) -> int:
         """A size as the multiple of the common alignment that it takes."""
@@ -167,7 +182,8 @@ class Selection:
         """Whether there are bytes enough, at every step, for one tensor to have these runs instead."""
         before = self.spans[index]
         self.put(index, spans)
-        found = all(self.taken[step] <= self.capacity for step, _ in self.changes(index, spans))
+        changed = (*self.changes(index, before), *self.changes(index, spans))
+        found = all(self.taken[step] <= self.capacity for step, _ in changed)
         self.put(index, before)
         return found
 
@@ -228,18 +244,18 @@ def placed(selection: Selection, order: Sequence[int], planner: str) -> OnChipAl
         runs = [run for run in found.allocation.runs if run.offset + sizes[run.tensor] > problem.capacity]
         for index in reversed(left):
             tensor = problem.tensors[index]
-            outside = {(run.first, run.last) for run in runs if run.tensor == tensor.id} - set(forced(tensor))
+            outside = {(run.first, run.last) for run in runs if run.tensor == tensor.id} - set(selection.needed[index])
             if outside:
-                selection.put(index, _without(tensor, selection.spans[index], outside))
+                selection.put(index, _without(selection.spans[index], outside, selection.needed[index]))
                 break
         else:
             if not left:
                 raise PlanError(f'"{planner}" finds no offsets for what has to be on chip')
             last = left.pop()
-            selection.put(last, forced(problem.tensors[last]))
+            selection.put(last, selection.needed[last])
 
 
-def _without(tensor: Tensor, spans: RunSpans, dropped: AbstractSet[RunSpan]) -> RunSpans:
-    """Runs without some of them, but for what there has to be of those."""
-    has_to = {(at, at) for first, last in dropped for at in range(first, last + 1)} & set(forced(tensor))
+def _without(spans: RunSpans, dropped: AbstractSet[RunSpan], needed: RunSpans) -> RunSpans:
+    """Runs without some of them, but for those needed of what these cover."""
+    has_to = {(at, at) for first, last in dropped for at in range(first, last + 1)} & set(needed)
     return tuple(sorted({span for span in spans if span not in dropped} | has_to))

@@ -304,6 +304,14 @@ def test_what_has_to_be_on_chip_and_does_not_fit_is_an_error(name: str) -> None:
     assert decide(OnChipProblem((forced,), 10, (2,)), name).off_chip_bytes == 0
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_what_is_staged_in_more_than_it_takes_is_kept_where_only_that_fits(name: str) -> None:
+    staged = Tensor("staged", 1, (TensorAccess(0, staging=3), TensorAccess(1, staging=3)))
+    whole = Tensor("whole", 2, (TensorAccess(0, may_stream=False),))
+    found = decide(OnChipProblem((staged, whole), 4), name)
+    assert 0 in found.resident("staged")
+
+
 def test_too_many_states_leave_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = tuple(tensor(f"t{index}", 3 + index % 4, index, index + 4, index + 7) for index in range(12))
     problem = OnChipProblem(tensors, 14)
