@@ -69,6 +69,7 @@ def write_program(
             "flags": " ".join(find_compiler().flags()),
             "arena_bytes": source.arena_bytes,
             "scope_bytes": dict(source.scope_bytes),
+            **({"threads": source.threads} if source.threads > 1 else {}),
         }
     weights = {name: ctx.weights[name] for name in names}
     write_plan(file, about, signature, weights, arguments, _text_of(module, ctx), code)
