@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from penstock.dialects.upstream.scf import ForallOp, InParallelOp, forall_around
 from penstock.lowering.to_c import copies, memory, structured
 from penstock.lowering.to_c.emitter import CView, FunctionEmitter, is_token, refuse
 from penstock.lowering.to_c.scalar import RULES, emit_scalar
-from penstock.lowering.to_c.text import CWriter, Expr, Names, for_loop, sum_of
+from penstock.lowering.to_c.text import CWriter, Expr, Names, for_loop, sum_of, wrapped
 from penstock.passes.analysis.loop_dependences import VECTORIZE, obstacle_to_vectors
 from penstock.passes.analysis.loops import forall_iterations, threads_of
 from penstock.passes.analysis.memory.storage import storage_of
@@ -169,39 +170,25 @@ def emit_forall(emitter: FunctionEmitter, op: ForallOp) -> None:
     name = f"{program.symbols[emitter.symbol]}_loop{len(emitter.parts)}"
     part = FunctionEmitter(
         program,
-        CWriter(),
-        Names([*program.symbols.values(), name, "own", "given", "first", "last", "n"]),
+        CWriter(1),
+        Names([*program.symbols.values(), name, "own", "given", "all", "first", "last", "n"]),
         prefix,
         emitter.symbol,
         outline=emitter.outline,
         own="own",
         depth=emitter.depth,
     )
-    given = _captured(emitter, part, op)
-    common = [f"{prefix}_ctx *ctx", f"{prefix}_own *own"]
-    range_ = ["int64_t first", "int64_t last"]
-    with part.writer.block(
-        f"static PENSTOCK_APART void {name}({', '.join([*common, *(each.parameter for each in given), *range_])})"
-    ):
-        part.writer.line("(void)ctx, (void)own;")
-        with part.nest(for_loop("n", "last", start="first")):
-            _declare_indices(part, op, bounds)
-            emit_block(part, op.region.block)
-    struct = f"struct {name}_given"
-    part.writer.line("")
-    with part.writer.block(f"static void {name}_part({', '.join([*common, 'const void *given', *range_])})"):
-        if given:
-            part.writer.line(f"const {struct} *const all = given;")
-        else:
-            part.writer.line("(void)given;")
-        passed = ["ctx", "own", *(f"all->{each.name}" for each in given), "first", "last"]
-        part.writer.line(f"{name}({', '.join(passed)});")
-    members = "".join(f"  {each.type}{each.name};\n" for each in given)
-    emitter.parts.append((f"{struct} {{\n{members}}};\n" if given else "") + part.writer.text() + "\n")
+    captured = _captured(emitter, part, op)
+    with part.nest(for_loop("n", "last", start="first")):
+        _declare_indices(part, op, bounds)
+        emit_block(part, op.region.block)
+    body = part.writer.text()
+    given = [each for each in captured if re.search(rf"\b{each.name}\b", body)]
+    emitter.parts.append(_part(prefix, name, given, body))
     with emitter.writer.block():
         if given:
             values = ", ".join(each.value for each in given)
-            emitter.writer.line(f"const {struct} given = {{{values}}};")
+            emitter.writer.line(f"const struct {name}_given given = {{{values}}};")
         count = prod(trips for _, _, trips in bounds)
         emitter.writer.line(f"{prefix}_parallel(ctx, {name}_part, {'&given' if given else 'NULL'}, {count});")
 
@@ -220,6 +207,25 @@ class _Given:
     @property
     def parameter(self) -> str:
         return f"{self.type}{'restrict ' if self.is_restricted else ''}{self.name}"
+
+
+def _part(prefix: str, name: str, given: Sequence[_Given], body: str) -> str:
+    """The function that runs some iterations, and the one that the threads call, which unpacks what it is given."""
+    common, limits = [f"{prefix}_ctx *ctx", f"{prefix}_own *own"], ["int64_t first", "int64_t last"]
+    writer = CWriter()
+    if given:
+        writer.line(f"struct {name}_given {{")
+        writer.lines += [f"  {each.type}{each.name};" for each in given]
+        writer.line("};")
+    parameters = [*common, *(each.parameter for each in given), *limits]
+    writer.line(f"static PENSTOCK_APART void {name}({wrapped(parameters)}) {{")
+    writer.line("  (void)ctx, (void)own;")
+    writer.lines += [*body.splitlines(), "}", ""]
+    with writer.block(f"static void {name}_part({wrapped([*common, 'const void *given', *limits])})"):
+        writer.line(f"const struct {name}_given *const all = given;" if given else "(void)given;")
+        passed = ["ctx", "own", *(f"all->{each.name}" for each in given), "first", "last"]
+        writer.line(f"{name}({', '.join(passed)});")
+    return writer.text() + "\n"
 
 
 def _captured(emitter: FunctionEmitter, part: FunctionEmitter, op: ForallOp) -> list[_Given]:

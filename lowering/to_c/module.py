@@ -26,7 +26,7 @@ from penstock.lowering.to_c.emitter import CProgram, FunctionEmitter, refuse, vi
 from penstock.lowering.to_c.memory import global_definition, scope_field
 from penstock.lowering.to_c.naming import function_names
 from penstock.lowering.to_c.prelude import HEADER, prelude
-from penstock.lowering.to_c.text import CWriter, Expr, Names, comment_text, identifier
+from penstock.lowering.to_c.text import CWriter, Expr, Names, comment_text, identifier, wrapped
 from penstock.lowering.to_c.types import CType, c_type
 from penstock.passes.loop.forall_to_for import run_in_order
 
@@ -268,18 +268,12 @@ def _kernel(program: CProgram, name: str, symbol: str, function: func.FuncOp) ->
     parameters = [f"{name}_ctx *ctx"]
     for arg in function.body.block.args:
         parameters.append(_parameter(emitter, symbol, arg))
-    prototype = f"PENSTOCK_KERNEL void {program.symbols[symbol]}({_wrapped(parameters)})"
+    prototype = f"PENSTOCK_KERNEL void {program.symbols[symbol]}({wrapped(parameters)})"
     with writer.block(f"PENSTOCK_APART {prototype}"):
         writer.line("(void)ctx;")
         emit_block(emitter, function.body.block)
     description = "".join(f"{line}\n" for line in _description(symbol, function, emitter.outline))
     return CFunction(program.symbols[symbol], prototype, "".join(emitter.parts) + description + writer.text())
-
-
-def _wrapped(parameters: Sequence[str]) -> str:
-    """Parameters on one line, or where they are long, each on its own."""
-    line = ", ".join(parameters)
-    return line if len(line) <= 80 else "\n    " + ",\n    ".join(parameters)
 
 
 def _parameter(emitter: FunctionEmitter, symbol: str, arg: BlockArgument) -> str:

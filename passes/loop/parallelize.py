@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.builder import Builder
 from xdsl.context import Context
-from xdsl.dialects import memref, scf
+from xdsl.dialects import func, memref, scf
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
@@ -20,12 +20,12 @@ from penstock.dialects.mem import BufferOp, SlotOp
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.effects import is_computed
 from penstock.passes.analysis.kernels import host_functions, machine_of
-from penstock.passes.analysis.loop_dependences import NestMemory
+from penstock.passes.analysis.loop_dependences import NestMemory, calls_by_name
 from penstock.passes.analysis.loops import THREADS, iteration_count, trip_count
 from penstock.passes.analysis.work import host_cycles
 from penstock.passes.loop.sliced_ops import SlicedOp, dims_of_slices, loop_over_slices
 from penstock.passes.planning.thread_shares import largest_share, strips
-from penstock.passes.schedule.loop_nests import body_of, is_perfect, iteration_of
+from penstock.passes.schedule.loop_nests import body_of, iteration_of
 from penstock.passes.schedule.primitives.parallel import parallel
 from penstock.passes.schedule.primitives.split import split
 from penstock.passes.schedule.rings import ring_of
@@ -38,6 +38,9 @@ class _Kernel:
     threads: int
     fork_cycles: int
     processor: ProcessorOp | None
+    function: func.FuncOp
+    calls: Sequence[func.CallOp]
+    """Of the function."""
 
     def run(self, block: Block) -> None:
         """Let the loops, structured ops and copies of a block run in several threads, as far as that pays."""
@@ -80,7 +83,7 @@ class _Kernel:
         return good[0]
 
     def _loop_of(self, group: Sequence[SlicedOp]) -> bool:
-        return loop_over_slices(group, strips(group[0].extent, self.threads).size) is not None
+        return loop_over_slices(group, strips(group[0].extent, self.threads).size, self.calls) is not None
 
     # loops
 
@@ -91,10 +94,10 @@ class _Kernel:
             alone = largest_share(trips, self.threads) / trips
             together = 1.0 if inner is None else self._share(trips * (trip_count(inner) or 1))
             cycles = host_cycles(loop, self.processor)
-            ways: list[tuple[float, Callable[[], ForallOp | None]]] = [(alone, lambda: _parallel([loop]))]
+            ways: list[tuple[float, Callable[[], ForallOp | None]]] = [(alone, lambda: self._parallel([loop]))]
             if inner is not None:
                 nest = [loop, inner]
-                ways.append((together * 1.05, lambda: _parallel(nest)))
+                ways.append((together * 1.05, lambda: self._parallel(nest)))
             ways = sorted(ways, key=lambda way: way[0])
             ways.append((alone, lambda: self._in_strips(loop)))
             for share, way in ways:
@@ -110,10 +113,10 @@ class _Kernel:
 
     def _only_loop(self, loop: scf.ForOp) -> scf.ForOp | None:
         """The loop in a loop, which make a perfect nest of constant bounds."""
-        inner = [op for op in body_of(loop) if isinstance(op, scf.ForOp)]
-        if len(inner) != 1 or not trip_count(inner[0]) or not is_perfect(loop, inner[0]):
+        inner = [op for op in body_of(loop) if not is_computed(op)]
+        if len(inner) != 1 or not isinstance(found := inner[0], scf.ForOp) or found.iter_args:
             return None
-        return inner[0]
+        return found if trip_count(found) else None
 
     def _in_strips(self, loop: scf.ForOp) -> ForallOp | None:
         """Of a loop of which only neighbouring iterations depend on each other, strips: the last tiles may overlap."""
@@ -123,12 +126,18 @@ class _Kernel:
         if division.count < 2:
             return None
         try:
-            found = NestMemory.around(loop).dependences([loop])
+            found = NestMemory(self.function, self.calls).dependences([loop])
         except UserError:
             return None
         if any(each.distances != (1,) for each in found):
             return None
-        return _parallel([split(loop, division.size).outer])
+        return self._parallel([split(loop, division.size).outer])
+
+    def _parallel(self, nest: Sequence[scf.ForOp]) -> ForallOp | None:
+        try:
+            return parallel(nest, memory=NestMemory(self.function, self.calls))
+        except UserError:
+            return None
 
     def _finish(self, forall: ForallOp) -> None:
         """Say how many threads there are, and give each iteration its own buffers."""
@@ -163,13 +172,6 @@ def _runs(block: Block) -> Iterator[list[Operation]]:
             run = []
     if run:
         yield run
-
-
-def _parallel(nest: Sequence[scf.ForOp]) -> ForallOp | None:
-    try:
-        return parallel(nest)
-    except UserError:
-        return None
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,8 @@ class ParallelizePass(ModulePass):
             return
         target = find_target(op)
         processor = None if target is None else target.processor()
+        calls = calls_by_name(op)
         for function in host_functions(op):
-            if function.body.blocks and len(function.body.blocks) == 1:
-                _Kernel(self.threads, self.fork_cycles, processor).run(function.body.block)
+            if len(function.body.blocks) == 1:
+                own = calls.get(function.sym_name.data, ())
+                _Kernel(self.threads, self.fork_cycles, processor, function, own).run(function.body.block)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.builder import Builder
-from xdsl.dialects import scf
+from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import MemRefType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
@@ -19,6 +19,7 @@ from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import CopyOp
 from penstock.passes.analysis.loop_dependences import NestMemory
+from penstock.passes.analysis.memory.liveness import function_around
 from penstock.passes.analysis.memory.storage import slice_of
 from penstock.passes.index_builder import Index, add, for_loop, scale
 from penstock.passes.schedule.tile_nest import DimRange, tile_of
@@ -105,18 +106,18 @@ def _is_sliceable(index_map: AffineMap, dim: int) -> bool:
     )
 
 
-def loop_over_slices(ops: Sequence[SlicedOp], size: int) -> scf.ForOp | None:
+def loop_over_slices(ops: Sequence[SlicedOp], size: int, calls: Sequence[func.CallOp]) -> scf.ForOp | None:
     """
     One loop, in the place of some ops of one extent, over their slices of `size` indices each, and what is left over
     after it; the loop is returned. None, with nothing changed, if slices of one depend on other slices of another.
 
-    What is between the ops only computes.
+    What is between the ops only computes; `calls` are those of their function.
     """
     builder = Builder(InsertPoint.before(ops[-1].op))
     extent = ops[0].extent
     loop = _loop(builder, ops, extent, 1)
     try:
-        depends = NestMemory.around(loop).dependences([loop])
+        depends = NestMemory(function_around(loop), calls).dependences([loop])
     except UserError:
         depends = True
     if depends or size != 1:
