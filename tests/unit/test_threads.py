@@ -15,11 +15,13 @@ import pytest
 from in_c import needs_compiler
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from xdsl.dialects.builtin import ModuleOp
 
 import penstock
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
+from penstock.passes.analysis.thread_safety import prove_threads
 from penstock.passes.planning.thread_shares import Strips, largest_share, strips
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import read_order
@@ -146,11 +148,14 @@ def test_plans_keep_the_number_of_threads(engine: Engine, tmp_path: Path) -> Non
 # the decision
 
 
+def parsed(text: str) -> ModuleOp:
+    return parse_text(make_context(), SourceText("k.mlir", text)).module
+
+
 def passed(text: str, pipeline: str) -> str:
-    ctx = make_context()
-    parsed = parse_text(ctx, SourceText("k.mlir", text))
-    run_passes(ctx, parsed.module, read_pipeline(pipeline))
-    return str(parsed.module)
+    module = parsed(text)
+    run_passes(make_context(), module, read_pipeline(pipeline))
+    return str(module)
 
 
 LOOP = """func.func private @k(%x: memref<{size}xf32>, %y: memref<{size}xf32>) {{
@@ -214,6 +219,10 @@ def test_tiles_that_overlap_are_in_one_thread(size: int, threads: int, strip: in
     assert slots == tiles // strip
     # Each iteration has a buffer of its own.
     assert re.search(rf"mem.ring {slots} at 0 : !mem.ring<memref<8xf32>>", text)
+    prove_threads(parsed(text))
+    for fault in (("%1] : !mem.ring", "%c0] : !mem.ring"), (f"step ({step})", "step (8)")):
+        with pytest.raises(UserError, match="iterations of scf.forall cannot run in several threads"):
+            prove_threads(parsed(text.replace(*fault)))
 
 
 def test_strips() -> None:

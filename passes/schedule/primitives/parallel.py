@@ -25,8 +25,8 @@ def parallel(
     loops: Sequence[scf.ForOp], mapping: Sequence[DeviceMappingAttr] = (), *, memory: NestMemory | None = None
 ) -> ForallOp:
     """
-    Let the iterations of a loop, or of a perfect nest listed from the outermost loop on, run at once. `memory` is that of
-    the function, if it is known.
+    Let the iterations of a loop, or of a perfect nest listed from the outermost loop on, run at once. `memory` is what
+    the function accesses, if that is known.
 
     Legal where no two different iterations access the same bytes, one of them writing; sums are no exception. A buffer
     that the body makes is made by each iteration for itself; it must not have a place yet. Raises UserError, which
