@@ -72,11 +72,11 @@ def products(seed: int) -> tuple[onnx.ModelProto, tuple[int, ...]]:
     """Products with a constant, a gemm, and a product of two values, of random shapes."""
     draw, values = random.Random(seed), np.random.default_rng(seed)
     rows, k, n, m = (draw.choice([1, 3, 8, 16, 17, 32, 48, 64, 100]) for _ in range(4))
-    batch = draw.choice([(), (), (2,), (1, 3)])
+    batch, turned = draw.choice([(), (), (2,), (1, 3)]), draw.random() < 0.5
     weights: Weights = {
         "w": values.standard_normal((k, n)).astype(np.float32) / k,
         "b": values.standard_normal(n).astype(np.float32),
-        "v": values.standard_normal((m, n) if (turned := draw.random() < 0.5) else (n, m)).astype(np.float32),
+        "v": values.standard_normal((m, n) if turned else (n, m)).astype(np.float32) / (rows * n * n),
         "flat": np.array([-1, n]),
         "c": values.standard_normal(draw.choice([(m,), (1, m), (1,)])).astype(np.float32),
     }
