@@ -124,7 +124,7 @@ def register_tile(domain: Domain, unit: VectorUnit) -> RegisterTile | None:
             blocks = [
                 (_cycles(domain, dims, chosen, lanes, rows, unit), chosen)
                 for chosen in _sizes(domain, lanes, rows, unit)
-                if not _is_scattered(domain, parallel, chosen, unit)
+                if not _is_scattered(domain, parallel, chosen, lanes, unit)
             ]
             found += sorted(blocks, key=lambda each: each[0])[:CANDIDATES]
     best: tuple[Fraction, RegisterTile] | None = None
@@ -175,16 +175,19 @@ def _cycles(
     return tiles * (steps * (step + STEP_CYCLES) + sums * VECTOR_CYCLES + TILE_CYCLES)
 
 
-def _is_scattered(domain: Domain, parallel: frozenset[int], sizes: Mapping[int, int], unit: VectorUnit) -> bool:
+def _is_scattered(
+    domain: Domain, parallel: frozenset[int], sizes: Mapping[int, int], lanes: int, unit: VectorUnit
+) -> bool:
     """Whether what the lanes read of some input, which other tiles read again, has gaps and exceeds the first cache."""
     for strides in domain.strides[: domain.inputs]:
+        if strides[lanes] != 1:
+            continue
         repeats = prod(domain.extents[dim] for dim in parallel if not strides[dim])
         inside = [dim for dim, stride in enumerate(strides) if stride and (dim not in parallel or dim in sizes)]
         extents = [sizes.get(dim, domain.extents[dim]) for dim in inside]
         span = 1 + sum((extent - 1) * abs(strides[dim]) for dim, extent in zip(inside, extents, strict=True))
         if repeats > 1 and span > 2 * prod(extents) and 2 * span * unit.element_bytes > unit.caches[0]:
-            if any(strides[dim] == 1 and dim in parallel for dim in sizes):
-                return True
+            return True
     return False
 
 
