@@ -23,8 +23,8 @@ TILE_CYCLES, VECTOR_CYCLES, STEP_CYCLES = 20, 4, Fraction(1, 2)
 """What a tile takes beside its sums: its loops, what is done to each vector after the sums, and a step's own loop."""
 CYCLES_PER_LINE = (Fraction(0), Fraction(1), Fraction(5))
 """What loading a line takes beside the multiply-adds, by where it is: in the first cache, the second, or after it."""
-IN_THE_WAY = Fraction(1, 4)
-"""The share of what takes less, multiply-adds or loads, that the other one does not hide."""
+NOT_OVERLAPPED = Fraction(1, 4)
+"""The share of the shorter of the two, multiply-adds and loads, that is not overlapped with the longer."""
 LINE = 64
 """Bytes of a line of the caches."""
 CANDIDATES = 3
@@ -169,7 +169,7 @@ def _cycles(
     for strides in domain.strides[: domain.inputs]:
         loads += (vectors if strides[lanes] else 1) * (height if rows is not None and strides[rows] else 1)
     busy = sums / unit.fmas, loads / unit.loads
-    step = max(*busy, Fraction(unit.latency)) + min(busy) * IN_THE_WAY
+    step = max(*busy, Fraction(unit.latency)) + min(busy) * NOT_OVERLAPPED
     steps = prod(extent for dim, extent in enumerate(domain.extents) if dim not in dims)
     tiles = prod(ceil(domain.extents[dim] / sizes.get(dim, 1)) for dim in dims)
     return tiles * (steps * (step + STEP_CYCLES) + sums * VECTOR_CYCLES + TILE_CYCLES)

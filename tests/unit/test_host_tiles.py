@@ -151,6 +151,18 @@ def test_sums_are_local_variables_and_multiply_adds_are_fused() -> None:
     assert "scope_registers" not in source.header + source.source
 
 
+@pytest.mark.parametrize(("sizes", "block"), [((6, 16, 96), "6x16"), ((5, 32, 40), "5x32"), ((900, 16, 7), "100x16")])
+def test_given_sizes_are_those_of_the_tile(sizes: tuple[int, ...], block: str) -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((100, 96), (96, 64)))
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
+    pipeline = f'default, tile{{kernel="fused_0" sizes={",".join(map(str, sizes))}}}'
+    engine = penstock.compile(model(nodes, x.shape, {"w": w}), "host-avx2", pipeline=pipeline)
+    assert isinstance(engine, penstock.Engine)
+    np.testing.assert_allclose(engine(x)[0], np.maximum(x @ w, 0), 1e-4, 1e-4)
+    assert f": memref<{block}xf32" in module_text(engine.ctx, engine.module)
+
+
 def test_native_is_a_shipped_machine() -> None:
     assert load_machine("native").machine_name == native_machine()
     assert load_machine("native").is_host
