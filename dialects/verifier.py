@@ -25,7 +25,10 @@ class _Depends(Enum):
 
     ANYTHING = auto()
     ALONE = auto()
-    """Its types, properties and attributes; with regions, also the types of the arguments and of what is yielded."""
+    """
+    Its types, properties and attributes; with regions, also the types of the arguments and of what is yielded. That
+    nothing in a function uses values of another is for the check of dominance, see `verification`.
+    """
     TERMINATOR = auto()
     """The same, and it stands last in the only block of a region of an op of a certain class."""
 
@@ -34,14 +37,14 @@ _ALONE_DIALECTS = frozenset(
     ("xdsl.dialects.arith", "xdsl.dialects.math", "penstock.dialects.accel", "penstock.dialects.mem")
 )
 _ALONE_OF_XDSL = frozenset(
-    "affine.apply linalg.generic memref.alloc memref.cast memref.collapse_shape memref.copy memref.dealloc"
+    "affine.apply func.func linalg.generic memref.alloc memref.cast memref.collapse_shape memref.copy memref.dealloc"
     " memref.expand_shape memref.load memref.reinterpret_cast memref.store memref.subview scf.for tensor.cast"
     " tensor.collapse_shape tensor.dim tensor.empty tensor.expand_shape tensor.extract tensor.extract_slice"
     " tensor.insert tensor.insert_slice tensor.pad".split()
 )
 _TERMINATORS_OF_XDSL = frozenset(("func.return", "linalg.yield", "scf.yield", "tensor.yield"))
-_ASK_THE_MACHINE = "penstock.dialects.accel"
-"""The only ops whose validity depends on the machine, but for those that are verified whenever it changes."""
+_ASK_THE_MACHINE = ("penstock.dialects.accel", FuncOp.__module__)
+"""The dialects of ops whose validity depends on the machine, beside those that are verified whenever it changes."""
 
 
 @cache
@@ -108,7 +111,7 @@ class Verifier:
         surroundings = [*_own(module), *around]
         machines = [each for op in ops if isinstance(op, TargetOp) for each in contents[op]]
         if not _are_same(machines, self._machines):
-            self._valid = {key for key in self._valid if key[0].__module__ != _ASK_THE_MACHINE}
+            self._valid = {key for key in self._valid if key[0].__module__ not in _ASK_THE_MACHINE}
         alone = FuncOp | TargetOp if _are_same(surroundings, self._surroundings) else TargetOp
         valid = {op for op in ops if isinstance(op, alone) and _are_same(contents[op], self._contents.get(op, ()))}
         self._verified, self._new_keys = [], []

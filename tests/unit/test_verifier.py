@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from xdsl.dialects.builtin import Float64Type, FunctionType, ModuleOp, StringAttr, SymbolRefAttr, TensorType, f32
-from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.dialects.scf import YieldOp
 from xdsl.ir import Block, Region
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -141,6 +141,16 @@ def test_a_fault_that_only_we_find_is_found_in_a_module_that_was_valid(fault: Ca
     Rewriter.insert_op(load_machine("gemmini-fp32"), InsertPoint.after(main_of(module)))
     assert find_invalid(module, verifier) is None
     fault(module)
+    assert find_invalid(module, verifier) is not None
+
+
+def test_a_use_of_what_is_in_another_function_is_found_in_a_module_that_was_valid() -> None:
+    module, verifier = parsed(), Verifier()
+    main, f = main_of(module), TensorType(f32, [2, 3])
+    Rewriter.insert_op(other := FuncOp("other", ([f], []), visibility="private"), InsertPoint.after(main))
+    other.body.block.add_op(ReturnOp())
+    assert find_invalid(module, verifier) is None
+    next(iter(main.body.block.ops)).operands[0] = other.body.block.args[0]
     assert find_invalid(module, verifier) is not None
 
 
