@@ -73,9 +73,9 @@ class Engine(Runnable):
         not bound; and, with `verify`, for a program that is not proved safe (see `runtime.proofs`). A program that
         the compiler has just lowered has been proved already.
         """
-        from penstock.runtime.compiler import require_bound
         from penstock.runtime.proofs import prove
         from penstock.runtime.signature import signature_of
+        from penstock.runtime.symbolic_dims import require_bound
 
         require_backend(backend)
         require_bound(module)
@@ -312,7 +312,8 @@ def compile_program(
     `until` is the level to stop at; by default the lowest: accel for a machine, loop for the host. `pipeline` edits the
     passes or names others, `machine_options` sets numbers of the machine: see `passes_for`.
     """
-    from penstock.runtime.compiler import compile_module, require_level
+    from penstock.runtime.compiler import compile_module
+    from penstock.runtime.levels import require_level
     from penstock.runtime.report import FusionCount
     from penstock.runtime.signature import signature_of
 

@@ -68,7 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import compile_module, require_level
+    from penstock.runtime.compiler import compile_module
+    from penstock.runtime.levels import require_level
     from penstock.runtime.report import FusionCount, report_on
     from penstock.runtime.signature import signature_of
     from penstock.tools.instruments import pass_progress
