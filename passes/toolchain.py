@@ -108,6 +108,15 @@ def find_compiler() -> Compiler:
     )
 
 
+def has_compiler() -> bool:
+    """Whether `find_compiler` finds one."""
+    try:
+        find_compiler()
+    except UserError:
+        return False
+    return True
+
+
 @cache
 def _version(command: tuple[str, ...]) -> str:
     try:
