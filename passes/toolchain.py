@@ -56,7 +56,7 @@ WISHED_FLAGS = (
 """Flags that make the code faster and that not every compiler knows."""
 
 INSTALL = "install a C compiler (apt-get install gcc, or xcode-select --install), or: pip install 'penstock[cc]'"
-WITHOUT = "the interpreter backend does without one"
+WITHOUT = "the interpreter backend does without one, and so does llvm: pip install 'penstock[llvm]'"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,9 @@ def find_compiler() -> Compiler:
 
 
 def has_compiler() -> bool:
-    """Whether `find_compiler` finds one."""
+    """Whether there is one, or `$CC` names one, which then must be there."""
+    if os.environ.get("CC", "").strip():
+        return True
     try:
         find_compiler()
     except UserError:

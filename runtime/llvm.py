@@ -60,9 +60,9 @@ class _Jit:
         self.cpu = llvm.get_host_cpu_name()
         self.version = ".".join(map(str, llvm.llvm_version_info))
         target = llvm.Target.from_default_triple()
-        features = llvm.get_host_cpu_features().flatten()
+        self.features: dict[str, bool] = dict(llvm.get_host_cpu_features())
         self._machine: Any = target.create_target_machine(
-            cpu=self.cpu, features=features, opt=3, reloc="pic", codemodel="small"
+            cpu=self.cpu, features=llvm.get_host_cpu_features().flatten(), opt=3, reloc="pic", codemodel="small"
         )
         self._jit: Any = llvm.create_lljit_compiler(self._machine)
         self._numbers = count()

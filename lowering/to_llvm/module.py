@@ -25,6 +25,8 @@ from penstock.lowering.to_llvm.structured import vector_bytes
 from penstock.lowering.to_llvm.text import Instructions, ModuleText
 from penstock.lowering.to_llvm.types import value_type
 
+_TAKEN = ("ctx", "weights", "inputs", "outputs", "entry")
+"""Names of parameters and blocks, which no value gets."""
 ALIGNMENT = 64
 """Bytes that each part of a context is aligned to."""
 
@@ -129,7 +131,7 @@ def _function(program: CProgram, layout: ContextLayout, shared: ModuleText, symb
     """A function other than the entry."""
     if function.function_type.outputs.data:
         raise refuse(function, f"@{symbol} returns a value", "below tensor level functions write through arguments")
-    emitter = LlvmEmitter(program, layout, Instructions(shared, Names(["ctx", "entry"])))
+    emitter = LlvmEmitter(program, layout, Instructions(shared, Names(_TAKEN)))
     parameters = ["ptr %ctx"]
     for arg in function.body.block.args:
         name = _name(emitter, arg)
@@ -153,12 +155,11 @@ def _name(emitter: LlvmEmitter, value: SSAValue) -> str:
 
 
 def _entry(program: CProgram, layout: ContextLayout, shared: ModuleText, name: str, roles: Roles) -> str:
-    emitter = LlvmEmitter(program, layout, Instructions(shared, Names(["ctx", "entry"])))
+    emitter = LlvmEmitter(program, layout, Instructions(shared, Names(_TAKEN)))
     asm, block = emitter.asm, program.functions[ENTRY].body.block
-    names = {role: f"%{asm.names.hinted(role)}" for role in ("weights", "inputs", "outputs")}
     for arg, (role, place) in zip(block.args, roles.lists, strict=True):
         if arg.uses:
-            pointer = asm.value(f"load ptr, ptr {asm.at(names[role], 'ptr', place)}, align 8")
+            pointer = asm.value(f"load ptr, ptr {asm.at('%' + role, 'ptr', place)}, align 8")
             emitter.values[arg] = view_of_type(emitter, arg, pointer, is_const=role != "outputs")
     for number in range(len(COUNTERS)):
         asm.store("i64", "0", asm.at("%ctx", "i64", number), 8, is_of_context=True)
@@ -166,5 +167,4 @@ def _entry(program: CProgram, layout: ContextLayout, shared: ModuleText, name: s
     asm.store("i32", "0", fault, 4, is_of_context=True)
     emit_block(emitter, block)
     asm.line(f"ret i32 {asm.load('i32', fault, 4, is_of_context=True)}")
-    parameters = ", ".join(["ptr %ctx", *(f"ptr {each}" for each in names.values())])
-    return f"define i32 @{name}_run({parameters}) #0 {{\n{asm.body()}\n}}"
+    return f"define i32 @{name}_run(ptr %ctx, ptr %weights, ptr %inputs, ptr %outputs) #0 {{\n{asm.body()}\n}}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from math import ceil
 
 from xdsl.dialects.linalg.ops import GenericOp, IndexOp
 
@@ -24,8 +25,8 @@ from penstock.lowering.to_llvm.scalar import affine_size, emit_scalar, is_vector
 from penstock.lowering.to_llvm.small_floats import is_byte_float
 from penstock.lowering.to_llvm.types import memory_type, value_type
 
-VECTOR_BYTES = 32
-"""Bytes of a vector where no machine says it; CPUs with shorter ones take several."""
+VECTOR_BYTES, VECTOR_REGISTERS = 32, 16
+"""Of the CPU where no machine says it; CPUs with shorter vectors take several."""
 
 
 def vector_bytes(program: CProgram) -> int:
@@ -270,7 +271,11 @@ class _Blocks(_NestEmitter):
         """A block of outputs, which stays in registers over the whole reduction, or a piece of it."""
         rows, lanes = self._plan.rows, self._plan.lanes
         if lanes is not None and self._width:
-            self._sum(self._units(None if rows is None else self._sizes[rows.loop], self._sizes[lanes.loop]))
+            units = self._units(None if rows is None else self._sizes[rows.loop], self._sizes[lanes.loop])
+            outputs = self.structured.operands[self.structured.inputs :]
+            is_in_registers = all(operand.is_in_registers for operand in outputs)
+            for group in [units] if is_in_registers else self._groups(units):
+                self._sum(group)
         else:
             loops = [step.loop for step in (rows, lanes) if step is not None]
             self._each(loops, lambda: self._sum([(0, 0, 0)]))
@@ -279,6 +284,22 @@ class _Blocks(_NestEmitter):
         width = self._width or 1
         starts = [(lane, min(width, lanes - lane)) for lane in range(0, lanes, width)]
         return [(row, lane, 0 if count == 1 else count) for row in range(rows or 1) for lane, count in starts]
+
+    def _groups(self, units: Sequence[Unit]) -> list[list[Unit]]:
+        """The parts of a block whose sums the registers hold at once, with a vector of each operand and a product."""
+        rows, lanes = (len({unit[side] for unit in units}) for side in (0, 1))
+        outputs = self.structured.outputs
+        fitting: list[tuple[int, int, int]] = []
+        for wide in range(1, lanes + 1):
+            high = min(rows, max(1, (VECTOR_REGISTERS - wide - 2) // (wide * outputs)))
+            pieces, across = ceil(rows / high), ceil(lanes / wide)
+            fitting.append((pieces * across * (ceil(rows / pieces) + wide), ceil(rows / pieces), wide))
+        # The fewest loads.
+        _, high, wide = min(fitting)
+        found: dict[tuple[int, int], list[Unit]] = {}
+        for number, unit in enumerate(units):
+            found.setdefault((unit[0] // high, number % lanes // wide), []).append(unit)
+        return list(found.values())
 
     def _sum(self, units: Sequence[Unit]) -> None:
         """The sums of a block, from their first values to where they are written."""

@@ -28,6 +28,12 @@ def needs_compiler() -> None:
         pytest.skip("no C compiler")
 
 
+def needs_llvm() -> None:
+    """Skip the test where llvmlite is not installed."""
+    if not has_llvm():
+        pytest.skip("no llvmlite")
+
+
 def agree(module: ModuleOp, inputs: Sequence[Array]) -> list[Array]:
     """Run in C, by LLVM where it is installed, and in the interpreter, demand the same bits, and return the outputs."""
     needs_compiler()
