@@ -52,7 +52,7 @@ WISHED_FLAGS = (
 """Flags that make the code faster and that not every compiler knows."""
 
 INSTALL = "install a C compiler (apt-get install gcc, or xcode-select --install), or: pip install 'penstock[cc]'"
-WITHOUT = "the interpreter backend does without one"
+WITHOUT = "the interpreter backend does without one, and so does llvm: pip install 'penstock[llvm]'"
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,17 @@ def find_compiler() -> Compiler:
         f"no C compiler is found: none of {', '.join(CANDIDATES)}, CC is not set, and {WHEEL} is not installed",
         notes=[INSTALL, WITHOUT],
     )
+
+
+def has_compiler() -> bool:
+    """Whether there is one, or `$CC` names one, which then must be there."""
+    if os.environ.get("CC", "").strip():
+        return True
+    try:
+        find_compiler()
+    except UserError:
+        return False
+    return True
 
 
 @cache
