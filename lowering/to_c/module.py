@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -170,29 +170,17 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     what C cannot hold.
     """
     name = name if name == ENTRY else identifier(name)
-    if any(isinstance(op, ForallOp) and not uses_threads(op) for op in module.walk()):
-        module = module.clone()
-        run_in_order(module, but=uses_threads)
-    functions = _reachable(module)
-    entry = functions[ENTRY]
-    roles = _roles(entry)
-    target = find_target(module)
-    globals_ = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, memref.GlobalOp)}
-    symbols = function_names(name, ENTRY, functions, globals_)
-    flows = data_flows(functions)
-    written = {symbol: flow.summary.writes for symbol, flow in flows.items()}
-    program = CProgram(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
-    _check_inputs(entry, roles, program.written[ENTRY])
+    program, roles = read_program(module, name, but=uses_threads)
     kernels = tuple(
-        _kernel(program, name, symbol, function) for symbol, function in functions.items() if symbol != ENTRY
+        _kernel(program, name, symbol, function) for symbol, function in program.functions.items() if symbol != ENTRY
     )
-    text = _entry(program, name, entry, roles)
+    text = _entry(program, name, program.functions[ENTRY], roles)
     if program.threads > 1:
         kernels = (*kernels, _pool(program, name))
     constants = "\n".join(
-        global_definition(op, symbols[symbol])
-        for symbol, op in globals_.items()
-        if any(symbols[symbol] in part for part in (text, *(kernel.text for kernel in kernels)))
+        global_definition(op, program.symbols[symbol])
+        for symbol, op in program.globals.items()
+        if any(program.symbols[symbol] in part for part in (text, *(kernel.text for kernel in kernels)))
     )
     arena = program.scope_ends.pop("", None)
     return CSource(
@@ -209,6 +197,29 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
         dict(sorted(program.scope_ends.items())),
         program.threads,
     )
+
+
+def read_program(
+    module: ModuleOp, name: str, *, but: Callable[[ForallOp], bool] = lambda loop: False
+) -> tuple[CProgram, Roles]:
+    """
+    What is written of a module, in functions that are called `<name>_...`, and what the entry takes. Iterations of
+    `scf.forall` are put one after the other, in all loops but those that `but` names.
+    """
+    if any(isinstance(op, ForallOp) and not but(op) for op in module.walk()):
+        module = module.clone()
+        run_in_order(module, but=but)
+    functions = _reachable(module)
+    entry = functions[ENTRY]
+    roles = _roles(entry)
+    target = find_target(module)
+    globals_ = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, memref.GlobalOp)}
+    symbols = function_names(name, ENTRY, functions, globals_)
+    flows = data_flows(functions)
+    written = {symbol: flow.summary.writes for symbol, flow in flows.items()}
+    program = CProgram(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
+    _check_inputs(entry, roles, program.written[ENTRY])
+    return program, roles
 
 
 def _spaced(text: str) -> str:
@@ -304,7 +315,7 @@ def _description(symbol: str, function: func.FuncOp, outline: Sequence[str]) -> 
 
 
 @dataclass(frozen=True)
-class _Roles:
+class Roles:
     """What each argument of `@main` is: its list, and its place in it."""
 
     lists: tuple[tuple[str, int], ...]
@@ -313,7 +324,7 @@ class _Roles:
     outputs: tuple[CParameter, ...]
 
 
-def _roles(entry: func.FuncOp) -> _Roles:
+def _roles(entry: func.FuncOp) -> Roles:
     if entry.function_type.outputs.data:
         raise refuse(entry, "@main returns a value", "C comes from the loop or the accel level: lower the module first")
     found: dict[str, list[CParameter]] = {"inputs": [], "weights": [], "outputs": []}
@@ -328,10 +339,10 @@ def _roles(entry: func.FuncOp) -> _Roles:
             raise refuse(entry, f"argument {arg.index} of @main is a {arg.type}, not a memref")
         lists.append((role, len(found[role])))
         found[role].append(CParameter(text, tuple(arg.type.get_shape()), c_type(arg.type.element_type, entry)))
-    return _Roles(tuple(lists), *(tuple(found[role]) for role in ("inputs", "weights", "outputs")))
+    return Roles(tuple(lists), *(tuple(found[role]) for role in ("inputs", "weights", "outputs")))
 
 
-def _check_inputs(entry: func.FuncOp, roles: _Roles, written: frozenset[int]) -> None:
+def _check_inputs(entry: func.FuncOp, roles: Roles, written: frozenset[int]) -> None:
     for number, (role, _) in enumerate(roles.lists):
         if number in written and role != "outputs":
             raise UserError(
@@ -341,7 +352,7 @@ def _check_inputs(entry: func.FuncOp, roles: _Roles, written: frozenset[int]) ->
             )
 
 
-def _entry(program: CProgram, name: str, entry: func.FuncOp, roles: _Roles) -> str:
+def _entry(program: CProgram, name: str, entry: func.FuncOp, roles: Roles) -> str:
     writer = CWriter()
     emitter = FunctionEmitter(program, writer, Names([*program.symbols.values()]), name, ENTRY)
     writer.line(f"size_t {name}_context_size(void) {{ return sizeof({name}_ctx); }}")
@@ -376,7 +387,7 @@ def _pool(program: CProgram, name: str) -> CFunction:
 # the header
 
 
-def _header(name: str, roles: _Roles, arena: int | None, program: CProgram) -> str:
+def _header(name: str, roles: Roles, arena: int | None, program: CProgram) -> str:
     """The text of the header; `arena` is the bytes that are used of the arena, None if no buffer lies in it."""
     guard = f"PENSTOCK_{name.upper()}_H"
     arrays: list[str] = []

@@ -221,7 +221,7 @@ def test_tiles_that_overlap_are_in_one_thread(size: int, threads: int, strip: in
     assert re.search(rf"mem.ring {slots} at 0 : !mem.ring<memref<8xf32>>", text)
     prove_threads(parsed(text))
     for fault in (("%1] : !mem.ring", "%c0] : !mem.ring"), (f"step ({step})", "step (8)")):
-        with pytest.raises(UserError, match="iterations of scf.forall cannot run in several threads"):
+        with pytest.raises(UserError, match=r"iterations of scf\.forall cannot run in several threads"):
             prove_threads(parsed(text.replace(*fault)))
 
 
