@@ -16,7 +16,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects import accel, mem
-from penstock.dialects.mem import memref_of
+from penstock.dialects.mem import RingType, memref_of
 from penstock.dialects.upstream.scf import ForallOp, InParallelOp, forall_around
 from penstock.lowering.to_c import copies, memory, structured
 from penstock.lowering.to_c.emitter import CView, FunctionEmitter, is_token, refuse
@@ -239,8 +239,12 @@ def _captured(emitter: FunctionEmitter, part: FunctionEmitter, op: ForallOp) -> 
         if isinstance(known, Expr):
             part.values[value] = known
             if known.number is None and not isinstance(value.owner, arith.ConstantOp):
-                name, ctype = part.name(value), emitter.ctype(value.type, value.owner)
-                found.append(_Given(f"{ctype.value} ", name, known.text))
+                if isinstance(value.type, RingType):
+                    type = f"{emitter.ctype(value.type.slot.element_type, value.owner).storage} *"
+                else:
+                    type = f"{emitter.ctype(value.type, value.owner).value} "
+                name = part.name(value)
+                found.append(_Given(type, name, known.text))
                 part.values[value] = Expr(name, is_atom=True)
             continue
         if known.static_strides is None or not all(isinstance(size, int) for size in known.shape):

@@ -16,7 +16,7 @@ from xdsl.transforms.dead_code_elimination import is_trivially_dead
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import REGISTERS, ProcessorOp, find_target
-from penstock.dialects.mem import BufferOp, SlotOp
+from penstock.dialects.mem import BufferOp, SlotOp, scope_of
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.effects import is_computed
 from penstock.passes.analysis.kernels import host_functions, machine_of
@@ -24,11 +24,13 @@ from penstock.passes.analysis.loop_dependences import NestMemory, calls_by_name
 from penstock.passes.analysis.loops import THREADS, iteration_count, trip_count
 from penstock.passes.analysis.work import host_cycles
 from penstock.passes.loop.sliced_ops import SlicedOp, dims_of_slices, loop_over_slices
-from penstock.passes.planning.thread_shares import largest_share, strips
+from penstock.passes.planning.thread_shares import ENOUGH, largest_share, strips
 from penstock.passes.schedule.loop_nests import body_of, iteration_of
 from penstock.passes.schedule.primitives.parallel import parallel
 from penstock.passes.schedule.primitives.split import split
 from penstock.passes.schedule.rings import ring_of
+
+_Buffer = BufferOp | memref.AllocOp | memref.AllocaOp
 
 
 @dataclass(frozen=True)
@@ -91,25 +93,25 @@ class _Kernel:
         """Let iterations of a loop run in several threads, or those of loops inside."""
         if (trips := trip_count(loop)) and not loop.iter_args:
             inner = self._only_loop(loop)
+            nest = [loop] if inner is None else [loop, inner]
             alone = largest_share(trips, self.threads) / trips
-            together = 1.0 if inner is None else self._share(trips * (trip_count(inner) or 1))
-            cycles = host_cycles(loop, self.processor)
+            in_strips = (alone, lambda: self._in_strips(loop, trips))
             ways: list[tuple[float, Callable[[], ForallOp | None]]] = [(alone, lambda: self._parallel([loop]))]
             if inner is not None:
-                nest = [loop, inner]
-                ways.append((together * 1.05, lambda: self._parallel(nest)))
-            ways = sorted(ways, key=lambda way: way[0])
-            ways.append((alone, lambda: self._in_strips(loop)))
+                together = trips * (trip_count(inner) or 1)
+                ways.append((largest_share(together, self.threads) / together * ENOUGH, lambda: self._parallel(nest)))
+            ways = [*sorted(ways, key=lambda way: way[0]), in_strips]
+            if trips > 2 * self.threads and any(_is_own(op) for op in loop.walk()):
+                # Each strip has a copy of the buffers.
+                ways.insert(0, in_strips)
+            cycles = host_cycles(loop, self.processor)
             for share, way in ways:
                 if self._pays(cycles, share) and (forall := way()) is not None:
                     self._finish(forall)
                     return
-        for op in body_of(loop):
-            if isinstance(op, scf.ForOp) and not isinstance(loop.parent_op(), ForallOp):
+        for op in body_of(loop) if loop.parent is not None else ():
+            if isinstance(op, scf.ForOp):
                 self._loop(op)
-
-    def _share(self, trips: int) -> float:
-        return largest_share(trips, self.threads) / trips
 
     def _only_loop(self, loop: scf.ForOp) -> scf.ForOp | None:
         """The loop in a loop, which make a perfect nest of constant bounds."""
@@ -118,18 +120,16 @@ class _Kernel:
             return None
         return found if trip_count(found) else None
 
-    def _in_strips(self, loop: scf.ForOp) -> ForallOp | None:
-        """Of a loop of which only neighbouring iterations depend on each other, strips: the last tiles may overlap."""
-        trips = trip_count(loop)
-        assert trips is not None
-        division = strips(trips, self.threads, least=2)
-        if division.count < 2:
+    def _in_strips(self, loop: scf.ForOp, trips: int) -> ForallOp | None:
+        """Strips of a loop whose iterations depend on neighbours at most, as the last tiles that overlap do."""
+        if loop.parent is None:
             return None
         try:
             found = NestMemory(self.function, self.calls).dependences([loop])
         except UserError:
             return None
-        if any(each.distances != (1,) for each in found):
+        division = strips(trips, self.threads, least=2 if found else 1)
+        if division.count < 2 or any(each.distances != (1,) for each in found):
             return None
         return self._parallel([split(loop, division.size).outer])
 
@@ -142,11 +142,7 @@ class _Kernel:
     def _finish(self, forall: ForallOp) -> None:
         """Say how many threads there are, and give each iteration its own buffers."""
         forall.attributes[THREADS] = IntegerAttr(self.threads, i64)
-        made = [
-            op
-            for op in forall.walk()
-            if isinstance(op, memref.AllocOp | memref.AllocaOp) or (isinstance(op, BufferOp) and op.scope != REGISTERS)
-        ]
+        made = [op for op in forall.walk() if _is_own(op)]
         count = iteration_count(forall)
         assert count is not None
         if not made:
@@ -154,11 +150,17 @@ class _Kernel:
         start = Builder(InsertPoint.at_start(forall.region.block))
         turn = iteration_of(forall, forall.indices, start)
         for op in made:
+            assert isinstance(op, _Buffer)
             ring = Builder(InsertPoint.before(forall)).insert(ring_of(op, count, None))
             slot = SlotOp(ring.ring, turn)
             slot.location = op.location
             slot.memref.name_hint = op.memref.name_hint
             Rewriter.replace_op(op, slot)
+
+
+def _is_own(op: Operation) -> bool:
+    """Whether an op makes a buffer in the memory that threads share."""
+    return isinstance(op, _Buffer) and scope_of(op.memref.type) != REGISTERS
 
 
 def _runs(block: Block) -> Iterator[list[Operation]]:

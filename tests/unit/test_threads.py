@@ -25,6 +25,7 @@ from penstock.passes.analysis.thread_safety import prove_threads
 from penstock.passes.planning.thread_shares import Strips, largest_share, strips
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import read_order
+from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 if TYPE_CHECKING:
@@ -223,6 +224,24 @@ def test_tiles_that_overlap_are_in_one_thread(size: int, threads: int, strip: in
     for fault in (("%1] : !mem.ring", "%c0] : !mem.ring"), (f"step ({step})", "step (8)")):
         with pytest.raises(UserError, match=r"iterations of scf\.forall cannot run in several threads"):
             prove_threads(parsed(text.replace(*fault)))
+
+
+@pytest.mark.parametrize("size", [101, 60])
+def test_iterations_have_buffers_of_their_own(size: int) -> None:
+    needs_compiler()
+    kernel = OVERLAPPING.format(size=size, last=size - 8)
+    main = f"""func.func @main(
+      %x: memref<{size}xf32> {{graph.name = "x"}}, %y: memref<{size}xf32> {{graph.output = "y"}}
+    ) {{
+      func.call @k(%x, %y) : (memref<{size}xf32>, memref<{size}xf32>) -> ()
+      func.return
+    }}"""
+    module = parsed(passed(kernel + main, "parallelize{threads=3 fork_cycles=0}, mem-plan, mem-verify"))
+    x = np.arange(size, dtype=np.float32)
+    native = load_native(module)
+    assert native.threads == 3
+    for _ in range(50):
+        np.testing.assert_array_equal(native.run([x])[0], x)
 
 
 def test_strips() -> None:
