@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import permutations
+from itertools import permutations, product
 from math import ceil, prod
 
 TILE_CYCLES, VECTOR_CYCLES, STEP_CYCLES = 20, 4, Fraction(1, 2)
@@ -27,8 +27,14 @@ IN_THE_WAY = Fraction(1, 4)
 """The share of what takes less, multiply-adds or loads, that the other one does not hide."""
 LINE = 64
 """Bytes of a line of the caches."""
+WAYS = 8
+"""Lines of the first cache that share a set: what lies a power of two apart finds room for so many."""
 CANDIDATES = 3
 """The blocks with the same dims as rows and lanes that are weighed with what loading takes: the best without it."""
+GROWTH = (1, 2, 3, 4, 6, 8, 12, 16)
+"""How many tiles of the registers, along each dim, a tile may take that is copied to the first cache."""
+ROW_CYCLES = 4
+"""What copying takes for each run of adjacent elements beside its loads and stores."""
 MAX_ROWS = 16
 """Rows that generated C unrolls: beyond, they would not be registers."""
 MAX_LOOPS = 4
@@ -139,6 +145,50 @@ def register_tile(domain: Domain, unit: VectorUnit) -> RegisterTile | None:
     return None if best is None or not best[1].order else best[1]
 
 
+@dataclass(frozen=True)
+class Window:
+    """What a tile reads of an operand, as a box of it."""
+
+    indices: tuple[tuple[int, ...], ...]
+    """For each dim of the operand how far a step of each dim of the domain moves along it."""
+    bounds: tuple[int, ...]
+    """How long the operand is in each of its dims."""
+
+    def runs(self, sizes: Sequence[int]) -> tuple[int, int]:
+        """How many runs of adjacent elements a tile reads, and how long they are."""
+        extents = [
+            1 + sum(step * (size - 1) for step, size in zip(steps, sizes, strict=True)) for steps in self.indices
+        ]
+        whole = next((n for n in range(len(extents), 0, -1) if extents[n - 1] != self.bounds[n - 1]), 1) - 1
+        return prod(extents[:whole]), prod(extents[whole:])
+
+
+def window_tile(domain: Domain, tile: RegisterTile, windows: Sequence[Window], unit: VectorUnit) -> RegisterTile | None:
+    """
+    The tile around that of the registers for which windows of some operands, of which no part serves two tiles but for
+    their halos, are copied to where the first cache holds them; None if that is all of them.
+    """
+    best: tuple[Fraction, tuple[int, ...]] | None = None
+    for sizes in product(*(_grown(tile.sizes[dim], extent) for dim, extent in enumerate(domain.extents))):
+        boxes = [window.runs(sizes) for window in windows]
+        if sum(rows * run for rows, run in boxes) * unit.element_bytes > unit.caches[0] * 3 // 4:
+            continue
+        copying = sum(rows * (ROW_CYCLES + 2 * ceil(run / unit.lanes) / unit.loads) for rows, run in boxes)
+        tiles = prod(-(-extent // size) for extent, size in zip(domain.extents, sizes, strict=True))
+        cycles = tiles * (copying + Fraction(prod(sizes)) / unit.lanes / unit.fmas)
+        if best is None or cycles < best[0]:
+            best = cycles, sizes
+    if best is None or best[1] == domain.extents:
+        return None
+    cut = [dim for dim, extent in enumerate(domain.extents) if best[1][dim] < extent]
+    return RegisterTile(best[1], tuple(sorted(cut, key=lambda dim: -domain.strides[-1][dim])))
+
+
+def _grown(size: int, extent: int) -> list[int]:
+    """The size of a tile, and larger ones."""
+    return [*(size * factor for factor in GROWTH if size * factor < extent), extent]
+
+
 def _are_lanes(domain: Domain, dim: int) -> bool:
     """Whether vectors along a dim are loaded and stored whole."""
     along = [strides[dim] for strides in domain.strides]
@@ -182,6 +232,8 @@ def _is_scattered(domain: Domain, parallel: frozenset[int], sizes: Mapping[int, 
         inside = [dim for dim, stride in enumerate(strides) if stride and (dim not in parallel or dim in sizes)]
         extents = [sizes.get(dim, domain.extents[dim]) for dim in inside]
         span = 1 + sum((extent - 1) * abs(strides[dim]) for dim, extent in zip(inside, extents, strict=True))
+        if _lines([strides[dim] for dim in inside], extents, unit) * LINE * WAYS <= unit.caches[0]:
+            continue
         if repeats > 1 and span > 2 * prod(extents) and 2 * span * unit.element_bytes > unit.caches[0]:
             if any(strides[dim] == 1 and dim in parallel for dim in sizes):
                 return True

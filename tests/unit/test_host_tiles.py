@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from programs import parsed_in_context
 
 import penstock
+from penstock.dialects.mem import CopyOp, memref_of, span_in_bytes
 from penstock.lowering.from_machine_toml import load_machine, native_machine
 from penstock.lowering.to_text import module_text
 from penstock.passes.analysis.kernels import kernels
@@ -104,6 +105,23 @@ def test_sums_are_local_variables_and_multiply_adds_are_fused() -> None:
     assert source is not None
     assert re.search(rf"float \w+\[{prod(map(int, sums.split('x')))}\];", source.source)
     assert "scope_registers" not in source.header + source.source
+
+
+@pytest.mark.parametrize(("stride", "dilation", "pads"), [(1, 1, [1, 1, 1, 1]), (2, 2, [0, 3, 2, 1])])
+def test_only_the_window_of_a_tile_of_a_depthwise_convolution_is_padded(
+    stride: int, dilation: int, pads: list[int]
+) -> None:
+    shape, weights = (1, 48, 41, 38), {"w": np.random.default_rng(1).standard_normal((48, 1, 3, 3)).astype(np.float32)}
+    attributes: dict[str, Any] = {"strides": [stride] * 2, "dilations": [dilation] * 2, "pads": pads, "group": 48}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], **attributes),
+        helper.make_node("Clip", ["c", "low", "high"], ["y"]),
+    ]
+    bounds = {"low": np.array(-1, np.float32), "high": np.array(2, np.float32)}
+    engine = check(model(nodes, shape, {**weights, **bounds}), shape, "host-avx2", "depthwise")
+    windows = [op for op in engine.module.walk() if isinstance(op, CopyOp) and op.padding is not None]
+    assert windows
+    assert all(span_in_bytes(memref_of(op.dest)) <= 32768 for op in windows)
 
 
 def test_native_is_a_shipped_machine() -> None:
