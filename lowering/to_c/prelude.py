@@ -6,9 +6,10 @@ A helper is asked for as `minimum_f32`: what it does, and the type it does it on
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from penstock.lowering.to_c.vectors import VECTOR, vector_helpers
 
 HEADER = """\
 #include <math.h>
@@ -274,45 +275,6 @@ static inline {T} pen_bitcast_{N}({F} a) {{
 """,
 }
 
-_VECTOR = """\
-#ifndef __GNUC__
-#error "the sums of tiles are vectors of GCC and Clang: compile for the machine \\"host\\" instead"
-#endif
-typedef {T} pen_{N} __attribute__((vector_size({BYTES}), aligned({SIZE}), may_alias));
-static inline pen_{N} pen_splat_{N}({T} a) {{ return (pen_{N}){{{COPIES}}}; }}
-static inline pen_{N} pen_fma_{N}(pen_{N} a, pen_{N} b, pen_{N} c) {{
-{BUILTIN}  pen_{N} d;
-  for (int i = 0; i < {LANES}; ++i) d[i] = fma{F}(a[i], b[i], c[i]);
-  return d;
-{END}}}
-"""
-"""Vectors, and the fused multiply-add that the compilers name differently."""
-
-
-def _vector(type_name: str, lanes: int) -> str:
-    value = _TYPES[type_name][0]
-    size = 8 if type_name == "f64" else 4
-    suffix = "pd" if type_name == "f64" else "ps"
-    x86 = {
-        16: ("__FMA__", f"__builtin_ia32_vfmadd{suffix}(a, b, c)"),
-        32: ("__FMA__", f"__builtin_ia32_vfmadd{suffix}256(a, b, c)"),
-        64: ("__AVX512F__", f"__builtin_ia32_vfmadd{suffix}512_mask(a, b, c, -1, 4)"),
-    }.get(lanes * size)
-    return _VECTOR.format(
-        T=value,
-        N=f"{type_name}x{lanes}",
-        BYTES=lanes * size,
-        SIZE=size,
-        LANES=lanes,
-        COPIES=", ".join(["a"] * lanes),
-        F="f" if type_name == "f32" else "",
-        BUILTIN="" if x86 is None else f"#ifdef {x86[0]}\n  return {x86[1]};\n#else\n",
-        END="" if x86 is None else "#endif\n",
-    )
-
-
-_VECTOR_HELPER = re.compile(r"vector_(f32|f64)x(\d+)")
-
 _ROUND_TYPES = {"f32": ("float", "uint32_t", 32, "int32_t"), "f64": ("double", "uint64_t", 64, "int64_t")}
 _INT_TYPES = {
     f"i{bits}": (f"int{bits}_t", f"uint{bits}_t", bits, {32: "float", 64: "double"}.get(bits, f"int{bits}_t"))
@@ -337,6 +299,5 @@ def prelude(helpers: Iterable[str]) -> str:
         for type_name, (value, unsigned, bits, other) in _TYPES.items():
             if f"{what}_{type_name}" in wanted:
                 parts.append(template.format(T=value, N=type_name, U=unsigned, B=bits, F=other))
-    for vector in filter(None, map(_VECTOR_HELPER.fullmatch, sorted(wanted))):
-        parts.append(_vector(vector[1], int(vector[2])))
+    parts += [vector_helpers(key) for key in sorted(wanted) if key.startswith(VECTOR)]
     return "\n".join(parts)

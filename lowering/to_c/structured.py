@@ -300,9 +300,10 @@ class _Blocks(_NestEmitter):
             return None
         element = self.view(structured.inputs).ctype
         vector = VectorType(element, processor.vector_bytes // element.size)
-        steps = [lanes.loop.strides[number] for number, operand in enumerate(structured.operands) if operand.is_read]
-        steps += [lanes.loop.strides[number] - 1 for number in outputs]
-        if lanes.size % vector.lanes or lanes.tail or not {*steps} <= {0, 1} or any(steps[-len(outputs) :]):
+        read = [number for number in range(structured.inputs) if structured.operands[number].is_read]
+        if lanes.size % vector.lanes or lanes.tail or any(lanes.loop.strides[number] != 1 for number in outputs):
+            return None
+        if not {lanes.loop.strides[number] for number in read} <= {0, 1, 2}:
             return None
         return vector if is_vectorizable(structured.body, element) else None
 
@@ -322,8 +323,14 @@ class _Blocks(_NestEmitter):
         is_kept = self._element is not None and number >= self.structured.inputs
         if is_kept:
             return scalar
-        if isinstance(self.structured.operands[number].source, CView) and self._plan.lanes.loop.strides[number]:
-            return Expr(self._vector.load(scalar.text))
+        if isinstance(self.structured.operands[number].source, CView):
+            match self._plan.lanes.loop.strides[number]:
+                case 1:
+                    return Expr(self._vector.load(scalar.text))
+                case 2:
+                    return Expr(self._vector.every_second(scalar.text), is_atom=True)
+                case _:
+                    pass
         return Expr(self._vector.splat(scalar), is_atom=True)
 
     def _store_vectors(self, results: Sequence[Expr]) -> None:

@@ -14,6 +14,9 @@ from xdsl.ir import Block, Operation, SSAValue
 from penstock.lowering.to_c.text import Expr
 from penstock.lowering.to_c.types import CType, attribute_number, literal
 
+VECTOR = "vector_"
+"""What the keys of the helpers of vectors begin with."""
+
 _INFIX: dict[type[Operation], str] = {arith.AddfOp: "+", arith.SubfOp: "-", arith.MulfOp: "*"}
 
 
@@ -27,7 +30,7 @@ class VectorType:
     @property
     def helper(self) -> str:
         """The key of its helpers in the prelude."""
-        return f"vector_{self.element.name}x{self.lanes}"
+        return f"{VECTOR}{self.element.name}x{self.lanes}"
 
     @property
     def name(self) -> str:
@@ -40,6 +43,10 @@ class VectorType:
     def load(self, lvalue: str) -> str:
         """The same, only read."""
         return f"*(const {self.name} *)&{lvalue}"
+
+    def every_second(self, lvalue: str) -> str:
+        """Every second element, from one in memory to the last of them and not beyond."""
+        return f"pen_every_second_{self.element.name}x{self.lanes}(&{lvalue})"
 
     def splat(self, scalar: Expr) -> str:
         """A number in every lane."""
@@ -76,4 +83,80 @@ def is_vectorizable(body: Block, element: CType) -> bool:
         element.name in ("f32", "f64")
         and all(isinstance(op, known) for op in body.ops)
         and all(str(value.type) == element.name for value in values)
+    )
+
+
+_HELPERS = """\
+#ifndef __GNUC__
+#error "the sums of tiles are vectors of GCC and Clang: compile for the machine \\"host\\" instead"
+#endif
+typedef {T} pen_{N} __attribute__((vector_size({BYTES}), aligned({SIZE}), may_alias));
+typedef {T} pen_part_{N} __attribute__((vector_size({PART}), aligned({SIZE}), may_alias));
+static inline pen_{N} pen_splat_{N}({T} a) {{ return (pen_{N}){{{COPIES}}}; }}
+/* Every second element, up to the last one and not beyond: of two loads in each 16 bytes, the even and the odd ones. */
+static inline pen_{N} pen_every_second_{N}(const {T} *a) {{
+#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+  const pen_{N} even = {EVEN}, odd = {ODD};
+  return __builtin_shufflevector(even, odd, {CHOSEN});
+#else
+  return (pen_{N}){{{ELEMENTS}}};
+#endif
+}}
+static inline pen_{N} pen_fma_{N}(pen_{N} a, pen_{N} b, pen_{N} c) {{
+#if defined({FEATURE})
+  return {BUILTIN};
+#elif defined(__clang__)
+  return __builtin_elementwise_fma(a, b, c);
+#else
+  pen_{N} d;
+  for (int i = 0; i < {LANES}; ++i) d[i] = fma{F}(a[i], b[i], c[i]);
+  return d;
+#endif
+}}
+"""
+
+
+def vector_helpers(key: str) -> str:
+    """The definitions for vectors of one type; the compilers have names of their own for the fused multiply-add."""
+    element, lanes = key.removeprefix(VECTOR).split("x")
+    count, size = int(lanes), 8 if element == "f64" else 4
+    quarter = min(count, 16 // size)
+    suffix, width = "pd" if element == "f64" else "ps", count * size
+    feature, builtin = "__FMA__", f"__builtin_ia32_vfmadd{suffix}{256 if width == 32 else ''}(a, b, c)"
+    if width == 64:
+        feature, builtin = "__AVX512F__", f"__builtin_ia32_vfmadd{suffix}512_mask(a, b, c, -1, 4)"
+    elif width == 16:
+        feature, builtin = "__FMA__", f"__builtin_ia32_vfmadd{suffix}(a, b, c)"
+    elif width != 32:
+        feature, builtin = "PENSTOCK_NO_SUCH_VECTOR", "c"
+    chosen = [
+        first + place
+        for first in range(0, count, quarter)
+        for place in [*range(0, quarter, 2), *range(count + (quarter > 1), count + quarter, 2)]
+    ]
+
+    def loaded(more: int) -> str:
+        """The first of every two parts in memory, or what is `more` after it, side by side."""
+        parts = [f"*(const pen_part_{element}x{count} *)(a + {2 * at + more})" for at in range(0, count, quarter)]
+        while len(parts) > 1:
+            places = ", ".join(map(str, range(2 * count // len(parts))))
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [f"__builtin_shufflevector({left}, {right}, {places})" for left, right in pairs]
+        return parts[0]
+
+    return _HELPERS.format(
+        T="double" if element == "f64" else "float",
+        N=f"{element}x{count}",
+        BYTES=width,
+        SIZE=size,
+        LANES=count,
+        COPIES=", ".join(["a"] * count),
+        PART=quarter * size,
+        EVEN=loaded(0),
+        ODD=loaded(quarter - 1),
+        CHOSEN=", ".join(map(str, chosen)),
+        ELEMENTS=", ".join(f"a[{2 * lane}]" for lane in range(count)),
+        F="" if element == "f64" else "f",
+        FEATURE=feature,
+        BUILTIN=builtin,
     )

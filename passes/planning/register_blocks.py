@@ -25,6 +25,8 @@ CYCLES_PER_LINE = (Fraction(0), Fraction(1), Fraction(5))
 """What loading a line takes beside the multiply-adds, by where it is: in the first cache, the second, or after it."""
 IN_THE_WAY = Fraction(1, 4)
 """The share of what takes less, multiply-adds or loads, that the other one does not hide."""
+LOADS = {0: 1, 1: 1, 2: 4}
+"""What loading a vector takes, by the stride of its elements: every second one is two loads and as many shuffles."""
 LINE = 64
 """Bytes of a line of the caches."""
 WAYS = 8
@@ -190,9 +192,9 @@ def _grown(size: int, extent: int) -> list[int]:
 
 
 def _are_lanes(domain: Domain, dim: int) -> bool:
-    """Whether vectors along a dim are loaded and stored whole."""
+    """Whether vectors along a dim are stored whole, and loaded whole or as every second element of two."""
     along = [strides[dim] for strides in domain.strides]
-    return along[-1] == 1 and all(stride in (0, 1) for stride in along) and 1 in along[:-1]
+    return along[-1] == 1 and all(stride in LOADS for stride in along) and any(along[:-1])
 
 
 def _sizes(domain: Domain, lanes: int, rows: int | None, unit: VectorUnit) -> Iterator[dict[int, int]]:
@@ -201,7 +203,8 @@ def _sizes(domain: Domain, lanes: int, rows: int | None, unit: VectorUnit) -> It
         width = min(vectors * unit.lanes, domain.extents[lanes])
         if width < vectors * unit.lanes and vectors > 1:
             return
-        most = min((unit.registers - vectors - 1) // vectors, MAX_ROWS)
+        spare = max(LOADS[strides[lanes]] for strides in domain.strides) // 2 or 1
+        most = min((unit.registers - vectors - spare) // vectors, MAX_ROWS)
         if rows is None:
             yield {lanes: width}
             continue
@@ -217,7 +220,9 @@ def _cycles(
     vectors = ceil(sizes[lanes] / unit.lanes)
     sums, loads = height * vectors, 0
     for strides in domain.strides[: domain.inputs]:
-        loads += (vectors if strides[lanes] else 1) * (height if rows is not None and strides[rows] else 1)
+        loads += (vectors * LOADS[strides[lanes]] if strides[lanes] else 1) * (
+            height if rows is not None and strides[rows] else 1
+        )
     busy = sums / unit.fmas, loads / unit.loads
     step = max(*busy, Fraction(unit.latency)) + min(busy) * IN_THE_WAY
     steps = prod(extent for dim, extent in enumerate(domain.extents) if dim not in dims)

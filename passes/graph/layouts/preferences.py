@@ -169,6 +169,9 @@ class Preferences:
             return {each: overhead(op, each.images, ends, self._target) for each in layouts}
         if isinstance(op, graph.ConvOp) and blockable and (packed := self._packed(op)) is not None:
             return {packed: 0}
+        if isinstance(op, graph.ConvOp) and self._registers is not None and op.group.value.data > 1:
+            # Vectors of columns serve as well as those of channels, and both are had without a change of layout.
+            return {CHANNELS_LAST: 0, CHANNELS_FIRST: WINDOW * moved_bytes(op)}
         return {CHANNELS_LAST: 0}
 
     def _packed(self, op: graph.ConvOp) -> Preference | None:
