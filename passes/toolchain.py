@@ -50,6 +50,8 @@ WISHED_FLAGS = (
     ("-mprefer-vector-width=256",),
     # The order of the loops has been decided.
     ("-fno-loop-interchange",),
+    # Of two selections by constants, a clamp, GCC would make branches, which cost more as vectors than two minima.
+    ("-fno-thread-jumps",),
     # GCC would unroll the short loops over the lanes of a block before it vectorises them, and then does not.
     ("--param", "max-completely-peel-times=7"),
 )

@@ -16,6 +16,7 @@ from penstock.passes.analysis.strides import contiguous_strides
 from penstock.passes.planning.register_blocks import Domain, VectorUnit, register_tile
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.tiled_ops import TiledOps
+from penstock.passes.tensor.row_tiles import tile_rows
 from penstock.passes.tensor.tile_plan import root_of
 
 
@@ -26,7 +27,7 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> N
     ops = TiledOps(root, None)
     anchor = ops.anchor
     if not is_contraction(anchor) or any(has_reduction(member) for member in ops.members if member is not anchor):
-        return
+        return tile_rows(root, target, schedule)
     if (domain := domain_of(anchor)) is None:
         return
     if (unit := vector_unit(target, anchor)) is None or (plan := register_tile(domain, unit)) is None:
