@@ -113,6 +113,10 @@ class Promotion:
         return max(found, default=1)
 
 
+_IN_REGISTERS = (GenericOp, memref.ExpandShapeOp, memref.SubviewOp)
+"""What uses a local variable."""
+
+
 def _keep_sums(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
     """Let the sums of the host's tiles live in its registers."""
     registers, kept, used = target.scope(REGISTERS), list[memref.AllocOp](), dict[Operation | None, int]()
@@ -123,7 +127,7 @@ def _keep_sums(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> Non
         if (
             size <= registers.size_bytes
             and op.memref.type.element_type in registers.dtypes.data
-            and all(isinstance(use.operation, GenericOp | memref.SubviewOp | memref.ExpandShapeOp) for use in op.memref.uses)
+            and all(isinstance(use.operation, _IN_REGISTERS) for use in op.memref.uses)
             and any(_is_sum(use.operation, op.memref) for use in op.memref.uses)
         ):
             used[loop] = size

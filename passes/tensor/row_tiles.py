@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from xdsl.dialects import func
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
@@ -71,10 +70,10 @@ def _sizes(root: GenericOp, members: Sequence[GenericOp], processor: ProcessorOp
         # The rows lie across the lines of the cache: whole ones are read.
         lanes = min(extents[inner], 2 * processor.vector_bytes // element_bytes(root.results[0].type))
     most = max(1, (cache - shared) // max(each, 1) // lanes) * lanes
-    return {**dict.fromkeys(sorted(rows), 1), inner: _dividing(extents[inner], most, lanes)}
+    return {**dict.fromkeys(sorted(rows), 1), inner: dividing(extents[inner], most, lanes)}
 
 
-def _dividing(extent: int, most: int, multiple: int) -> int:
+def dividing(extent: int, most: int, multiple: int) -> int:
     """The largest size up to `most` that divides, if it is not much smaller; sizes are multiples but for the whole."""
     if extent <= most:
         return extent
@@ -94,7 +93,7 @@ def _rows(root: GenericOp, members: Sequence[GenericOp]) -> tuple[set[int], Cuts
 
 
 def _cuts(root: GenericOp, members: Sequence[GenericOp], rows: set[int]) -> tuple[Cuts, set[int]]:
-    """What a tile cuts of every op, and those of the rows for which something would be computed again in other tiles."""
+    """What a tile cuts of every op, and those of the rows for which something would be computed in several tiles."""
     cuts: Cuts = {root: {dim: dim for dim in rows}}
     conflicts: set[int] = set()
     for op in reversed(members):
@@ -139,12 +138,17 @@ def _elements(index_map: AffineMap, shape: Sequence[int], extents: Sequence[int]
 
 
 def _split(schedule: Schedule, handle: SSAValue, target: TargetOp) -> None:
-    """Let a reduction along neighbouring elements combine vectors, then those, and then the elements of one."""
+    """Let a reduction along neighbouring elements combine vectors."""
     op = schedule.op(handle)
     assert isinstance(op, GenericOp)
-    if (dim := _dim_in_lanes(op)) is None:
-        return
-    lanes, most = _vectors(op, target)
+    if (dim := _dim_in_lanes(op)) is not None:
+        split_into_vectors(schedule, handle, dim, *_vectors(op, target))
+
+
+def split_into_vectors(schedule: Schedule, handle: SSAValue, dim: int, lanes: int, most: int) -> None:
+    """Let a reduction combine up to so many vectors side by side, then those, and then the elements of one."""
+    op = schedule.op(handle)
+    assert isinstance(op, GenericOp)
     extent, width = op.get_static_loop_ranges()[dim], lanes * most
     while width > lanes and extent < 2 * width:
         width //= 2
@@ -160,7 +164,7 @@ def _dim_in_lanes(op: GenericOp) -> int | None:
     reductions = [dim for dim, kind in enumerate(op.iterator_types) if kind.data == IteratorType.REDUCTION]
     if len(reductions) != 1 or len(op.results) != 1:
         return None
-    (dim,), extents = reductions, op.get_static_loop_ranges()
+    (dim,) = reductions
     strides = [_strides(op, number) for number in range(len(op.operands))]
     along = [each[dim] for each in strides[:-1]]
     if 1 not in along or any(stride not in (0, 1) for stride in along):

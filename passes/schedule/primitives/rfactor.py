@@ -271,7 +271,8 @@ class _Split:
         kinds[dim] = IteratorTypeAttr.parallel()
         results = list(_output(target).results)
         results.insert(self.position, AffineExpr.dimension(dim))
-        maps = [*list(target.indexing_maps)[: len(target.inputs)], AffineMapAttr(AffineMap(len(kinds), 0, tuple(results)))]
+        output_map = AffineMapAttr(AffineMap(len(kinds), 0, tuple(results)))
+        maps = [*list(target.indexing_maps)[: len(target.inputs)], output_map]
         first = [DimRange(0, rest if place == self.position else size) for place, size in enumerate(shape)]
         output = slice_of(builder, partial, first)
         inputs = [self._part(builder, number, self.extent - rest, rest) for number in range(len(target.inputs))]
