@@ -16,6 +16,7 @@ from penstock.passes.analysis.strides import contiguous_strides
 from penstock.passes.planning.register_blocks import Domain, VectorUnit, register_tile
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.tiled_ops import TiledOps
+from penstock.passes.tensor.matvec_tiles import tile_matvec
 from penstock.passes.tensor.row_tiles import tile_rows
 from penstock.passes.tensor.tile_plan import root_of
 
@@ -30,7 +31,9 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> N
         return tile_rows(root, target, schedule)
     if (domain := domain_of(anchor)) is None:
         return
-    if (unit := vector_unit(target, anchor)) is None or (plan := register_tile(domain, unit)) is None:
+    if (unit := vector_unit(target, anchor)) is None or tile_matvec(ops, domain, unit, schedule):
+        return
+    if (plan := register_tile(domain, unit)) is None:
         return
     # Padding all of an image once costs less than the window of every tile anew.
     for pad in schedule.handles(value.owner for value in anchor.inputs if isinstance(value.owner, tensor.PadOp)):

@@ -44,14 +44,9 @@ def tile_rows(root: GenericOp, target: TargetOp, schedule: Schedule) -> None:
     sizes = _sizes(root, members, processor)
     cut = [dim for dim, size in sizes.items() if size < root.get_static_loop_ranges()[dim]]
     if cut:
-        count = root.get_num_loops()
-        edges = ["overlap" if root.get_static_loop_ranges()[dim] % sizes.get(dim, 1) else "" for dim in range(count)]
-        tile = schedule.tile(
-            handles[-1],
-            [sizes[dim] if dim in cut else 0 for dim in range(count)],
-            fusing=handles[:-1],
-            edges=edges if any(edges) else None,
-        )
+        given = [sizes[dim] if dim in cut else 0 for dim in range(root.get_num_loops())]
+        edges = edges_of(root.get_static_loop_ranges(), given)
+        tile = schedule.tile(handles[-1], given, fusing=handles[:-1], edges=edges)
         handles = [*tile.handles[1 : len(members)], tile.handles[0]]
     for handle in handles:
         _split(schedule, handle, target)
@@ -71,6 +66,14 @@ def _sizes(root: GenericOp, members: Sequence[GenericOp], processor: ProcessorOp
         lanes = min(extents[inner], 2 * processor.vector_bytes // element_bytes(root.results[0].type))
     most = max(1, (cache - shared) // max(each, 1) // lanes) * lanes
     return {**dict.fromkeys(sorted(rows), 1), inner: dividing(extents[inner], most, lanes)}
+
+
+def edges_of(extents: Sequence[int], sizes: Sequence[int]) -> list[str] | None:
+    """How the tiles of each dim end, 0 being a dim that is not cut; None where all of them divide."""
+    pairs = list(zip(extents, sizes, strict=True))
+    if not any(size and extent % size for extent, size in pairs):
+        return None
+    return ["overlap" if size and extent % size else "divides" if size else "whole" for extent, size in pairs]
 
 
 def dividing(extent: int, most: int, multiple: int) -> int:
