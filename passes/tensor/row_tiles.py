@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
-from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.linalg.ops import GenericOp, YieldOp
+from xdsl.ir import Operation, SSAValue, Use
 from xdsl.ir.affine import AffineDimExpr, AffineMap
 from xdsl.utils.hints import isa
 
@@ -23,9 +24,13 @@ from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.analysis.strides import contiguous_strides
+from penstock.passes.schedule.inlining import loops_of_elements
 from penstock.passes.schedule.primitives.rfactor import is_splittable
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.tile_nest import result_dims, with_producers
+
+_CHEAP = (arith.AddfOp, arith.MulfOp, arith.NegfOp, arith.SubfOp)
+"""What is computed anew for each of several readers."""
 
 Cuts = dict[Operation, dict[int, int]]
 """For each op the dims of its domain of which a tile has a part, and the dims of the last op that they follow."""
@@ -40,6 +45,10 @@ def tile_rows(root: GenericOp, target: TargetOp, schedule: Schedule) -> None:
     members = with_producers(root)
     if not any(map(has_reduction, members)) or (processor := target.processor()) is None:
         return
+    while (producer := next(filter(_is_cheap, members[:-1]), None)) is not None:
+        merged = schedule.state.payload(schedule.inline(schedule.handles([producer])[0]))
+        root = next((op for op in merged if isinstance(op, GenericOp) and not _readers(op)), root)
+        members = with_producers(root)
     handles = schedule.handles(members)
     sizes = _sizes(root, members, processor)
     cut = [dim for dim, size in sizes.items() if size < root.get_static_loop_ranges()[dim]]
@@ -50,6 +59,37 @@ def tile_rows(root: GenericOp, target: TargetOp, schedule: Schedule) -> None:
         handles = [*tile.handles[1 : len(members)], tile.handles[0]]
     for handle in handles:
         _split(schedule, handle, target)
+
+
+def _readers(op: GenericOp) -> list[GenericOp]:
+    """The structured ops that read the result of an op."""
+    return [use.operation for use in op.results[0].uses if isinstance(use.operation, GenericOp)]
+
+
+def _is_cheap(op: GenericOp) -> bool:
+    """
+    Whether to compute an op where it is read takes less than a sweep over its rows, which writes and reads them again.
+
+    It has at most a sum and a product, of what its readers would read of it otherwise. A sum of products of what is
+    read as it is stays one of products: those are summed in an order of their own.
+    """
+    computed = [each for each in op.body.block.ops if not isinstance(each, arith.ConstantOp | YieldOp)]
+    uses, points = list(op.results[0].uses), prod(op.get_static_loop_ranges())
+    if loops_of_elements(op) is None or len(computed) > 2 or not all(isinstance(each, _CHEAP) for each in computed):
+        return False
+    if len(uses) != len(_readers(op)) or any(use.index >= len(_inputs_of(use)) for use in uses):
+        return False
+    count = op.get_num_loops()
+    rows = sum(len(map_attr.data.used_dims()) == count for map_attr in list(op.indexing_maps)[: len(op.inputs)])
+    is_product = len(computed) == 1 and isinstance(computed[0], arith.MulfOp)
+    return rows == 1 and not any(
+        prod(reader.get_static_loop_ranges()) > points or (is_product and has_reduction(reader))
+        for reader in _readers(op)
+    )
+
+
+def _inputs_of(use: Use) -> Sequence[SSAValue]:
+    return use.operation.inputs if isinstance(use.operation, GenericOp) else ()
 
 
 def _sizes(root: GenericOp, members: Sequence[GenericOp], processor: ProcessorOp) -> dict[int, int]:
