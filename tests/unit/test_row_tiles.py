@@ -170,4 +170,4 @@ def test_a_normalization_is_one_kernel_of_tiles() -> None:
         "host-avx2",
     )
     (kernel,) = kernels(engine.module)
-    assert "64 tiles of 1 in 64" in str(kernel.attributes[TILING])
+    assert "d0 parallel, 32 tiles of 2 in 64" in str(kernel.attributes[TILING])
