@@ -51,6 +51,11 @@ WISHED_FLAGS = (
     ("-mmemset-strategy=vector_loop:2048:noalign,libcall:-1:noalign",),
     # The order of the loops has been decided.
     ("-fno-loop-interchange",),
+    # Sums that rest in memory between blocks are loaded as vectors: GCC would copy them in halves, which a load of the
+    # whole has to wait for.
+    ("-fno-tree-loop-distribute-patterns",),
+    # Of two selections by constants, a clamp, GCC would make branches, which cost more as vectors than two minima.
+    ("-fno-thread-jumps",),
     # GCC would unroll the short loops over the lanes of a block before it vectorises them, and then does not.
     ("--param", "max-completely-peel-times=7"),
 )

@@ -26,6 +26,8 @@ from penstock.passes.planning.register_blocks import (
 )
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.tiled_ops import TiledOps
+from penstock.passes.tensor.matvec_tiles import tile_matvec
+from penstock.passes.tensor.row_tiles import tile_rows
 from penstock.passes.tensor.tile_plan import root_of
 
 
@@ -46,7 +48,9 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> N
     elif (root := root_of(kernel)) is not None:
         ops = TiledOps(root, None)
         fused = [member for member in ops.members if member is not ops.anchor]
-        if is_contraction(ops.anchor) and not any(has_reduction(member) for member in fused):
+        if not is_contraction(ops.anchor) or any(has_reduction(member) for member in fused):
+            tile_rows(root, target, schedule)
+        else:
             _tile(ops.anchor, fused, target, schedule)
 
 
@@ -54,7 +58,9 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, sched
     """Cut a contraction, with the ops that are computed inside its tiles."""
     if (domain := domain_of(anchor)) is None:
         return
-    if (unit := vector_unit(target, anchor)) is None or (plan := register_tile(domain, unit)) is None:
+    if (unit := vector_unit(target, anchor)) is None or tile_matvec(anchor, fused, domain, unit, schedule):
+        return
+    if (plan := register_tile(domain, unit)) is None:
         return
     members = [anchor, *fused]
     pads = {number: value.owner for number, value in enumerate(anchor.inputs) if isinstance(value.owner, tensor.PadOp)}
