@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO
@@ -56,14 +57,18 @@ def write_program(
     # Above loop level weights are constants.
     names = dict.fromkeys((*arguments, *(name for name, _, _ in weight_uses(module))))
     target = find_target(module)
-    code = None
     about: dict[str, object] = {
         "penstock": version("penstock"),
         "machine": target.machine_name if target else None,
         "level": level_of(module),
     }
-    if source is not None:
-        code = (build(source).read_bytes(), find_compiler().features())
+    with ThreadPoolExecutor(1) as pool:
+        # The C compiler runs while the text is written.
+        library = None if source is None else pool.submit(build, source)
+        text = _text_of(module, ctx)
+    code = None
+    if source is not None and library is not None:
+        code = (library.result().read_bytes(), find_compiler().features())
         about |= {
             "compiler": find_compiler().version,
             "flags": " ".join(find_compiler().flags()),
@@ -71,7 +76,7 @@ def write_program(
             "scope_bytes": dict(source.scope_bytes),
         }
     weights = {name: ctx.weights[name] for name in names}
-    write_plan(file, about, signature, weights, arguments, _text_of(module, ctx), code)
+    write_plan(file, about, signature, weights, arguments, text, code)
 
 
 def _text_of(module: ModuleOp, ctx: PenstockContext) -> str:

@@ -7,8 +7,9 @@ The default planner: anytime, and of each kind of search only as much as the pro
    where the other goes on from.
 
 It stops where the best plan meets the bound, where the bound exceeds the capacity, at what is good enough, and at its
-limits; without limits and without a capacity, where any plan will do, also where many steps were of no use. A step is one of the exact search; one of ejection search, which takes longer, counts as many as it takes the
-time of. Without a C compiler hill climbing takes the place of 2 and 3, and a warning on stderr says so.
+limits; without limits and without a capacity, where any plan will do, also where many steps were of no use. A step is
+one of the exact search; one of ejection search, which takes longer, counts as many as it takes the time of. Without a C
+compiler hill climbing takes the place of 2 and 3, and a warning on stderr says so.
 """
 
 from __future__ import annotations
