@@ -151,15 +151,24 @@ def test_sums_are_local_variables_and_multiply_adds_are_fused() -> None:
     assert "scope_registers" not in source.header + source.source
 
 
-@pytest.mark.parametrize(("sizes", "block"), [((6, 16, 96), "6x16"), ((5, 32, 40), "5x32"), ((900, 16, 7), "100x16")])
-def test_given_sizes_are_those_of_the_tile(sizes: tuple[int, ...], block: str) -> None:
+PRODUCT = """
+func.func @main(%x: tensor<100x96xf32>, %w: tensor<96x64xf32>) -> tensor<100x64xf32> {
+  %y = graph.matmul %x, %w : (tensor<100x96xf32>, tensor<96x64xf32>) -> tensor<100x64xf32>
+  %z = graph.relu %y : tensor<100x64xf32>
+  func.return %z : tensor<100x64xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(("sizes", "block"), [("6,16,96", "6x16"), ("5,32,40", "5x32"), ("900,16,7", "100x16")])
+def test_given_sizes_are_those_of_the_tile(tmp_path: Path, sizes: str, block: str) -> None:
+    (tmp_path / "product.mlir").write_text(PRODUCT)
+    pipeline = f'default, tile{{kernel="fused_0" sizes={sizes}}}'
+    engine = penstock.compile(tmp_path / "product.mlir", "host-avx2", pipeline=pipeline)
+    assert isinstance(engine, penstock.Engine)
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((100, 96), (96, 64)))
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
-    pipeline = f'default, tile{{kernel="fused_0" sizes={",".join(map(str, sizes))}}}'
-    engine = penstock.compile(model(nodes, x.shape, {"w": w}), "host-avx2", pipeline=pipeline)
-    assert isinstance(engine, penstock.Engine)
-    np.testing.assert_allclose(engine(x)[0], np.maximum(x @ w, 0), 1e-4, 1e-4)
+    np.testing.assert_allclose(engine(x, w)[0], np.maximum(x @ w, 0), 1e-4, 1e-4)
     assert f": memref<{block}xf32" in module_text(engine.ctx, engine.module)
 
 
