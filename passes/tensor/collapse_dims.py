@@ -15,14 +15,14 @@ from xdsl.passes import ModulePass
 from xdsl.utils.hints import isa
 
 from penstock.passes.analysis.collapsible_dims import CollapsibleDims
-from penstock.passes.analysis.kernels import kernels, processor_of
+from penstock.passes.analysis.kernels import calls_by_callee, kernels, processor_of
 from penstock.passes.tensor.reshape import reshape_kernel
 
 _OPS = (arith.ConstantOp, func.ReturnOp, tensor.EmptyOp, tensor.PadOp, GenericOp)
 
 
-def collapse_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
-    """Rewrite a kernel, and its calls, so that the dims that are collapsible in all its values are collapsed."""
+def collapse_dims(kernel: func.FuncOp, calls: Sequence[func.CallOp]) -> None:
+    """Rewrite a kernel, and its `calls`, so that the dims that are collapsible in all its values are collapsed."""
     block = kernel.body.block
     if len(kernel.body.blocks) != 1 or not all(isinstance(op, _OPS) for op in block.ops):
         return
@@ -40,7 +40,7 @@ def collapse_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
             _collapse_generic(op, maps[op], dims)
         elif isinstance(op, tensor.PadOp):
             _collapse_pad(op, dims.reassociation(op.result))
-    reshape_kernel(kernel, module, {value: dims.collapsed_shape(value) for value in types})
+    reshape_kernel(kernel, calls, {value: dims.collapsed_shape(value) for value in types})
 
 
 def _without_unit_windows(generic: GenericOp) -> list[AffineMap]:
@@ -151,5 +151,6 @@ class CollapseDimsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if processor_of(op) is not None:
+            calls = calls_by_callee(op)
             for kernel in kernels(op):
-                collapse_dims(kernel, op)
+                collapse_dims(kernel, calls.get(kernel.sym_name.data, ()))

@@ -13,7 +13,6 @@ from xdsl.dialects import arith, func, tensor
 from xdsl.dialects.builtin import (
     DenseArrayBase,
     DenseIntOrFPElementsAttr,
-    ModuleOp,
     TensorType,
     i64,
 )
@@ -61,17 +60,15 @@ def emit_reshape(emit: Emit, value: SSAValue, target: Sequence[int]) -> SSAValue
     return value
 
 
-def reshape_kernel(kernel: func.FuncOp, module: ModuleOp, shapes: Mapping[SSAValue, Sequence[int]]) -> None:
+def reshape_kernel(kernel: func.FuncOp, calls: Sequence[func.CallOp], shapes: Mapping[SSAValue, Sequence[int]]) -> None:
     """
     Give the static tensors of a kernel of one block, of which `shapes` has every one, other shapes of as many elements.
 
-    Its calls in `module` get views of their arguments, and view the results as they were. The attributes of its ops
-    have to fit the new shapes.
+    Its `calls` get views of their arguments, and view the results as they were. The attributes of its ops have to fit
+    the new shapes.
     """
-    calls = [op for op in module.walk() if isinstance(op, func.CallOp)]
     for call in calls:
-        if call.callee.string_value() == kernel.sym_name.data:
-            _reshape_call(call, kernel, shapes)
+        _reshape_call(call, kernel, shapes)
     for value, shape in shapes.items():
         assert isa(value.type, TensorType)
         Rewriter.replace_value_with_new_type(value, TensorType(value.type.element_type, shape))

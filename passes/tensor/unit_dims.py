@@ -14,7 +14,7 @@ from xdsl.ir import Attribute
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.utils.hints import isa
 
-from penstock.passes.analysis.kernels import has_reduction
+from penstock.passes.analysis.kernels import calls_by_callee, has_reduction
 from penstock.passes.tensor.reshape import reshape_kernel
 
 _OPS = (arith.ConstantOp, func.ReturnOp, tensor.EmptyOp, GenericOp)
@@ -46,7 +46,8 @@ def drop_unit_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
         if isinstance(held := constant.value, DenseIntOrFPElementsAttr) and constant.result in types:
             sizes = [size for size in held.get_shape() or () if size != 1]
             constant.value = DenseIntOrFPElementsAttr(TensorType(held.get_element_type(), sizes), held.data)
-    reshape_kernel(kernel, module, {value: [size for size in t.get_shape() if size != 1] for value, t in types.items()})
+    calls = calls_by_callee(module).get(kernel.sym_name.data, ())
+    reshape_kernel(kernel, calls, {value: [size for size in t.get_shape() if size != 1] for value, t in types.items()})
 
 
 def _ends_in_one(type: Attribute) -> bool:
