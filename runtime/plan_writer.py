@@ -68,6 +68,7 @@ def write_program(
         # The C compiler runs while the text is written.
         library = pool.submit(build, source) if isinstance(source, CSource) else None
         text = _text_of(module, ctx)
+    code = None
     if library is not None:
         code = (library.result().read_bytes(), find_compiler().features())
         about |= {"compiler": find_compiler().version, "flags": " ".join(find_compiler().flags())}
