@@ -367,7 +367,7 @@ class _Blocks(_NestEmitter):
         rows = prod(self._sizes.get(loop, loop.extent) for loop in self._plan.sequential)
         self.emitter.program.reserve_scratch(rows * self._sizes[lanes] * ctype.value_size)
         # In the context, and not a local array: GCC 12 then keeps the accumulators in registers.
-        self.emitter.writer.line(f"{ctype.value} *const panel0 = ({ctype.value} *)ctx->scratch;")
+        self.emitter.writer.line(f"{ctype.value} *const panel0 = ({ctype.value} *){self.emitter.own}->scratch;")
         with self._nested(self._plan.sequential), self._lane(lanes):
             self.emitter.writer.line(f"{self._panel()} = {super().value(number).text};")
 
