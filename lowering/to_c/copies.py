@@ -18,7 +18,7 @@ from penstock.dialects.accel import DmaOp
 from penstock.dialects.machine import REGISTERS
 from penstock.dialects.mem import CopyOp
 from penstock.dialects.window import WindowedTransfer
-from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse
+from penstock.lowering.to_c.emitter import CView, FunctionEmitter, Values, refuse
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of, times
 from penstock.lowering.to_c.vectors import VectorType, vector_type
 from penstock.passes.analysis.index import AffineIndex
@@ -53,7 +53,7 @@ class Axis:
 def emit_transfer(emitter: FunctionEmitter, op: WindowedTransfer) -> None:
     """The loops that do a `mem.copy` or an `accel.dma`."""
     source, dest = emitter.view(op.source), emitter.view(op.dest)
-    _describe(emitter, op, source, dest)
+    describe_transfer(emitter, op, source, dest)
     may_be_out_of_bounds = op.padding is not None or (isinstance(op, DmaOp) and op.clipped is not None)
     if isinstance(op, DmaOp):
         emitter.count("transfers", 1)
@@ -80,7 +80,8 @@ def emit_memref_copy(emitter: FunctionEmitter, op: memref.CopyOp) -> None:
         _move(emitter, axes, ([], []), source, dest)
 
 
-def _describe(emitter: FunctionEmitter, op: WindowedTransfer, source: CView, dest: CView) -> None:
+def describe_transfer(emitter: Values, op: WindowedTransfer, source: CView, dest: CView) -> None:
+    """A comment that says what is moved."""
     ends = f"{source.scope or 'off chip'} to {dest.scope or 'off chip'}"
     box = " x ".join(map(str, op.box)) or "one element"
     engine = f" on {op.engine.data}" if isinstance(op, DmaOp) else ""
@@ -104,7 +105,7 @@ def _axes(
         strides = (source.strides[dim], dest.strides[dim])
         start = _named(emitter, offset)
         starts.append(start)
-        if may_clip and isinstance(bound, int) and not _is_in_bounds(offset, size, bound):
+        if may_clip and isinstance(bound, int) and not is_in_bounds(offset, size, bound):
             axes.append(Axis(size, *_bounds(emitter, start, size, bound, AffineIndex.of(offset).bounds), strides))
         else:
             axes.append(Axis(size, 0, size, strides))
@@ -122,7 +123,7 @@ def _named(emitter: FunctionEmitter, offset: int | SSAValue) -> Size:
     return name
 
 
-def _is_in_bounds(offset: int | SSAValue, size: int, bound: int) -> bool:
+def is_in_bounds(offset: int | SSAValue, size: int, bound: int) -> bool:
     reach = AffineIndex.of(offset).bounds
     return reach is not None and reach[0] >= 0 and reach[1] + size <= bound
 
@@ -170,7 +171,7 @@ def _fill_outside(emitter: FunctionEmitter, axes: Sequence[Axis], dest: CView, p
 
 def _fill(emitter: FunctionEmitter, axes: Sequence[Axis], dest: CView, padding: Expr) -> None:
     """Fill a part of the destination."""
-    _loops(emitter, _merged(axes), lambda terms: emitter.store(dest.ctype, dest.element(terms[1]), padding))
+    _loops(emitter, merged_axes(axes), lambda terms: emitter.store(dest.ctype, dest.element(terms[1]), padding))
 
 
 def _count_bytes(
@@ -191,7 +192,7 @@ def _count_bytes(
         emitter.count(counter, amount)
 
 
-def _merged(axes: Sequence[Axis]) -> list[Axis]:
+def merged_axes(axes: Sequence[Axis], times: Callable[[Size, Size], Size] = times) -> list[Axis]:
     """The dims without those of size 1, and with neighbours merged that both sides walk as one."""
     merged: list[Axis] = []
     for axis in axes:
@@ -214,7 +215,7 @@ def _merged(axes: Sequence[Axis]) -> list[Axis]:
 def _move(
     emitter: FunctionEmitter, axes: Sequence[Axis], offsets: tuple[Terms, Terms], source: CView, dest: CView
 ) -> None:
-    merged = _merged(axes)
+    merged = merged_axes(axes)
     writer = emitter.writer
 
     def element(terms: tuple[Terms, Terms]) -> None:
