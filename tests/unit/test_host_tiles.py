@@ -210,6 +210,13 @@ def test_only_the_window_of_a_tile_of_a_depthwise_convolution_is_padded(
     assert all(span_in_bytes(memref_of(op.dest)) <= 32768 for op in windows)
 
 
+def test_sums_that_nothing_follows_are_kept_in_registers_and_copied_out() -> None:
+    shape, weights = (1, 16, 12, 13), {"w": np.random.default_rng(1).standard_normal((32, 16, 3, 3)).astype(np.float32)}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)]
+    engine = check(model(nodes, shape, weights), shape, "host-avx2", "one convolution alone")
+    assert re.search(r'mem.copy .*"registers"> to memref', module_text(engine.ctx, engine.module))
+
+
 def test_native_is_a_shipped_machine() -> None:
     assert load_machine("native").machine_name == native_machine()
     assert load_machine("native").is_host
