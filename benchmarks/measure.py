@@ -42,6 +42,7 @@ class Row:
     target: str = ""
     met: bool | None = None
     unit: str = "s"
+    remark: str = ""
 
 
 def once(function: Callable[[], object], clock: Clock = cpu_seconds) -> float:
@@ -98,10 +99,10 @@ def limited(what: str, value: float, at_most: float, *, unit: str = "s") -> Row:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as text."""
-    head = ("", "ours", "reference", "", "ratio", "target", "")
+    head = ("", "ours", "reference", "", "ratio", "target", "", "")
     cells = [head, *(_cells(row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    left = (0, 3, 5, 6)
+    left = (0, 3, 5, 6, 7)
     return "\n".join(
         "  ".join(
             cell.ljust(width) if place in left else cell.rjust(width)
@@ -121,6 +122,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         "" if row.ratio is None else f"{row.ratio:.2f}",
         row.target,
         verdict,
+        row.remark,
     )
 
 

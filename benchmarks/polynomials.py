@@ -2,15 +2,17 @@
 The polynomials of `passes/polynomials.py`: their coefficients, and their errors over all numbers.
 
     python -m benchmarks.polynomials fit
-    python -m benchmarks.polynomials errors [--functions exp,log] [--fma] [--step 1]
+    python -m benchmarks.polynomials errors [--functions exp,log] [--fma | --contract] [--step 1]
     python -m benchmarks.polynomials speed [--functions gelu,exp] [--fma] [--side 4096]
 
 `fit` prints the coefficients: minimax polynomials under the weight with which their error enters the function, by
 Lawson's iteration (reweighted least squares on Chebyshev points), in f32: the lowest coefficient is rounded and the
 others are fitted anew, and so on. `errors` compiles each function to C as the compiler does, runs it on all f32, or on
-every `step`th, and prints the largest error in units of the last place (ulp) against the C library's function of
-f64, where it is, and how many results are on the wrong side of NaN, infinity or the sign. A function over all f32
-takes one to five minutes. `speed` runs operators on a square matrix beside onnxruntime, on one thread.
+every `step`th, and prints the largest error in units of the last place (ulp) against the C library's function of f64,
+where it is, and how many results are on the wrong side of NaN, infinity or the sign. `--fma` has the polynomials made
+with fused multiply-adds, `--contract` has the pass `contract` make those after them, as the compiler does for hosts
+that have them. A function over all f32 takes one to five minutes. `speed` runs operators on a square matrix beside
+onnxruntime, on one thread.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from penstock.runtime.native import NativeModule, load_native
 Array = NDArray[np.float64]
 Real = Callable[[float], float]
 POINTS = 4000
-ROUNDS = 200
+ITERATIONS = 200
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def _minimax(powers: Array, wanted: Array, weight: Array) -> Array:
     """The coefficients with the least largest weighted error."""
     importance = np.full(len(wanted), 1 / len(wanted))
     least, best = math.inf, np.zeros(powers.shape[1])
-    for _ in range(ROUNDS):
+    for _ in range(ITERATIONS):
         scale = np.sqrt(importance) * weight
         found = np.linalg.lstsq(powers * scale[:, None], wanted * scale, rcond=None)[0].astype(np.float64)
         errors = np.abs((powers @ found - wanted) * weight)
@@ -182,8 +184,16 @@ double largest_error(const float *in, const float *out, int64_t count, float *at
 """
 
 
-def compiled(function: Measured, *, fma: bool) -> NativeModule:
-    """The function of `CHUNK` numbers as the compiler makes it."""
+FORMS = {
+    "sums": f"{POLYNOMIALS}{{fma=false}}",
+    "fma": f"{POLYNOMIALS}{{fma=true}}",
+    "contract": f"+contract after {POLYNOMIALS}",
+}
+"""How multiply-adds are made: as products and sums, by the polynomials, or of those by `contract`; what says so."""
+
+
+def compiled(function: Measured, form: str) -> NativeModule:
+    """The function of `CHUNK` numbers as the compiler makes it, in one of the `FORMS`."""
     tensor, memref = f"tensor<{CHUNK}xf32>", f"memref<{CHUNK}xf32>"
     text = f"""func.func @main(%x: {tensor}) -> {tensor} {{
       %y = {function.op} : {tensor}
@@ -201,7 +211,7 @@ def compiled(function: Measured, *, fma: bool) -> NativeModule:
         }}"""
     ctx = make_context()
     module = parse_text(ctx, SourceText("<function>", text)).module
-    compile_module(module, ctx, until="loop", pipeline=f"default, {POLYNOMIALS}{{fma={str(fma).lower()}}}")
+    compile_module(module, ctx, until="loop", pipeline=f"default, {FORMS[form]}")
     return load_native(module)
 
 
@@ -215,12 +225,12 @@ def comparison(function: Measured) -> Any:
     return found
 
 
-def errors(names: Sequence[str], step: int, *, fma: bool) -> list[list[str]]:
+def errors(names: Sequence[str], step: int, form: str) -> list[list[str]]:
     """The largest error of each function, over every `step`th number."""
     rows: list[list[str]] = []
     for name in names:
         function = MEASURED[name]
-        ours, compare = compiled(function, fma=fma), comparison(function)
+        ours, compare = compiled(function, form), comparison(function)
         say(f"polynomials: {name}")
         worst, where = 0.0, 0.0
         wrong, at = ctypes.c_int64(), ctypes.c_float()
@@ -278,7 +288,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("fit", "errors", "speed"))
     parser.add_argument("--functions", help="names, with commas between them; all by default")
-    parser.add_argument("--fma", action="store_true", help="with fused multiply-adds")
+    fused = parser.add_mutually_exclusive_group()
+    fused.add_argument("--fma", action="store_true", help="polynomials of fused multiply-adds")
+    fused.add_argument("--contract", action="store_true", help="`contract` after the polynomials; only of errors")
     parser.add_argument("--step", type=int, default=1, help="how many f32 apart the numbers are")
     parser.add_argument("--side", type=int, default=4096, help="of the matrices that are timed")
     args = parser.parse_args()
@@ -290,9 +302,10 @@ def main() -> None:
     if args.what == "speed":
         print(table(speed(names, args.side, fma=args.fma)))
         return
-    rows = errors(names, args.step, fma=args.fma)
+    form = "fma" if args.fma else "contract" if args.contract else "sums"
+    rows = errors(names, args.step, form)
     head = ["function", "largest error in ulp", "at", "of wrong kind or sign"]
-    print(text_table("with fma" if args.fma else "without fma", head, rows))
+    print(text_table(f"Form: {form}", head, rows))
 
 
 if __name__ == "__main__":

@@ -1075,6 +1075,9 @@ class TargetOp(IRDLOperation):
             current = scopes[current].parent_name
         if chain and current == scope.sym_name.data:
             yield PartFault("parent", f"its parents lead back to itself: {' in '.join([*chain, current])}")
+        if scope.sym_name.data == REGISTERS and not self.is_host:
+            message = f'"{REGISTERS}" means those of a processor that has no engines or intrinsics beside it'
+            yield PartFault("name", message, ("give the scope another name",))
 
     def _dma_faults(self, dma: DmaOp) -> Iterator[PartFault]:
         yield from self._unknown(UnitOp, "unit", dma.unit_name)

@@ -9,14 +9,14 @@ from operator import is_
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
-from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, ErasedSSAValue, Operation
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.machine import TargetOp
 
-Key: TypeAlias = Hashable
+Key: TypeAlias = tuple[type[Operation], *tuple[Hashable, ...]]
 Contents: TypeAlias = Sequence[object]
 
 
@@ -25,7 +25,10 @@ class _Depends(Enum):
 
     ANYTHING = auto()
     ALONE = auto()
-    """Its types, properties and attributes; with regions, also the types of the arguments and of what is yielded."""
+    """
+    Its types, properties and attributes; with regions, also the types of the arguments and of what is yielded. That
+    nothing in a function uses values of another is for the check of dominance, see `verification`.
+    """
     TERMINATOR = auto()
     """The same, and it stands last in the only block of a region of an op of a certain class."""
 
@@ -34,12 +37,14 @@ _ALONE_DIALECTS = frozenset(
     ("xdsl.dialects.arith", "xdsl.dialects.math", "penstock.dialects.accel", "penstock.dialects.mem")
 )
 _ALONE_OF_XDSL = frozenset(
-    "affine.apply linalg.generic memref.alloc memref.cast memref.collapse_shape memref.copy memref.dealloc"
+    "affine.apply func.func linalg.generic memref.alloc memref.cast memref.collapse_shape memref.copy memref.dealloc"
     " memref.expand_shape memref.load memref.reinterpret_cast memref.store memref.subview scf.for tensor.cast"
     " tensor.collapse_shape tensor.dim tensor.empty tensor.expand_shape tensor.extract tensor.extract_slice"
     " tensor.insert tensor.insert_slice tensor.pad".split()
 )
-_TERMINATORS_OF_XDSL = frozenset(("linalg.yield", "scf.yield", "tensor.yield"))
+_TERMINATORS_OF_XDSL = frozenset(("func.return", "linalg.yield", "scf.yield", "tensor.yield"))
+_ASK_THE_MACHINE = ("penstock.dialects.accel", FuncOp.__module__)
+"""The dialects of ops whose validity depends on the machine, beside those that are verified whenever it changes."""
 
 
 @cache
@@ -62,9 +67,10 @@ class Verifier:
     Verifies modules that differ little, such as one after each pass.
 
     What `Operation.verify` does for the module and all in it, in the same order. An op that depends on little is first
-    compared with those that were found valid: one of the same class with equal attributes is valid as well, as long as
-    the machine is the same; a call in a function of the module also depends on the type of its callee. After a pass
-    that touches few ops, or copies them, verification takes the time of a look. A function that is made of the very
+    compared with those that were found valid: one of the same class with equal attributes is valid as well, commands
+    as long as the machine is the same; a call in a function of the module also depends on the type of its callee, and
+    a return on that of its function. After a pass that touches few ops, or copies them, verification takes the time of
+    a look. A function that is made of the very
     same objects as when it was last found valid, in a module whose functions have the same properties and that is
     otherwise the same, is not verified again; neither is a machine that is made of the very same objects.
     """
@@ -105,7 +111,7 @@ class Verifier:
         surroundings = [*_own(module), *around]
         machines = [each for op in ops if isinstance(op, TargetOp) for each in contents[op]]
         if not _are_same(machines, self._machines):
-            self._valid.clear()
+            self._valid = {key for key in self._valid if key[0].__module__ not in _ASK_THE_MACHINE}
         alone = FuncOp | TargetOp if _are_same(surroundings, self._surroundings) else TargetOp
         valid = {op for op in ops if isinstance(op, alone) and _are_same(contents[op], self._contents.get(op, ()))}
         self._verified, self._new_keys = [], []
@@ -145,8 +151,8 @@ class Verifier:
         """By what an op is recognised; None for one that has to be verified."""
         depends, block = _depends(type(op)), op.parent
         is_last = op.next_op is None
-        callee = self._type_of_callee(op) if isinstance(op, CallOp) else None
-        if depends is _Depends.ANYTHING and callee is None:
+        function = self._type_of_function(op) if isinstance(op, CallOp | ReturnOp) else None
+        if depends is _Depends.ANYTHING and function is None:
             return None
         if block is None or is_last != (depends is _Depends.TERMINATOR):
             return None
@@ -155,7 +161,7 @@ class Verifier:
             if block.parent is None or len(block.parent.blocks) != 1:
                 return None
             parent = type(block.parent.parent)
-        key: list[object] = [type(op), callee, parent, len(op.successors), *op.properties, None, *op.attributes]
+        key: list[Hashable] = [function, parent, len(op.successors), *op.properties, None, *op.attributes]
         for operand in op.operands:
             if isinstance(operand, ErasedSSAValue):
                 return None
@@ -170,11 +176,16 @@ class Verifier:
                 key.append(None)
                 if (last := inner.last_op) is not None:
                     key += [type(last), *(self._number(value.type) for value in last.operands)]
-        return tuple(key)
+        return (type(op), *key)
 
-    def _type_of_callee(self, call: CallOp) -> int | None:
-        """Of a call in the body of a function of the module, which depends on no more of its callee; else None."""
-        caller, name = call.parent_op(), call.properties.get("callee")
+    def _type_of_function(self, op: CallOp | ReturnOp) -> int | None:
+        """
+        Of a return that of its function, and of a call in the body of a function of the module that of its callee, of
+        which they depend on no more; None of others.
+        """
+        caller, name = op.parent_op(), op.properties.get("callee")
+        if isinstance(op, ReturnOp):
+            return self._number(caller.function_type) if isinstance(caller, FuncOp) else None
         if self._module is None or not isinstance(caller, FuncOp) or caller.parent_op() is not self._module:
             return None
         if not isinstance(name, SymbolRefAttr) or name.nested_references.data:

@@ -82,7 +82,7 @@ def machine_text(name_or_path: str) -> tuple[str, str]:
     if not name_or_path.endswith(_SUFFIX):
         shipped = shipped_machines()
         if name_or_path not in shipped:
-            near = did_you_mean(name_or_path, shipped)
+            near = did_you_mean(name_or_path, [*shipped, NATIVE])
             listed = f"the machines are {', '.join(shipped)}, and {NATIVE}; a path must end in {_SUFFIX}"
             raise UserError(f'unknown machine "{name_or_path}"', notes=[near, listed] if near else [listed])
         file = name_or_path + _SUFFIX

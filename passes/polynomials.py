@@ -105,24 +105,24 @@ class PolynomialBody(Body):
         return self.emit(arith.BitcastOp(bits, f32))
 
     def shifted(self, bits: SSAValue, op: type[arith.ShLIOp | arith.ShRSIOp], by: int) -> SSAValue:
-        """Bits moved up or, with the sign, down."""
+        """Bits shifted to the left, or to the right arithmetically."""
         return self.emit(op(bits, self.constant(by, i32)))
 
     def power_of_two(self, exponent: SSAValue) -> SSAValue:
         """2^exponent, for an i32 from -126 to 127."""
-        moved = self.shifted(exponent, arith.ShLIOp, FRACTION_BITS)
-        return self.of_bits(self.add(moved, self.constant(ONE_BITS, i32)))
+        field = self.shifted(exponent, arith.ShLIOp, FRACTION_BITS)
+        return self.of_bits(self.add(field, self.constant(ONE_BITS, i32)))
 
-    def whole(self, moved: SSAValue) -> tuple[SSAValue, SSAValue]:
-        """The integer nearest to what `ROUNDING` was added to, as a number and as an i32; of a NaN it is any."""
-        exponent = self.sub(self.bits(moved), self.constant(ROUNDING_BITS, i32))
-        return self.sub(moved, self.real(ROUNDING)), exponent
+    def nearest_integer(self, total: SSAValue) -> tuple[SSAValue, SSAValue]:
+        """The integer nearest to x, of x + `ROUNDING`, as a number and as an i32; of a NaN it is any."""
+        exponent = self.sub(self.bits(total), self.constant(ROUNDING_BITS, i32))
+        return self.sub(total, self.real(ROUNDING)), exponent
 
     def without_powers(self, x: SSAValue) -> tuple[SSAValue, SSAValue]:
         """(r, k) with x = k * ln(2) + r, r nearest to 0."""
-        whole, exponent = self.whole(self.multiply_add(x, self.real(1 / LN2), self.real(ROUNDING)))
-        rest = self.multiply_add(whole, self.real(-LN2_HIGH), x)
-        return self.multiply_add(whole, self.real(-LN2_LOW), rest), exponent
+        integer, exponent = self.nearest_integer(self.multiply_add(x, self.real(1 / LN2), self.real(ROUNDING)))
+        rest = self.multiply_add(integer, self.real(-LN2_HIGH), x)
+        return self.multiply_add(integer, self.real(-LN2_LOW), rest), exponent
 
     def exp_of_rest(self, r: SSAValue) -> SSAValue:
         """e^r, for r up to ln(2) / 2."""
@@ -168,8 +168,8 @@ def exp(body: PolynomialBody, x: SSAValue) -> SSAValue:
 def exp2(body: PolynomialBody, x: SSAValue) -> SSAValue:
     """2^x = 2^k * 2^r."""
     x = body.at_least(body.at_most(x, 129), -151)
-    whole, exponent = body.whole(body.add(x, body.real(ROUNDING)))
-    rest = body.sub(x, whole)
+    integer, exponent = body.nearest_integer(body.add(x, body.real(ROUNDING)))
+    rest = body.sub(x, integer)
     return body.scaled(body.multiply_add(rest, body.polynomial(rest, EXP2), body.real(1)), exponent)
 
 
@@ -177,9 +177,9 @@ def expm1(body: PolynomialBody, x: SSAValue) -> SSAValue:
     """e^x - 1 = (2^k - 1) + 2^k * (e^r - 1), by halves, as 2^128 is no f32; where it is x to the last bit, x."""
     rest, exponent = body.without_powers(body.at_least(body.at_most(x, 89), -18))
     half = body.power_of_two(body.sub(exponent, body.constant(1, i32)))
-    straight = body.multiply_add(rest, half, body.sub(half, body.real(0.5)))
-    bent = body.mul(body.mul(rest, rest), body.polynomial(rest, EXP))
-    halved = body.multiply_add(bent, half, straight)
+    linear = body.multiply_add(rest, half, body.sub(half, body.real(0.5)))
+    remainder = body.mul(body.mul(rest, rest), body.polynomial(rest, EXP))
+    halved = body.multiply_add(remainder, half, linear)
     return body.where(body.compare("lt", body.abs(x), body.real(2**-25)), x, body.add(halved, halved))
 
 
@@ -188,8 +188,8 @@ def log(body: PolynomialBody, x: SSAValue) -> SSAValue:
     is_denormal = body.compare("lt", x, body.real(2**-126))
     normal = body.where(is_denormal, body.mul(x, body.real(2**23)), x)
     significand, exponent = body.parts(normal)
-    moved = body.sub(exponent, body.where(is_denormal, body.constant(23, i32), body.constant(0, i32)))
-    exponent = body.emit(arith.SIToFPOp(moved, f32))
+    exponent = body.sub(exponent, body.where(is_denormal, body.constant(23, i32), body.constant(0, i32)))
+    exponent = body.emit(arith.SIToFPOp(exponent, f32))
     found = body.log_of_parts(body.sub(significand, body.real(1)), exponent)
     return body.log_limits(x, 0, found)
 

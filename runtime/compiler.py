@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -22,8 +21,8 @@ from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest
 from penstock.dialects.machine import find_target
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, SourceText, parse_text, place_in, read_text
-from penstock.passes.graph.bind_dims import bind_dims, symbolic_dims
-from penstock.runtime.levels import LEVELS, is_elsewhere, level_of
+from penstock.passes.graph.bind_dims import bind_dims
+from penstock.runtime.levels import LEVELS, level_of
 from penstock.runtime.pass_manager import (
     Observer,
     PassTimer,
@@ -37,6 +36,7 @@ from penstock.runtime.pipeline_edits import edit_passes, refuse_edits
 from penstock.runtime.plan import PlanFile, is_plan, open_plan
 from penstock.runtime.proofs import prove
 from penstock.runtime.schedules import require_applied
+from penstock.runtime.symbolic_dims import require_bound
 from penstock.runtime.weights import open_weights
 
 if TYPE_CHECKING:
@@ -326,34 +326,6 @@ def bind_program(program: LoadedProgram, dims: Mapping[str, int]) -> None:
         raise UserError(error.message, loc=error.loc or str(program.path), notes=error.notes) from None
 
 
-def open_dims(module: ModuleOp) -> dict[str, list[str]]:
-    """The names of the dimensions that are not bound at graph level, each with where it is."""
-    found: dict[str, list[str]] = {}
-    if level_of(module) != "graph":
-        return found
-    for function in module.body.block.ops:
-        if isinstance(function, FuncOp):
-            for name, places in symbolic_dims(function).items():
-                found.setdefault(name, []).extend(places)
-    return found
-
-
-def require_bound(module: ModuleOp, place: str | None = None) -> None:
-    """Raise UserError, at `place` and with the way to bind them, if there are symbolic dimensions."""
-    if not (symbols := open_dims(module)):
-        return
-    plural = "s are" if len(symbols) > 1 else " is"
-    words = ", ".join(f'"{name}"' for name in symbols)
-    raise UserError(
-        f"the symbolic dimension{plural} not bound: {words}",
-        loc=place,
-        notes=[
-            *(f'"{name}" is {", ".join(places)}' for name, places in symbols.items()),
-            "bind it: " + " ".join(f"--dim {name}=SIZE" for name in symbols),
-        ],
-    )
-
-
 def import_program(
     model: Path | ModelProto,
     dims: Mapping[str, int],
@@ -425,12 +397,3 @@ def compile_module(
 
 _CHECKS_HAZARDS = "accel-check-hazards"
 """The pass after which hazards need no second proof."""
-
-
-def require_level(module: ModuleOp, until: str, place: str | None = None) -> None:
-    """Raise UserError where passes that a person chose leave a program that is not at level `until`."""
-    # What the host runs has no accel level.
-    reached = ("loop", "accel") if until == "accel" else (until,)
-    if all(is_elsewhere(module, level) for level in reached):
-        message = f"these passes leave the program at the {level_of(module)} level"
-        raise UserError(message, loc=place, notes=[f"it is wanted at the {until} level"], status=USAGE)

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.graph.dims import checked_sizes
-from penstock.runtime.compiler import LoadedProgram, bind_program, load_input, open_dims, passes_for
+from penstock.runtime.compiler import LoadedProgram, bind_program, load_input, passes_for
 from penstock.runtime.engine import Backend, Engine, compile_program, require_backend
 from penstock.runtime.engine_cache import CACHED_ENGINES, EngineCache
 from penstock.runtime.execution_context import Destinations, Runnable
 from penstock.runtime.schedules import read_schedules
 from penstock.runtime.signature import signature_of
+from penstock.runtime.symbolic_dims import open_dims
 from penstock.runtime.tensor_specs import BoundDims
 
 if TYPE_CHECKING:

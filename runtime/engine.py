@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.dialects.element_bits import same_bits
 from penstock.dialects.files import owned, write_whole
-from penstock.passes.toolchain import load, load_code
+from penstock.passes.toolchain import has_compiler, load, load_code
 from penstock.runtime.execution_context import Destinations, ExecutionContext, Runnable, Runner
+from penstock.runtime.llvm import has_llvm
 from penstock.runtime.memory import MemoryNeed, native_need, require_memory
 from penstock.runtime.native import BoundArrays, NativeModule, build
 from penstock.runtime.plan import PlanFile, open_plan, plan_of_bytes
@@ -33,14 +34,15 @@ if TYPE_CHECKING:
 
     from penstock.dialects.context import PenstockContext
     from penstock.lowering.to_c import CSource
+    from penstock.lowering.to_llvm import LlvmSource
     from penstock.runtime.compiler import LoadedProgram
     from penstock.runtime.interpreter import Order
     from penstock.runtime.pass_manager import Progress
     from penstock.runtime.report import CompileReport, FusionCount
 
 Array = NDArray[Any]
-Backend = Literal["native", "interpreter"]
-BACKENDS: tuple[Backend, ...] = ("native", "interpreter")
+Backend = Literal["native", "llvm", "interpreter"]
+BACKENDS: tuple[Backend, ...] = ("native", "llvm", "interpreter")
 
 
 def require_backend(name: str) -> None:
@@ -53,8 +55,8 @@ class Engine(Runnable):
     """
     A compiled program, ready to run.
 
-    `signature` is the model's, whatever level the program was lowered to; `backend` is `native` (generated C) or
-    `interpreter`. An engine can be copied, and pickled: it is then a plan.
+    `signature` is the model's, whatever level the program was lowered to; `backend` is `native` (generated C), `llvm`
+    (LLVM IR, compiled in this process), or `interpreter`. An engine can be copied, and pickled: it is then a plan.
     """
 
     def __init__(
@@ -67,15 +69,16 @@ class Engine(Runnable):
         verify: bool = True,
     ):
         """
-        Make `module` ready to run; it may be at any level for the interpreter, at loop or accel level for C.
+        Make `module` ready to run; it may be at any level for the interpreter, at loop or accel level for the others.
+        Where there is no C compiler, `native` is `llvm`.
 
-        Raises UserError where the backend is not there: no C compiler for `native`; for symbolic dimensions that are
-        not bound; and, with `verify`, for a program that is not proved safe (see `runtime.proofs`). A program that
-        the compiler has just lowered has been proved already.
+        Raises UserError where the backend is not there: neither a C compiler nor LLVM for `native`; for symbolic
+        dimensions that are not bound; and, with `verify`, for a program that is not proved safe (see
+        `runtime.proofs`). A program that the compiler has just lowered has been proved already.
         """
-        from penstock.runtime.compiler import require_bound
         from penstock.runtime.proofs import prove
         from penstock.runtime.signature import signature_of
+        from penstock.runtime.symbolic_dims import require_bound
 
         require_backend(backend)
         require_bound(module)
@@ -87,7 +90,7 @@ class Engine(Runnable):
 
     def _start(self, signature: Signature, backend: Backend) -> None:
         self.signature = signature
-        self.backend: Backend = backend
+        self.backend: Backend = self._available(backend)
         self.fusion: FusionCount | None = None
         """What fusion did; None where the program was not compiled here."""
         self.seconds: Sequence[tuple[str, float]] = ()
@@ -95,8 +98,17 @@ class Engine(Runnable):
         self.interleaving: Order = "program"
         """Of the interpreter: the order in which commands of an accelerator happen."""
         self._source: CSource | None = None
-        self._native = self._load_native() if backend == "native" else None
+        self._llvm: LlvmSource | None = None
+        self._native = None if self.backend == "interpreter" else self._load_native()
         self._own_context: ExecutionContext | None = None
+
+    def _available(self, backend: Backend) -> Backend:
+        """The backend that stands in for `native` where code has yet to be made, and there is no C compiler."""
+        if backend != "native":
+            return backend
+        if self._plan is not None:
+            return "llvm" if self._plan.is_compiled_by_llvm else backend
+        return "llvm" if not has_compiler() and has_llvm() else backend
 
     # plans
 
@@ -104,7 +116,8 @@ class Engine(Runnable):
     def load(cls, path: str | Path, backend: Backend = "native") -> Engine:
         """
         The engine of the plan at `path`, which `save` or `penstock compile` wrote. The file is mapped, and must not be
-        changed in place as long as the engine is in use; it may be replaced and removed.
+        changed in place as long as the engine is in use; it may be replaced and removed. With the backend `llvm` the
+        program is compiled anew, for whatever CPU this is.
 
         Raises UserError for what is no plan, for one that is truncated, damaged or of another format, and for code that
         is for another CPU.
@@ -114,7 +127,8 @@ class Engine(Runnable):
 
     def save(self, path: str | Path) -> None:
         """
-        Write the plan of the program to `path`; it has machine code, for this machine, unless the engine interprets.
+        Write the plan of the program to `path`. With the backend `native` it has machine code, for this machine; that
+        of `llvm` is compiled anew where the plan is loaded.
 
         Raises UserError for a file there that is no plan, and where none can be written.
         """
@@ -124,7 +138,7 @@ class Engine(Runnable):
             require_replaceable(path)
             write_whole(path, bytes(self._plan.contents))
             return
-        save_plan(path, self.module, self.ctx, self.signature, self._source)
+        save_plan(path, self.module, self.ctx, self.signature, self._source or self._llvm)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self._plan_bytes(), self.backend, self.interleaving)
@@ -171,7 +185,7 @@ class Engine(Runnable):
         from penstock.runtime.plan_writer import write_program
 
         file = io.BytesIO()
-        write_program(file, self.module, self.ctx, self.signature, self._source)
+        write_program(file, self.module, self.ctx, self.signature, self._source or self._llvm)
         return file.getvalue()
 
     # what it holds
@@ -215,7 +229,8 @@ class Engine(Runnable):
         """The bytes of the intermediates that are off chip, where code says so."""
         if self._plan is not None:
             return self._plan.about.get("arena_bytes")
-        return self._source.arena_bytes if self._source is not None else None
+        source = self._source or self._llvm
+        return source.arena_bytes if source is not None else None
 
     # running
 
@@ -249,19 +264,31 @@ class Engine(Runnable):
             output[...] = np.asarray(array).astype(output.dtype, copy=False)
 
     def _load_native(self) -> _NativeProgram:
+        if self.backend == "llvm":
+            return self._load_llvm()
         if (plan := self._plan) is not None:
             plan.require_runs_here()
             assert plan.code is not None
             module = NativeModule(plan.interface, load_code("penstock-plan", plan.code))
             return _NativeProgram(module, module.bind([plan.weights[name] for name in plan.weight_arguments]))
         from penstock.lowering.to_c import emit_c
-        from penstock.runtime.signature import signature_of
 
         self._source = emit_c(self.module)
         module = NativeModule(self._source, load(build(self._source)))
-        return _NativeProgram(
-            module, module.bind([owned(self.ctx.weights[name]) for name in signature_of(self.module).weights])
-        )
+        return self._with_weights(module)
+
+    def _load_llvm(self) -> _NativeProgram:
+        from penstock.lowering.to_llvm import emit_llvm
+        from penstock.runtime.llvm import load_source
+
+        self._llvm = emit_llvm(self.module)
+        return self._with_weights(load_source(self._llvm))
+
+    def _with_weights(self, module: NativeModule) -> _NativeProgram:
+        from penstock.runtime.signature import signature_of
+
+        names = signature_of(self.module).weights
+        return _NativeProgram(module, module.bind([owned(self.ctx.weights[name]) for name in names]))
 
 
 class _NativeProgram:
@@ -312,7 +339,8 @@ def compile_program(
     `until` is the level to stop at; by default the lowest: accel for a machine, loop for the host. `pipeline` edits the
     passes or names others, `machine_options` sets numbers of the machine: see `passes_for`.
     """
-    from penstock.runtime.compiler import compile_module, require_level
+    from penstock.runtime.compiler import compile_module
+    from penstock.runtime.levels import require_level
     from penstock.runtime.report import FusionCount
     from penstock.runtime.signature import signature_of
 
@@ -329,7 +357,7 @@ def compile_program(
         parsed=program.parsed,
         observers=[fusion],
     )
-    if pipeline is not None and (until is not None or backend == "native"):
+    if pipeline is not None and (until is not None or backend != "interpreter"):
         require_level(program.module, until or "accel", str(program.path))
     engine = Engine(program.module, program.ctx, signature, backend, verify=False)
     engine.fusion, engine.seconds = fusion, seconds

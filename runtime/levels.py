@@ -16,7 +16,7 @@ from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.dialects.graph.kernel import called_kernels
 
 LEVELS = ("graph", "tensor", "loop", "accel")
@@ -80,6 +80,15 @@ def is_elsewhere(module: ModuleOp, level: str) -> bool:
     What only returns its arguments, or constants, has no level: passes of each take it as it is.
     """
     return not has_level(module, level) and any(has_level(module, other) for other in LEVELS)
+
+
+def require_level(module: ModuleOp, until: str, place: str | None = None) -> None:
+    """Raise UserError where passes that a person chose leave a program that is not at level `until`."""
+    # What the host runs has no accel level.
+    reached = ("loop", "accel") if until == "accel" else (until,)
+    if all(is_elsewhere(module, level) for level in reached):
+        message = f"these passes leave the program at the {level_of(module)} level"
+        raise UserError(message, loc=place, notes=[f"it is wanted at the {until} level"], status=USAGE)
 
 
 def _is_at(op: Operation, level: str) -> bool:

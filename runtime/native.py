@@ -76,6 +76,12 @@ class Interface(Protocol):
     def outputs(self) -> Sequence[Parameter]: ...
 
 
+class Library(Protocol):
+    """Functions by name, as ctypes knows them, in memory as long as it lives."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
 class NativeContext:
     """The memory of one run at a time: arena and scopes. Contexts of one module may run at the same time."""
 
@@ -122,8 +128,9 @@ class NativeContext:
 class NativeModule:
     """A program as machine code; `library` has the functions that `interface` tells of."""
 
-    def __init__(self, interface: Interface, library: ctypes.CDLL):
+    def __init__(self, interface: Interface, library: Library):
         self.interface = interface
+        self._library = library
         size = library[f"{interface.name}_context_size"]
         size.restype, size.argtypes = ctypes.c_size_t, []
         self.context_bytes = int(size())
@@ -145,6 +152,12 @@ class NativeModule:
         if self._own is None:
             self._own = self.new_context()
         return self._own(inputs, weights)
+
+    @property
+    def counters(self) -> NativeCounters:
+        """What the last run in that context did."""
+        assert self._own is not None, "nothing was run"
+        return self._own.counters
 
 
 class BoundArrays:

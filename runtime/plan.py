@@ -16,7 +16,7 @@ block of each. Numbers are little-endian; `include/penstock.h` is a second reade
                 tensor, in this order: u32 index in DTYPES, u32 rank, u64 bytes, u64 offset (of a weight, in that
                 section), u32 offset of its shape in this section, u32 offset of its name, u32 bytes of its name, u32 0;
                 the shapes, i64 each; the names, with a zero after each
-    code        the shared object; not there in a plan for the interpreter
+    code        the shared object; not there in a plan for the interpreter, nor in one that LLVM compiles
     weights     the weights, each at a multiple of 64 bytes
     ir          the lowered program as text, with locations
 
@@ -130,6 +130,11 @@ class PlanFile:
     def code(self) -> memoryview | None:
         """The shared object, if it has one."""
         return self.sections.get("code")
+
+    @property
+    def is_compiled_by_llvm(self) -> bool:
+        """Whether LLVM makes its machine code, where it is loaded."""
+        return self.about.get("backend") == "llvm"
 
     @cached_property
     def interface(self) -> CodeInterface:

@@ -13,6 +13,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.files import whole_file
 from penstock.dialects.machine import find_target
 from penstock.lowering.to_c import CSource
+from penstock.lowering.to_llvm import LlvmSource
 from penstock.lowering.to_text import located_text
 from penstock.passes.toolchain import find_compiler
 from penstock.runtime.levels import level_of
@@ -24,7 +25,7 @@ from penstock.runtime.weights import weight_uses
 
 
 def save_plan(
-    path: str | Path, module: ModuleOp, ctx: PenstockContext, signature: Signature, source: CSource | None
+    path: str | Path, module: ModuleOp, ctx: PenstockContext, signature: Signature, source: CSource | LlvmSource | None
 ) -> None:
     """
     Write the plan of a module to `path`, whole or not at all; see `write_program`.
@@ -44,11 +45,12 @@ def require_replaceable(path: str | Path) -> None:
 
 
 def write_program(
-    file: IO[bytes], module: ModuleOp, ctx: PenstockContext, signature: Signature, source: CSource | None
+    file: IO[bytes], module: ModuleOp, ctx: PenstockContext, signature: Signature, source: CSource | LlvmSource | None
 ) -> None:
     """
     Write the plan of a module, with the model's `signature`, to `file`. `source` is its C, whose functions are called
-    after `main`; without it the plan is for the interpreter.
+    after `main`, or its LLVM IR, which is made again where the plan is loaded; without either the plan is for the
+    interpreter.
 
     Raises UserError without a working C compiler, if there is C.
     """
@@ -62,14 +64,13 @@ def write_program(
         "machine": target.machine_name if target else None,
         "level": level_of(module),
     }
-    if source is not None:
+    if isinstance(source, CSource):
         code = (build(source).read_bytes(), find_compiler().features())
-        about |= {
-            "compiler": find_compiler().version,
-            "flags": " ".join(find_compiler().flags()),
-            "arena_bytes": source.arena_bytes,
-            "scope_bytes": dict(source.scope_bytes),
-        }
+        about |= {"compiler": find_compiler().version, "flags": " ".join(find_compiler().flags())}
+    elif source is not None:
+        about |= {"backend": "llvm"}
+    if source is not None:
+        about |= {"arena_bytes": source.arena_bytes, "scope_bytes": dict(source.scope_bytes)}
     weights = {name: ctx.weights[name] for name in names}
     write_plan(file, about, signature, weights, arguments, _text_of(module, ctx), code)
 

@@ -26,10 +26,11 @@ from penstock.passes.graph.quantization.quantizer import QuantizedLayer
 from penstock.passes.graph.quantization.ranges import Range, checked_ranges, value_names
 from penstock.passes.graph.quantization.scales import HIGHEST, LOWEST
 from penstock.passes.graph.quantize import QUANTIZERS, Scheme, quantize_module
-from penstock.runtime.compiler import LoadedProgram, load_input, require_bound
+from penstock.runtime.compiler import LoadedProgram, load_input
 from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.signature import main_function, signature_of
+from penstock.runtime.symbolic_dims import require_bound
 from penstock.runtime.tensor_specs import Signature
 
 if TYPE_CHECKING:

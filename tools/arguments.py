@@ -203,13 +203,19 @@ def warn_unverified(args: argparse.Namespace) -> None:
         print(f"{args.model}: warning: neither its memory plan nor its hazards are verified", file=sys.stderr)
 
 
-def require_compiler(otherwise: str) -> None:
-    """Look for a C compiler before anything is compiled; raises UserError, with the way to do without one."""
-    from penstock.passes.toolchain import find_compiler
+def require_compiler(otherwise: str, *, or_llvm: bool = True) -> None:
+    """
+    Look for a C compiler, or LLVM in its place, before anything is compiled; raises UserError, with the way to do
+    without one.
+    """
+    from penstock.passes.toolchain import find_compiler, has_compiler
+    from penstock.runtime.llvm import has_llvm
 
     try:
         find_compiler()
     except UserError as error:
+        if or_llvm and not has_compiler() and has_llvm():
+            return
         raise UserError(
             error.message, loc=error.loc, notes=[*error.notes, f"without one, {otherwise}"], status=error.status
         ) from None

@@ -46,13 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import load_input, passes_for, require_bound
+    from penstock.runtime.compiler import load_input, passes_for
     from penstock.runtime.interpreter import Order, read_order
     from penstock.runtime.memory import require_memory
     from penstock.runtime.memory_of_values import interpreter_need
     from penstock.runtime.pass_manager import verify
     from penstock.runtime.schedules import require_applied
     from penstock.runtime.signature import signature_of
+    from penstock.runtime.symbolic_dims import require_bound
     from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, default_inputs
     from penstock.tools.programs import load_for_inputs
     from penstock.tools.tensors import read_given

@@ -1,8 +1,8 @@
 """
 Lower a model or a file of IR. --emit says what -o is: a file of IR at the end of a level, with its weights beside it;
 the schedules of its kernels, a file that --schedule takes;
-a folder with C; a folder with VTA's instructions and the memory they run in; or a plan, a file that `penstock run` and
-`Engine.load` run without the compiler.
+a folder with C; a file of LLVM IR; a folder with VTA's instructions and the memory they run in; or a plan, a file that
+`penstock run` and `Engine.load` run without the compiler.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="OUT",
-        help="default: MODEL.plan, MODEL.c, MODEL.vta or, for a level, MODEL.LEVEL.mlir",
+        help="default: MODEL.plan, MODEL.c, MODEL.ll, MODEL.vta or, for a level, MODEL.LEVEL.mlir",
     )
     parser.add_argument(
         "--input",
@@ -68,7 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import compile_module, require_level
+    from penstock.runtime.compiler import compile_module
+    from penstock.runtime.levels import require_level
     from penstock.runtime.report import FusionCount, report_on
     from penstock.runtime.signature import signature_of
     from penstock.tools.instruments import pass_progress
@@ -110,12 +111,7 @@ def execute(args: argparse.Namespace) -> int:
         )
     if args.pipeline is not None:
         require_level(program.module, until, args.model)
-    source = None
-    if emitter.has_source:
-        from penstock.lowering.to_c import emit_c
-        from penstock.runtime.plan import ENTRY
-
-        source = emit_c(program.module, name=program.path.stem if args.emit == "c" else ENTRY)
+    source = _c_of(args, program) if emitter.has_source else None
     if not args.quiet or args.report is not None:
         report = report_on(program.module, fusion=fusion, seconds=seconds, source=source)
         if args.report is not None:
@@ -127,6 +123,17 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
+def _c_of(args: argparse.Namespace, program: LoadedProgram) -> CSource | None:
+    """The C of a lowered program; None for a plan where there is no C compiler."""
+    from penstock.lowering.to_c import emit_c
+    from penstock.passes.toolchain import has_compiler
+    from penstock.runtime.plan import ENTRY
+
+    if args.emit == "plan" and not has_compiler():
+        return None
+    return emit_c(program.module, name=program.path.stem if args.emit == "c" else ENTRY)
+
+
 @dataclass(frozen=True)
 class EmitterInput:
     """What the emitters write: the lowered program, and what some of them need beside it."""
@@ -135,7 +142,7 @@ class EmitterInput:
     program: LoadedProgram
     signature: Signature
     source: CSource | None
-    """For the emitters that have one."""
+    """For the emitters that have C, where there is a C compiler."""
     reference: ModuleOp
     """The module before it was lowered, for the emitters that take inputs."""
     inputs: Sequence[Array]
@@ -168,8 +175,22 @@ def _write_c(given: EmitterInput, output: Path) -> str:
 def _write_plan(given: EmitterInput, output: Path) -> str:
     from penstock.runtime.plan_writer import save_plan
 
-    save_plan(output, given.program.module, given.program.ctx, given.signature, given.source)
-    return f"run it with: penstock run {output} --input ..."
+    source, remark = given.source, ""
+    if source is None:
+        from penstock.lowering.to_llvm import emit_llvm
+
+        source, remark = emit_llvm(given.program.module), "; there is no C compiler, so LLVM compiles it when it is run"
+    save_plan(output, given.program.module, given.program.ctx, given.signature, source)
+    return f"run it with: penstock run {output} --input ...{remark}"
+
+
+def _write_llvm(given: EmitterInput, output: Path) -> str:
+    from penstock.lowering.to_llvm import emit_llvm
+    from penstock.tools.text import write_output
+
+    source = emit_llvm(given.program.module, name=given.program.path.stem)
+    write_output(str(output), source.text)
+    return f"LLVM IR, whose entry is @{source.run_symbol}"
 
 
 def _write_vta(given: EmitterInput, output: Path) -> str:
@@ -209,6 +230,7 @@ EMITTERS: dict[str, Emitter] = {
     **{level: Emitter(f"{level}.mlir", _write_text, is_text=True) for level in LEVELS},
     "schedule": Emitter("schedule.mlir", _write_schedule, is_text=True),
     "c": Emitter("c", _write_c, has_source=True),
+    "llvm": Emitter("ll", _write_llvm, is_text=True),
     "plan": Emitter("plan", _write_plan, has_source=True, kind="a file to be mapped"),
     "vta": Emitter("vta", _write_vta, takes_inputs=True),
 }

@@ -88,7 +88,8 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str] |
     The plan of a memory is the one that the program has, unless there are `planners`, who plan it anew.
     """
     from penstock.passes.analysis.memory.memory_problems import memory_problems, written_plan
-    from penstock.runtime.compiler import load_input, require_bound
+    from penstock.runtime.compiler import load_input
+    from penstock.runtime.symbolic_dims import require_bound
     from penstock.tools.programs import say_remarks
 
     program = load_input(path, dims=read_dims(args.dim), kernel=args.kernel, kernels=args.kernels)

@@ -21,11 +21,10 @@ from penstock.runtime.compiler import (
     import_program,
     load_input,
     load_kernel,
-    open_dims,
-    require_bound,
 )
 from penstock.runtime.folders import write_folder
 from penstock.runtime.signature import signature_of
+from penstock.runtime.symbolic_dims import open_dims, require_bound
 from penstock.runtime.tensor_specs import BoundDims
 from penstock.runtime.weights import carry_weights
 from penstock.tools.arguments import read_dims, say

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.runtime.engine import Engine
+from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.folders import write_folder
 from penstock.runtime.plan import is_plan
 from penstock.tools.arguments import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.runtime.compiler import LoadedProgram
     from penstock.runtime.interpreter import Order
 
-RUN_LEVELS = ("graph", "tensor", "loop", "accel", "c")
+RUN_LEVELS = ("graph", "tensor", "loop", "accel", "c", "llvm")
 _FOR_COMPILING = ("machine", "set", "dim", "pipeline", "print_pipeline", "schedule", "knob")
 
 
@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--level",
         choices=RUN_LEVELS,
         help=(
-            "what executes: the interpreter at a level, or compiled C;"
-            " default: c for models and plans, the level it is at for IR"
+            "what executes: the interpreter at a level, or code that a C compiler or LLVM makes;"
+            " default: c for models and plans, llvm where there is no C compiler, the level it is at for IR"
         ),
     )
     add_machine(parser)
@@ -120,7 +120,13 @@ def _is_run_as_it_stands(args: argparse.Namespace, program: LoadedProgram) -> bo
 
 def _until(args: argparse.Namespace) -> str:
     """The level that is compiled to."""
-    return "accel" if args.level in (None, "c") else args.level
+    return "accel" if args.level in (None, "c", "llvm") else args.level
+
+
+def _backend(args: argparse.Namespace) -> Backend:
+    if args.level in (None, "c"):
+        return "native"
+    return "llvm" if args.level == "llvm" else "interpreter"
 
 
 def _engine(args: argparse.Namespace, given: GivenTensors, program: LoadedProgram) -> Engine:
@@ -138,9 +144,10 @@ def _engine(args: argparse.Namespace, given: GivenTensors, program: LoadedProgra
         return Engine(program.module, program.ctx, signature, "interpreter", verify=not args.no_verify)
     if args.no_verify:
         raise UserError(_NO_VERIFY, status=USAGE)
-    backend = "native" if args.level in (None, "c") else "interpreter"
+    backend = _backend(args)
     if backend == "native":
-        require_compiler("--level loop or --level accel runs the program in the interpreter")
+        otherwise = "--level loop or --level accel runs the program in the interpreter"
+        require_compiler(otherwise, or_llvm=args.level is None)
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         return compile_program(
             program,
@@ -160,9 +167,9 @@ def _engine_of_plan(args: argparse.Namespace) -> Engine:
         raise UserError(f"a plan is compiled already: {words} {verb} for compiling", status=USAGE)
     if args.no_verify:
         raise UserError(_NO_VERIFY, status=USAGE)
-    level = args.level
-    if level in (None, "c"):
-        return Engine.load(args.model)
+    level, backend = args.level, _backend(args)
+    if backend != "interpreter":
+        return Engine.load(args.model, backend)
     from penstock.runtime.levels import level_of
 
     engine = Engine.load(args.model, "interpreter")

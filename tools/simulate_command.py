@@ -103,7 +103,8 @@ def _require_machine(args: argparse.Namespace, program: LoadedProgram) -> None:
 
 def _lower(args: argparse.Namespace, program: LoadedProgram, pipeline: str | None) -> Workloads:
     """Lower a program to the accelerator level, and note what its kernels compute on the way."""
-    from penstock.runtime.compiler import compile_module, passes_for, require_level
+    from penstock.runtime.compiler import compile_module, passes_for
+    from penstock.runtime.levels import require_level
     from penstock.runtime.pass_manager import run_passes, verify
     from penstock.runtime.proofs import prove
     from penstock.runtime.simulator.workloads import Workloads

@@ -74,5 +74,8 @@ def _factory(where: str) -> Callable[[], Any]:
 PENSTOCK = Universe(
     all_dialects={name: _factory(where) for name, where in DIALECTS.items()},
     all_passes={name: _factory(where) for name, where in PASSES.items()},
-    all_targets={"c": _factory("penstock.lowering.to_c:CTarget")},
+    all_targets={
+        "c": _factory("penstock.lowering.to_c:CTarget"),
+        "llvm-ir": _factory("penstock.lowering.to_llvm:LlvmTarget"),
+    },
 )

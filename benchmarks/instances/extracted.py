@@ -92,7 +92,7 @@ def kernels(quick: bool) -> Iterator[Instance]:
 
 
 def programs(quick: bool) -> Iterator[Instance]:
-    """Whole programs, each scope, for each number of rounds that transfers are ahead."""
+    """Whole programs, each scope, for each number of iterations that transfers are ahead."""
     seen: set[object] = set()
     for program, module in _programs(quick):
         target = find_target(module)

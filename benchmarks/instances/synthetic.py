@@ -166,18 +166,18 @@ def _training(layers: int, again: bool, late: bool, random: Random) -> tuple[Buf
 
 def pipelines(quick: bool) -> Iterator[Instance]:
     """
-    A software pipeline unrolled: tiles that are loaded ahead and stored behind, round after round.
+    A software pipeline unrolled: tiles that are loaded ahead and stored behind, iteration after iteration.
 
-    The tiles of several kernels, with results that stay for later kernels across them; each round has an own buffer,
+    The tiles of several kernels, with results that stay for later kernels across them; each iteration has a buffer,
     so the depth of the rings is for the planner to find.
     """
-    for rounds in (20,) if quick else (20, 50, 100):
+    for iterations in (20,) if quick else (20, 50, 100):
         for ahead in (1, 2, 3):
-            name = f"pipelines-{rounds}-{ahead}"
+            name = f"pipelines-{iterations}-{ahead}"
             random = Random(name)
             buffers: list[Buffer] = []
             moment = 0
-            while moment < 3 * rounds:
+            while moment < 3 * iterations:
                 tiles = random.randint(4, 12)
                 operands = [_granules(exp(random.gauss(9, 0.7))) for _ in range(random.randint(2, 3))]
                 result, steps = _granules(exp(random.gauss(8.5, 0.8))), random.randint(1, 4)

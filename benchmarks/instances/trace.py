@@ -2,8 +2,8 @@
 The buffers of a whole program as it runs, with transfers ahead of and behind the computation.
 
 Every execution of a `mem.buffer` is a buffer of its own, alive from the first op that touches it to the last; time
-counts the copies and structured ops that are executed. What is filled from off chip is there `ahead` rounds of its
-loop earlier (outside of loops, one kernel earlier), what is emptied to the outside is there as many rounds longer:
+counts the copies and structured ops that are executed. What is filled from off chip is there `ahead` iterations of its
+loop earlier (outside of loops, one kernel earlier), what is emptied to the outside is there as many iterations longer:
 the lifetimes of a pipelined schedule, from which the planner may find better than rings of a fixed depth. Results of
 kernels that are small beside the scope stay in it until the last kernel that reads them has ended.
 """
@@ -26,8 +26,8 @@ from penstock.passes.analysis.loops import trip_count
 from penstock.passes.analysis.memory.storage import storage_of
 from penstock.passes.planning.problem import Buffer, Problem
 
-ROUNDS = 6
-"""At most so many rounds of each loop are followed: the later ones repeat them."""
+MAX_ITERATIONS = 6
+"""At most so many iterations of each loop are followed: the later ones repeat them."""
 RESIDENT = 16
 """A result stays on chip if it takes at most this part of the scope."""
 
@@ -44,10 +44,10 @@ class _Instance:
 
 @dataclass
 class _Leaving:
-    """An instance that is being emptied, for so many more rounds."""
+    """An instance that is being emptied, for so many more iterations."""
 
     instance: _Instance
-    rounds: int
+    iterations: int
 
 
 class _Trace:
@@ -70,10 +70,10 @@ class _Trace:
         """One call."""
         self.kernel_starts.append(self.clock)
         self._block(function.body.block, None)
-        self._end_of_round()
+        self._end_of_iteration()
 
     def _block(self, block: Block, starts: Sequence[int] | None) -> None:
-        """A block of a kernel; `starts` are those of the rounds of the loop around it, None outside of loops."""
+        """A block of a kernel; `starts` are those of the iterations of the loop around it, None outside of loops."""
         for op in block.ops:
             match op:
                 case scf.ForOp():
@@ -90,10 +90,10 @@ class _Trace:
     def _loop(self, loop: scf.ForOp) -> None:
         trips = trip_count(loop)
         starts: list[int] = []
-        for _ in range(ROUNDS if trips is None else min(trips, ROUNDS)):
+        for _ in range(MAX_ITERATIONS if trips is None else min(trips, MAX_ITERATIONS)):
             starts.append(self.clock)
             self._block(loop.body.block, starts)
-            self._end_of_round()
+            self._end_of_iteration()
 
     def _run(self, op: CopyOp | GenericOp, starts: Sequence[int] | None) -> None:
         begin = self.clock
@@ -108,17 +108,17 @@ class _Trace:
         if scope_of(written.type) is None:
             self._leaving += [_Leaving(instance, self.ahead) for instance in touched]
         elif isinstance(op, CopyOp) and (filled := self._now.get(storage_of(written))) is not None:
-            # Outside of loops a kernel takes the place of a round.
-            rounds = self.kernel_starts if starts is None else starts
+            # Outside of loops a kernel takes the place of an iteration.
+            iterations = self.kernel_starts if starts is None else starts
             if filled.first == begin:
-                filled.first = rounds[max(0, len(rounds) - 1 - self.ahead)]
+                filled.first = iterations[max(0, len(iterations) - 1 - self.ahead)]
 
-    def _end_of_round(self) -> None:
+    def _end_of_iteration(self) -> None:
         for leaving in self._leaving:
-            leaving.rounds -= 1
-            if leaving.rounds < 0:
+            leaving.iterations -= 1
+            if leaving.iterations < 0:
                 leaving.instance.last = max(leaving.instance.last, self.clock)
-        self._leaving = [leaving for leaving in self._leaving if leaving.rounds >= 0]
+        self._leaving = [leaving for leaving in self._leaving if leaving.iterations >= 0]
 
 
 def _memrefs(op: Operation) -> Iterator[SSAValue]:

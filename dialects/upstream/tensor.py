@@ -6,7 +6,7 @@ See https://mlir.llvm.org/docs/Dialects/TensorOps/#tensorparallel_insert_slice-t
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 from xdsl.dialects import tensor
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IndexType, TensorType, i64
@@ -27,6 +27,8 @@ from xdsl.printer import Printer
 
 class EmptyOp(tensor.EmptyOp):
     """`tensor.empty`, with its attributes in the text, where MLIR has them."""
+
+    VERIFIES_ALONE: ClassVar[bool] = True
 
     def print(self, printer: Printer) -> None:
         """The custom form."""

@@ -16,7 +16,7 @@ from xdsl.ir import SSAValue
 from penstock.dialects.accel import DmaOp
 from penstock.dialects.mem import CopyOp
 from penstock.dialects.window import WindowedTransfer
-from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse
+from penstock.lowering.to_c.emitter import CView, FunctionEmitter, Values, refuse
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of, times
 from penstock.passes.analysis.index import AffineIndex
 
@@ -50,7 +50,7 @@ class Axis:
 def emit_transfer(emitter: FunctionEmitter, op: WindowedTransfer) -> None:
     """The loops that do a `mem.copy` or an `accel.dma`."""
     source, dest = emitter.view(op.source), emitter.view(op.dest)
-    _describe(emitter, op, source, dest)
+    describe_transfer(emitter, op, source, dest)
     may_be_out_of_bounds = op.padding is not None or (isinstance(op, DmaOp) and op.clipped is not None)
     if isinstance(op, DmaOp):
         emitter.count("transfers", 1)
@@ -77,7 +77,8 @@ def emit_memref_copy(emitter: FunctionEmitter, op: memref.CopyOp) -> None:
         _move(emitter, axes, ([], []), source, dest)
 
 
-def _describe(emitter: FunctionEmitter, op: WindowedTransfer, source: CView, dest: CView) -> None:
+def describe_transfer(emitter: Values, op: WindowedTransfer, source: CView, dest: CView) -> None:
+    """A comment that says what is moved."""
     ends = f"{source.scope or 'off chip'} to {dest.scope or 'off chip'}"
     box = " x ".join(map(str, op.box)) or "one element"
     engine = f" on {op.engine.data}" if isinstance(op, DmaOp) else ""
@@ -101,7 +102,7 @@ def _axes(
         strides = (source.strides[dim], dest.strides[dim])
         start = _named(emitter, offset)
         starts.append(start)
-        if may_clip and isinstance(bound, int) and not _is_in_bounds(offset, size, bound):
+        if may_clip and isinstance(bound, int) and not is_in_bounds(offset, size, bound):
             axes.append(Axis(size, *_bounds(emitter, start, size, bound), strides))
         else:
             axes.append(Axis(size, 0, size, strides))
@@ -119,7 +120,7 @@ def _named(emitter: FunctionEmitter, offset: int | SSAValue) -> Size:
     return name
 
 
-def _is_in_bounds(offset: int | SSAValue, size: int, bound: int) -> bool:
+def is_in_bounds(offset: int | SSAValue, size: int, bound: int) -> bool:
     reach = AffineIndex.of(offset).bounds
     return reach is not None and reach[0] >= 0 and reach[1] + size <= bound
 
@@ -143,7 +144,7 @@ def _fill_outside(emitter: FunctionEmitter, axes: Sequence[Axis], dest: CView, p
     is_certain = any(axis.is_static and not axis.is_whole for axis in axes)
     header = "" if is_certain else f"if ({' || '.join(outside)})"
     whole = [Axis(axis.size, 0, axis.size, (axis.strides[1], axis.strides[1])) for axis in axes]
-    merged = _merged(whole)
+    merged = merged_axes(whole)
     with emitter.writer.block(header):
         _loops(emitter, merged, lambda terms: emitter.store(dest.ctype, dest.element(terms[1]), padding))
 
@@ -166,7 +167,7 @@ def _count_bytes(
         emitter.count(counter, amount)
 
 
-def _merged(axes: Sequence[Axis]) -> list[Axis]:
+def merged_axes(axes: Sequence[Axis], times: Callable[[Size, Size], Size] = times) -> list[Axis]:
     """The dims without those of size 1, and with neighbours merged that both sides walk as one."""
     merged: list[Axis] = []
     for axis in axes:
@@ -189,7 +190,7 @@ def _merged(axes: Sequence[Axis]) -> list[Axis]:
 def _move(
     emitter: FunctionEmitter, axes: Sequence[Axis], offsets: tuple[Terms, Terms], source: CView, dest: CView
 ) -> None:
-    merged = _merged(axes)
+    merged = merged_axes(axes)
     writer = emitter.writer
 
     def element(terms: tuple[Terms, Terms]) -> None:

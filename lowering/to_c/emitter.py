@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IntegerType
@@ -91,23 +92,12 @@ class CProgram:
         self.scratch = max(self.scratch, size)
 
 
-@dataclass
-class FunctionEmitter:
-    """The state of emitting one function."""
+class Values:
+    """The values of one function so far, in the language that it is written in."""
 
     program: CProgram
     """What it shares with the other functions."""
-    writer: CWriter
-    """Where its lines go."""
-    names: Names
-    """The names that it has taken."""
-    values: dict[SSAValue, Expr | CView] = field(default_factory=dict[SSAValue, "Expr | CView"])
-    """The C of every SSA value so far."""
-    outline: list[str] = field(default_factory=list[str])
-    """What the function does: a line for each of its loops, and for each description."""
-    _depth: int = 0
-
-    # values
+    values: dict[SSAValue, Expr | CView]
 
     def scalar(self, value: SSAValue) -> Expr:
         """The expression of a scalar."""
@@ -132,6 +122,43 @@ class FunctionEmitter:
     def sizes(self, static: DenseArrayBase[IntegerType], dynamic: Sequence[SSAValue]) -> list[Size]:
         """A list of indices of which some are known."""
         return [self.size(value) for value in get_dynamic_index_list(static.get_values(), dynamic, DYNAMIC_INDEX)]
+
+    def product(self, sizes: Sequence[Size]) -> Size:
+        """The product of sizes."""
+        raise NotImplementedError
+
+    def describe(self, op: Operation, text: str) -> None:
+        """A comment that says what follows, and where it comes from."""
+        raise NotImplementedError
+
+    def count(self, counter: str, amount: Size) -> None:
+        """Add to a counter of the context."""
+        raise NotImplementedError
+
+    def ctype(self, type: Attribute, where: Operation | Block) -> CType:
+        """The C type of a scalar or of an element."""
+        op = where if isinstance(where, Operation) else where.parent_op()
+        assert op is not None
+        return c_type(type, op)
+
+
+@dataclass
+class FunctionEmitter(Values):
+    """The state of emitting one function."""
+
+    program: CProgram
+    """What it shares with the other functions."""
+    writer: CWriter
+    """Where its lines go."""
+    names: Names
+    """The names that it has taken."""
+    values: dict[SSAValue, Expr | CView] = field(default_factory=dict[SSAValue, "Expr | CView"])
+    """The C of every SSA value so far."""
+    outline: list[str] = field(default_factory=list[str])
+    """What the function does: a line for each of its loops, and for each description."""
+    _depth: int = 0
+
+    # values
 
     def bind(self, op: Operation, expr: Expr) -> None:
         """Give the result of a pure op its expression, by way of a variable unless it is short and used once."""
@@ -168,12 +195,6 @@ class FunctionEmitter:
 
     # types
 
-    def ctype(self, type: Attribute, where: Operation | Block) -> CType:
-        """The C type of a scalar or of an element."""
-        op = where if isinstance(where, Operation) else where.parent_op()
-        assert op is not None
-        return c_type(type, op)
-
     def helper(self, what: str, ctype: CType) -> str:
         """The name of the helper that does `what` on a type."""
         # 16-bit floats are floats in expressions.
@@ -198,8 +219,14 @@ class FunctionEmitter:
 
     # comments and counters
 
+    def product(self, sizes: Sequence[Size]) -> Size:
+        known, others = (
+            [each for each in sizes if isinstance(each, int)],
+            [each for each in sizes if isinstance(each, str)],
+        )
+        return " * ".join([str(prod(known)), *others]) if others else prod(known)
+
     def describe(self, op: Operation, text: str) -> None:
-        """A comment that says what follows, and where it comes from."""
         where = location_of(op)
         line = text if where in ("", op.name) else f"{where}: {text}"
         self.writer.comment(line)
@@ -215,7 +242,6 @@ class FunctionEmitter:
         self._depth -= 1
 
     def count(self, counter: str, amount: Size) -> None:
-        """Add to a counter of the context."""
         if amount != 0:
             self.writer.line(f"ctx->counters.{counter} += {amount};")
 
@@ -230,7 +256,7 @@ def is_token(value: SSAValue) -> bool:
     return isinstance(value.type, TokenType)
 
 
-def view_of_type(emitter: FunctionEmitter, value: SSAValue, pointer: str, *, is_const: bool = False) -> CView:
+def view_of_type(emitter: Values, value: SSAValue, pointer: str, *, is_const: bool = False) -> CView:
     """
     The view of a memref whose shape and strides its type tells, `pointer` being its first element.
 

@@ -14,15 +14,15 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import REGISTERS
 from penstock.dialects.mem import BufferOp, RingOp, ScopedAllocation, SlotOp, element_bytes, memref_of
-from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse, view_of_type
+from penstock.lowering.to_c.emitter import CProgram, CView, FunctionEmitter, Values, refuse, view_of_type
 from penstock.lowering.to_c.text import Expr, Size, identifier, sum_of, times
 from penstock.lowering.to_c.types import CType, c_type, literal
 
 
-def refuse_alloc(emitter: FunctionEmitter, op: memref.AllocOp | memref.AllocaOp | memref.DeallocOp) -> None:
+def refuse_alloc(emitter: Values, op: memref.AllocOp | memref.AllocaOp | memref.DeallocOp) -> None:
     """Generated C allocates nothing: every buffer has an offset before."""
     raise UserError(
-        f"{op.name} cannot be lowered to C: there is no allocation inside generated code",
+        f"{op.name} cannot be lowered to code: there is no allocation inside generated code",
         loc=location_of(op),
         notes=["run `mem-plan` first: it gives every buffer an offset in the arena"],
     )
@@ -53,28 +53,32 @@ def emit_slot(emitter: FunctionEmitter, op: SlotOp) -> None:
     )
 
 
-def _allocate(emitter: FunctionEmitter, op: ScopedAllocation, type: MemRefType[Attribute]) -> str:
-    """Declare a pointer to the bytes of `op` in a byte array of the context, and return its name."""
-    scope, offset, ctype = op.scope, op.planned_offset(), c_type(type.element_type, op)
+def require_placed(program: CProgram, op: ScopedAllocation, ctype: CType) -> None:
+    """Note where the bytes of an allocation end; raises UserError where it is placed wrongly."""
+    scope, offset, end = op.scope, op.planned_offset(), op.planned_offset() + op.size_in_bytes
     if offset % ctype.size:
         raise UserError(
             f"byte {offset} is no offset for {ctype.name}: it must be a multiple of {ctype.size}", loc=location_of(op)
         )
-    end = offset + op.size_in_bytes
-    target = emitter.program.target
-    if scope is not None and target is not None and end > (capacity := target.scope(scope).size_bytes):
+    if scope is not None and program.target is not None and end > (size := program.target.scope(scope).size_bytes):
         raise UserError(
-            f'this buffer ends at byte {end} of "{scope}", which has {capacity}',
+            f'this buffer ends at byte {end} of "{scope}", which has {size}',
             loc=location_of(op),
             notes=["run `mem-plan` again, or tile smaller"],
         )
+    if scope != REGISTERS:
+        program.scope_ends[scope or ""] = max(program.scope_ends.get(scope or "", 0), end)
+
+
+def _allocate(emitter: FunctionEmitter, op: ScopedAllocation, type: MemRefType[Attribute]) -> str:
+    """Declare a pointer to the bytes of `op` in a byte array of the context, and return its name."""
+    scope, offset, ctype = op.scope, op.planned_offset(), c_type(type.element_type, op)
+    require_placed(emitter.program, op, ctype)
     if scope == REGISTERS:
         name = emitter.name(op.storage)
         emitter.writer.line(f"{ctype.storage} {name}[{op.size_in_bytes // ctype.size}];")
         emitter.values[op.storage] = Expr(name, is_atom=True)
         return name
-    ends = emitter.program.scope_ends
-    ends[scope or ""] = max(ends.get(scope or "", 0), end)
     array = f"ctx->{scope_field(scope)}"
     start = array if offset == 0 else f"({array} + {offset})"
     name = emitter.name(op.storage)
@@ -99,7 +103,7 @@ def emit_subview(emitter: FunctionEmitter, op: memref.SubviewOp) -> None:
     steps = emitter.sizes(op.static_strides, op.strides)
     _check_offsets(emitter, op, view, offsets, sizes)
     strides = [times(stride, step) for stride, step in zip(view.strides, steps, strict=True)]
-    kept = _kept_dims(op, sizes, strides)
+    kept = kept_dims(op, sizes, strides)
     part = replace(view, shape=tuple(sizes[dim] for dim in kept), strides=tuple(strides[dim] for dim in kept))
     offset = sum_of(list(zip(offsets, view.strides, strict=True)))
     emitter.declare_pointer(op.result, part, offset)
@@ -111,7 +115,7 @@ def _check_offsets(
     """Keep offsets that were read from memory, which nothing has proved to be inside, inside."""
     dynamic = iter(op.offsets)
     for dim, static in enumerate(op.static_offsets.get_values()):
-        if static != DYNAMIC_INDEX or not _is_read_from_memory(value := next(dynamic)):
+        if static != DYNAMIC_INDEX or not is_read_from_memory(value := next(dynamic)):
             continue
         extent, size = view.shape[dim], sizes[dim]
         if isinstance(extent, int) and isinstance(size, int):
@@ -122,18 +126,18 @@ def _check_offsets(
         offsets[dim] = f"{helper}({offsets[dim]}, {positions}, &ctx->fault)"
 
 
-def _is_read_from_memory(value: SSAValue) -> bool:
+def is_read_from_memory(value: SSAValue) -> bool:
     """Whether an index depends on an element that was read."""
     match value.owner:
         case memref.LoadOp():
             return True
         case arith.AddiOp() | arith.IndexCastOp() | arith.SelectOp() | arith.ExtUIOp() | arith.ExtSIOp():
-            return any(_is_read_from_memory(operand) for operand in value.owner.operands)
+            return any(is_read_from_memory(operand) for operand in value.owner.operands)
         case _:
             return False
 
 
-def _kept_dims(op: memref.SubviewOp, sizes: list[Size], strides: list[Size]) -> list[int]:
+def kept_dims(op: memref.SubviewOp, sizes: list[Size], strides: list[Size]) -> list[int]:
     """The dims of the source that the result of a subview has, found by size and stride."""
     result = memref_of(op.result)
     shape, wanted = result.get_shape(), result.get_strides()
@@ -150,7 +154,7 @@ def _kept_dims(op: memref.SubviewOp, sizes: list[Size], strides: list[Size]) -> 
     return kept
 
 
-def emit_retyped(emitter: FunctionEmitter, op: memref.ExpandShapeOp | memref.CollapseShapeOp) -> None:
+def emit_retyped(emitter: Values, op: memref.ExpandShapeOp | memref.CollapseShapeOp) -> None:
     """The same elements in another shape: the type of the result says how they lie."""
     source, result = op.operands[0], op.results[0]
     view = emitter.view(source)
@@ -158,7 +162,7 @@ def emit_retyped(emitter: FunctionEmitter, op: memref.ExpandShapeOp | memref.Col
     emitter.values[result] = replace(found, base=view.base)
 
 
-def emit_cast(emitter: FunctionEmitter, op: memref.CastOp | memref.MemorySpaceCastOp) -> None:
+def emit_cast(emitter: Values, op: memref.CastOp | memref.MemorySpaceCastOp) -> None:
     """The view of the source: a cast only says more or less about it."""
     emitter.values[op.results[0]] = emitter.view(op.operands[0])
 
@@ -176,7 +180,7 @@ def emit_reinterpret_cast(emitter: FunctionEmitter, op: memref.ReinterpretCastOp
         emitter.declare_pointer(op.result, whole, str(offset))
 
 
-def emit_dim(emitter: FunctionEmitter, op: memref.DimOp) -> None:
+def emit_dim(emitter: Values, op: memref.DimOp) -> None:
     """The size of a dim."""
     dim = emitter.size(op.index)
     if not isinstance(dim, int):
@@ -184,7 +188,7 @@ def emit_dim(emitter: FunctionEmitter, op: memref.DimOp) -> None:
     emitter.values[op.result] = _size_expr(emitter.view(op.source).shape[dim])
 
 
-def emit_rank(emitter: FunctionEmitter, op: memref.RankOp) -> None:
+def emit_rank(emitter: Values, op: memref.RankOp) -> None:
     """The number of dims."""
     emitter.values[op.rank] = _size_expr(len(emitter.view(op.source).shape))
 
@@ -222,20 +226,25 @@ def emit_get_global(emitter: FunctionEmitter, op: memref.GetGlobalOp) -> None:
     emitter.values[op.memref] = view_of_type(emitter, op.memref, symbol, is_const=True)
 
 
-def global_definition(op: memref.GlobalOp, symbol: str) -> str:
+def global_values(op: memref.GlobalOp) -> tuple[CType, list[int | float]]:
     """
-    The definition of a constant array.
+    The element type of a constant array and its numbers, one where all are the same.
 
     Raises UserError for a global that is no constant: generated code has no mutable state of its own.
     """
     if op.constant is None or not isa(op.initial_value, DenseIntOrFPElementsAttr):
         raise UserError(
-            f"@{op.sym_name.data} is no constant: generated C has no state outside its context",
+            f"@{op.sym_name.data} is no constant: generated code has no state outside its context",
             loc=location_of(op),
             notes=["mark it `constant` and give it a value"],
         )
-    ctype = c_type(op.type.element_type, op)
     values = [value for value in op.initial_value.get_values() if not isinstance(value, tuple)]
+    return c_type(op.type.element_type, op), values
+
+
+def global_definition(op: memref.GlobalOp, symbol: str) -> str:
+    """The definition of a constant array; raises UserError as `global_values`."""
+    ctype, values = global_values(op)
     count = prod(op.type.get_shape())
     texts = [_element(ctype, value) for value in values]
     texts = texts * count if len(texts) == 1 else texts

@@ -166,27 +166,15 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     C cannot hold.
     """
     name = name if name == ENTRY else identifier(name)
-    if any(isinstance(op, ForallOp) for op in module.walk()):
-        module = module.clone()
-        run_in_order(module)
-    functions = _reachable(module)
-    entry = functions[ENTRY]
-    roles = _roles(entry)
-    target = find_target(module)
-    globals_ = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, memref.GlobalOp)}
-    symbols = function_names(name, ENTRY, functions, globals_)
-    flows = data_flows(functions)
-    written = {symbol: flow.summary.writes for symbol, flow in flows.items()}
-    program = CProgram(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
-    _check_inputs(entry, roles, program.written[ENTRY])
+    program, roles = read_program(module, name)
     kernels = tuple(
-        _kernel(program, name, symbol, function) for symbol, function in functions.items() if symbol != ENTRY
+        _kernel(program, name, symbol, function) for symbol, function in program.functions.items() if symbol != ENTRY
     )
-    text = _entry(program, name, entry, roles)
+    text = _entry(program, name, program.functions[ENTRY], roles)
     constants = "\n".join(
-        global_definition(op, symbols[symbol])
-        for symbol, op in globals_.items()
-        if any(symbols[symbol] in part for part in (text, *(kernel.text for kernel in kernels)))
+        global_definition(op, program.symbols[symbol])
+        for symbol, op in program.globals.items()
+        if any(program.symbols[symbol] in part for part in (text, *(kernel.text for kernel in kernels)))
     )
     arena = program.scope_ends.pop("", None)
     return CSource(
@@ -202,6 +190,24 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
         arena or 0,
         dict(sorted(program.scope_ends.items())),
     )
+
+
+def read_program(module: ModuleOp, name: str) -> tuple[CProgram, Roles]:
+    """What is written of a module, in functions that are called `<name>_...`, and what the entry takes."""
+    if any(isinstance(op, ForallOp) for op in module.walk()):
+        module = module.clone()
+        run_in_order(module)
+    functions = _reachable(module)
+    entry = functions[ENTRY]
+    roles = _roles(entry)
+    target = find_target(module)
+    globals_ = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, memref.GlobalOp)}
+    symbols = function_names(name, ENTRY, functions, globals_)
+    flows = data_flows(functions)
+    written = {symbol: flow.summary.writes for symbol, flow in flows.items()}
+    program = CProgram(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
+    _check_inputs(entry, roles, program.written[ENTRY])
+    return program, roles
 
 
 def _spaced(text: str) -> str:
@@ -303,7 +309,7 @@ def _description(symbol: str, function: func.FuncOp, outline: Sequence[str]) -> 
 
 
 @dataclass(frozen=True)
-class _Roles:
+class Roles:
     """What each argument of `@main` is: its list, and its place in it."""
 
     lists: tuple[tuple[str, int], ...]
@@ -312,7 +318,7 @@ class _Roles:
     outputs: tuple[CParameter, ...]
 
 
-def _roles(entry: func.FuncOp) -> _Roles:
+def _roles(entry: func.FuncOp) -> Roles:
     if entry.function_type.outputs.data:
         raise refuse(entry, "@main returns a value", "C comes from the loop or the accel level: lower the module first")
     found: dict[str, list[CParameter]] = {"inputs": [], "weights": [], "outputs": []}
@@ -327,10 +333,10 @@ def _roles(entry: func.FuncOp) -> _Roles:
             raise refuse(entry, f"argument {arg.index} of @main is a {arg.type}, not a memref")
         lists.append((role, len(found[role])))
         found[role].append(CParameter(text, tuple(arg.type.get_shape()), c_type(arg.type.element_type, entry)))
-    return _Roles(tuple(lists), *(tuple(found[role]) for role in ("inputs", "weights", "outputs")))
+    return Roles(tuple(lists), *(tuple(found[role]) for role in ("inputs", "weights", "outputs")))
 
 
-def _check_inputs(entry: func.FuncOp, roles: _Roles, written: frozenset[int]) -> None:
+def _check_inputs(entry: func.FuncOp, roles: Roles, written: frozenset[int]) -> None:
     for number, (role, _) in enumerate(roles.lists):
         if number in written and role != "outputs":
             raise UserError(
@@ -340,7 +346,7 @@ def _check_inputs(entry: func.FuncOp, roles: _Roles, written: frozenset[int]) ->
             )
 
 
-def _entry(program: CProgram, name: str, entry: func.FuncOp, roles: _Roles) -> str:
+def _entry(program: CProgram, name: str, entry: func.FuncOp, roles: Roles) -> str:
     writer = CWriter()
     emitter = FunctionEmitter(program, writer, Names([*program.symbols.values()]))
     writer.line(f"size_t {name}_context_size(void) {{ return sizeof({name}_ctx); }}")
@@ -367,7 +373,7 @@ def _entry(program: CProgram, name: str, entry: func.FuncOp, roles: _Roles) -> s
 # the header
 
 
-def _header(name: str, roles: _Roles, arena: int | None, program: CProgram) -> str:
+def _header(name: str, roles: Roles, arena: int | None, program: CProgram) -> str:
     """The text of the header; `arena` is the bytes that are used of the arena, None if no buffer lies in it."""
     guard = f"PENSTOCK_{name.upper()}_H"
     arrays: list[str] = []

@@ -23,7 +23,7 @@ from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import REGISTERS, IntrinsicOp
 from penstock.dialects.products import added_product
-from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse
+from penstock.lowering.to_c.emitter import CView, FunctionEmitter, Values, refuse
 from penstock.lowering.to_c.nest import LoopNest, NestLoop, Strip, plan_nest
 from penstock.lowering.to_c.scalar import affine_expression, emit_scalar
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of
@@ -43,6 +43,11 @@ class BodyOperand:
     def is_in_memory(self) -> bool:
         """Whether its elements are loaded."""
         return self.is_read and isinstance(self.source, CView)
+
+    @property
+    def is_in_registers(self) -> bool:
+        """Whether its elements lie in the scope of the vector registers."""
+        return isinstance(self.source, CView) and self.source.scope == REGISTERS
 
     def linear(self, dims: int) -> tuple[int, tuple[int, ...]] | None:
         """(offset, stride of each dim) in elements; None where these are no constants."""
@@ -83,15 +88,19 @@ def _emit_structured(emitter: FunctionEmitter, structured: Structured) -> None:
     """Write the loop nest."""
     if 0 in structured.extents:
         return
-    planned = _plan(structured)
+    planned = plan_structured(structured)
     if planned is None:
         _InOrder(emitter, structured).emit()
     else:
         _Blocks(emitter, structured, *planned).emit()
 
 
-def _plan(structured: Structured) -> tuple[LoopNest, list[int]] | None:
-    """The loops, and the offset of every operand in elements."""
+def plan_structured(structured: Structured, *, with_registers_apart: bool = False) -> tuple[LoopNest, list[int]] | None:
+    """
+    The loops, and the offset of every operand in elements; None where only the order of the op's own loops is right.
+
+    `with_registers_apart` keeps the dims of operands in registers apart from each other.
+    """
     extents = [extent for extent in structured.extents if isinstance(extent, int)]
     if len(extents) != len(structured.extents):
         return None
@@ -106,9 +115,13 @@ def _plan(structured: Structured) -> tuple[LoopNest, list[int]] | None:
             return None
         offsets.append(linear[0])
         strides.append(linear[1])
-    domain = Domain(tuple(extents), tuple(strides), structured.outputs, structured.index_dims())
-    outputs = [operand.source for operand in structured.operands[structured.inputs :]]
-    in_registers = all(isinstance(source, CView) and source.scope == REGISTERS for source in outputs)
+    in_place = [operand.is_in_registers for operand in structured.operands]
+    apart = structured.index_dims()
+    if with_registers_apart:
+        held = [each for each, is_held in zip(strides, in_place, strict=True) if is_held]
+        apart |= {dim for each in held for dim, stride in enumerate(each) if stride}
+    domain = Domain(tuple(extents), tuple(strides), structured.outputs, apart)
+    in_registers = all(in_place[structured.inputs :])
     planned = plan_nest(domain, in_registers=in_registers)
     return None if planned is None else (planned, offsets)
 
@@ -415,6 +428,11 @@ class _Blocks(_NestEmitter):
 
 def emit_generic(emitter: FunctionEmitter, op: GenericOp) -> None:
     """The loop nest of a `linalg.generic` on memrefs."""
+    _emit_structured(emitter, generic_of(emitter, op))
+
+
+def generic_of(emitter: Values, op: GenericOp) -> Structured:
+    """A `linalg.generic` on memrefs, described and counted."""
     if op.results:
         raise refuse(op, "a linalg.generic on tensors has no C", "run `tensor-to-loop` first")
     maps = [attr.data for attr in op.indexing_maps]
@@ -423,11 +441,16 @@ def emit_generic(emitter: FunctionEmitter, op: GenericOp) -> None:
     intrinsic = f" ({op.library_call.data})" if op.library_call is not None else ""
     emitter.describe(op, f"linalg.generic{intrinsic} over {extents}")
     _count_work(emitter, structured, "macs" if op.library_call is not None else "host_macs")
-    _emit_structured(emitter, structured)
+    return structured
 
 
 def emit_exec(emitter: FunctionEmitter, op: ExecOp) -> None:
     """The loop nest of an intrinsic over the extents of a command."""
+    _emit_structured(emitter, exec_of(emitter, op))
+
+
+def exec_of(emitter: Values, op: ExecOp) -> Structured:
+    """An intrinsic over the extents of a command, described and counted."""
     intrinsic = _intrinsic(emitter, op)
     generic = intrinsic.generic
     body = intrinsic.body_with(op.immediate_values).block
@@ -440,10 +463,10 @@ def emit_exec(emitter: FunctionEmitter, op: ExecOp) -> None:
     _count_work(emitter, structured, "macs")
     if intrinsic.dma_name is not None:
         _count_transfer(emitter, structured, extents)
-    _emit_structured(emitter, structured)
+    return structured
 
 
-def _intrinsic(emitter: FunctionEmitter, op: ExecOp) -> IntrinsicOp:
+def _intrinsic(emitter: Values, op: ExecOp) -> IntrinsicOp:
     target = emitter.program.target
     if target is None:
         raise UserError(
@@ -455,7 +478,7 @@ def _intrinsic(emitter: FunctionEmitter, op: ExecOp) -> IntrinsicOp:
 
 
 def _structured(
-    emitter: FunctionEmitter,
+    emitter: Values,
     body: Block,
     values: Sequence[SSAValue],
     maps: Sequence[AffineMap],
@@ -489,15 +512,13 @@ def _extents(operands: Sequence[BodyOperand], op: Operation) -> tuple[Size, ...]
 # counters
 
 
-def _count_work(emitter: FunctionEmitter, structured: Structured, counter: str) -> None:
+def _count_work(emitter: Values, structured: Structured, counter: str) -> None:
     if added_product(structured.body) is None:
         return
-    known = [extent for extent in structured.extents if isinstance(extent, int)]
-    others = [extent for extent in structured.extents if not isinstance(extent, int)]
-    emitter.count(counter, " * ".join([str(prod(known)), *map(str, others)]) if others else prod(known))
+    emitter.count(counter, emitter.product(structured.extents))
 
 
-def _count_transfer(emitter: FunctionEmitter, structured: Structured, extents: Sequence[int]) -> None:
+def _count_transfer(emitter: Values, structured: Structured, extents: Sequence[int]) -> None:
     """The bytes that an intrinsic of a DMA engine moves: what it writes off chip, or else what it reads elsewhere."""
     emitter.count("transfers", 1)
     views = [(number, operand.source) for number, operand in enumerate(structured.operands)]

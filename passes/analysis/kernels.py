@@ -213,6 +213,15 @@ def _trips(op: Operation) -> int:
     return trips
 
 
+def calls_by_callee(module: ModuleOp) -> dict[str, list[func.CallOp]]:
+    """The calls in a module, by the names of what they call."""
+    calls: dict[str, list[func.CallOp]] = {}
+    for op in module.walk():
+        if isinstance(op, func.CallOp):
+            calls.setdefault(op.callee.string_value(), []).append(op)
+    return calls
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where one kernel runs, over all calls of it from the entry."""
@@ -235,11 +244,11 @@ class Placement:
 
 def partition(module: ModuleOp) -> list[Placement]:
     """What runs where, kernel by kernel, once `assign-devices` has run; at any level from then on."""
-    calls = [op.callee.string_value() for op in module.walk() if isinstance(op, func.CallOp)]
+    calls = calls_by_callee(module)
     placements: list[Placement] = []
     for kernel in kernels(module):
         name = kernel.sym_name.data
-        count = calls.count(name)
+        count = len(calls.get(name, ()))
         placements.append(
             Placement(
                 name,

@@ -18,6 +18,7 @@ from penstock.dialects import graph
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import NCHW, GraphOp, PatternKind, Tensor, pattern_kind, tensor_of
 from penstock.dialects.weights import WeightStore
+from penstock.passes.analysis.kernels import processor_of
 from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.values import NodeBuilder, erase_dead, graph_blocks, is_constant, only_user, rebuilt
 
@@ -287,6 +288,9 @@ class CombineMatmulsPass(ModulePass):
     each the only user of the one before, with constants along the output or none, are combined too. Constants are
     concatenated by ops that `fold-constants` evaluates, and the parts are views.
 
+    On a host whose registers are known, matrices of one shape stay apart: each is packed by itself, and a batch is
+    not.
+
     The left operand is then read once. Each element is the same sum in the same order as before. Requires and
     guarantees the graph level; convolutions are combined before `layout`, gemms after `transpose-operands`.
     See TVM's CombineParallelDense, CombineParallelBatchMatmul and CombineParallelConv2D.
@@ -339,8 +343,9 @@ class CombineMatmulsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         store = store_of(ctx)
+        packs = processor_of(op) is not None
         for block in graph_blocks(op):
             for family in list(families(block)):
-                if family.is_stack or self.unequal == "concatenate":
+                if not packs if family.is_stack else self.unequal == "concatenate":
                     _Combination(family, store).run()
             erase_dead(block)

@@ -23,8 +23,8 @@ TILE_CYCLES, VECTOR_CYCLES, STEP_CYCLES = 20, 4, Fraction(1, 2)
 """What a tile takes beside its sums: its loops, what is done to each vector after the sums, and a step's own loop."""
 CYCLES_PER_LINE = (Fraction(0), Fraction(1), Fraction(5))
 """What loading a line takes beside the multiply-adds, by where it is: in the first cache, the second, or after it."""
-IN_THE_WAY = Fraction(1, 4)
-"""The share of what takes less, multiply-adds or loads, that the other one does not hide."""
+NOT_OVERLAPPED = Fraction(1, 4)
+"""The share of the shorter of the two, multiply-adds and loads, that is not overlapped with the longer."""
 LINE = 64
 """Bytes of a line of the caches."""
 CANDIDATES = 3
@@ -124,7 +124,7 @@ def register_tile(domain: Domain, unit: VectorUnit) -> RegisterTile | None:
             blocks = [
                 (_cycles(domain, dims, chosen, lanes, rows, unit), chosen)
                 for chosen in _sizes(domain, lanes, rows, unit)
-                if not _is_scattered(domain, parallel, chosen, unit)
+                if not _is_scattered(domain, parallel, chosen, lanes, unit)
             ]
             found += sorted(blocks, key=lambda each: each[0])[:CANDIDATES]
     best: tuple[Fraction, RegisterTile] | None = None
@@ -169,22 +169,25 @@ def _cycles(
     for strides in domain.strides[: domain.inputs]:
         loads += (vectors if strides[lanes] else 1) * (height if rows is not None and strides[rows] else 1)
     busy = sums / unit.fmas, loads / unit.loads
-    step = max(*busy, Fraction(unit.latency)) + min(busy) * IN_THE_WAY
+    step = max(*busy, Fraction(unit.latency)) + min(busy) * NOT_OVERLAPPED
     steps = prod(extent for dim, extent in enumerate(domain.extents) if dim not in dims)
     tiles = prod(ceil(domain.extents[dim] / sizes.get(dim, 1)) for dim in dims)
     return tiles * (steps * (step + STEP_CYCLES) + sums * VECTOR_CYCLES + TILE_CYCLES)
 
 
-def _is_scattered(domain: Domain, parallel: frozenset[int], sizes: Mapping[int, int], unit: VectorUnit) -> bool:
+def _is_scattered(
+    domain: Domain, parallel: frozenset[int], sizes: Mapping[int, int], lanes: int, unit: VectorUnit
+) -> bool:
     """Whether what the lanes read of some input, which other tiles read again, has gaps and exceeds the first cache."""
     for strides in domain.strides[: domain.inputs]:
+        if strides[lanes] != 1:
+            continue
         repeats = prod(domain.extents[dim] for dim in parallel if not strides[dim])
         inside = [dim for dim, stride in enumerate(strides) if stride and (dim not in parallel or dim in sizes)]
         extents = [sizes.get(dim, domain.extents[dim]) for dim in inside]
         span = 1 + sum((extent - 1) * abs(strides[dim]) for dim, extent in zip(inside, extents, strict=True))
         if repeats > 1 and span > 2 * prod(extents) and 2 * span * unit.element_bytes > unit.caches[0]:
-            if any(strides[dim] == 1 and dim in parallel for dim in sizes):
-                return True
+            return True
     return False
 
 

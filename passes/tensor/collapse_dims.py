@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -18,7 +18,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
-from penstock.passes.analysis.kernels import kernels, processor_of
+from penstock.passes.analysis.kernels import calls_by_callee, kernels, processor_of
 from penstock.passes.tensor.reshape import emit_reshape
 
 _OPS = (arith.ConstantOp, func.ReturnOp, tensor.EmptyOp, tensor.PadOp, GenericOp)
@@ -125,8 +125,8 @@ def _neighbours(index_map: AffineMap) -> Iterator[tuple[AffineExpr, AffineExpr]]
     return zip(index_map.results, index_map.results[1:], strict=False)
 
 
-def collapse_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
-    """Rewrite a kernel, and its calls, so that dims that all its ops walk as one are one."""
+def collapse_dims(kernel: func.FuncOp, calls: Sequence[func.CallOp]) -> None:
+    """Rewrite a kernel, and its `calls`, so that dims that all its ops walk as one are one."""
     block = kernel.body.block
     if len(kernel.body.blocks) != 1 or not all(isinstance(op, _OPS) for op in block.ops):
         return
@@ -140,9 +140,8 @@ def collapse_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
     if not (joined := JoinedDims(kernel, types)):
         return
     shapes = {value: joined.shape(value) for value in types}
-    for call in [op for op in module.walk() if isinstance(op, func.CallOp)]:
-        if call.callee.string_value() == kernel.sym_name.data:
-            _call_collapsed(call, kernel, shapes)
+    for call in calls:
+        _call_collapsed(call, kernel, shapes)
     for op in block.ops:
         if isinstance(op, GenericOp):
             _index_collapsed(op, joined)
@@ -288,5 +287,6 @@ class CollapseDimsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if processor_of(op) is not None:
+            calls = calls_by_callee(op)
             for kernel in kernels(op):
-                collapse_dims(kernel, op)
+                collapse_dims(kernel, calls.get(kernel.sym_name.data, ()))

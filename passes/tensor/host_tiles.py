@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.dialects import func, tensor
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import REGISTERS, TargetOp, ints_of
 from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.analysis.kernels import has_reduction, is_contraction
-from penstock.passes.analysis.memory.stated_scopes import has_own_tiles
+from penstock.passes.analysis.memory.stated_scopes import has_own_tiles, states_scopes
 from penstock.passes.analysis.strides import contiguous_strides
 from penstock.passes.planning.register_blocks import Domain, VectorUnit, register_tile
 from penstock.passes.schedule.schedule import Schedule
@@ -22,23 +25,39 @@ from penstock.passes.tensor.tile_plan import root_of
 
 
 def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
-    """Cut the contraction of a kernel into tiles that the registers hold, with what is computed before and after it."""
-    if has_own_tiles(kernel) or (root := root_of(kernel)) is None:
-        return
-    ops = TiledOps(root, None)
-    anchor = ops.anchor
-    if not is_contraction(anchor) or any(has_reduction(member) for member in ops.members if member is not anchor):
-        return tile_rows(root, target, schedule)
+    """
+    Cut the contraction of a kernel into tiles that the registers hold, with what is computed before and after it; in a
+    kernel that has loops already each of its contractions, with the fill of its sums.
+    """
+    if has_own_tiles(kernel):
+        if states_scopes(kernel):
+            return
+        for op in list(kernel.walk()):
+            if isinstance(op, GenericOp) and is_contraction(op):
+                made = [
+                    value.owner for value in op.outputs if isinstance(value.owner, GenericOp) and value.has_one_use()
+                ]
+                _tile(op, [generic for generic in made if not generic.inputs], target, schedule)
+    elif (root := root_of(kernel)) is not None:
+        ops = TiledOps(root, None)
+        fused = [member for member in ops.members if member is not ops.anchor]
+        if is_contraction(ops.anchor) and not any(has_reduction(member) for member in fused):
+            _tile(ops.anchor, fused, target, schedule)
+        else:
+            tile_rows(root, target, schedule)
+
+
+def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, schedule: Schedule) -> None:
+    """Cut a contraction, with the ops that are computed inside its tiles."""
     if (domain := domain_of(anchor)) is None:
         return
-    if (unit := vector_unit(target, anchor)) is None or tile_matvec(ops, domain, unit, schedule):
+    if (unit := vector_unit(target, anchor)) is None or tile_matvec(anchor, fused, domain, unit, schedule):
         return
     if (plan := register_tile(domain, unit)) is None:
         return
     # Padding all of an image once costs less than the window of every tile anew.
     for pad in schedule.handles(value.owner for value in anchor.inputs if isinstance(value.owner, tensor.PadOp)):
         schedule.materialize(pad)
-    fused = [member for member in ops.members if member is not anchor]
     handle, *handles = schedule.handles([anchor, *fused])
     count = len(domain.extents)
     edges = [
@@ -60,11 +79,23 @@ def domain_of(generic: GenericOp) -> Domain | None:
     for value, index_map in zip(generic.operands, generic.indexing_maps, strict=True):
         if not isa(value.type, TensorType):
             return None
-        pitches = contiguous_strides(value.type.get_shape())
+        pitches = _strides_of(value)
         _, rows = linear_form(index_map.data)
         columns = zip(*rows, strict=True) if rows else [()] * generic.get_num_loops()
         strides.append(tuple(sum(a * b for a, b in zip(column, pitches, strict=True)) for column in columns))
     return Domain(generic.get_static_loop_ranges(), tuple(strides), len(generic.outputs))
+
+
+def _strides_of(value: SSAValue) -> tuple[int, ...]:
+    """The strides of a tensor; those of a slice of all dims are of what it is cut out of."""
+    assert isa(value.type, TensorType)
+    slice = value.owner
+    if isinstance(slice, tensor.ExtractSliceOp) and isa(slice.source.type, TensorType):
+        steps = slice.static_strides.get_values()
+        if len(steps) == len(value.type.get_shape()) and DYNAMIC_INDEX not in steps:
+            pitches = contiguous_strides(slice.source.type.get_shape())
+            return tuple(a * b for a, b in zip(pitches, steps, strict=True))
+    return contiguous_strides(value.type.get_shape())
 
 
 def vector_unit(target: TargetOp, generic: GenericOp) -> VectorUnit | None:

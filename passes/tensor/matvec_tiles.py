@@ -9,15 +9,18 @@ registers, of a few rows, which share what is loaded of the vector.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.passes.planning.register_blocks import Domain, VectorUnit, parallel_dims
 from penstock.passes.schedule.schedule import Schedule
-from penstock.passes.schedule.tiled_ops import TiledOps
 from penstock.passes.tensor.row_tiles import dividing, edges_of, split_into_vectors
 
 
-def tile_matvec(ops: TiledOps, domain: Domain, unit: VectorUnit, schedule: Schedule) -> bool:
+def tile_matvec(
+    target: GenericOp, fused: Sequence[GenericOp], domain: Domain, unit: VectorUnit, schedule: Schedule
+) -> bool:
     """Cut a product of a matrix and a vector, with what is computed before and after it; False for another op."""
     found = _matvec(domain)
     if found is None:
@@ -36,8 +39,7 @@ def tile_matvec(ops: TiledOps, domain: Domain, unit: VectorUnit, schedule: Sched
         sizes[along] = min(rows // 2, domain.extents[along])
     order = [dim for dim, size in enumerate(sizes) if size and size < domain.extents[dim]]
     sizes = [size if dim in order else 0 for dim, size in enumerate(sizes)]
-    fused = [member for member in ops.members if member is not ops.anchor]
-    anchor, *handles = schedule.handles([ops.anchor, *fused])
+    anchor, *handles = schedule.handles([target, *fused])
     if order:
         others = [dim for dim in range(len(sizes)) if dim not in order]
         order.sort(key=lambda dim: dim == summed)
@@ -45,8 +47,6 @@ def tile_matvec(ops: TiledOps, domain: Domain, unit: VectorUnit, schedule: Sched
         tile = schedule.tile(anchor, sizes, fusing=handles, interchange=[*order, *others], edges=edges)
         anchor = tile.handles[0]
     if not is_sum_of_rows:
-        op = schedule.op(anchor)
-        assert isinstance(op, GenericOp)
         split_into_vectors(schedule, anchor, summed, unit.lanes, 2)
     return True
 

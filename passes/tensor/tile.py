@@ -34,18 +34,20 @@ class TilePass(ModulePass):
     Requires the tensor level with devices assigned: a kernel of the machine is a tree of generics with at most one
     reduction, or is cut into tiles as it is and stays so. Sizes, order of the loops, and slots are those that a tiler
     (`passes/planning/tilers/registry`) chooses among those that fit the machine's scopes: `tiler`, by default the one
-    that `assign-devices` asked. `sizes` gives the sizes instead, one for each dim of the op that reduces (else of the
-    last op), for the `kernel` of that name, or for every kernel on a machine or without a device; order and slots are
-    then those of the tiler `pipelined`. Guarantees: static sizes; parallel loops outside, reduction loops inside; a
-    parallel tile that does not divide its dim is shifted inwards at the end. A tile of a reduction that does not divide
-    reads zeros beyond the end, where products of what comes from outside are summed, and is refused elsewhere. For an
-    intrinsic of fixed shape a tile is a multiple of its block, and a parallel dim that is shorter is computed on padded
-    operands, of whose result the valid part is kept. `depths` of the kernel says how many slots each scope has for what
-    a loop refills, and `multi-buffer` makes them; with `depth` it is that many everywhere. The cut is written down for
-    people in `tiling`, with the cycles that it is modelled to take. Tiles may take all of a scope; `reserve` leaves a
-    share of those free that are filled from off chip and emptied there, so that `mem-promote` finds room. Raises
-    UserError for a share that is not from 0 to below 1, for a depth that is neither "auto" nor from 1, for a tiler or a
-    kernel that there is not, and for a plan that is not valid. See `schedule.tile` for an example.
+    that `assign-devices` asked. On a host whose file says what its registers hold, the tiles of a contraction are
+    those that they hold (`passes/planning/register_blocks`). `sizes` gives the sizes instead, one for each dim of
+    the op that reduces (else of the last op), for the `kernel` of that name, or for every kernel on a machine, on
+    such a host, or without a device; order and slots are then those of the tiler `pipelined`. Guarantees: static
+    sizes; parallel loops outside, reduction loops inside; a parallel tile that does not divide its dim is shifted
+    inwards at the end. A tile of a reduction that does not divide reads zeros beyond the end, where products of
+    what comes from outside are summed, and is refused elsewhere. For an intrinsic of fixed shape a tile is a
+    multiple of its block, and a parallel dim that is shorter is computed on padded operands, of whose result the
+    valid part is kept. `depths` of the kernel says how many slots each scope has for what a loop refills, and
+    `multi-buffer` makes them; with `depth` it is that many everywhere. The cut is written down for people in
+    `tiling`, with the cycles that it is modelled to take. Tiles may take all of a scope; `reserve` leaves a share
+    of those free that are filled from off chip and emptied there, so that `mem-promote` finds room. Raises
+    UserError for a share that is not from 0 to below 1, for a depth that is neither "auto" nor from 1, for a tiler
+    or a kernel that there is not, and for a plan that is not valid. See `schedule.tile` for an example.
     """
 
     name = "tile"
@@ -83,7 +85,7 @@ class TilePass(ModulePass):
             device = device_of(kernel)
             on_machine = machine is not None and device == machine
             sizes = self.sizes if self.kernel in (None, kernel.sym_name.data) else None
-            is_planned = on_machine or (sizes is not None and device is None)
+            is_planned = on_machine or (sizes is not None and (device is None or processor is not None))
             plan = partial(plan_kernel, sizes=sizes, reserve=self.reserve, depth=depth, tiler=self.tiler)
             own = target if on_machine else None
             decide = partial(_decide, kernel, own, plan if is_planned else None)

@@ -16,7 +16,7 @@ from penstock.dialects.diagnostics import UserError, did_you_mean, location_of, 
 from penstock.dialects.machine import DRAM, DmaOp, TargetOp
 from penstock.passes.analysis.access import fill_access, linear_form
 from penstock.passes.analysis.intrinsics import candidates, pattern_of
-from penstock.passes.analysis.kernels import REMARK, TILER, device_of, kernels, machine_of
+from penstock.passes.analysis.kernels import REMARK, TILER, device_of, kernels, machine_of, processor_of
 from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import intermediates, scope_path
 from penstock.passes.planning.tile_problem import NoTile, TileProblem
@@ -143,7 +143,8 @@ def require_kernel(module: ModuleOp, name: str | None, sizes: Sequence[int] | No
         raise UserError(f'tile: no kernel is called "{name}"', notes=notes)
     kernel, target = found[name], machine_of(module)
     device = device_of(kernel)
-    if device is not None and (target is None or device != target.sym_name.data):
+    is_on_machine = target is not None and device == target.sym_name.data
+    if device is not None and not is_on_machine and processor_of(module) is None:
         remark = kernel.attributes.get(REMARK)
         notes = [f"because {remark.data}"] if isinstance(remark, StringAttr) else []
         raise UserError(

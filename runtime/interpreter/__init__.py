@@ -40,30 +40,13 @@ __all__ = [
     "written",
 ]
 
-_MODULES = {
-    "Counters": "counters",
-    "DmaCount": "counters",
-    "ExecCount": "counters",
-    "issues_of": "counters",
-    "Execution": "execution",
-    "Evaluator": "generic",
-    "ORDERS": "interleaving",
-    "Order": "interleaving",
-    "read_order": "interleaving",
-    "main_arguments": "module",
-    "run_function": "module",
-    "run_module": "module",
-    "interprets": "registry",
-    "array_of": "scopes",
-    "readable": "scopes",
-    "written": "scopes",
-    "Listener": "source",
-}
+_PARTS = ("module", "counters", "execution", "generic", "interleaving", "registry", "scopes", "source")
+"""The modules that define these names; the first one registers the ops of all levels."""
 
 
 def __getattr__(name: str) -> Any:
     # What folds constants, or asks which elements an op reaches, needs a small part of it.
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_module(f"{__name__}.module")  # which registers the ops of all levels
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    parts = [import_module(f"{__name__}.{part}") for part in _PARTS]
+    return next(getattr(part, name) for part in parts if hasattr(part, name))

@@ -11,6 +11,7 @@ from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from penstock.dialects.weights import Array, WeightStore
 from penstock.passes import toolchain as compiler
+from penstock.runtime import llvm
 
 if TYPE_CHECKING:
     from tests.conftest import Command, Finished
@@ -274,6 +275,7 @@ def test_without_a_c_compiler_the_remedy_is_named_and_the_interpreter_still_runs
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(compiler, "find_spec", lambda name: None)  # pyright: ignore
+    monkeypatch.setattr(llvm, "find_spec", lambda name: None)  # pyright: ignore
     words = ("run", model, "--dim", "N=2", "--input", given, "-q")
     refused(penstock(*words), "no C compiler", "CC", "pip install 'penstock[cc]'", "--level accel")
     assert penstock(*words, "--level", "loop").status == 0

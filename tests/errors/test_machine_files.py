@@ -80,12 +80,13 @@ def test_one_faulty_file_among_several_does_not_hide_the_others(penstock: Comman
     assert lines[1:] == expected(bad)
 
 
-def test_an_unknown_machine_is_an_error_that_names_the_nearest(penstock: Command) -> None:
-    finished = penstock("machines", "show", "gemini-fp32")
+@pytest.mark.parametrize(("name", "nearest"), [("gemini-fp32", "gemmini-fp32"), ("nativ", "native")])
+def test_an_unknown_machine_is_an_error_that_names_the_nearest(penstock: Command, name: str, nearest: str) -> None:
+    finished = penstock("machines", "show", name)
     assert finished.status == 1
     assert finished.err.splitlines() == [
-        'error: unknown machine "gemini-fp32"',
-        'note: did you mean "gemmini-fp32"?',
+        f'error: unknown machine "{name}"',
+        f'note: did you mean "{nearest}"?',
         f"note: the machines are {', '.join(shipped_machines())}, and native; a path must end in .toml",
     ]
 

@@ -1,4 +1,4 @@
-"""Random structured ops and random copies: C has the bits of the interpreter."""
+"""Random structured ops and random copies: C has the bits of the interpreter, and LLVM those of C."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from in_c import agrees_by_llvm
 from numpy.typing import NDArray
 from sampling import examples
 from xdsl.parser import Parser
@@ -172,6 +173,7 @@ def test_random_structured_ops_have_the_bits_of_the_interpreter(data: st.DataObj
     module = Parser(make_context(), text).parse_module()
     module.verify()
     ours = load_native(module).run(arrays)
+    agrees_by_llvm(module, arrays, ours)
     theirs = run_module(module, arrays, WeightStore(), ordered=True)
     for nest, left, right in zip(found, ours, theirs, strict=True):
         np.testing.assert_array_equal(left, right, err_msg=str(nest))
@@ -222,6 +224,7 @@ def test_random_windows_have_the_elements_of_the_interpreter(data: st.DataObject
     module = Parser(make_context(), text).parse_module()
     module.verify()
     ours = load_native(module).run(arrays)
+    agrees_by_llvm(module, arrays, ours)
     theirs = run_module(module, arrays, WeightStore(), ordered=True)
     for left, right in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(left, right)

@@ -14,7 +14,8 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 from penstock.passes.toolchain import find_compiler
 from penstock.runtime.interpreter import run_module
-from penstock.runtime.native import load_native
+from penstock.runtime.llvm import has_llvm, load_llvm
+from penstock.runtime.native import NativeCounters, load_native
 
 Array = NDArray[Any]
 
@@ -27,15 +28,40 @@ def needs_compiler() -> None:
         pytest.skip("no C compiler")
 
 
+def needs_llvm() -> None:
+    """Skip the test where llvmlite is not installed."""
+    if not has_llvm():
+        pytest.skip("no llvmlite")
+
+
 def agree(module: ModuleOp, inputs: Sequence[Array]) -> list[Array]:
-    """Run in C and in the interpreter, demand the same bits, and return the outputs."""
+    """Run in C, by LLVM where it is installed, and in the interpreter, demand the same bits, and return the outputs."""
     needs_compiler()
-    ours = load_native(module).run(inputs)
     theirs = run_module(module, inputs, WeightStore(), ordered=True)
+    native = load_native(module)
+    ours = native.run(inputs)
     for left, right in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(left, right)
         assert left.dtype == right.dtype
+    agrees_by_llvm(module, inputs, ours, native.counters)
     return ours
+
+
+def agrees_by_llvm(
+    module: ModuleOp, inputs: Sequence[Array], ours: Sequence[Array], counters: NativeCounters | None = None
+) -> None:
+    """Demand the bits of C, and its counters, of LLVM, where it is installed; NaN may be any."""
+    if not has_llvm():
+        return
+    by_llvm = load_llvm(module)
+    for left, right in zip(by_llvm.run(inputs), ours, strict=True):
+        assert left.dtype == right.dtype
+        same = left == right
+        if left.dtype.kind in "fV":
+            same = (same & (np.signbit(left) == np.signbit(right))) | (np.isnan(left) & np.isnan(right))
+        assert np.all(same)
+    if counters is not None:
+        assert by_llvm.counters == counters
 
 
 def memref(shape: Sequence[int], element: str = "f32") -> str:

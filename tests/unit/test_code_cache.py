@@ -8,8 +8,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,8 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from penstock.dialects.diagnostics import UserError
-from penstock.passes import toolchain as caches
+from penstock.passes import code_cache as caches
+from penstock.passes import toolchain
 from penstock.passes.toolchain import Compiler, build_library, load
 
 SOURCES = {"answer.c": "int answer(void);\nint answer(void) { return 42; }\n"}
@@ -45,7 +48,7 @@ def compilations(compiled: bytes) -> Generator[list[str]]:
         (workplace / "program.so").write_bytes(compiled)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(caches, "_compile", compile)
+        patch.setattr(toolchain, "_compile", compile)
         yield calls
 
 
@@ -284,26 +287,31 @@ for number in range(4):
     assert all(name.startswith("answer-") for name in entries(cache)), "no build is left behind"
 
 
-def test_what_a_process_has_found_no_other_removes_before_it_is_loaded(cache: Path, compiled: bytes) -> None:
-    library = cache.parent / "library.so"
-    library.write_bytes(compiled)
-    text = """
-import os, shutil, sys, time
-from pathlib import Path
-from penstock.passes import toolchain
-toolchain._compile = lambda compiler, files, workplace: shutil.copy(sys.argv[2], workplace / "program.so")
-directory, until = toolchain.open_cache(), time.monotonic() + 1.5
-while time.monotonic() < until:
-    if sys.argv[1] == "prune":
-        toolchain.prune(directory)
-        continue
-    entry = toolchain.build_library("answer", {"answer.c": ""})
-    assert toolchain.load(entry).answer() == 42
-    try:
-        os.utime(entry, (0, 0))  # as if it had not been used for long
-    except FileNotFoundError:
-        sys.exit("an entry that was just used is gone")
-"""
-    command = [sys.executable, "-c", text]
-    running = [subprocess.Popen([*command, role, str(library)]) for role in ("prune", "prune", "build")]
-    assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
+@pytest.mark.parametrize("first", ["remove", "_touch"])
+def test_what_is_found_is_not_removed_before_it_is_loaded(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    # One is about to remove what was not used for long, or to use it, and meanwhile another is about to do the other.
+    entry = build()
+    os.utime(entry, (0, 0))
+    halves = {"remove": caches.remove, "_touch": caches._touch}  # pyright: ignore[reportPrivateUsage]
+    actions: dict[str, Callable[[], object]] = {"remove": lambda: caches.prune(cache), "_touch": build}
+    second = "_touch" if first == "remove" else "remove"
+    reached, pending = threading.Event(), list[Future[object]]()
+
+    def begin(path: Path) -> None:
+        if not pending:
+            pending.append(pool.submit(actions[second]))
+            assert not reached.wait(0.1), "the other waits for the lock"
+        halves[first](path)
+
+    def follow(path: Path) -> None:
+        reached.set()
+        halves[second](path)
+
+    monkeypatch.setattr(caches, first, begin)
+    monkeypatch.setattr(caches, second, follow)
+    with ThreadPoolExecutor(1) as pool:
+        actions[first]()
+        pending[0].result()
+    assert entry.exists()

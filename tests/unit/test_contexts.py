@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from in_c import needs_compiler
+from in_c import needs_compiler, needs_llvm
 from numpy.typing import NDArray
 
 import penstock
 from penstock.dialects.diagnostics import UserError
-from penstock.runtime.engine import Engine
+from penstock.runtime.engine import Backend, Engine
+from penstock.runtime.llvm import has_llvm
 from penstock.runtime.native import NativeContext
 
 Array = NDArray[Any]
@@ -33,12 +34,14 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Engine]:
     needs_compiler()
     path: Path = tmp_path_factory.mktemp("program") / "program.mlir"
     path.write_text(TEXT)
-    native, interpreted = penstock.compile(path), penstock.compile(path, backend="interpreter")
-    return {"native": cast(Engine, native), "interpreter": cast(Engine, interpreted)}
+    backends: list[Backend] = ["native", "interpreter", *(["llvm"] if has_llvm() else [])]
+    return {backend: cast(Engine, penstock.compile(path, backend=backend)) for backend in backends}
 
 
-@pytest.fixture(params=["native", "interpreter"])
+@pytest.fixture(params=["native", "interpreter", "llvm"])
 def engine(engines: dict[str, Engine], request: pytest.FixtureRequest) -> Engine:
+    if request.param == "llvm":
+        needs_llvm()
     return engines[request.param]
 
 

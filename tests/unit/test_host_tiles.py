@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,34 @@ def convolutions(seed: int) -> tuple[onnx.ModelProto, tuple[int, ...]]:
     return model(nodes, shape, weights), shape
 
 
+def products(seed: int) -> tuple[onnx.ModelProto, tuple[int, ...]]:
+    """Products with a constant, a gemm, and a product of two values, of random shapes."""
+    draw, values = random.Random(seed), np.random.default_rng(seed)
+    rows, k, n, m = (draw.choice([1, 3, 8, 16, 17, 32, 48, 64, 100]) for _ in range(4))
+    batch, turned = draw.choice([(), (), (2,), (1, 3)]), draw.random() < 0.5
+    weights: Weights = {
+        "w": values.standard_normal((k, n)).astype(np.float32) / k,
+        "b": values.standard_normal(n).astype(np.float32),
+        "v": values.standard_normal((m, n) if turned else (n, m)).astype(np.float32) / (rows * n * n),
+        "flat": np.array([-1, n]),
+        "c": values.standard_normal(draw.choice([(m,), (1, m), (1,)])).astype(np.float32),
+    }
+    order = [*range(len(batch)), len(batch) + 1, len(batch)]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["q"]),
+        helper.make_node("Relu", ["q"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["t"], perm=order),
+        helper.make_node("MatMul", ["r", "t"], ["s"]),
+        helper.make_node("MatMul", ["s", "r"], ["u"]),
+        helper.make_node("Reshape", ["u", "flat"], ["f"]),
+        helper.make_node("Gemm", ["f", "v", "c"], ["g"], transB=int(turned), alpha=draw.choice([1.0, 0.5])),
+        helper.make_node("Tanh", ["g"], ["y"]),
+    ]
+    shape = (*batch, rows, k)
+    return model(nodes, shape, weights), shape
+
+
 def check(given: onnx.ModelProto, shape: tuple[int, ...], machine: str, what: str) -> penstock.Engine:
     """C and the interpreter beside onnxruntime."""
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
@@ -85,11 +114,27 @@ def test_convolutions_in_tiles(seed: int, machine: str) -> None:
     check(*convolutions(seed), machine, f"seed {seed}")
 
 
+@pytest.mark.parametrize(("seed", "machine"), [(seed, MACHINES[seed % 3]) for seed in range(6)])
+def test_products_in_tiles(seed: int, machine: str) -> None:
+    check(*products(seed), machine, f"seed {seed}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 300, 20))
-def test_many_convolutions_in_tiles(first: int) -> None:
+@pytest.mark.parametrize("make", [convolutions, products])
+def test_many_in_tiles(make: Callable[[int], tuple[onnx.ModelProto, tuple[int, ...]]], first: int) -> None:
     for seed in range(first, first + 20):
-        check(*convolutions(seed), MACHINES[seed % 3], f"seed {seed}")
+        check(*make(seed), MACHINES[seed % 3], f"seed {seed}")
+
+
+def test_the_columns_of_a_constant_factor_are_packed() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
+    given = model(nodes, (48, 64), {"w": np.ones((64, 80), np.float32)})
+    engine = check(given, (48, 64), "host-avx2", "one product")
+    source = engine._source  # pyright: ignore[reportPrivateUsage]
+    assert source is not None
+    assert "x64x16xf32" in module_text(engine.ctx, engine.module)
+    assert "scratch" not in source.source, "nothing is packed at run time"
 
 
 def test_sums_are_local_variables_and_multiply_adds_are_fused() -> None:
@@ -104,6 +149,18 @@ def test_sums_are_local_variables_and_multiply_adds_are_fused() -> None:
     assert source is not None
     assert re.search(rf"float \w+\[{prod(map(int, sums.split('x')))}\];", source.source)
     assert "scope_registers" not in source.header + source.source
+
+
+@pytest.mark.parametrize(("sizes", "block"), [((6, 16, 96), "6x16"), ((5, 32, 40), "5x32"), ((900, 16, 7), "100x16")])
+def test_given_sizes_are_those_of_the_tile(sizes: tuple[int, ...], block: str) -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((100, 96), (96, 64)))
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
+    pipeline = f'default, tile{{kernel="fused_0" sizes={",".join(map(str, sizes))}}}'
+    engine = penstock.compile(model(nodes, x.shape, {"w": w}), "host-avx2", pipeline=pipeline)
+    assert isinstance(engine, penstock.Engine)
+    np.testing.assert_allclose(engine(x)[0], np.maximum(x @ w, 0), 1e-4, 1e-4)
+    assert f": memref<{block}xf32" in module_text(engine.ctx, engine.module)
 
 
 def test_native_is_a_shipped_machine() -> None:

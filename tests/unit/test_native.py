@@ -16,7 +16,8 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_c import CSource, emit_c
 from penstock.passes import toolchain as compilers
-from penstock.passes.toolchain import Compiler, CompilerFault, cache_directory, find_compiler, load
+from penstock.passes.code_cache import cache_directory
+from penstock.passes.toolchain import Compiler, CompilerFault, find_compiler, load
 from penstock.runtime.native import NativeModule, build, load_native
 
 Array = NDArray[Any]

@@ -14,6 +14,7 @@ import penstock as package
 from penstock.dialects.diagnostics import UserError
 from penstock.passes import toolchain as compiler
 from penstock.passes.toolchain import find_compiler
+from penstock.runtime import llvm
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 
@@ -37,11 +38,12 @@ def hide(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 @pytest.mark.usefixtures("no_compiler")
 def test_without_any_compiler_both_remedies_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "ziglang")
+    monkeypatch.setattr(llvm, "find_spec", lambda wanted: None)  # pyright: ignore
     with pytest.raises(UserError, match=r"no C compiler is found: .* and ziglang is not installed") as refusal:
         package.compile(DIGITS / "digits.onnx")
     assert list(refusal.value.notes) == [
         "install a C compiler (apt-get install gcc, or xcode-select --install), or: pip install 'penstock[cc]'",
-        "the interpreter backend does without one",
+        "the interpreter backend does without one, and so does llvm: pip install 'penstock[llvm]'",
     ]
     with np.load(DIGITS / "test_images.npz") as file:
         image = file["images"][:1]

@@ -193,7 +193,7 @@ def test_a_plan_is_known_by_its_name_or_by_how_it_begins(contents: bytes, tmp_pa
     (tmp_path / "text.mlir").write_text("func.func @main() { func.return }")
     os.mkfifo(tmp_path / "fifo.mlir")
     assert [is_plan(tmp_path / name) for name in ("any", "missing.plan")] == [True, True]
-    # Nobody writes to the FIFO: reading from it would wait.
+    # No process has the FIFO open for writing: a read from it would block.
     assert [is_plan(tmp_path / name) for name in ("text.mlir", "fifo.mlir", "missing", ".")] == [False] * 4
 
 

@@ -37,7 +37,12 @@ SPECIAL = (0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 1.1754942e-3
 BOUNDS = (1.0, -1.0, 88.72283, 88.722839, 89.0, -103.972, -103.973, -87.33655, 127.99999, 128.0, -149.5, -150.0, 0.625)
 
 
-def program(function: str, count: int, fma: bool, element: str = "f32") -> Any:
+POLYNOMIALS = "math-polynomial-approximation"
+FORMS = (POLYNOMIALS, f"{POLYNOMIALS}{{fma=true}}", f"{POLYNOMIALS},contract")
+"""As products and sums; of fused multiply-adds; and with those that `contract` makes, as on hosts that have them."""
+
+
+def program(function: str, count: int, form: str = POLYNOMIALS, element: str = "f32") -> Any:
     """The function of `count` elements, expanded."""
     memref, identity = f"memref<{count}x{element}>", "affine_map<(d0) -> (d0)>"
     text = f"""func.func @main(%x: {memref} {{graph.input = "x"}}, %y: {memref} {{graph.output = "y"}}) {{
@@ -51,9 +56,9 @@ def program(function: str, count: int, fma: bool, element: str = "f32") -> Any:
     }}"""
     ctx = make_context()
     module = parse_text(ctx, SourceText("function.mlir", text)).module
-    run_passes(ctx, module, read_pipeline(f"math-polynomial-approximation{{fma={str(fma).lower()}}}"))
+    run_passes(ctx, module, read_pipeline(form))
     assert f"math.{function} " not in str(module)
-    assert ("math.fma" in str(module)) == fma
+    assert ("math.fma" in str(module)) == (form != POLYNOMIALS)
     return module
 
 
@@ -73,15 +78,16 @@ def errors(found: Array, exact: Array) -> Array:
     return np.abs(found - exact) / np.exp2(exponent - 23.0)
 
 
-@pytest.mark.parametrize(("function", "fma", "step"), sweep(
-    [(function, fma, step) for function in REFERENCES for fma in (False, True) for step in (40_009, 2_003)],
-    quick=[(function, fma, 40_009) for function in REFERENCES for fma in (False, True)],
+@pytest.mark.parametrize(("function", "form", "step"), sweep(
+    [(function, form, step) for function in REFERENCES for form in FORMS for step in (40_009, 2_003)],
+    # `contract` makes what `fma` makes of all but tanh.
+    quick=[(function, form, 40_009) for function in REFERENCES for form in FORMS[: 3 if function == "tanh" else 2]],
 ))  # fmt: skip
 def test_a_function_is_within_two_units_of_the_last_place_and_the_same_in_c(
-    function: str, fma: bool, step: int
+    function: str, form: str, step: int
 ) -> None:
     x = numbers(step)
-    (found,) = agree(program(function, x.size, fma), [x])
+    (found,) = agree(program(function, x.size, form), [x])
     with np.errstate(all="ignore"):
         exact = REFERENCES[function](x.astype(np.float64))
     np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
@@ -90,12 +96,20 @@ def test_a_function_is_within_two_units_of_the_last_place_and_the_same_in_c(
     assert errors(found[known], exact[known]).max() <= LIMIT
 
 
+@pytest.mark.parametrize("function", REFERENCES)
+def test_fused_polynomials_are_what_contract_makes_of_the_others(function: str) -> None:
+    fused, contracted = (str(program(function, 8, form)) for form in FORMS[1:])
+    # The denominator of tanh is a sum as well, of a product that no polynomial has.
+    assert fused.count("math.fma") + (function == "tanh") == contracted.count("math.fma")
+    assert (fused.count("arith.mulf") == contracted.count("arith.mulf")) == (function != "tanh")
+
+
 @pytest.mark.parametrize("element", ["f16", "bf16"])
 def test_narrow_floats_are_computed_in_f32(element: str) -> None:
     dtype = numpy_dtype(f16 if element == "f16" else bf16)
     x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     x = x[~np.isnan(x.astype(np.float32))]
-    (found,) = agree(program("exp", x.size, False, element), [x])
+    (found,) = agree(program("exp", x.size, element=element), [x])
     with np.errstate(over="ignore", under="ignore"):
         exact = np.exp(x.astype(np.float64)).astype(np.float32).astype(dtype)
     # The next number at most, and seldom: two roundings.

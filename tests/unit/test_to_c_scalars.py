@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from in_c import agrees_by_llvm
 from numpy.typing import NDArray
 from xdsl.dialects import arith, math
 from xdsl.parser import Parser
@@ -82,10 +83,12 @@ def module_text(operands: Sequence[str], operations: Sequence[tuple[str, str]], 
 
 
 def both(text: str, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-    """The outputs of a program in C and in the interpreter."""
+    """The outputs of a program in C, which LLVM has too, and in the interpreter."""
     module = Parser(make_context(), text).parse_module()
     module.verify()
-    return load_native(module).run(inputs), run_module(module, inputs, WeightStore(), ordered=True)
+    ours = load_native(module).run(inputs)
+    agrees_by_llvm(module, inputs, ours)
+    return ours, run_module(module, inputs, WeightStore(), ordered=True)
 
 
 def pairs(type: str) -> tuple[Array, Array]:

@@ -45,6 +45,10 @@ LOOPS = {
 PIECES = {
     "padded": '%u = schedule.tile %t sizes [6] edges ["padded"]',
     "overlapping": '%u, %m = schedule.tile %t sizes [3] edges ["overlap"]',
+    "in iterations of its own": "%u, %m = transform.structured.tile_using_for %t tile_sizes [2]"
+    " : (!transform.any_op) -> (!transform.any_op, !transform.any_op)\n"
+    "%w, %n = transform.structured.tile_using_forall %u tile_sizes [1]"
+    " : (!transform.any_op) -> (!transform.any_op, !transform.any_op)",
     "with a pad": "%u, %pads, %copy = transform.structured.pad %t pad_to_multiple_of [3] "
     '{copy_back_op = "none", padding_dimensions = [0], padding_values = [0 : i32]}'
     " : (!transform.any_op) -> (!transform.any_op, !transform.any_op, !transform.any_op)",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from xdsl.dialects.builtin import Float64Type, FunctionType, ModuleOp, StringAttr, SymbolRefAttr, TensorType, f32
-from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.dialects.scf import YieldOp
 from xdsl.ir import Block, Region
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -81,6 +81,10 @@ def empty_block(module: ModuleOp) -> None:
         op.erase()
 
 
+def declare_other_results(module: ModuleOp) -> None:
+    main_of(module).function_type = FunctionType.from_lists([TensorType(f32, [2, 3])], [f32])
+
+
 def erase_operand(module: ModuleOp) -> None:
     op = next(iter(main_of(module).body.block.ops))
     op.detach()
@@ -94,7 +98,7 @@ def wrong_parent(module: ModuleOp) -> None:
 
 FAULTS = [
     change_type, change_elements, change_property, drop_property, add_property, swap_operand, drop_terminator,
-    empty_block, erase_operand, wrong_parent,
+    empty_block, erase_operand, wrong_parent, declare_other_results,
 ]  # fmt: skip
 
 
@@ -137,6 +141,16 @@ def test_a_fault_that_only_we_find_is_found_in_a_module_that_was_valid(fault: Ca
     Rewriter.insert_op(load_machine("gemmini-fp32"), InsertPoint.after(main_of(module)))
     assert find_invalid(module, verifier) is None
     fault(module)
+    assert find_invalid(module, verifier) is not None
+
+
+def test_a_use_of_what_is_in_another_function_is_found_in_a_module_that_was_valid() -> None:
+    module, verifier = parsed(), Verifier()
+    main, f = main_of(module), TensorType(f32, [2, 3])
+    Rewriter.insert_op(other := FuncOp("other", ([f], []), visibility="private"), InsertPoint.after(main))
+    other.body.block.add_op(ReturnOp())
+    assert find_invalid(module, verifier) is None
+    next(iter(main.body.block.ops)).operands[0] = other.body.block.args[0]
     assert find_invalid(module, verifier) is not None
 
 
@@ -285,6 +299,16 @@ def test_a_command_is_verified_against_the_machine_as_it_is_now() -> None:
     assert find_invalid(module, verifier) is None
     machine.dmas()["mvin"].properties["sym_name"] = StringAttr("renamed")
     assert find_invalid(module, verifier) is not None
+
+
+def test_only_commands_are_verified_again_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, verifier = parsed(), Verifier()
+    assert find_invalid(module, verifier) is None
+    seen: list[str] = []
+    monkeypatch.setattr(graph.ReluOp, "verify_", lambda op: seen.append(op.name))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType, reportUnknownMemberType]
+    Rewriter.insert_op(load_machine("gemmini-fp32"), InsertPoint.at_start(module.body.block))
+    assert find_invalid(module, verifier) is None
+    assert seen == []
 
 
 def test_attributes_of_one_function_do_not_concern_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ THE_WRITERS = {"dialects/files.py", "runtime/folders.py"}
 NOT_TO_A_FILE = {
     ("tools/tensors.py", "np.save"),
     ("passes/toolchain.py", "open"),
-    ("passes/toolchain.py", "os.open"),
+    ("passes/code_cache.py", "os.open"),
     ("tools/errors.py", "os.open"),
 }
 """Into memory, twice, a folder to be locked, and /dev/null in the place of a stdout that is gone."""

@@ -51,7 +51,12 @@ def is_explicit_copy(op: Operation) -> bool:
 
 def has_own_tiles(kernel: func.FuncOp) -> bool:
     """Whether a kernel is cut into tiles as it is written: it has loops, or says what is copied or where it lives."""
-    return any(isinstance(op, scf.ForOp) or is_explicit(op) or SCOPE in op.attributes for op in kernel.walk())
+    return states_scopes(kernel) or any(isinstance(op, scf.ForOp) for op in kernel.walk())
+
+
+def states_scopes(kernel: func.FuncOp) -> bool:
+    """Whether a kernel says what is copied, or where something lives."""
+    return any(is_explicit(op) or SCOPE in op.attributes for op in kernel.walk())
 
 
 def stating(kernel: func.FuncOp) -> Iterator[tuple[SSAValue, str]]:

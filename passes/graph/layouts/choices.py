@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import StringAttr
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph.base import boolean
@@ -133,7 +133,8 @@ class LayoutProblem:
         for number, variable in enumerate(self.variables):
             for operand in dict.fromkeys(variable.op.operands):
                 self._users.setdefault(operand, []).append(number)
-        self._costs: dict[tuple[SSAValue, Order, Need], int] = {}
+        self._costs: dict[tuple[Attribute, Order, Need], int] = {}
+        """By the type of a value: of many values of a network it is the same."""
 
     # the ways
 
@@ -198,7 +199,7 @@ class LayoutProblem:
         """The bytes read and written to make the form that is needed of a value that is stored as `held`."""
         if value in self._constants or (need.order == held and need.sizes is None):
             return 0
-        key = value, held, need
+        key = value.type, held, need
         if (known := self._costs.get(key)) is None:
             known = self._costs[key] = self._cost_of_form(value, held, need)
         return known

@@ -38,6 +38,12 @@ What an op costs in a layout that it does not prefer, in multiples of the bytes 
 as good as bound to its layout: in another no intrinsic computes it. A pool only follows.
 """
 
+PADDED = 1.1, 1.25
+"""
+How much more than its own work a product on the host may do on what is padded to blocks of two vectors, and of one,
+which take about a tenth longer for the same work.
+"""
+
 
 @dataclass(frozen=True)
 class Preference:
@@ -132,8 +138,8 @@ class Preferences:
     def of_product(self, op: graph.GemmOp | graph.MatmulOp) -> tuple[Preference, int] | None:
         """The blocked layouts in which a product with a matrix is better computed, and what it costs not to."""
         found = self._of_contraction(op)
-        layouts = [] if found is None else found.preferences()
-        if not layouts or layouts[0].filters is None or layouts[0].images == NHWC:
+        layouts = [self._packed(op, *_features(op))] if found is None else found.preferences()
+        if not layouts or layouts[0] is None or layouts[0].filters is None or layouts[0].images == NHWC:
             return None
         return layouts[0], CONTRACTION * moved_bytes(op)
 
@@ -167,22 +173,27 @@ class Preferences:
             scopes = [spec.scope for spec in found.intrinsic.operand_specs()]
             ends = scopes[found.activations], scopes[-1]
             return {each: overhead(op, each.images, ends, self._target) for each in layouts}
-        if isinstance(op, graph.ConvOp) and blockable and (packed := self._packed(op)) is not None:
-            return {packed: 0}
+        if isinstance(op, graph.ConvOp) and blockable:
+            outputs, inputs = tensor_of(op.w).get_shape()[:2]
+            if (packed := self._packed(op, outputs, inputs)) is not None:
+                return {packed: 0}
         return {CHANNELS_LAST: 0}
 
-    def _packed(self, op: graph.ConvOp) -> Preference | None:
+    def _packed(self, op: ContractionOp, outputs: int, inputs: int) -> Preference | None:
         """
-        Filters in the order in which the host's registers read them: as many output channels as two vectors hold, or
-        one, beside each other. Images keep their channels last, which are blocks as well where those divide them.
+        Filters, or the second factor of a product, in the order in which the host's registers read them: as many output
+        channels, or columns, as two vectors hold, or one, beside each other. Images and rows keep their channels last,
+        which are blocks as well where those divide them.
         """
         elements = {*element_types(op)}
         if self._registers is None or len(elements) != 1 or not elements <= {*self._registers.dtypes.data}:
             return None
-        lanes = self._vector_bytes // element_bytes(tensor_of(op.w))
-        outputs, inputs = tensor_of(op.w).get_shape()[:2]
-        for block in (2 * lanes, lanes):
-            if outputs % block == 0 and inputs % block == 0:
+        lanes = self._vector_bytes // element_bytes(tensor_of(op.operands[1]))
+        # What is no product is not padded.
+        limits = PADDED if isinstance(op, graph.GemmOp | graph.MatmulOp) else (1.0, 1.0)
+        for block, limit in zip((2 * lanes, lanes), limits, strict=True):
+            padded = -(-outputs // block) * -(-inputs // block) * block * block
+            if padded <= limit * outputs * inputs:
                 return Preference(f"{NHWC}{block}c", f"OHWI{block}i{block}o")
         return None
 
@@ -195,6 +206,12 @@ class Preferences:
 def element_types(op: ContractionOp) -> tuple[Attribute, ...]:
     """The element types of both factors of a contraction, and the type in which it sums."""
     return (*(tensor_of(value).element_type for value in op.operands[:2]), summed_in(op))
+
+
+def _features(op: graph.GemmOp | graph.MatmulOp) -> tuple[int, int]:
+    """The columns of the result of a product with a matrix, and those of the first factor; what its filters have."""
+    inputs, outputs = tensor_of(op.b).get_shape()[-2:]
+    return (inputs, outputs) if isinstance(op, graph.GemmOp) and op.trans_b else (outputs, inputs)
 
 
 def moved_bytes(op: Operation) -> int:

@@ -365,7 +365,9 @@ def _emit_gemm(forms: Forms, op: graph.MatmulOp, choice: OpForm, operands: list[
 def _emit_product(forms: Forms, op: graph.GemmOp | graph.MatmulOp, choice: OpForm, operands: list[SSAValue]) -> None:
     """Rows are an image of one row, or of as many as the product has: the convolution has filters of one element."""
     x, w, *bias = operands
-    filters = forms.emit(graph.ReshapeOp(w, [1, 1, *shape_of(w)]), derived(op.location, "filters"))
     layouts: dict[str, Any] = {**choice.properties}
+    place = layouts["filters"].data.index("HW")
+    sizes = shape_of(w)
+    filters = forms.emit(graph.ReshapeOp(w, [*sizes[:place], 1, 1, *sizes[place:]]), derived(op.location, "filters"))
     conv = graph.ConvOp(x, filters, *bias, accumulator=op.accumulator, **layouts)
     forms.define(op.result, forms.emit(conv, op.location, op.result.name_hint), choice.result)

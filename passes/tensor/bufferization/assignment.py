@@ -321,6 +321,19 @@ def base_of(value: SSAValue) -> SSAValue:
     return value
 
 
+def is_undefined(value: SSAValue) -> bool:
+    """
+    Whether a value has no contents: a view of a `tensor.empty`, or of what the iterations of an `scf.forall` share of
+    one, which each of them sees as it was before the loop.
+    """
+    base = base_of(value)
+    while isinstance(base, BlockArgument) and isinstance(base.block.parent_op(), ForallOp):
+        if (tie := tie_of(base)) is None:
+            return False
+        base = base_of(tie.value)
+    return isinstance(base.owner, tensor.EmptyOp)
+
+
 def upwards(value: SSAValue) -> Iterator[tuple[SSAValue, Destination | None]]:
     """`value` and all it is made from in place, each with the tie that was last passed on the way up."""
     tie: Destination | None = None

@@ -43,6 +43,7 @@ from penstock.passes.tensor.bufferization.assignment import (
     contains,
     disjoint,
     is_tensor,
+    is_undefined,
     is_window_pad,
     mixed_slice,
     origin_of,
@@ -273,7 +274,7 @@ def _find_repairs(assignment: BufferAssignment) -> list[Repair]:
     for op in ops:
         for read in reads(assignment, op):
             piece = assignment.buffer_slice(read.value)
-            if piece.root in repairs or isinstance(base_of(read.value).owner, tensor.EmptyOp):
+            if piece.root in repairs or is_undefined(read.value):
                 continue
             for write in written.get(piece.root, ()):
                 if _overwrites(_between(number, read.value, write.op, op), write, read, piece):
@@ -644,7 +645,7 @@ def _apply(repair: Repair, own_buffers: set[SSAValue]) -> None:
         case Copy(op=op, index=index, put_back=put_back):
             value = op.operands[index]
             fresh = _empty_before(op, value)
-            if not _is_undefined(Destination(op, index)):
+            if not _is_needless(Destination(op, index)):
                 copy = _insertion(value, fresh, [0] * len(shape_of(value)))
                 copy.result.name_hint = value.name_hint
                 _insert_before(op, copy)
@@ -654,9 +655,9 @@ def _apply(repair: Repair, own_buffers: set[SSAValue]) -> None:
                 put_back.operands[1] = fresh
 
 
-def _is_undefined(tie: Destination) -> bool:
+def _is_needless(tie: Destination) -> bool:
     """Whether the elements of an operand do not matter."""
-    if isinstance(tie.value.owner, tensor.EmptyOp):
+    if is_undefined(tie.value):
         return True
     op = tie.op
     if not isinstance(op, StructuredOp) or tie.index < len(op.inputs):

@@ -123,7 +123,7 @@ def test_as_soon_as_possible_starts_all_that_can_before_anything_ends(monkeypatc
 
 def test_as_late_as_possible_does_nothing_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     late = order_of_events(module_of(PARALLEL), "alap", monkeypatch)
-    # Nobody waits for the second load, so it starts when nothing is left but the end.
+    # No command waits for the second load, so it starts when nothing is left but the end.
     assert late.index("end s0") < late.index("start l1")
     assert set(late[-2:]) == {"end l1", "end s1"}
 

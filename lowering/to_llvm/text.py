@@ -1,0 +1,209 @@
+"""Writing LLVM IR: instructions in blocks, loops with phis, and what the functions of a module share."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from penstock.lowering.to_c.text import Names, Size
+
+
+@dataclass
+class ModuleText:
+    """What the functions of one module share: declarations, helper functions and metadata, in order of first use."""
+
+    declarations: dict[str, str] = field(default_factory=dict[str, str])
+    """By symbol."""
+    helpers: dict[str, str] = field(default_factory=dict[str, str])
+    """The definitions of helper functions and tables, by symbol."""
+    metadata: list[str] = field(default_factory=lambda: ["distinct !{!0}", "distinct !{!1, !0}", "!{!1}"])
+    """The nodes: number n is `!n`. The last of the first three is the scope of counters and faults."""
+
+    def node(self, text: str) -> str:
+        """A new node of metadata; `SELF` in it stands for itself."""
+        name = f"!{len(self.metadata)}"
+        self.metadata.append(text.replace("SELF", name))
+        return name
+
+    def text(self) -> str:
+        """Everything, each part on its own lines."""
+        nodes = [f"!{number} = {text}" for number, text in enumerate(self.metadata)]
+        groups = [*self.helpers.values(), "\n".join(self.declarations.values()), "\n".join(nodes)]
+        return "\n\n".join(group.rstrip("\n") for group in groups if group) + "\n"
+
+
+@dataclass
+class Loop:
+    """A loop while its body is written."""
+
+    counter: str
+    values: list[str]
+    """What it carries: at the start of an iteration, and after the loop at its end."""
+    next: list[str] = field(default_factory=list[str])
+    """What the next iteration gets, to be set before the body ends."""
+
+
+class Instructions:
+    """The instructions of one function, block by block."""
+
+    def __init__(self, module: ModuleText, names: Names):
+        self.module = module
+        self.names = names
+        self._lines: list[str] = []
+        self._allocas: list[str] = []
+        self.block = "entry"
+        """The label of the current block."""
+        self._access_group = ""
+
+    def body(self) -> str:
+        """All of it, with the local variables at the start of the first block, where LLVM makes registers of them."""
+        return "\n".join(["entry:", *self._allocas, *self._lines])
+
+    # instructions
+
+    def line(self, text: str) -> None:
+        """An instruction without a result."""
+        self._lines.append(f"  {text}")
+
+    def value(self, text: str) -> str:
+        """An instruction with a result, and the name of that."""
+        name = f"%{self.names.fresh('v')}"
+        self._lines.append(f"  {name} = {text}")
+        return name
+
+    def comment(self, text: str) -> None:
+        """What follows, for a reader."""
+        self._lines.append(f"  ; {text}")
+
+    def local(self, type: str, count: int = 1, align: int = 64) -> str:
+        """A local variable of the function."""
+        name = f"%{self.names.fresh('v')}"
+        array = f"[{count} x {type}]" if count != 1 else type
+        self._allocas.append(f"  {name} = alloca {array}, align {align}")
+        return name
+
+    def load(self, type: str, pointer: str, align: int, *, is_of_context: bool = False) -> str:
+        """The value at a pointer: an element, or a counter or a fault, which share no memory with elements."""
+        return self.value(f"load {type}, ptr {pointer}, align {align}{self._access(is_of_context)}")
+
+    def store(self, type: str, value: str, pointer: str, align: int, *, is_of_context: bool = False) -> None:
+        """Write a value to a pointer, as `load` reads it."""
+        self.line(f"store {type} {value}, ptr {pointer}, align {align}{self._access(is_of_context)}")
+
+    def _access(self, is_of_context: bool) -> str:
+        return ", !alias.scope !2" if is_of_context else f", !noalias !2{self._access_group}"
+
+    def at(self, pointer: str, type: str, offset: Size) -> str:
+        """The pointer `offset` elements of `type` further on."""
+        return pointer if offset == 0 else self.value(f"getelementptr inbounds {type}, ptr {pointer}, i64 {offset}")
+
+    def copy_bytes(self, to: str, start: str, count: Size, align: int) -> None:
+        """Copy bytes between arrays that do not overlap."""
+        symbol = "@llvm.memcpy.p0.p0.i64"
+        self.module.declarations.setdefault(symbol, f"declare void {symbol}(ptr, ptr, i64, i1)")
+        ends = f"ptr align {align} {to}, ptr align {align} {start}"
+        self.line(f"call void {symbol}({ends}, i64 {count}, i1 false){self._access(False)}")
+
+    # sizes
+
+    def add(self, left: Size, right: Size) -> Size:
+        """A sum of sizes."""
+        if isinstance(left, int) and isinstance(right, int):
+            return left + right
+        if 0 in (left, right):
+            return right if left == 0 else left
+        return self.value(f"add nsw i64 {left}, {right}")
+
+    def times(self, left: Size, right: Size) -> Size:
+        """A product of sizes."""
+        if isinstance(left, int) and isinstance(right, int):
+            return left * right
+        if 0 in (left, right):
+            return 0
+        if 1 in (left, right):
+            return right if left == 1 else left
+        return self.value(f"mul nsw i64 {left}, {right}")
+
+    def sum_of(self, terms: Sequence[tuple[Size, Size]], constant: int = 0) -> Size:
+        """The sum of the products `terms`, plus a constant."""
+        total: Size = 0
+        for left, right in terms:
+            product = self.times(left, right)
+            if isinstance(product, int):
+                constant += product
+            else:
+                total = self.add(total, product)
+        return self.add(total, constant)
+
+    # blocks
+
+    def new_label(self) -> str:
+        return self.names.fresh("b")
+
+    def start(self, label: str) -> None:
+        """Begin a block; the one before has ended."""
+        self._lines.append(f"{label}:")
+        self.block = label
+
+    def branch(self, condition: str, then: str, otherwise: str) -> None:
+        """End the block by a branch."""
+        self.line(f"br i1 {condition}, label %{then}, label %{otherwise}")
+
+    def jump(self, label: str) -> None:
+        """End the block, and go on in another one."""
+        self.line(f"br label %{label}")
+
+    def jump_into(self, label: str) -> None:
+        """End the block, and begin the one that follows it."""
+        self.jump(label)
+        self.start(label)
+
+    def phis(self, types: Sequence[str]) -> tuple[list[str], int]:
+        """A phi for each type, to be completed by `complete`, and where they stand."""
+        place = len(self._lines)
+        return [self.value(f"phi {type}") for type in types], place
+
+    def complete(self, place: int, incoming: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """Say of the phis at `place` which values they have from which blocks."""
+        count = len(incoming[0][1])
+        for number in range(count):
+            pairs = ", ".join(f"[ {values[number]}, %{block} ]" for block, values in incoming)
+            self._lines[place + number] += f" {pairs}"
+
+    @contextmanager
+    def loop(
+        self,
+        start: Size,
+        stop: Size,
+        step: Size = 1,
+        carried: Sequence[tuple[str, str]] = (),
+        *,
+        type: str = "i64",
+        is_independent: bool = False,
+    ) -> Generator[Loop]:
+        """
+        A counted loop around what is written inside; `carried` are types and first values.
+
+        Iterations of an independent one do not depend on each other through memory, so it may become vectors.
+        """
+        before, head, body, after = self.block, self.new_label(), self.new_label(), self.new_label()
+        self.jump_into(head)
+        names, place = self.phis([type, *(each for each, _ in carried)])
+        self.branch(self.value(f"icmp slt {type} {names[0]}, {stop}"), body, after)
+        self.start(body)
+        loop = Loop(names[0], names[1:])
+        group, metadata = self._access_group, ""
+        if is_independent:
+            node = self.module.node("distinct !{}")
+            self._access_group = f", !access.group {node}"
+            accesses = self.module.node(f'!{{!"llvm.loop.parallel_accesses", {node}}}')
+            metadata = f", !llvm.loop {self.module.node(f'distinct !{{SELF, {accesses}}}')}"
+        yield loop
+        self._access_group = group
+        after_step = self.value(f"add nsw {type} {names[0]}, {step}")
+        self.complete(
+            place, [(before, [str(start), *(each for _, each in carried)]), (self.block, [after_step, *loop.next])]
+        )
+        self.line(f"br label %{head}{metadata}")
+        self.start(after)

@@ -1,0 +1,60 @@
+"""The benchmark of generated C beside other libraries: what it chooses, measures and refuses to measure."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_c import needs_compiler
+
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture
+def native() -> Any:
+    return importlib.import_module("benchmarks.native")
+
+
+def rows_of(native: Any, folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    file = folder / "rows.json"
+    native.main(["--quick", "--repetitions", "2", "--json", str(file), *arguments])
+    return json.loads(file.read_text())
+
+
+def test_rows_stand_beside_the_fastest_peer(native: Any, tmp_path: Path) -> None:
+    needs_compiler()
+    found = rows_of(native, tmp_path, "--only", "softmax,D1", "--machine", "host")
+    alone, inside, softmax, mean = found
+    names = ["D1 8x8 16 3x3/1", "D1 8x8 16 3x3/1, inside", "softmax 24x40", "depthwise, geometric mean of 1"]
+    assert [row["what"] for row in found] == names
+    assert all(row["ours"] > 0 and row["theirs"] > 0 and row["ratio"] > 0 for row in (alone, inside, softmax))
+    assert softmax["target"] == "<= 0.8"
+    assert "of the peak" in alone["remark"]
+    assert mean["ratio"] == pytest.approx(alone["ratio"])
+    assert mean["met"] is None  # one is not the group
+
+
+def test_wrong_outputs_are_not_timed(native: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unchanged(model: Any, feeds: dict[str, Any], machine: str) -> Callable[[], list[Any]]:
+        return lambda: [feeds["x"]]
+
+    monkeypatch.setattr(native, "ours", unchanged)
+    (row,) = rows_of(native, tmp_path, "--only", "softmax")
+    assert row["ours"] is None
+    assert row["met"] is False
+    assert "differ" in row["remark"]
+
+
+def test_what_is_asked_for_must_be_there(native: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        native.main(["--only", "gems"])
+    assert 'no group or row is called "gems"' in capsys.readouterr().err
+
+
+def test_names_are_unique(native: Any) -> None:
+    names = [work.name for work in native.all_work()]
+    assert len(set(names)) == len(names)
