@@ -52,6 +52,8 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> N
             tile_rows(root, target, schedule)
         else:
             _tile(ops.anchor, fused, target, schedule)
+        else:
+            tile_rows(root, target, schedule)
 
 
 def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, schedule: Schedule) -> None:

@@ -19,7 +19,7 @@ from penstock.passes.tensor.row_tiles import dividing, edges_of, split_into_vect
 
 
 def tile_matvec(
-    anchor: GenericOp, fused: Sequence[GenericOp], domain: Domain, unit: VectorUnit, schedule: Schedule
+    target: GenericOp, fused: Sequence[GenericOp], domain: Domain, unit: VectorUnit, schedule: Schedule
 ) -> bool:
     """Cut a product of a matrix and a vector, with what is computed before and after it; False for another op."""
     found = _matvec(domain)
@@ -39,17 +39,15 @@ def tile_matvec(
         sizes[along] = min(rows // 2, domain.extents[along])
     order = [dim for dim, size in enumerate(sizes) if size and size < domain.extents[dim]]
     sizes = [size if dim in order else 0 for dim, size in enumerate(sizes)]
-    handle, *handles = schedule.handles([anchor, *fused])
+    anchor, *handles = schedule.handles([target, *fused])
     if order:
         others = [dim for dim in range(len(sizes)) if dim not in order]
         order.sort(key=lambda dim: dim == summed)
         edges = edges_of(domain.extents, sizes)
-        tile = schedule.tile(handle, sizes, fusing=handles, interchange=[*order, *others], edges=edges)
-        handle = tile.handles[0]
+        tile = schedule.tile(anchor, sizes, fusing=handles, interchange=[*order, *others], edges=edges)
+        anchor = tile.handles[0]
     if not is_sum_of_rows:
-        op = schedule.op(handle)
-        assert isinstance(op, GenericOp)
-        split_into_vectors(schedule, handle, summed, unit.lanes, 2)
+        split_into_vectors(schedule, anchor, summed, unit.lanes, 2)
     return True
 
 

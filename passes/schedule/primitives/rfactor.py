@@ -95,6 +95,24 @@ def rfactor(state: TransformState, op: RfactorOp) -> Sequence[Payload]:
       func.return %z : tensor<4xi32>
     }
     ```
+
+    Before:
+    ```mlir
+    func.func private @f(%x: tensor<11xi32>, %y: tensor<i32>) -> tensor<i32> {
+      %z = linalg.generic {
+        indexing_maps = [affine_map<(k) -> (k)>, affine_map<(k) -> ()>], iterator_types = ["reduction"]
+      } ins(%x : tensor<11xi32>) outs(%y : tensor<i32>) {
+      ^bb0(%a: i32, %out: i32):
+        %s = arith.addi %out, %a : i32
+        linalg.yield %s : i32
+      } -> tensor<i32>
+      func.return %z : tensor<i32>
+    }
+    ```
+    After (`%fill, %partial, %whole = schedule.rfactor %z dim 0 factor 4 strided`):
+    ```mlir
+    TODO
+    ```
     """
     target = state.one(op.target, GenericOp)
     strided = op.strided is not None
