@@ -17,7 +17,7 @@ from penstock.dialects.machine import DRAM, REGISTERS, TargetOp
 from penstock.dialects.mem import CopyOp, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, choose_matches
-from penstock.passes.analysis.kernels import has_reduction, kernels, machine_kernels, processor_of
+from penstock.passes.analysis.kernels import has_reduction, is_contraction, kernels, machine_kernels, processor_of
 from penstock.passes.analysis.memory.stated_scopes import stated_scope, stating
 from penstock.passes.analysis.memory.storage import in_scope, overwrites, reads_and_writes, storage_of, uses_through
 from penstock.passes.schedule.deciding import require_kernels, run_section

@@ -48,9 +48,7 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> N
     elif (root := root_of(kernel)) is not None:
         ops = TiledOps(root, None)
         fused = [member for member in ops.members if member is not ops.anchor]
-        if not is_contraction(ops.anchor) or any(has_reduction(member) for member in fused):
-            tile_rows(root, target, schedule)
-        else:
+        if is_contraction(ops.anchor) and not any(has_reduction(member) for member in fused):
             _tile(ops.anchor, fused, target, schedule)
         else:
             tile_rows(root, target, schedule)
