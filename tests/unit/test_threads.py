@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 import re
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +24,14 @@ from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.thread_safety import prove_threads
 from penstock.passes.planning.thread_shares import Strips, largest_share, strips
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import read_order
 from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 if TYPE_CHECKING:
-    pass
+    from tests.conftest import Command
 
 Array = NDArray[Any]
 
@@ -144,6 +146,31 @@ def test_plans_keep_the_number_of_threads(engine: Engine, tmp_path: Path) -> Non
     with pytest.raises(UserError, match="the program was compiled for 2 threads, not for 3"):
         Engine.load(path, threads=3)
     assert Engine.load(path, "interpreter").threads == 1
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_generated_c_is_clean(
+    sanitizer: str, penstock: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("network.onnx").write_bytes(network().SerializeToString())
+    X.tofile("x.bin")
+    given = ("--machine", "host-avx2", "--threads", "2", "-p", ALWAYS.format(2), "--emit=c", "-o", "c", "-q")
+    assert penstock("compile", "network.onnx", *given).status == 0
+    monkeypatch.chdir(tmp_path / "c")
+    text = Path("network.c").read_text()
+    assert "-lm -pthread -o network\n" in text
+    words = (*find_compiler().command, "-std=c11", "-O1", "-g", "-ffp-contract=off", "-w")
+    files = ("network.c", "network_main.c", "-lm", "-pthread", "-o", "network")
+    flags = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
+    built = subprocess.run([*words, *flags, *files], capture_output=True, text=True, check=False)
+    if built.returncode and "error: " not in built.stderr:
+        pytest.skip(f"no sanitizer: {built.stderr[-200:]}")
+    assert built.returncode == 0, built.stderr
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
+    found = subprocess.run(["./network", "../x.bin"], capture_output=True, text=True, check=False, env=environment)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert Path("output_0.bin").read_bytes() == engine(X)[0].tobytes()
 
 
 # the decision
