@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.context import PenstockContext, make_context
-from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
+from penstock.dialects.diagnostics import USAGE, UserError, nearest_or_all
 from penstock.dialects.machine import find_target
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, SourceText, parse_text, place_in, read_text
 from penstock.passes.graph.bind_dims import bind_dims
 from penstock.runtime.levels import LEVELS, level_of
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import (
     Observer,
     PassTimer,
@@ -197,33 +197,6 @@ def _left_out(until: str, machine: str | None, start: str, threads: int) -> dict
             if reason is not None:
                 found.setdefault(step.spec.partition("{")[0], reason)
     return found
-
-
-def attach_machine(module: ModuleOp, machine: str | None, options: Mapping[str, object] | None = None) -> None:
-    """
-    Put a machine, by name or by the path of its file, at the start of a module that has none; `options` change its
-    numbers, see `machine_options`.
-
-    Raises UserError for an unknown machine, for a module that is made for another one, for options that the machine
-    does not take, and for options without a machine that they could change: that of a module stays as it is.
-    """
-    present = find_target(module)
-    if options and (machine is None or present is not None):
-        if present is None:
-            message = "there is no machine whose numbers could be set"
-            raise UserError(message, notes=["say which: --machine NAME"], status=USAGE)
-        message = f'the module holds the machine "{present.machine_name}" already, whose numbers cannot be set'
-        raise UserError(message, notes=["what was decided for it may be wrong for another: edit its machine.target"])
-    if machine is None:
-        return
-    from penstock.lowering.from_machine_toml import load_machine
-
-    target = load_machine(machine, options)
-    if present is None:
-        Rewriter.insert_op(target, InsertPoint.at_start(module.body.block))
-    elif present.machine_name != target.machine_name:
-        message = f'the module is made for the machine "{present.machine_name}", not for "{target.machine_name}"'
-        raise UserError(message, loc=location_of(present))
 
 
 @dataclass(frozen=True)
