@@ -1,6 +1,5 @@
 """
-The tiles of a product of a matrix and a vector on the host, or of the sum of a matrix's rows: each element of it is used
-once.
+The tiles of a product of a matrix and a vector on the host, or of the sum of a matrix's rows.
 
 Nothing of the matrix is there a second time, so what counts is that it is read as it lies: a few of its rows at once,
 each from its beginning to its end. Where the result lies along the rows, a part of it that the first cache holds is
