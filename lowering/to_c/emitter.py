@@ -100,6 +100,7 @@ class Values:
     program: CProgram
     """What it shares with the other functions."""
     values: dict[SSAValue, Expr | CView]
+    """What each SSA value so far is called."""
 
     def scalar(self, value: SSAValue) -> Expr:
         """The expression of a scalar."""
