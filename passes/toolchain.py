@@ -44,8 +44,18 @@ WISHED_FLAGS = (
     ("-mtune=generic",),
     # Wider vectors are not faster on the CPUs at hand, and lower the clock of others.
     ("-mprefer-vector-width=256",),
+    # What several multiply-adds read, carried from one iteration to the next, takes the registers of the sums.
+    ("-fno-predictive-commoning",),
+    # Rows of a few hundred bytes are copied by vectors, not by string instructions, which take long to begin.
+    ("-mmemcpy-strategy=vector_loop:2048:noalign,libcall:-1:noalign",),
+    ("-mmemset-strategy=vector_loop:2048:noalign,libcall:-1:noalign",),
     # The order of the loops has been decided.
     ("-fno-loop-interchange",),
+    # Sums that rest in memory between blocks are loaded as vectors: GCC would copy them in halves, which a load of the
+    # whole has to wait for.
+    ("-fno-tree-loop-distribute-patterns",),
+    # Of two selections by constants, a clamp, GCC would make branches, which cost more as vectors than two minima.
+    ("-fno-thread-jumps",),
     # GCC would unroll the short loops over the lanes of a block before it vectorises them, and then does not.
     ("--param", "max-completely-peel-times=7"),
 )

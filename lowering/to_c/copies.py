@@ -103,7 +103,7 @@ def _axes(
         start = _named(emitter, offset)
         starts.append(start)
         if may_clip and isinstance(bound, int) and not is_in_bounds(offset, size, bound):
-            axes.append(Axis(size, *_bounds(emitter, start, size, bound), strides))
+            axes.append(Axis(size, *_bounds(emitter, start, size, bound, AffineIndex.of(offset).bounds), strides))
         else:
             axes.append(Axis(size, 0, size, strides))
     begin: Terms = list(zip(starts, window.strides, strict=True))
@@ -125,14 +125,23 @@ def is_in_bounds(offset: int | SSAValue, size: int, bound: int) -> bool:
     return reach is not None and reach[0] >= 0 and reach[1] + size <= bound
 
 
-def _bounds(emitter: FunctionEmitter, start: Size, size: int, bound: int) -> tuple[Size, Size]:
-    """The part of `size` elements at `start` that lies in `bound` elements."""
+def _bounds(
+    emitter: FunctionEmitter, start: Size, size: int, bound: int, reach: tuple[int, int] | None
+) -> tuple[Size, Size]:
+    """The part of `size` elements at `start`, which is within `reach`, that lies in `bound` elements."""
     if isinstance(start, int):
         low, high = max(0, -start), min(size, bound - start)
         return (low, high) if low < high else (0, 0)
     low, high = emitter.names.fresh("lo"), emitter.names.fresh("hi")
-    emitter.writer.line(f"const int64_t {low} = {start} < 0 ? -{start} : 0;")
-    emitter.writer.line(f"const int64_t {high} = {bound} - {start} < {size} ? {bound} - {start} : {size};")
+    line = emitter.writer.line
+    if reach is not None and reach[0] >= 0:
+        low = 0
+    else:
+        line(f"const int64_t {low} = {start} < 0 ? -{start} : 0;")
+    if reach is not None and reach[1] + size <= bound:
+        high = size
+    else:
+        line(f"const int64_t {high} = {bound} - {start} < {size} ? {bound} - {start} : {size};")
     return low, high
 
 
@@ -140,13 +149,26 @@ def _fill_outside(emitter: FunctionEmitter, axes: Sequence[Axis], dest: CView, p
     """Fill the destination with what is read outside, if anything lies outside."""
     if all(axis.is_whole for axis in axes):
         return
-    outside = [f"{axis.low} > 0 || {axis.high} < {axis.size}" for axis in axes if not (axis.is_whole or axis.is_static)]
-    is_certain = any(axis.is_static and not axis.is_whole for axis in axes)
-    header = "" if is_certain else f"if ({' || '.join(outside)})"
+    outside = [f"{axis.low} >= {axis.high}" for axis in axes if not axis.is_static]
     whole = [Axis(axis.size, 0, axis.size, (axis.strides[1], axis.strides[1])) for axis in axes]
-    merged = merged_axes(whole)
-    with emitter.writer.block(header):
-        _loops(emitter, merged, lambda terms: emitter.store(dest.ctype, dest.element(terms[1]), padding))
+    is_empty = any(axis.is_static and axis.count == 0 for axis in axes)
+    if is_empty or outside:
+        with emitter.writer.block("" if is_empty else f"if ({' || '.join(outside)})"):
+            _fill(emitter, whole, dest, padding)
+    if is_empty:
+        return
+    inside = [Axis(axis.size, axis.low, axis.high, part.strides) for axis, part in zip(axes, whole, strict=True)]
+    with emitter.writer.block("else" if outside else ""):
+        for number, axis in enumerate(axes):
+            for low, high in ((0, axis.low), (axis.high, axis.size)):
+                if low != high:
+                    part = Axis(axis.size, low, high, whole[number].strides)
+                    _fill(emitter, [*inside[:number], part, *whole[number + 1 :]], dest, padding)
+
+
+def _fill(emitter: FunctionEmitter, axes: Sequence[Axis], dest: CView, padding: Expr) -> None:
+    """Fill a part of the destination."""
+    _loops(emitter, merged_axes(axes), lambda terms: emitter.store(dest.ctype, dest.element(terms[1]), padding))
 
 
 def _count_bytes(

@@ -177,6 +177,9 @@ class Preferences:
             outputs, inputs = tensor_of(op.w).get_shape()[:2]
             if (packed := self._packed(op, outputs, inputs)) is not None:
                 return {packed: 0}
+        if isinstance(op, graph.ConvOp) and self._registers is not None and op.group.value.data > 1:
+            # Vectors of columns serve as well as those of channels, and both are had without a change of layout.
+            return {CHANNELS_LAST: 0, CHANNELS_FIRST: WINDOW * moved_bytes(op)}
         return {CHANNELS_LAST: 0}
 
     def _packed(self, op: ContractionOp, outputs: int, inputs: int) -> Preference | None:
