@@ -11,6 +11,7 @@ from xdsl.dialects import arith, math
 from xdsl.dialects.linalg.ops import YieldOp
 from xdsl.ir import Block, Operation, SSAValue
 
+from penstock.dialects.machine import TargetOp
 from penstock.lowering.to_c.text import Expr
 from penstock.lowering.to_c.types import CType, attribute_number, literal
 
@@ -76,15 +77,19 @@ class VectorType:
         return [value(operand) for operand in terminator.operands]
 
 
+def vector_type(target: TargetOp | None, element: CType) -> VectorType | None:
+    """The vectors of a machine of elements of a type; None where it has none."""
+    processor = None if target is None else target.processor()
+    if processor is None or processor.vector is None or element.name not in ("f32", "f64"):
+        return None
+    return VectorType(element, processor.vector_bytes // element.size)
+
+
 def is_vectorizable(body: Block, element: CType) -> bool:
     """Whether a body computes on nothing but elements of one type, in which vectors do what scalars do."""
     known = (arith.ConstantOp, YieldOp, *_CALLS, *_INFIX)
     values = [*body.args, *(result for op in body.ops for result in op.results)]
-    return (
-        element.name in ("f32", "f64")
-        and all(isinstance(op, known) for op in body.ops)
-        and all(str(value.type) == element.name for value in values)
-    )
+    return all(isinstance(op, known) for op in body.ops) and all(str(each.type) == element.name for each in values)
 
 
 _HELPERS = """\
