@@ -103,6 +103,7 @@ def _sizes(root: GenericOp, members: Sequence[GenericOp], processor: ProcessorOp
     inner, lanes = max(rows), 1
     if inner == result_dims(root)[-1]:
         # The rows lie across the lines of the cache: whole ones are read.
+        assert isa(root.results[0].type, TensorType)
         lanes = min(extents[inner], 2 * processor.vector_bytes // element_bytes(root.results[0].type))
     most = max(1, (cache - shared) // max(each, 1) // lanes) * lanes
     return {**dict.fromkeys(sorted(rows), 1), inner: dividing(extents[inner], most, lanes)}

@@ -147,9 +147,9 @@ def test_a_row_with_a_number_that_is_none(special: float) -> None:
     x = np.random.default_rng(0).standard_normal((5, 77)).astype(np.float32)
     for kind in ("Softmax", "ReduceMax", "ReduceLogSumExp"):
         x[2, 40] = special
-        attributes = {"axis": -1} if kind == "Softmax" else {"keepdims": 1}
+        attributes: dict[str, Any] = {"axis": -1} if kind == "Softmax" else {"keepdims": 1}
         operands = ["x"] if kind == "Softmax" else ["x", "axes"]
-        weights = {} if kind == "Softmax" else {"axes": np.array([1], np.int64)}
+        weights: Arrays = {} if kind == "Softmax" else {"axes": np.array([1], np.int64)}
         given = model([helper.make_node(kind, operands, ["y"], **attributes)], {"x": x}, weights)
         engine = penstock.compile(given, "host-avx2")
         assert isinstance(engine, penstock.Engine)
