@@ -229,6 +229,8 @@ class _Blocks(_NestEmitter):
         """What the outputs are kept in where they are local variables; None for scalars."""
         self._pointers: dict[int, str] = {}
         """Pointers to inputs at the first row and lane, while those of a block are enumerated."""
+        self._fixed: dict[int, Expr] = {}
+        """Inputs that are the same for all lanes, which are loaded before their loop."""
 
     def emit(self) -> None:
         steps = (*self._plan.outer, *self._plan.inner)
@@ -300,9 +302,16 @@ class _Blocks(_NestEmitter):
                 self._store_vectors(self.results())
             del self._positions[lanes.loop]
             return
+        # Loaded in the loop, GCC 12 may take them for what the loop writes, and not vectorise it.
+        for number in range(self.structured.inputs):
+            if self.structured.operands[number].is_in_memory and not self._plan.lanes.loop.strides[number]:
+                name, ctype = self.emitter.names.fresh("s"), self.view(number).ctype
+                self.emitter.writer.line(f"const {ctype.value} {name} = {self.value(number).text};")
+                self._fixed[number] = Expr(name, is_atom=True)
         self.emitter.writer.line("PENSTOCK_INDEPENDENT")
         with self._counted(self._plan.lanes.loop):
             self.store(self.results())
+        self._fixed = {}
 
     def _vector_type(self) -> VectorType | None:
         """The vectors of the machine, where tiles in its registers are made of them whole."""
@@ -359,7 +368,7 @@ class _Blocks(_NestEmitter):
         rows = prod(self._sizes.get(loop, loop.extent) for loop in self._plan.sequential)
         self.emitter.program.reserve_scratch(rows * self._sizes[lanes] * ctype.value_size)
         # In the context, and not a local array: GCC 12 then keeps the accumulators in registers.
-        self.emitter.writer.line(f"{ctype.value} *const panel0 = ({ctype.value} *)ctx->scratch;")
+        self.emitter.writer.line(f"{ctype.value} *const panel0 = ({ctype.value} *){self.emitter.own}->scratch;")
         with self._nested(self._plan.sequential), self._lane(lanes):
             self.emitter.writer.line(f"{self._panel()} = {super().value(number).text};")
 
@@ -472,6 +481,8 @@ class _Blocks(_NestEmitter):
         return name
 
     def value(self, number: int) -> Expr:
+        if number in self._fixed:
+            return self._fixed[number]
         if self._element is not None and number >= self.structured.inputs:
             return Expr(f"acc{number - self.structured.inputs}{self._element}", is_atom=True)
         if self._element is not None and number == self._plan.packed:

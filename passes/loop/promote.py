@@ -17,7 +17,7 @@ from penstock.dialects.machine import DRAM, REGISTERS, TargetOp
 from penstock.dialects.mem import CopyOp, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, choose_matches
-from penstock.passes.analysis.kernels import is_contraction, kernels, machine_kernels, processor_of
+from penstock.passes.analysis.kernels import has_reduction, is_contraction, kernels, machine_kernels, processor_of
 from penstock.passes.analysis.memory.stated_scopes import stated_scope, stating
 from penstock.passes.analysis.memory.storage import in_scope, overwrites, reads_and_writes, storage_of, uses_through
 from penstock.passes.schedule.deciding import require_kernels, run_section
@@ -113,6 +113,10 @@ class Promotion:
         return max(found, default=1)
 
 
+_IN_REGISTERS = (GenericOp, memref.ExpandShapeOp, memref.SubviewOp)
+"""What uses a local variable."""
+
+
 def _keep_sums(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
     """Let the sums of the host's tiles live in its registers."""
     registers, kept, used = target.scope(REGISTERS), list[memref.AllocOp](), dict[Operation | None, int]()
@@ -123,7 +127,7 @@ def _keep_sums(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> Non
         if (
             size <= registers.size_bytes
             and op.memref.type.element_type in registers.dtypes.data
-            and all(isinstance(use.operation, GenericOp | memref.SubviewOp) for use in op.memref.uses)
+            and all(isinstance(use.operation, _IN_REGISTERS) for use in op.memref.uses)
             and any(_is_sum(use.operation, op.memref) for use in op.memref.uses)
         ):
             used[loop] = size
@@ -155,7 +159,7 @@ def _starts_here(op: GenericOp) -> bool:
 
 
 def _is_sum(op: Operation, value: SSAValue) -> bool:
-    return isinstance(op, GenericOp) and is_contraction(op) and value in op.outputs
+    return isinstance(op, GenericOp) and has_reduction(op) and value in op.outputs
 
 
 @dataclass(frozen=True)

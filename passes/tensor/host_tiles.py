@@ -27,6 +27,8 @@ from penstock.passes.planning.register_blocks import (
 )
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.tiled_ops import TiledOps
+from penstock.passes.tensor.matvec_tiles import tile_matvec
+from penstock.passes.tensor.row_tiles import tile_rows
 from penstock.passes.tensor.tile_plan import root_of
 
 
@@ -57,13 +59,25 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> N
         fused = [member for member in ops.members if member is not ops.anchor]
         if is_contraction(ops.anchor) and not any(has_reduction(member) for member in fused):
             _tile(ops.anchor, fused, target, schedule)
+        elif not has_reduction(ops.anchor) or not _tile_sum(ops.anchor, fused, target, schedule):
+            tile_rows(root, target, schedule)
+
+
+def _tile_sum(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, schedule: Schedule) -> bool:
+    """Cut what only combines the rows of a matrix, with the ops around it; False for another op."""
+    if any(has_reduction(member) for member in fused) or (domain := domain_of(anchor)) is None:
+        return False
+    unit = vector_unit(target, anchor)
+    return unit is not None and domain.inputs == 1 and tile_matvec(anchor, fused, domain, unit, schedule)
 
 
 def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, schedule: Schedule) -> None:
     """Cut a contraction, with the ops that are computed inside its tiles."""
     if (domain := domain_of(anchor)) is None:
         return
-    if (unit := vector_unit(target, anchor)) is None or (plan := register_tile(domain, unit)) is None:
+    if (unit := vector_unit(target, anchor)) is None or tile_matvec(anchor, fused, domain, unit, schedule):
+        return
+    if (plan := register_tile(domain, unit)) is None:
         return
     members = [anchor, *fused]
     pads = {number: value.owner for number, value in enumerate(anchor.inputs) if isinstance(value.owner, tensor.PadOp)}
