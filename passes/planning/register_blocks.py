@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import permutations, product
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 TILE_CYCLES, VECTOR_CYCLES, STEP_CYCLES = 20, 4, Fraction(1, 2)
 """What a tile takes beside its sums: its loops, what is done to each vector after the sums, and a step's own loop."""
@@ -128,7 +128,9 @@ def register_tile(domain: Domain, unit: VectorUnit) -> RegisterTile | None:
     dims = [dim for dim in sorted(parallel) if domain.extents[dim] > 1]
     found: list[tuple[Fraction, dict[int, int]]] = []
     for lanes in [dim for dim in dims if _are_lanes(domain, dim)]:
-        for rows in [*(dim for dim in dims if dim != lanes), None]:
+        # Of rows that take as long, those whose results are closer together.
+        near = sorted((dim for dim in dims if dim != lanes), key=lambda dim: abs(domain.strides[-1][dim]))
+        for rows in [*near, None]:
             blocks = [
                 (_cycles(domain, dims, chosen, lanes, rows, unit), chosen)
                 for chosen in _sizes(domain, lanes, rows, unit)
@@ -186,6 +188,41 @@ def window_tile(domain: Domain, tile: RegisterTile, windows: Sequence[Window], u
     return RegisterTile(best[1], tuple(sorted(cut, key=lambda dim: -domain.strides[-1][dim])))
 
 
+def transposed_tile(domain: Domain, unit: VectorUnit) -> RegisterTile | None:
+    """
+    The tile of an op without a reduction that reads along another dim than it writes: as many lines of the caches on
+    either side as find room together. None where no input is read so, or the first cache holds all of it.
+    """
+    parallel = parallel_dims(domain)
+    written = _contiguous(domain, domain.inputs)
+    if domain.outputs != 1 or parallel is None or len(parallel) < len(domain.extents) or written is None:
+        return None
+    if 0 in domain.extents or prod(domain.extents) * unit.element_bytes <= unit.caches[0]:
+        return None
+    per_line = LINE // unit.element_bytes
+    for number, strides in enumerate(domain.strides[: domain.inputs]):
+        read = _contiguous(domain, number)
+        if read is None or read == written or abs(strides[written]) < per_line:
+            continue
+        lines = _lines_within(abs(strides[written]) * unit.element_bytes // LINE, unit)
+        if abs(domain.strides[-1][read]) <= lines:
+            # What is written from one element of a line that is read to the next touches no more lines than stay.
+            continue
+        rows = _lines_within(abs(domain.strides[-1][read]) * unit.element_bytes // LINE, unit)
+        own = {written: min(2 * per_line, lines), read: min(per_line, rows)}
+        # As many tiles as the largest ones would be, of one size.
+        sizes = tuple(-(-extent // -(-extent // own.get(dim, 1))) for dim, extent in enumerate(domain.extents))
+        cut = [dim for dim, extent in enumerate(domain.extents) if sizes[dim] < extent]
+        return RegisterTile(sizes, tuple(sorted(cut, key=lambda dim: -domain.strides[-1][dim])))
+    return None
+
+
+def _contiguous(domain: Domain, number: int) -> int | None:
+    """The dim along which the elements of an operand are adjacent."""
+    dims = range(len(domain.extents))
+    return next((dim for dim in dims if domain.strides[number][dim] == 1 and domain.extents[dim] > 1), None)
+
+
 def _grown(size: int, extent: int) -> list[int]:
     """The size of a tile, and larger ones."""
     return [*(size * factor for factor in GROWTH if size * factor < extent), extent]
@@ -241,11 +278,19 @@ def _is_scattered(
         inside = [dim for dim, stride in enumerate(strides) if stride and (dim not in parallel or dim in sizes)]
         extents = [sizes.get(dim, domain.extents[dim]) for dim in inside]
         span = 1 + sum((extent - 1) * abs(strides[dim]) for dim, extent in zip(inside, extents, strict=True))
-        if _lines([strides[dim] for dim in inside], extents, unit) * LINE * WAYS <= unit.caches[0]:
+        lines = _lines([strides[dim] for dim in inside], extents, unit)
+        pitch = min((abs(strides[dim]) for dim in inside if abs(strides[dim]) * unit.element_bytes >= LINE), default=0)
+        if lines <= _lines_within(pitch * unit.element_bytes // LINE, unit) * 5 // 4:
             continue
         if repeats > 1 and span > 2 * prod(extents) and 2 * span * unit.element_bytes > unit.caches[0]:
             return True
     return False
+
+
+def _lines_within(pitch: int, unit: VectorUnit) -> int:
+    """How many lines find room in the first cache that are so many lines apart."""
+    sets = unit.caches[0] // LINE // WAYS
+    return sets // gcd(pitch, sets) * WAYS if pitch else sets * WAYS
 
 
 def _order(

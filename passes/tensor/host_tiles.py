@@ -22,6 +22,7 @@ from penstock.passes.planning.register_blocks import (
     VectorUnit,
     Window,
     register_tile,
+    transposed_tile,
     window_tile,
 )
 from penstock.passes.schedule.schedule import Schedule
@@ -34,7 +35,8 @@ from penstock.passes.tensor.tile_plan import root_of
 def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
     """
     Cut the contraction of a kernel into tiles that the registers hold, with what is computed before and after it; in a
-    kernel that has loops already each of its contractions, with the fill of its sums.
+    kernel that has loops already each of its contractions, with the fill of its sums. What only moves elements from one
+    order of the dims to another goes by tiles of a few lines of the caches.
     """
     if has_own_tiles(kernel):
         if states_scopes(kernel):
@@ -45,6 +47,13 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> N
                     value.owner for value in op.outputs if isinstance(value.owner, GenericOp) and value.has_one_use()
                 ]
                 _tile(op, [generic for generic in made if not generic.inputs], target, schedule)
+        return
+    generics = [op for op in kernel.walk() if isinstance(op, GenericOp)]
+    if len(generics) == 1 and not has_reduction(generics[0]):
+        # What is returned may be another view of the result.
+        domain, unit = domain_of(generics[0]), vector_unit(target, generics[0])
+        if domain is not None and unit is not None and (plan := transposed_tile(domain, unit)) is not None:
+            _cut(schedule, generics, domain, plan)
     elif (root := root_of(kernel)) is not None:
         ops = TiledOps(root, None)
         fused = [member for member in ops.members if member is not ops.anchor]

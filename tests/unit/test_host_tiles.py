@@ -193,6 +193,14 @@ def test_sums_that_nothing_follows_are_kept_in_registers_and_copied_out() -> Non
     assert re.search(r'mem.copy .*"registers"> to memref', module_text(engine.ctx, engine.module))
 
 
+def test_a_transpose_goes_by_tiles() -> None:
+    shape = (1, 30, 31, 70)
+    engine = check(
+        model([helper.make_node("Transpose", ["x"], ["y"], perm=[0, 3, 1, 2])], shape, {}), shape, "host-avx2", ""
+    )
+    assert any("tiling" in kernel.attributes for kernel in kernels(engine.module))
+
+
 def test_native_is_a_shipped_machine() -> None:
     assert load_machine("native").machine_name == native_machine()
     assert load_machine("native").is_host

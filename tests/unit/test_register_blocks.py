@@ -14,6 +14,7 @@ from penstock.passes.planning.register_blocks import (
     VectorUnit,
     Window,
     register_tile,
+    transposed_tile,
     window_tile,
 )
 
@@ -107,3 +108,23 @@ def test_what_fits_the_first_cache_whole_has_no_windows() -> None:
     tile = register_tile(domain, AVX2)
     assert isinstance(tile, RegisterTile)
     assert window_tile(domain, tile, [window_of(7, 32, 1)], AVX2) is None
+
+
+def test_transposes_go_by_tiles_of_lines() -> None:
+    transposed = Domain((256, 3136), ((1, 256), (3136, 1)), 1)
+    tile = transposed_tile(transposed, AVX2)
+    assert tile is not None
+    rows, columns = tile.sizes
+    assert 8 <= rows <= 16
+    assert 16 <= columns <= 32
+    # Rows that are a power of two apart share few sets of the cache.
+    crowded = transposed_tile(Domain((1024, 196), ((1, 1024), (196, 1)), 1), AVX2)
+    assert crowded is not None
+    assert crowded.sizes[1] <= 8
+
+
+def test_what_stays_in_the_first_cache_or_is_read_as_it_is_written_is_not_tiled() -> None:
+    assert transposed_tile(Domain((256, 3136), ((3136, 1), (3136, 1)), 1), AVX2) is None
+    assert transposed_tile(Domain((16, 32), ((1, 16), (32, 1)), 1), AVX2) is None
+    assert transposed_tile(Domain((50176, 3), ((1, 50176), (3, 1)), 1), AVX2) is None
+    assert transposed_tile(Domain((256, 3136), ((1, 256), (1, 0)), 1), AVX2) is None
