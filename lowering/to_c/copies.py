@@ -8,16 +8,19 @@ read outside, the destination is filled first if anything lies outside.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from xdsl.dialects import memref
 from xdsl.ir import SSAValue
 
 from penstock.dialects.accel import DmaOp
+from penstock.dialects.machine import REGISTERS
 from penstock.dialects.mem import CopyOp
 from penstock.dialects.window import WindowedTransfer
 from penstock.lowering.to_c.emitter import CView, FunctionEmitter, Values, refuse
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of, times
+from penstock.lowering.to_c.vectors import VectorType, vector_type
 from penstock.passes.analysis.index import AffineIndex
 
 
@@ -223,6 +226,10 @@ def _move(
         _loops(emitter, merged, element)
         return
     run = merged[-1]
+    if REGISTERS in (source.scope, dest.scope) and (vector := vector_type(emitter.program.target, source.ctype)):
+        if all(axis.is_static for axis in merged) and run.is_whole and run.size % vector.lanes == 0:
+            _move_vectors(emitter, merged, offsets, source, dest, vector)
+            return
 
     def rows(terms: tuple[Terms, Terms]) -> None:
         first = (run.low, 1)
@@ -234,6 +241,29 @@ def _move(
         writer.line(f"{guard}memcpy({_address(dest, to)}, {_address(source, start)}, {length});")
 
     _loops(emitter, merged[:-1], rows, is_element=False)
+
+
+def _move_vectors(
+    emitter: FunctionEmitter,
+    axes: Sequence[Axis],
+    offsets: tuple[Terms, Terms],
+    source: CView,
+    dest: CView,
+    vector: VectorType,
+) -> None:
+    """Copy between memory and local variables, which are vectors."""
+    writer = emitter.writer
+    emitter.program.helpers.add(vector.helper)
+    with ExitStack() as stack:
+        for number, axis in enumerate(axes):
+            writer.line("PENSTOCK_UNROLL")
+            step = vector.lanes if axis is axes[-1] else 1
+            stack.enter_context(writer.block(for_loop(f"i{number}", axis.size, step=step)))
+        left, right = (
+            view.element([*offsets[side], *((f"i{number}", axis.strides[side]) for number, axis in enumerate(axes))])
+            for side, view in ((1, dest), (0, source))
+        )
+        writer.line(f"{vector.at(left)} = {vector.load(right)};")
 
 
 def _address(view: CView, offset: str) -> str:

@@ -27,7 +27,7 @@ from penstock.lowering.to_c.emitter import CView, FunctionEmitter, Values, refus
 from penstock.lowering.to_c.nest import LoopNest, NestLoop, Strip, plan_nest
 from penstock.lowering.to_c.scalar import affine_expression, emit_scalar
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of
-from penstock.lowering.to_c.vectors import VectorType, is_vectorizable
+from penstock.lowering.to_c.vectors import VectorType, is_vectorizable, vector_type
 from penstock.passes.planning.register_blocks import Domain
 
 
@@ -315,13 +315,14 @@ class _Blocks(_NestEmitter):
 
     def _vector_type(self) -> VectorType | None:
         """The vectors of the machine, where tiles in its registers are made of them whole."""
-        processor = None if self.emitter.program.target is None else self.emitter.program.target.processor()
         lanes, structured = self._plan.lanes, self.structured
         outputs = range(structured.inputs, len(structured.operands))
-        if processor is None or lanes is None or any(self.view(number).scope != REGISTERS for number in outputs):
+        if lanes is None or any(self.view(number).scope != REGISTERS for number in outputs):
             return None
         element = self.view(structured.inputs).ctype
-        vector = VectorType(element, processor.vector_bytes // element.size)
+        vector = vector_type(self.emitter.program.target, element)
+        if vector is None:
+            return None
         read = [number for number in range(structured.inputs) if structured.operands[number].is_read]
         if lanes.size % vector.lanes or lanes.tail or any(lanes.loop.strides[number] != 1 for number in outputs):
             return None
@@ -367,7 +368,7 @@ class _Blocks(_NestEmitter):
         rows = prod(self._sizes.get(loop, loop.extent) for loop in self._plan.sequential)
         self.emitter.program.reserve_scratch(rows * self._sizes[lanes] * ctype.value_size)
         # In the context, and not a local array: GCC 12 then keeps the accumulators in registers.
-        self.emitter.writer.line(f"{ctype.value} *const panel0 = ({ctype.value} *)ctx->scratch;")
+        self.emitter.writer.line(f"{ctype.value} *const panel0 = ({ctype.value} *){self.emitter.own}->scratch;")
         with self._nested(self._plan.sequential), self._lane(lanes):
             self.emitter.writer.line(f"{self._panel()} = {super().value(number).text};")
 

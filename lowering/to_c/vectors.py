@@ -11,6 +11,7 @@ from xdsl.dialects import arith, math
 from xdsl.dialects.linalg.ops import YieldOp
 from xdsl.ir import Block, Operation, SSAValue
 
+from penstock.dialects.machine import TargetOp
 from penstock.lowering.to_c.text import Expr
 from penstock.lowering.to_c.types import CType, attribute_number, literal
 
@@ -18,6 +19,7 @@ VECTOR = "vector_"
 """What the keys of the helpers of vectors begin with."""
 
 _INFIX: dict[type[Operation], str] = {arith.AddfOp: "+", arith.SubfOp: "-", arith.MulfOp: "*"}
+_CALLS: dict[type[Operation], str] = {math.FmaOp: "fma", arith.MaximumfOp: "maximum", arith.MinimumfOp: "minimum"}
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,9 @@ class VectorType:
                 number = attribute_number(op.value)
                 assert number is not None
                 known[op.result] = Expr(self.splat(literal(self.element, number)), is_atom=True)
-            elif isinstance(op, math.FmaOp):
+            elif (called := _CALLS.get(type(op))) is not None:
                 texts = ", ".join(value(operand).text for operand in op.operands)
-                known[op.results[0]] = Expr(f"pen_fma_{self.element.name}x{self.lanes}({texts})", is_atom=True)
+                known[op.results[0]] = Expr(f"pen_{called}_{self.element.name}x{self.lanes}({texts})", is_atom=True)
             elif not isinstance(op, YieldOp):
                 left, right = (value(operand).atom for operand in op.operands)
                 known[op.results[0]] = Expr(f"{left} {_INFIX[type(op)]} {right}")
@@ -75,18 +77,27 @@ class VectorType:
         return [value(operand) for operand in terminator.operands]
 
 
+def vector_type(target: TargetOp | None, element: CType) -> VectorType | None:
+    """The vectors of a machine of elements of a type; None where it has none."""
+    processor = None if target is None else target.processor()
+    if processor is None or processor.vector is None or element.name not in ("f32", "f64"):
+        return None
+    return VectorType(element, processor.vector_bytes // element.size)
+
+
 def is_vectorizable(body: Block, element: CType) -> bool:
     """Whether a body computes on nothing but elements of one type, in which vectors do what scalars do."""
-    known = (arith.ConstantOp, math.FmaOp, YieldOp, *_INFIX)
+    known = (arith.ConstantOp, YieldOp, *_CALLS, *_INFIX)
     values = [*body.args, *(result for op in body.ops for result in op.results)]
-    return (
-        element.name in ("f32", "f64")
-        and all(isinstance(op, known) for op in body.ops)
-        and all(str(value.type) == element.name for value in values)
-    )
+    return all(isinstance(op, known) for op in body.ops) and all(str(each.type) == element.name for each in values)
 
 
 _HELPERS = """\
+#if !defined(PENSTOCK_X86_AVX) && defined(__AVX__)
+#define PENSTOCK_X86_AVX(INSTRUCTION, OTHER) (INSTRUCTION)
+#elif !defined(PENSTOCK_X86_AVX)
+#define PENSTOCK_X86_AVX(INSTRUCTION, OTHER) (OTHER)
+#endif
 #ifndef __GNUC__
 #error "the sums of tiles are vectors of GCC and Clang: compile for the machine \\"host\\" instead"
 #endif
@@ -101,6 +112,16 @@ static inline pen_{N} pen_every_second_{N}(const {T} *a) {{
 #else
   return (pen_{N}){{{ELEMENTS}}};
 #endif
+}}
+typedef {INTEGER} pen_bits_{N} __attribute__((vector_size({BYTES}), aligned({SIZE}), may_alias));
+/* NaN if one is NaN; -0 is below +0. Of equal numbers the bits are the same, but for the sign of zeros. */
+static inline pen_{N} pen_maximum_{N}(pen_{N} a, pen_{N} b) {{
+  const pen_bits_{N} x = (pen_bits_{N})a, equal = a == b, larger = {LARGER};
+  return (pen_{N})((larger & ~(~x & equal)) | (a != a));
+}}
+static inline pen_{N} pen_minimum_{N}(pen_{N} a, pen_{N} b) {{
+  const pen_bits_{N} x = (pen_bits_{N})a, equal = a == b, smaller = {SMALLER};
+  return (pen_{N})(smaller | (x & equal) | (a != a));
 }}
 static inline pen_{N} pen_fma_{N}(pen_{N} a, pen_{N} b, pen_{N} c) {{
 #if defined({FEATURE})
@@ -129,6 +150,13 @@ def vector_helpers(key: str) -> str:
         feature, builtin = "__FMA__", f"__builtin_ia32_vfmadd{suffix}(a, b, c)"
     elif width != 32:
         feature, builtin = "PENSTOCK_NO_SUCH_VECTOR", "c"
+    # The instructions give `b` where neither is larger, as the comparison does.
+    one_of = "(((pen_bits_{0})a & ({1})) | ((pen_bits_{0})b & ~({1})))"
+    both = [one_of.format(f"{element}x{count}", test) for test in ("a > b", "a < b")]
+    if width in (16, 32):
+        wide = "256" if width == 32 else ""
+        names = [f"(pen_bits_{element}x{count})__builtin_ia32_{name}{suffix}{wide}(a, b)" for name in ("max", "min")]
+        both = [f"PENSTOCK_X86_AVX({name}, {other})" for name, other in zip(names, both, strict=True)]
     chosen = [
         first + place
         for first in range(0, count, quarter)
@@ -154,6 +182,9 @@ def vector_helpers(key: str) -> str:
         PART=quarter * size,
         EVEN=loaded(0),
         ODD=loaded(quarter - 1),
+        INTEGER="int64_t" if element == "f64" else "int32_t",
+        LARGER=both[0],
+        SMALLER=both[1],
         CHOSEN=", ".join(map(str, chosen)),
         ELEMENTS=", ".join(f"a[{2 * lane}]" for lane in range(count)),
         F="" if element == "f64" else "f",

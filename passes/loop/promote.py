@@ -17,9 +17,9 @@ from penstock.dialects.machine import DRAM, REGISTERS, TargetOp
 from penstock.dialects.mem import CopyOp, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, choose_matches
-from penstock.passes.analysis.kernels import has_reduction, kernels, machine_kernels, processor_of
+from penstock.passes.analysis.kernels import has_reduction, is_contraction, kernels, machine_kernels, processor_of
 from penstock.passes.analysis.memory.stated_scopes import stated_scope, stating
-from penstock.passes.analysis.memory.storage import in_scope, reads_and_writes, storage_of, uses_through
+from penstock.passes.analysis.memory.storage import in_scope, overwrites, reads_and_writes, storage_of, uses_through
 from penstock.passes.schedule.deciding import require_kernels, run_section
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import LOOPS
@@ -134,6 +134,28 @@ def _keep_sums(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> Non
             kept.append(op)
     for handle in schedule.handles(kept):
         schedule.set_scope(handle, REGISTERS)
+    # What nothing in the tile goes on with is summed where it is returned: in the registers first.
+    stored = [
+        op
+        for op in kernel.walk()
+        if isinstance(op, GenericOp)
+        and is_contraction(op)
+        and isinstance(loop := op.parent_op(), scf.ForOp)
+        and place_of(op.outputs[0]) == DRAM
+        and _starts_here(op)
+        and used.get(loop, 0) + span_in_bytes(in_scope(memref_of(op.outputs[0]), target, REGISTERS))
+        <= registers.size_bytes
+        and memref_of(op.outputs[0]).element_type in registers.dtypes.data
+    ]
+    for generic, handle in zip(stored, schedule.handles(stored), strict=True):
+        schedule.stage_out(handle, len(generic.inputs), REGISTERS)
+
+
+def _starts_here(op: GenericOp) -> bool:
+    """Whether all that uses the output of an op is this op and, before it in its block, what overwrites all of it."""
+    output = op.outputs[0]
+    users = {use.operation for use in output.uses} - {op}
+    return len(users) == 1 and all(user.parent is op.parent and overwrites(user, output) for user in users)
 
 
 def _is_sum(op: Operation, value: SSAValue) -> bool:

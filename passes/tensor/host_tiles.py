@@ -48,10 +48,18 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> N
     elif (root := root_of(kernel)) is not None:
         ops = TiledOps(root, None)
         fused = [member for member in ops.members if member is not ops.anchor]
-        if not is_contraction(ops.anchor) or any(has_reduction(member) for member in fused):
-            tile_rows(root, target, schedule)
-        else:
+        if is_contraction(ops.anchor) and not any(has_reduction(member) for member in fused):
             _tile(ops.anchor, fused, target, schedule)
+        elif not has_reduction(ops.anchor) or not _tile_sum(ops.anchor, fused, target, schedule):
+            tile_rows(root, target, schedule)
+
+
+def _tile_sum(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, schedule: Schedule) -> bool:
+    """Cut what only combines the rows of a matrix, with the ops around it; False for another op."""
+    if any(has_reduction(member) for member in fused) or (domain := domain_of(anchor)) is None:
+        return False
+    unit = vector_unit(target, anchor)
+    return unit is not None and domain.inputs == 1 and tile_matvec(anchor, fused, domain, unit, schedule)
 
 
 def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, schedule: Schedule) -> None:

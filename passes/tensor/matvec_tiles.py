@@ -1,5 +1,5 @@
 """
-The tiles of a product of a matrix and a vector on the host, in which each element of the matrix is used once.
+The tiles of a product of a matrix and a vector on the host, or of the sum of a matrix's rows.
 
 Nothing of the matrix is there a second time, so what counts is that it is read as it lies: a few of its rows at once,
 each from its beginning to its end. Where the result lies along the rows, a part of it that the first cache holds is
@@ -19,9 +19,9 @@ from penstock.passes.tensor.row_tiles import dividing, edges_of, split_into_vect
 
 
 def tile_matvec(
-    anchor: GenericOp, fused: Sequence[GenericOp], domain: Domain, unit: VectorUnit, schedule: Schedule
+    target: GenericOp, fused: Sequence[GenericOp], domain: Domain, unit: VectorUnit, schedule: Schedule
 ) -> bool:
-    """Cut a product of a matrix and a vector, with what is computed before and after it; False for another op."""
+    """Cut such a product or sum, with what is computed before and after it; False for another op."""
     found = _matvec(domain)
     if found is None:
         return False
@@ -39,33 +39,33 @@ def tile_matvec(
         sizes[along] = min(rows // 2, domain.extents[along])
     order = [dim for dim, size in enumerate(sizes) if size and size < domain.extents[dim]]
     sizes = [size if dim in order else 0 for dim, size in enumerate(sizes)]
-    handle, *handles = schedule.handles([anchor, *fused])
+    anchor, *handles = schedule.handles([target, *fused])
     if order:
         others = [dim for dim in range(len(sizes)) if dim not in order]
         order.sort(key=lambda dim: dim == summed)
         edges = edges_of(domain.extents, sizes)
-        tile = schedule.tile(handle, sizes, fusing=handles, interchange=[*order, *others], edges=edges)
-        handle = tile.handles[0]
+        tile = schedule.tile(anchor, sizes, fusing=handles, interchange=[*order, *others], edges=edges)
+        anchor = tile.handles[0]
     if not is_sum_of_rows:
-        op = schedule.op(handle)
-        assert isinstance(op, GenericOp)
-        split_into_vectors(schedule, handle, summed, unit.lanes, 2)
+        split_into_vectors(schedule, anchor, summed, unit.lanes, 2)
     return True
 
 
 def _matvec(domain: Domain) -> tuple[int, int, int] | None:
-    """The dim of the result, the one that is summed, and which input is the matrix; None for another contraction."""
+    """The dim of the result, the one that is summed, and which input is the matrix; None for another op."""
     parallel = parallel_dims(domain)
     moving = [dim for dim, extent in enumerate(domain.extents) if extent > 1]
     summed = [dim for dim in moving if parallel is None or dim not in parallel]
-    if parallel is None or len(summed) != 1 or 0 in domain.extents or domain.outputs != 1 or domain.inputs != 2:
+    if parallel is None or len(summed) != 1 or 0 in domain.extents or domain.outputs != 1 or domain.inputs > 2:
         return None
-    for matrix in range(2):
-        whole, vector, out = domain.strides[matrix], domain.strides[1 - matrix], domain.strides[-1]
+    for matrix, whole in enumerate(domain.strides[: domain.inputs]):
+        vectors = [each for number, each in enumerate(domain.strides[: domain.inputs]) if number != matrix]
         if not all(whole[dim] for dim in moving):
             continue
-        free = [dim for dim in moving if dim in parallel and not vector[dim]]
-        if len(free) == 1 and out[free[0]] == 1 and 1 in (whole[free[0]], whole[summed[0]]):
-            if whole[summed[0]] != 1 or vector[summed[0]] == 1:
-                return free[0], summed[0], matrix
+        free = [dim for dim in moving if dim in parallel and not any(vector[dim] for vector in vectors)]
+        along = next((dim for dim in free if domain.strides[-1][dim] == 1), None)
+        if along is None or (vectors and len(free) > 1):
+            continue
+        if whole[along] == 1 or (vectors and whole[summed[0]] == vectors[0][summed[0]] == 1):
+            return along, summed[0], matrix
     return None

@@ -191,6 +191,9 @@ class Preferences:
         elements = {*element_types(op)}
         if self._registers is None or len(elements) != 1 or not elements <= {*self._registers.dtypes.data}:
             return None
+        if isinstance(op, graph.GemmOp | graph.MatmulOp) and prod(tensor_of(op.result).get_shape()[:-1]) == 1:
+            # A matrix that one row is multiplied by is read once, as it lies.
+            return None
         lanes = self._vector_bytes // element_bytes(tensor_of(op.operands[1]))
         # What is no product is not padded.
         limits = PADDED if isinstance(op, graph.GemmOp | graph.MatmulOp) else (1.0, 1.0)

@@ -95,6 +95,61 @@ def rfactor(state: TransformState, op: RfactorOp) -> Sequence[Payload]:
       func.return %z : tensor<4xi32>
     }
     ```
+
+    Before:
+    ```mlir
+    func.func private @f(%x: tensor<11xi32>, %y: tensor<i32>) -> tensor<i32> {
+      %z = linalg.generic {
+        indexing_maps = [affine_map<(k) -> (k)>, affine_map<(k) -> ()>], iterator_types = ["reduction"]
+      } ins(%x : tensor<11xi32>) outs(%y : tensor<i32>) {
+      ^bb0(%a: i32, %out: i32):
+        %s = arith.addi %out, %a : i32
+        linalg.yield %s : i32
+      } -> tensor<i32>
+      func.return %z : tensor<i32>
+    }
+    ```
+    After (`%fill, %partial, %whole = schedule.rfactor %z dim 0 factor 4 strided`):
+    ```mlir
+    func.func private @f(%x: tensor<11xi32>, %y: tensor<i32>) -> tensor<i32> {
+      %x_1 = tensor.extract_slice %x[0] [8] [1] : tensor<11xi32> to tensor<8xi32>
+      %x_2 = tensor.expand_shape %x_1 [[0, 1]] output_shape [2, 4] : tensor<8xi32> into tensor<2x4xi32>
+      %y_1 = tensor.empty() : tensor<4xi32>
+      %0 = linalg.generic {
+        indexing_maps = [affine_map<(s) -> (s)>], iterator_types = ["parallel"]
+      } outs(%y_1 : tensor<4xi32>) {
+      ^bb0(%1: i32):
+        %2 = arith.constant 0 : i32
+        linalg.yield %2 : i32
+      } -> tensor<4xi32>
+      %3 = linalg.generic {
+        indexing_maps = [affine_map<(k, s) -> (k, s)>, affine_map<(k, s) -> (s)>],
+        iterator_types = ["reduction", "parallel"]
+      } ins(%x_2 : tensor<2x4xi32>) outs(%0 : tensor<4xi32>) {
+      ^bb0(%a: i32, %out: i32):
+        %s = arith.addi %out, %a : i32
+        linalg.yield %s : i32
+      } -> tensor<4xi32>
+      %4 = tensor.extract_slice %3[0] [3] [1] : tensor<4xi32> to tensor<3xi32>
+      %x_3 = tensor.extract_slice %x[8] [3] [1] : tensor<11xi32> to tensor<3xi32>
+      %5 = linalg.generic {
+        indexing_maps = [affine_map<(s) -> (s)>, affine_map<(s) -> (s)>], iterator_types = ["parallel"]
+      } ins(%x_3 : tensor<3xi32>) outs(%4 : tensor<3xi32>) {
+      ^bb0(%a_1: i32, %out_1: i32):
+        %s_1 = arith.addi %out_1, %a_1 : i32
+        linalg.yield %s_1 : i32
+      } -> tensor<3xi32>
+      %6 = tensor.insert_slice %5 into %3[0] [3] [1] : tensor<3xi32> into tensor<4xi32>
+      %z = linalg.generic {
+        indexing_maps = [affine_map<(s) -> (s)>, affine_map<(s) -> ()>], iterator_types = ["reduction"]
+      } ins(%6 : tensor<4xi32>) outs(%y : tensor<i32>) {
+      ^bb0(%7: i32, %8: i32):
+        %9 = arith.addi %7, %8 : i32
+        linalg.yield %9 : i32
+      } -> tensor<i32>
+      func.return %z : tensor<i32>
+    }
+    ```
     """
     target = state.one(op.target, GenericOp)
     strided = op.strided is not None
