@@ -155,17 +155,41 @@ def test_sums_are_local_variables_and_multiply_adds_are_fused() -> None:
     assert "scope_registers" not in source.header + source.source
 
 
-@pytest.mark.parametrize(
-    ("sizes", "block"), [((1, 6, 16, 96), "1x6x16"), ((1, 5, 32, 40), "1x5x32"), ((2, 900, 16, 7), "2x100x16")]
-)
-def test_given_sizes_are_those_of_the_tile(sizes: tuple[int, ...], block: str) -> None:
-    rng = np.random.default_rng(0)
-    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 100, 96), (2, 96, 64)))
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
-    pipeline = f'default, tile{{kernel="fused_0" sizes={",".join(map(str, sizes))}}}'
-    engine = penstock.compile(model(nodes, x.shape, {"w": w}), "host-avx2", pipeline=pipeline)
+PRODUCT = """
+func.func @main(%x: tensor<100x96xf32>, %w: tensor<96x64xf32>) -> tensor<100x64xf32> {
+  %r = func.call @k(%x, %w) : (tensor<100x96xf32>, tensor<96x64xf32>) -> tensor<100x64xf32>
+  func.return %r : tensor<100x64xf32>
+}
+func.func private @k(%x: tensor<100x96xf32>, %w: tensor<96x64xf32>) -> tensor<100x64xf32> {
+  %e = tensor.empty() : tensor<100x64xf32>
+  %f = linalg.generic {indexing_maps = [affine_map<(m, n) -> (m, n)>], iterator_types = ["parallel", "parallel"]}
+      outs(%e : tensor<100x64xf32>) {
+  ^bb0(%o: f32):
+    %zero = arith.constant 0.0 : f32
+    linalg.yield %zero : f32
+  } -> tensor<100x64xf32>
+  %p = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (k, n)>,
+      affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<100x96xf32>, tensor<96x64xf32>) outs(%f : tensor<100x64xf32>) {
+  ^bb0(%a: f32, %b: f32, %c: f32):
+    %m = arith.mulf %a, %b : f32
+    %s = arith.addf %c, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<100x64xf32>
+  func.return %p : tensor<100x64xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(("sizes", "block"), [("6,16,96", "6x16"), ("5,32,40", "5x32"), ("900,16,7", "100x16")])
+def test_given_sizes_are_those_of_the_tile(tmp_path: Path, sizes: str, block: str) -> None:
+    (tmp_path / "product.mlir").write_text(PRODUCT)
+    pipeline = f'default, tile{{kernel="k" sizes={sizes}}}'
+    engine = penstock.compile(tmp_path / "product.mlir", "host-avx2", pipeline=pipeline)
     assert isinstance(engine, penstock.Engine)
-    np.testing.assert_allclose(engine(x)[0], np.maximum(x @ w, 0), 1e-4, 1e-4)
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((100, 96), (96, 64)))
+    np.testing.assert_allclose(engine(x, w)[0], x @ w, 1e-4, 1e-4)
     assert f": memref<{block}xf32" in module_text(engine.ctx, engine.module)
 
 
