@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.dialects.builtin import UnitAttr
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 
 from penstock.dialects.upstream.handle_ops import ANY_OP, I64, HandleOp
 
@@ -59,17 +60,20 @@ class RfactorOp(HandleOp):
     Consumes the handle.
 
     Returns the handles of what the partial results start from, of the partial reductions, and of the one that combines
-    them. Sums of floats are rounded otherwise than before.
+    them. Sums of floats are rounded otherwise than before. With `strided` each partial result takes every factor-th
+    point, so that neighbouring points are lanes of a vector; where the factor does not divide, the first ones take one
+    point more.
     """
 
     name = "schedule.rfactor"
     target = operand_def(ANY_OP)
     dim = prop_def(I64)
     factor = prop_def(I64)
+    strided = opt_prop_def(UnitAttr)
     fill = result_def(ANY_OP)
     partial = result_def(ANY_OP)
     whole = result_def(ANY_OP)
-    assembly_format = "$target `dim` $dim `factor` $factor attr-dict"
+    assembly_format = "$target `dim` $dim `factor` $factor (`strided` $strided^)? attr-dict"
 
 
 @irdl_op_definition

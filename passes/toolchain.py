@@ -37,6 +37,8 @@ _WHEEL_COMMAND = (sys.executable, "-m", WHEEL, "cc", "-fno-sanitize=undefined")
 
 NEEDED_FLAGS = ("-std=c11", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 """Floats keep the arithmetic of the IR: no fused multiply-add that is not written, no reordering."""
+LIBRARIES = ("-lm", "-pthread")
+"""What programs are linked with: those with parallel loops have threads."""
 
 WISHED_FLAGS = (
     ("-march=native",),
@@ -44,10 +46,23 @@ WISHED_FLAGS = (
     ("-mtune=generic",),
     # Wider vectors are not faster on the CPUs at hand, and lower the clock of others.
     ("-mprefer-vector-width=256",),
+    # What several multiply-adds read, carried from one iteration to the next, takes the registers of the sums.
+    ("-fno-predictive-commoning",),
+    # Rows of a few hundred bytes are copied by vectors, not by string instructions, which take long to begin.
+    ("-mmemcpy-strategy=vector_loop:2048:noalign,libcall:-1:noalign",),
+    ("-mmemset-strategy=vector_loop:2048:noalign,libcall:-1:noalign",),
     # The order of the loops has been decided.
     ("-fno-loop-interchange",),
+    # Sums that rest in memory between blocks are loaded as vectors: GCC would copy them in halves, which a load of the
+    # whole has to wait for.
+    ("-fno-tree-loop-distribute-patterns",),
+    # Of two selections by constants, a clamp, GCC would make branches, which cost more as vectors than two minima.
+    ("-fno-thread-jumps",),
     # GCC would unroll the short loops over the lanes of a block before it vectorises them, and then does not.
     ("--param", "max-completely-peel-times=7"),
+    # In a function that calls none GCC 12 may misplace a local array that it reaches by a pointer, and moves vectors to
+    # it as if it were aligned: the assembler takes the instructions that need no alignment, which are as fast.
+    ("-Wa,-muse-unaligned-vector-move",),
 )
 """Flags that make the code faster and that not every compiler knows."""
 
@@ -153,7 +168,7 @@ def _complaint(command: tuple[str, ...], flags: tuple[str, ...]) -> str:
     with temporary_folder() as directory:
         text = "#include <math.h>\n#include <stdint.h>\nint empty(void);\nint empty(void) { return 0; }\n"
         write_whole(directory / "empty.c", text)
-        arguments = (*flags, "-shared", "-o", "empty.so", "empty.c", "-lm")
+        arguments = (*flags, "-shared", "-o", "empty.so", "empty.c", *LIBRARIES)
         found = subprocess.run([*command, *arguments], cwd=directory, capture_output=True, text=True, check=False)
         if found.returncode == 0:
             return ""
@@ -275,7 +290,7 @@ def _load_code(name: str, code: bytes | memoryview, digest: str) -> ctypes.CDLL:
 def _compile(compiler: Compiler, files: list[str], workplace: Path) -> None:
     flags = compiler.flags()
     if len(files) == 1:
-        found = compiler.run((*flags, "-shared", "-o", "program.so", *files, "-lm"), workplace)
+        found = compiler.run((*flags, "-shared", "-o", "program.so", *files, *LIBRARIES), workplace)
         _check(compiler, found, workplace / files[0])
         return
 
@@ -287,7 +302,7 @@ def _compile(compiler: Compiler, files: list[str], workplace: Path) -> None:
         for file, future in zip(files, pending, strict=True):
             _check(compiler, future.result(), workplace / file)
     objects = [f"{file}.o" for file in files]
-    found = compiler.run((*flags, "-shared", "-o", "program.so", *objects, "-lm"), workplace)
+    found = compiler.run((*flags, "-shared", "-o", "program.so", *objects, *LIBRARIES), workplace)
     _check(compiler, found, workplace / files[0])
 
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.context import PenstockContext, make_context
-from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
+from penstock.dialects.diagnostics import USAGE, UserError, nearest_or_all
 from penstock.dialects.machine import find_target
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, SourceText, parse_text, place_in, read_text
 from penstock.passes.graph.bind_dims import bind_dims
 from penstock.runtime.levels import LEVELS, level_of
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import (
     Observer,
     PassTimer,
@@ -37,6 +37,7 @@ from penstock.runtime.plan import PlanFile, is_plan, open_plan
 from penstock.runtime.proofs import prove
 from penstock.runtime.schedules import require_applied
 from penstock.runtime.symbolic_dims import require_bound
+from penstock.runtime.threads import require_threads
 from penstock.runtime.weights import open_weights
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class PipelineStep:
 
     spec: str
     for_machine: bool = False
+    for_threads: bool = False
+    """Whether it is left out of programs of one thread; of others it has the option `threads`."""
 
 
 PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
@@ -97,6 +100,7 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
         PipelineStep("contract{declared=true}", for_machine=True),
         PipelineStep("mem-promote", for_machine=True),
         PipelineStep("multi-buffer{depth=auto}", for_machine=True),
+        PipelineStep("parallelize", for_threads=True),
         PipelineStep("mem-plan"),
         PipelineStep("mem-verify"),
     ),
@@ -114,9 +118,10 @@ DEFAULT = "default"
 """The name of this pipeline, which a person edits: `default, mem-plan{planner=mine}, -fuse-attention`."""
 
 
-def pipeline(until: str, machine: str | None, *, start: str = "graph") -> tuple[str, ...]:
+def pipeline(until: str, machine: str | None, *, start: str = "graph", threads: int = 1) -> tuple[str, ...]:
     """
-    The passes that take a program at level `start` to the end of level `until`, for a machine or for the host.
+    The passes that take a program at level `start` to the end of level `until`, for a machine or for the host, whose
+    loops may run in several threads.
 
     A start below graph level enters at the passes of its own level, without the one that leads into it.
     Raises UserError for a level that does not exist and for one above `start`.
@@ -132,7 +137,9 @@ def pipeline(until: str, machine: str | None, *, start: str = "graph") -> tuple[
         steps = PIPELINE[LEVELS[index]]
         if index == first and index > 0:
             steps = steps[1:]
-        specs += [step.spec for step in steps if machine is not None or not step.for_machine]
+        for step in steps:
+            if (machine is not None or not step.for_machine) and (threads > 1 or not step.for_threads):
+                specs.append(f"{step.spec}{{threads={threads}}}" if step.for_threads else step.spec)
     return tuple(specs)
 
 
@@ -143,13 +150,17 @@ def passes_for(
     text: str | None = None,
     *,
     machine_options: Mapping[str, object] | None = None,
+    threads: int = 1,
 ) -> tuple[ModulePass, ...]:
     """
     The passes that take a module to the end of level `until`, for `machine`, which is put into it, or for the one that
-    it holds: those of the pipeline, or what `text` makes of them, or those that `text` names in their place.
+    it holds, and for so many threads of the host: those of the pipeline, or what `text` makes of them, or those that
+    `text` names in their place.
 
-    Raises UserError as `pipeline` and `attach_machine` do, and placed in the text as `edit_passes` and `read_pipeline`.
+    Raises UserError as `pipeline` and `attach_machine` do, placed in the text as `edit_passes` and `read_pipeline`, and
+    for threads that the program cannot have.
     """
+    require_threads(threads)
     if machine is not None or machine_options:
         attach_machine(module, machine, machine_options)
     target = find_target(module)
@@ -157,12 +168,18 @@ def passes_for(
     items = [] if text is None else split_pipeline(text)
     if text is not None and (not items or items[0].text != DEFAULT):
         refuse_edits(items, DEFAULT)
+        if threads > 1:
+            notes = [f"name it among them, before mem-plan: parallelize{{threads={threads}}}"]
+            raise UserError("passes that are named in place of the compiler's make no threads", notes=notes)
         return read_pipeline(text)
-    passes = read_pipeline(",".join(pipeline(until, machine, start=start)))
-    return edit_passes(passes, items[1:], DEFAULT, _left_out(until, machine, start))
+    if threads > 1 and start in ("loop", "accel"):
+        notes = [f"the pass that does is parallelize{{threads={threads}}}"]
+        raise UserError(f"a program that is at the {start} level already gets no threads", notes=notes)
+    passes = read_pipeline(",".join(pipeline(until, machine, start=start, threads=threads)))
+    return edit_passes(passes, items[1:], DEFAULT, _left_out(until, machine, start, threads))
 
 
-def _left_out(until: str, machine: str | None, start: str) -> dict[str, str]:
+def _left_out(until: str, machine: str | None, start: str, threads: int) -> dict[str, str]:
     """The steps of the pipeline that do not run between two levels, by the names of their passes, and why."""
     first, last = LEVELS.index(start), LEVELS.index(until)
     found: dict[str, str] = {}
@@ -175,36 +192,11 @@ def _left_out(until: str, machine: str | None, start: str) -> dict[str, str]:
                 reason = f"the pipeline ends at {until} level here"
             elif step.for_machine and machine is None:
                 reason = "it is for a machine, and there is none: --machine NAME"
+            elif step.for_threads and threads == 1:
+                reason = "it is for several threads: --threads N"
             if reason is not None:
                 found.setdefault(step.spec.partition("{")[0], reason)
     return found
-
-
-def attach_machine(module: ModuleOp, machine: str | None, options: Mapping[str, object] | None = None) -> None:
-    """
-    Put a machine, by name or by the path of its file, at the start of a module that has none; `options` change its
-    numbers, see `machine_options`.
-
-    Raises UserError for an unknown machine, for a module that is made for another one, for options that the machine
-    does not take, and for options without a machine that they could change: that of a module stays as it is.
-    """
-    present = find_target(module)
-    if options and (machine is None or present is not None):
-        if present is None:
-            message = "there is no machine whose numbers could be set"
-            raise UserError(message, notes=["say which: --machine NAME"], status=USAGE)
-        message = f'the module holds the machine "{present.machine_name}" already, whose numbers cannot be set'
-        raise UserError(message, notes=["what was decided for it may be wrong for another: edit its machine.target"])
-    if machine is None:
-        return
-    from penstock.lowering.from_machine_toml import load_machine
-
-    target = load_machine(machine, options)
-    if present is None:
-        Rewriter.insert_op(target, InsertPoint.at_start(module.body.block))
-    elif present.machine_name != target.machine_name:
-        message = f'the module is made for the machine "{present.machine_name}", not for "{target.machine_name}"'
-        raise UserError(message, loc=location_of(present))
 
 
 @dataclass(frozen=True)
@@ -366,13 +358,14 @@ def compile_module(
     *,
     pipeline: str | None = None,
     machine_options: Mapping[str, object] | None = None,
+    threads: int = 1,
     parsed: ParsedText | None = None,
     observers: Sequence[Observer] = (),
 ) -> list[tuple[str, float]]:
     """
     Lower `module` in place to the end of level `until`, for `machine`, or for the machine that it holds, or
     for the host alone. `pipeline` edits the passes that do so or names others, which may end at another level;
-    `machine_options` sets numbers of the machine (see `passes_for`).
+    `machine_options` sets numbers of the machine, and `threads` says how many run the host's loops (see `passes_for`).
 
     Returns name and seconds of every pass. Raises UserError for what is the fault of the input, for symbolic
     dimensions that are not bound, and for a program at loop or accel level that is not safe as it is given: passes that
@@ -380,7 +373,7 @@ def compile_module(
     The schedules that `ctx` is given must be applied.
     """
     require_bound(module)
-    passes = passes_for(module, until, machine, pipeline, machine_options=machine_options)
+    passes = passes_for(module, until, machine, pipeline, machine_options=machine_options, threads=threads)
     if level_of(module) in ("loop", "accel"):
         verify(module, parsed)
         prove(module)

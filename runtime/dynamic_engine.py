@@ -53,22 +53,24 @@ class DynamicEngine(Runnable):
         pipeline: str | None = None,
         machine_options: Mapping[str, object] | None = None,
         schedule: str | Path | None = None,
+        threads: int = 1,
     ):
         """
-        Make ready the program, which is at graph level and is not changed; `pipeline`, `machine_options` and `schedule`
-        are those of `compile`.
+        Make ready the program, which is at graph level and is not changed; `pipeline`, `machine_options`, `schedule`
+        and `threads` are those of `compile`.
 
         Raises UserError for an unknown backend or machine, and for what is wrong with the pipeline, the options and the
         schedule.
         """
         require_backend(backend)
-        passes_for(program.module.clone(), "accel", machine, pipeline, machine_options=machine_options)
+        passes_for(program.module.clone(), "accel", machine, pipeline, machine_options=machine_options, threads=threads)
         if cached < 1:
             raise UserError(f"at least one engine is kept, not {cached}")
         self.program = program
         self.machine = machine
         self.pipeline = pipeline
         self.machine_options = dict(machine_options or {})
+        self.threads = threads
         self.schedules = {} if schedule is None else read_schedules(schedule)
         self.backend: Backend = backend
         self.signature = signature_of(program.module)
@@ -111,6 +113,7 @@ class DynamicEngine(Runnable):
             backend=self.backend,
             pipeline=self.pipeline,
             machine_options=self.machine_options,
+            threads=self.threads,
         )
 
     def run(
@@ -137,6 +140,7 @@ def compile(
     dims: Mapping[str, int] | None = None,
     allow_nan: bool = False,
     kernels: Sequence[str | Path] = (),
+    threads: int = 1,
 ) -> Engine | DynamicEngine:
     """
     Compile an ONNX model (a file or a loaded one) or a file of IR for a machine, or without one for the host.
@@ -148,17 +152,24 @@ def compile(
 
     `dims` gives sizes to symbolic dimensions. If some are left, the result is a `DynamicEngine`, which is called as an
     `Engine` is and compiles for the sizes of its inputs. `allow_nan` accepts weights that hold NaN. `kernels` are files
-    of kernels, or texts, that `graph.kernel` and nodes of the domain `penstock` call.
+    of kernels, or texts, that `graph.kernel` and nodes of the domain `penstock` call. `threads` is how many run the
+    loops of the host; the results are the same for any number.
 
     Raises UserError for what is wrong with the model, the names, the pipeline, the options or the schedules.
     """
     program = load_input(model, dims=dims, allow_nan=allow_nan, kernels=kernels)
     if open_dims(program.module):
         return DynamicEngine(
-            program, machine, backend, pipeline=pipeline, machine_options=machine_options, schedule=schedule
+            program,
+            machine,
+            backend,
+            pipeline=pipeline,
+            machine_options=machine_options,
+            schedule=schedule,
+            threads=threads,
         )
     if schedule is not None:
         program.ctx.schedules.given = read_schedules(schedule)
     return compile_program(
-        program, machine=machine, backend=backend, pipeline=pipeline, machine_options=machine_options
+        program, machine=machine, backend=backend, pipeline=pipeline, machine_options=machine_options, threads=threads
     )

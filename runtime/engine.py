@@ -28,6 +28,7 @@ from penstock.runtime.memory import MemoryNeed, native_need, require_memory
 from penstock.runtime.native import BoundArrays, NativeModule, build
 from penstock.runtime.plan import PlanFile, open_plan, plan_of_bytes
 from penstock.runtime.tensor_specs import Signature
+from penstock.runtime.threads import require_at_most
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -100,6 +101,8 @@ class Engine(Runnable):
         self._source: CSource | None = None
         self._llvm: LlvmSource | None = None
         self._native = None if self.backend == "interpreter" else self._load_native()
+        self.threads = 1 if self._native is None else self._native.module.threads
+        """How many threads each context uses; the interpreter and LLVM have one."""
         self._own_context: ExecutionContext | None = None
 
     def _available(self, backend: Backend) -> Backend:
@@ -113,17 +116,21 @@ class Engine(Runnable):
     # plans
 
     @classmethod
-    def load(cls, path: str | Path, backend: Backend = "native") -> Engine:
+    def load(cls, path: str | Path, backend: Backend = "native", *, threads: int | None = None) -> Engine:
         """
         The engine of the plan at `path`, which `save` or `penstock compile` wrote. The file is mapped, and must not be
         changed in place as long as the engine is in use; it may be replaced and removed. With the backend `llvm` the
-        program is compiled anew, for whatever CPU this is.
+        program is compiled anew, for whatever CPU this is. `threads` is how many a context uses, if it is not as many
+        as the plan was compiled for.
 
-        Raises UserError for what is no plan, for one that is truncated, damaged or of another format, and for code that
-        is for another CPU.
+        Raises UserError for what is no plan, for one that is truncated, damaged or of another format, for code that is
+        for another CPU, and for more threads than the plan was compiled for.
         """
         require_backend(backend)
-        return cls._of_plan(open_plan(path), backend)
+        engine = cls._of_plan(open_plan(path), backend)
+        if threads is not None:
+            engine.threads = engine.checked_threads(threads)
+        return engine
 
     def save(self, path: str | Path) -> None:
         """
@@ -141,7 +148,7 @@ class Engine(Runnable):
         save_plan(path, self.module, self.ctx, self.signature, self._source or self._llvm)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self._plan_bytes(), self.backend, self.interleaving)
+        return _unpickled, (self._plan_bytes(), self.backend, self.interleaving, self.threads)
 
     def __copy__(self) -> Engine:
         other = object.__new__(Engine)
@@ -169,6 +176,7 @@ class Engine(Runnable):
             f"machine {self._machine() or 'host'}",
             f"arena {'-' if arena is None else f'{arena:,}'} bytes",
             f"backend {self.backend}",
+            *([f"{self.threads} threads"] if self.threads > 1 else []),
         ]
         return f"<Engine {'; '.join(parts)}>"
 
@@ -234,10 +242,20 @@ class Engine(Runnable):
 
     # running
 
-    def context(self) -> ExecutionContext:
-        """A new context, with memory of its own; raises UserError where this machine does not have so much."""
+    def context(self, *, threads: int | None = None) -> ExecutionContext:
+        """
+        A new context, with memory and threads of its own, by default as many as the engine says.
+
+        Raises UserError where this machine does not have so much memory, and for more threads than were compiled for.
+        """
+        count = self.checked_threads(self.threads if threads is None else threads)
         require_memory(self._need())
-        return ExecutionContext(self.signature, self._interpret if self._native is None else self._native.runner())
+        return ExecutionContext(self.signature, self._interpret if self._native is None else self._native.runner(count))
+
+    def checked_threads(self, threads: int) -> int:
+        """The number of threads; raises UserError for more than the code has."""
+        most = 1 if self._native is None else self._native.module.threads
+        return require_at_most(threads, most)
 
     def run(
         self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None, *, out: Destinations = None
@@ -298,9 +316,9 @@ class _NativeProgram:
         self.module = module
         self.weights = weights
 
-    def runner(self) -> Runner:
+    def runner(self, threads: int) -> Runner:
         """Runs in a context of its own."""
-        context = self.module.new_context()
+        context = self.module.new_context(threads)
         specs = self.module.interface.outputs
 
         def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -317,9 +335,9 @@ class _NativeProgram:
         return run
 
 
-def _unpickled(contents: bytes, backend: Backend, interleaving: Order) -> Engine:
+def _unpickled(contents: bytes, backend: Backend, interleaving: Order, threads: int) -> Engine:
     engine = Engine._of_plan(plan_of_bytes("<pickled engine>", contents), backend)  # pyright: ignore[reportPrivateUsage]
-    engine.interleaving = interleaving
+    engine.interleaving, engine.threads = interleaving, threads
     return engine
 
 
@@ -331,13 +349,15 @@ def compile_program(
     backend: Backend = "native",
     pipeline: str | None = None,
     machine_options: Mapping[str, object] | None = None,
+    threads: int = 1,
     progress: Progress | None = None,
 ) -> Engine:
     """
     Lower a program in place and make it ready to run.
 
     `until` is the level to stop at; by default the lowest: accel for a machine, loop for the host. `pipeline` edits the
-    passes or names others, `machine_options` sets numbers of the machine: see `passes_for`.
+    passes or names others, `machine_options` sets numbers of the machine, `threads` says how many run the host's loops:
+    see `passes_for`.
     """
     from penstock.runtime.compiler import compile_module
     from penstock.runtime.levels import require_level
@@ -354,6 +374,7 @@ def compile_program(
         progress,
         pipeline=pipeline,
         machine_options=machine_options,
+        threads=threads,
         parsed=program.parsed,
         observers=[fusion],
     )

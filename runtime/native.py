@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_bits import DType, same_bits, stored
 from penstock.passes.toolchain import build_library, load
+from penstock.runtime.threads import require_at_most
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -85,7 +87,8 @@ class Library(Protocol):
 class NativeContext:
     """The memory of one run at a time: arena and scopes. Contexts of one module may run at the same time."""
 
-    def __init__(self, module: NativeModule):
+    def __init__(self, module: NativeModule, threads: int | None = None):
+        """Start its threads, by default all that the code has; raises UserError for more, and if they do not start."""
         self._module = module
         size = module.context_bytes
         self._memory = np.empty(size + ALIGNMENT, np.uint8)
@@ -94,6 +97,7 @@ class NativeContext:
         self._context[: 8 * len(_COUNTERS)] = 0
         self._address = self._context.ctypes.data
         self._lock = threading.Lock()
+        module.start(self, self._address, self._memory, threads)
 
     def __call__(self, inputs: Sequence[Array], weights: Sequence[Array] = ()) -> list[Array]:
         """
@@ -137,11 +141,27 @@ class NativeModule:
         self.entry: Any = library[f"{interface.name}_run"]
         self.entry.restype = ctypes.c_int
         self.entry.argtypes = [ctypes.c_void_p] * 4
+        self.threads = 1
+        """How many threads run a parallel loop, at most."""
+        if hasattr(library, f"{interface.name}_start"):
+            self._start, self._stop = library[f"{interface.name}_start"], library[f"{interface.name}_stop"]
+            self._start.argtypes, self._stop.argtypes = [ctypes.c_void_p, ctypes.c_int], [ctypes.c_void_p]
+            self.threads = int(library[f"{interface.name}_threads"]())
         self._own: NativeContext | None = None
 
-    def new_context(self) -> NativeContext:
-        """Memory for runs of its own; make one per thread."""
-        return NativeContext(self)
+    def new_context(self, threads: int | None = None) -> NativeContext:
+        """Memory for runs of its own, and threads; make one per thread that runs."""
+        return NativeContext(self, threads)
+
+    def start(self, context: NativeContext, address: int, memory: Array, threads: int | None) -> None:
+        """Start the threads of a context, which end with it."""
+        count = require_at_most(self.threads if threads is None else threads, self.threads)
+        if self.threads == 1:
+            return
+        if fault := self._start(address, count):
+            raise UserError(f"{count} threads cannot be started: {os.strerror(fault)}")
+        # The memory lives as long as the threads that use it.
+        weakref.finalize(context, _stop_threads, self._stop, address, memory)
 
     def bind(self, weights: Sequence[Array]) -> BoundArrays:
         """The weights, in order, for `run_into`; raises UserError where they do not fit."""
@@ -158,6 +178,10 @@ class NativeModule:
         """What the last run in that context did."""
         assert self._own is not None, "nothing was run"
         return self._own.counters
+
+
+def _stop_threads(stop: Callable[[int], None], address: int, memory: Array) -> None:
+    stop(address)
 
 
 class BoundArrays:

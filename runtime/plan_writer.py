@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO
@@ -58,21 +59,27 @@ def write_program(
     # Above loop level weights are constants.
     names = dict.fromkeys((*arguments, *(name for name, _, _ in weight_uses(module))))
     target = find_target(module)
-    code = None
     about: dict[str, object] = {
         "penstock": version("penstock"),
         "machine": target.machine_name if target else None,
         "level": level_of(module),
     }
-    if isinstance(source, CSource):
-        code = (build(source).read_bytes(), find_compiler().features())
+    with ThreadPoolExecutor(1) as pool:
+        # The C compiler runs while the text is written.
+        library = pool.submit(build, source) if isinstance(source, CSource) else None
+        text = _text_of(module, ctx)
+    code = None
+    if library is not None:
+        code = (library.result().read_bytes(), find_compiler().features())
         about |= {"compiler": find_compiler().version, "flags": " ".join(find_compiler().flags())}
     elif source is not None:
         about |= {"backend": "llvm"}
     if source is not None:
         about |= {"arena_bytes": source.arena_bytes, "scope_bytes": dict(source.scope_bytes)}
+    if isinstance(source, CSource) and source.threads > 1:
+        about |= {"threads": source.threads}
     weights = {name: ctx.weights[name] for name in names}
-    write_plan(file, about, signature, weights, arguments, _text_of(module, ctx), code)
+    write_plan(file, about, signature, weights, arguments, text, code)
 
 
 def _text_of(module: ModuleOp, ctx: PenstockContext) -> str:

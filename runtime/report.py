@@ -22,6 +22,7 @@ from xdsl.passes import ModulePass
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import FusedOp
+from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.kernels import (
     ENTRY,
     HOST,
@@ -31,6 +32,7 @@ from penstock.passes.analysis.kernels import (
     multiply_accumulates,
     partition,
 )
+from penstock.passes.analysis.loops import iteration_count, threads_of
 from penstock.passes.analysis.memory.memory_problems import ARENA, ScopePlan, plan_report
 from penstock.passes.graph.fuse import GraphFusePass
 from penstock.passes.graph.fusion.nodes import is_groupable
@@ -150,11 +152,15 @@ class CompileReport:
     c_lines: int | None = None
     passes: tuple[tuple[str, float], ...] = field(default=())
     """Names and seconds, in the order in which they ran."""
+    threads: int = 1
+    """The most threads that run a loop of the host."""
+    threaded_kernels: int = 0
+    """Kernels, each counted once, with loops that several threads run."""
 
     def lines(self) -> list[str]:
         """The report for a person, at most ten lines."""
         first = [self._kernels_line(), *self._machine_lines()]
-        last = [*self._memory_lines(), *self._c_lines(), *self._pass_lines()]
+        last = [*self._thread_lines(), *self._memory_lines(), *self._c_lines(), *self._pass_lines()]
         scopes = [str(scope) for scope in self.scopes or ()]
         room = AT_MOST - len(first) - len(last)
         if len(scopes) > room:
@@ -185,6 +191,10 @@ class CompileReport:
             crossing = f"; {self.crossing_bytes:,} bytes cross between the two" if self.crossing_bytes else ""
             lines.append(f"host: {self.kernels - self.machine_kernels} kernels{reason}{crossing}")
         return lines
+
+    def _thread_lines(self) -> list[str]:
+        plural = "" if self.threaded_kernels == 1 else "s"
+        return [] if self.threads == 1 else [f"threads: {self.threads}, in {self.threaded_kernels} kernel{plural}"]
 
     def _memory_lines(self) -> list[str]:
         lines = [str(self.arena)] if self.arena is not None else []
@@ -236,6 +246,7 @@ def report_on(
         calls = {placement.kernel: placement.calls for placement in placements}
         macs = sum(calls[kernel.sym_name.data] * multiply_accumulates(kernel) for kernel in kernels(module))
     plans = plan_report(module) if placed else []
+    threaded = threaded_loops(module)
     uses = _fullest(plans, [*target.scopes()] if target is not None else [])
     transfers, unknown = _transfers(module) if level == "accel" and target is not None else (None, "")
     return CompileReport(
@@ -258,6 +269,8 @@ def report_on(
         c_bytes=len(source.header.encode()) + len(source.source.encode()) if source is not None else None,
         c_lines=source.header.count("\n") + source.source.count("\n") if source is not None else None,
         passes=tuple(seconds),
+        threads=max((threads for _, threads in threaded.values()), default=1),
+        threaded_kernels=len(threaded),
     )
 
 
@@ -319,7 +332,22 @@ def kernel_lines(module: ModuleOp) -> list[str]:
     return [
         *(_line(placement, intrinsics[placement.kernel]) for placement in partition(module)),
         *on_chip_remarks(module),
+        *(
+            f"threads: @{kernel}: {'; '.join(f'{count} iterations in {threads} threads' for count in counts)}"
+            for kernel, (counts, threads) in threaded_loops(module).items()
+        ),
     ]
+
+
+def threaded_loops(module: ModuleOp) -> dict[str, tuple[list[int], int]]:
+    """For each kernel with loops that several threads run: how many iterations each has, and how many threads."""
+    found: dict[str, tuple[list[int], int]] = {}
+    for function in module.ops:
+        loops = [op for op in function.walk() if isinstance(op, ForallOp) and threads_of(op) > 1]
+        if isinstance(function, FuncOp) and loops:
+            counts = [iteration_count(loop) or 0 for loop in loops]
+            found[function.sym_name.data] = counts, max(map(threads_of, loops))
+    return found
 
 
 def _line(placement: Placement, intrinsics: Sequence[str]) -> str:

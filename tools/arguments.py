@@ -117,6 +117,16 @@ def add_pipeline(parser: argparse._ActionsContainer) -> None:  # pyright: ignore
     )
 
 
+def add_threads(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """How many threads run the loops of the host."""
+    parser.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="run loops of the host in N threads; the results do not depend on it; default: 1, or what a plan says",
+    )
+
+
 def add_schedule(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
     """The schedules of kernels that a person gives, and what is left open in them."""
     parser.add_argument(
@@ -171,7 +181,9 @@ def print_passes(args: argparse.Namespace, program: LoadedProgram, until: str, t
     from penstock.runtime.compiler import passes_for
     from penstock.runtime.pass_manager import pipeline_text
 
-    print(pipeline_text(passes_for(program.module, until, args.machine, text, machine_options=machine_options(args))))
+    options, threads = machine_options(args), getattr(args, "threads", None)
+    count = 1 if threads is None else threads
+    print(pipeline_text(passes_for(program.module, until, args.machine, text, machine_options=options, threads=count)))
     return True
 
 

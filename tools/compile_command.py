@@ -22,6 +22,7 @@ from penstock.tools.arguments import (
     add_model,
     add_pipeline,
     add_schedule,
+    add_threads,
     add_weights,
     give_schedules,
     machine_options,
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_weights(parser)
     add_schedule(parser)
+    add_threads(parser)
     parser.add_argument("--report", metavar="FILE", help="write the report as JSON, too")
     parser.add_argument("--print-debuginfo", action="store_true", help="with a level: say where operations come from")
     add_common(parser)
@@ -106,6 +108,7 @@ def execute(args: argparse.Namespace) -> int:
             progress,
             pipeline=args.pipeline,
             machine_options=machine_options(args),
+            threads=1 if args.threads is None else args.threads,
             parsed=program.parsed,
             observers=[fusion],
         )

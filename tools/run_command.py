@@ -23,6 +23,7 @@ from penstock.tools.arguments import (
     add_no_verify,
     add_pipeline,
     add_schedule,
+    add_threads,
     give_schedules,
     machine_options,
     print_passes,
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_machine(parser)
     add_pipeline(parser)
     add_schedule(parser)
+    add_threads(parser)
     add_interleaving(parser)
     add_no_verify(parser)
     add_common(parser)
@@ -114,7 +116,7 @@ def _interleaving(text: str, engine: Engine) -> Order:
 
 def _is_run_as_it_stands(args: argparse.Namespace, program: LoadedProgram) -> bool:
     """Whether a file of IR is not compiled: it may have been edited by hand."""
-    asked = (args.level, args.machine, args.pipeline, args.schedule)
+    asked = (args.level, args.machine, args.pipeline, args.schedule, args.threads)
     return program.parsed is not None and not args.set and all(each is None for each in asked)
 
 
@@ -156,6 +158,7 @@ def _engine(args: argparse.Namespace, given: GivenTensors, program: LoadedProgra
             backend=backend,
             pipeline=args.pipeline,
             machine_options=machine_options(args),
+            threads=1 if args.threads is None else args.threads,
             progress=progress,
         )
 
@@ -169,7 +172,7 @@ def _engine_of_plan(args: argparse.Namespace) -> Engine:
         raise UserError(_NO_VERIFY, status=USAGE)
     level, backend = args.level, _backend(args)
     if backend != "interpreter":
-        return Engine.load(args.model, backend)
+        return Engine.load(args.model, backend, threads=args.threads)
     from penstock.runtime.levels import level_of
 
     engine = Engine.load(args.model, "interpreter")

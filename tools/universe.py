@@ -52,6 +52,7 @@ PASSES: dict[str, str] = {
     "integer-arithmetic": "penstock.passes.graph.integer_arithmetic:IntegerArithmeticPass",
     "quantize": "penstock.passes.graph.quantize:QuantizePass",
     "mem-promote": "penstock.passes.loop.mem_promote:MemPromotePass",
+    "parallelize": "penstock.passes.loop.parallelize:ParallelizePass",
     "promote": "penstock.passes.loop.promote:PromotePass",
     "promote-levels": "penstock.passes.loop.promote_levels:PromoteLevelsPass",
     "reorder-matmuls": "penstock.passes.graph.reorder_matmuls:ReorderMatmulsPass",

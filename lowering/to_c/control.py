@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
-from xdsl.dialects import func, memref, scf
+from xdsl.dialects import arith, func, gpu, memref, scf
 from xdsl.dialects.builtin import MemRefType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects import accel, mem
-from penstock.dialects.mem import memref_of
+from penstock.dialects.mem import RingType, memref_of
+from penstock.dialects.upstream.scf import ForallOp, InParallelOp, forall_around
 from penstock.lowering.to_c import copies, memory, structured
 from penstock.lowering.to_c.emitter import CView, FunctionEmitter, is_token, refuse
 from penstock.lowering.to_c.scalar import RULES, emit_scalar
-from penstock.lowering.to_c.text import Expr, for_loop
+from penstock.lowering.to_c.text import CWriter, Expr, Names, for_loop, sum_of, wrapped
 from penstock.passes.analysis.loop_dependences import VECTORIZE, obstacle_to_vectors
+from penstock.passes.analysis.loops import forall_iterations, threads_of
+from penstock.passes.analysis.memory.storage import storage_of
+from penstock.runtime.interpreter.body import captured_values
 
 Emitter = Callable[[FunctionEmitter, Any], None]
 
-TERMINATORS = (scf.YieldOp, scf.ConditionOp, scf.ReduceOp, func.ReturnOp)
+TERMINATORS = (scf.YieldOp, scf.ConditionOp, scf.ReduceOp, InParallelOp, func.ReturnOp)
 """What ends a block: the op around it knows what to do with its operands."""
 
 
@@ -146,6 +153,125 @@ def emit_parallel(emitter: FunctionEmitter, op: scf.ParallelOp) -> None:
         emit_block(emitter, op.body.block)
 
 
+def uses_threads(op: ForallOp) -> bool:
+    """
+    Whether iterations of a loop run in several threads: the loop says so, and they do nothing that needs another order.
+    """
+    if threads_of(op) < 2 or forall_iterations(op) is None or op.outputs or forall_around(op) is not None:
+        return False
+    return not any(isinstance(inner, func.CallOp | gpu.BarrierOp) for inner in op.walk())
+
+
+def emit_forall(emitter: FunctionEmitter, op: ForallOp) -> None:
+    """A parallel loop: a function that runs some of its iterations, which the threads call."""
+    program, prefix, bounds = emitter.program, emitter.prefix, forall_iterations(op)
+    assert bounds is not None
+    program.threads = max(program.threads, threads_of(op))
+    name = f"{program.symbols[emitter.symbol]}_loop{len(emitter.parts)}"
+    part = FunctionEmitter(
+        program,
+        CWriter(1),
+        Names([*program.symbols.values(), name, "own", "given", "all", "first", "last", "n"]),
+        prefix,
+        emitter.symbol,
+        outline=emitter.outline,
+        own="own",
+        depth=emitter.depth,
+    )
+    captured = _captured(emitter, part, op)
+    with part.nest(for_loop("n", "last", start="first")):
+        _declare_indices(part, op, bounds)
+        emit_block(part, op.region.block)
+    body = part.writer.text()
+    given = [each for each in captured if re.search(rf"\b{each.name}\b", body)]
+    emitter.parts.append(_part(prefix, name, given, body))
+    with emitter.writer.block():
+        if given:
+            values = ", ".join(each.value for each in given)
+            emitter.writer.line(f"const struct {name}_given given = {{{values}}};")
+        count = prod(trips for _, _, trips in bounds)
+        emitter.writer.line(f"{prefix}_parallel(ctx, {name}_part, {'&given' if given else 'NULL'}, {count});")
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A value from outside of a parallel loop, handed to the function that runs iterations."""
+
+    type: str
+    """Of the member of the struct, with what separates it from the name."""
+    name: str
+    value: str
+    """In the function around the loop."""
+    is_restricted: bool = False
+
+    @property
+    def parameter(self) -> str:
+        return f"{self.type}{'restrict ' if self.is_restricted else ''}{self.name}"
+
+
+def _part(prefix: str, name: str, given: Sequence[_Given], body: str) -> str:
+    """The function that runs some iterations, and the one that the threads call, which unpacks what it is given."""
+    common, limits = [f"{prefix}_ctx *ctx", f"{prefix}_own *own"], ["int64_t first", "int64_t last"]
+    writer = CWriter()
+    if given:
+        writer.line(f"struct {name}_given {{")
+        writer.lines += [f"  {each.type}{each.name};" for each in given]
+        writer.line("};")
+    parameters = [*common, *(each.parameter for each in given), *limits]
+    writer.line(f"static PENSTOCK_APART void {name}({wrapped(parameters)}) {{")
+    writer.line("  (void)ctx, (void)own;")
+    writer.lines += [*body.splitlines(), "}", ""]
+    with writer.block(f"static void {name}_part({wrapped([*common, 'const void *given', *limits])})"):
+        writer.line(f"const struct {name}_given *const all = given;" if given else "(void)given;")
+        passed = ["ctx", "own", *(f"all->{each.name}" for each in given), "first", "last"]
+        writer.line(f"{name}({', '.join(passed)});")
+    return writer.text() + "\n"
+
+
+def _captured(emitter: FunctionEmitter, part: FunctionEmitter, op: ForallOp) -> list[_Given]:
+    """What the iterations use from outside, bound in `part` to parameters."""
+    values = [value for value in captured_values(op) if not is_token(value)]
+    roots = [storage_of(value) for value in values if isa(value.type, MemRefType)]
+    restricted = emitter.program.restricted[emitter.symbol] if emitter.own == "ctx" else frozenset[int]()
+    found: list[_Given] = []
+    for value in values:
+        known = emitter.values[value]
+        if isinstance(known, Expr):
+            part.values[value] = known
+            if known.number is None and not isinstance(value.owner, arith.ConstantOp):
+                if isinstance(value.type, RingType):
+                    type = f"{emitter.ctype(value.type.slot.element_type, value.owner).storage} *"
+                else:
+                    type = f"{emitter.ctype(value.type, value.owner).value} "
+                name = part.name(value)
+                found.append(_Given(type, name, known.text))
+                part.values[value] = Expr(name, is_atom=True)
+            continue
+        if known.static_strides is None or not all(isinstance(size, int) for size in known.shape):
+            raise refuse(op, "scf.forall uses a memref whose shape or strides are not known, so it has no threads in C")
+        name, root = part.name(value), storage_of(value)
+        is_alone = isinstance(root, BlockArgument) and root.index in restricted and roots.count(root) == 1
+        found.append(_Given(known.pointer_type, name, known.pointer, is_alone))
+        base = name
+        if known.base != known.pointer:
+            base = part.names.fresh("v")
+            found.append(_Given(known.pointer_type, base, known.base))
+        part.values[value] = replace(known, pointer=name, base=base)
+    return found
+
+
+def _declare_indices(part: FunctionEmitter, op: ForallOp, bounds: Sequence[tuple[int, int, int]]) -> None:
+    """The indices of the iteration `n`, the last dim fastest."""
+    inner = prod(trips for _, _, trips in bounds)
+    for number, (index, (lower, step, trips)) in enumerate(zip(op.indices, bounds, strict=True)):
+        inner //= max(trips, 1)
+        digit = "n" if inner == 1 else f"n / {inner}"
+        if number and trips > 1:
+            digit = f"({digit}) % {trips}" if inner > 1 else f"n % {trips}"
+        atom = digit if digit == "n" else f"({digit})"
+        part.declare(index, Expr(sum_of([(atom, step)], lower) if trips > 1 else str(lower)))
+
+
 def emit_if(emitter: FunctionEmitter, op: scf.IfOp) -> None:
     """A branch; what it yields are variables."""
     for result in op.results:
@@ -243,6 +369,7 @@ EMITTERS: dict[type[Operation], Emitter] = {
     memref.GetGlobalOp: memory.emit_get_global,
     scf.ForOp: emit_for,
     scf.ParallelOp: emit_parallel,
+    ForallOp: emit_forall,
     scf.IfOp: emit_if,
     scf.WhileOp: emit_while,
     func.CallOp: emit_call,

@@ -8,16 +8,19 @@ read outside, the destination is filled first if anything lies outside.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from xdsl.dialects import memref
 from xdsl.ir import SSAValue
 
 from penstock.dialects.accel import DmaOp
+from penstock.dialects.machine import REGISTERS
 from penstock.dialects.mem import CopyOp
 from penstock.dialects.window import WindowedTransfer
 from penstock.lowering.to_c.emitter import CView, FunctionEmitter, Values, refuse
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of, times
+from penstock.lowering.to_c.vectors import VectorType, vector_type
 from penstock.passes.analysis.index import AffineIndex
 
 
@@ -103,7 +106,7 @@ def _axes(
         start = _named(emitter, offset)
         starts.append(start)
         if may_clip and isinstance(bound, int) and not is_in_bounds(offset, size, bound):
-            axes.append(Axis(size, *_bounds(emitter, start, size, bound), strides))
+            axes.append(Axis(size, *_bounds(emitter, start, size, bound, AffineIndex.of(offset).bounds), strides))
         else:
             axes.append(Axis(size, 0, size, strides))
     begin: Terms = list(zip(starts, window.strides, strict=True))
@@ -125,14 +128,23 @@ def is_in_bounds(offset: int | SSAValue, size: int, bound: int) -> bool:
     return reach is not None and reach[0] >= 0 and reach[1] + size <= bound
 
 
-def _bounds(emitter: FunctionEmitter, start: Size, size: int, bound: int) -> tuple[Size, Size]:
-    """The part of `size` elements at `start` that lies in `bound` elements."""
+def _bounds(
+    emitter: FunctionEmitter, start: Size, size: int, bound: int, reach: tuple[int, int] | None
+) -> tuple[Size, Size]:
+    """The part of `size` elements at `start`, which is within `reach`, that lies in `bound` elements."""
     if isinstance(start, int):
         low, high = max(0, -start), min(size, bound - start)
         return (low, high) if low < high else (0, 0)
     low, high = emitter.names.fresh("lo"), emitter.names.fresh("hi")
-    emitter.writer.line(f"const int64_t {low} = {start} < 0 ? -{start} : 0;")
-    emitter.writer.line(f"const int64_t {high} = {bound} - {start} < {size} ? {bound} - {start} : {size};")
+    line = emitter.writer.line
+    if reach is not None and reach[0] >= 0:
+        low = 0
+    else:
+        line(f"const int64_t {low} = {start} < 0 ? -{start} : 0;")
+    if reach is not None and reach[1] + size <= bound:
+        high = size
+    else:
+        line(f"const int64_t {high} = {bound} - {start} < {size} ? {bound} - {start} : {size};")
     return low, high
 
 
@@ -140,13 +152,26 @@ def _fill_outside(emitter: FunctionEmitter, axes: Sequence[Axis], dest: CView, p
     """Fill the destination with what is read outside, if anything lies outside."""
     if all(axis.is_whole for axis in axes):
         return
-    outside = [f"{axis.low} > 0 || {axis.high} < {axis.size}" for axis in axes if not (axis.is_whole or axis.is_static)]
-    is_certain = any(axis.is_static and not axis.is_whole for axis in axes)
-    header = "" if is_certain else f"if ({' || '.join(outside)})"
+    outside = [f"{axis.low} >= {axis.high}" for axis in axes if not axis.is_static]
     whole = [Axis(axis.size, 0, axis.size, (axis.strides[1], axis.strides[1])) for axis in axes]
-    merged = merged_axes(whole)
-    with emitter.writer.block(header):
-        _loops(emitter, merged, lambda terms: emitter.store(dest.ctype, dest.element(terms[1]), padding))
+    is_empty = any(axis.is_static and axis.count == 0 for axis in axes)
+    if is_empty or outside:
+        with emitter.writer.block("" if is_empty else f"if ({' || '.join(outside)})"):
+            _fill(emitter, whole, dest, padding)
+    if is_empty:
+        return
+    inside = [Axis(axis.size, axis.low, axis.high, part.strides) for axis, part in zip(axes, whole, strict=True)]
+    with emitter.writer.block("else" if outside else ""):
+        for number, axis in enumerate(axes):
+            for low, high in ((0, axis.low), (axis.high, axis.size)):
+                if low != high:
+                    part = Axis(axis.size, low, high, whole[number].strides)
+                    _fill(emitter, [*inside[:number], part, *whole[number + 1 :]], dest, padding)
+
+
+def _fill(emitter: FunctionEmitter, axes: Sequence[Axis], dest: CView, padding: Expr) -> None:
+    """Fill a part of the destination."""
+    _loops(emitter, merged_axes(axes), lambda terms: emitter.store(dest.ctype, dest.element(terms[1]), padding))
 
 
 def _count_bytes(
@@ -201,6 +226,10 @@ def _move(
         _loops(emitter, merged, element)
         return
     run = merged[-1]
+    if REGISTERS in (source.scope, dest.scope) and (vector := vector_type(emitter.program.target, source.ctype)):
+        if all(axis.is_static for axis in merged) and run.is_whole and run.size % vector.lanes == 0:
+            _move_vectors(emitter, merged, offsets, source, dest, vector)
+            return
 
     def rows(terms: tuple[Terms, Terms]) -> None:
         first = (run.low, 1)
@@ -212,6 +241,29 @@ def _move(
         writer.line(f"{guard}memcpy({_address(dest, to)}, {_address(source, start)}, {length});")
 
     _loops(emitter, merged[:-1], rows, is_element=False)
+
+
+def _move_vectors(
+    emitter: FunctionEmitter,
+    axes: Sequence[Axis],
+    offsets: tuple[Terms, Terms],
+    source: CView,
+    dest: CView,
+    vector: VectorType,
+) -> None:
+    """Copy between memory and local variables, which are vectors."""
+    writer = emitter.writer
+    emitter.program.helpers.add(vector.helper)
+    with ExitStack() as stack:
+        for number, axis in enumerate(axes):
+            writer.line("PENSTOCK_UNROLL")
+            step = vector.lanes if axis is axes[-1] else 1
+            stack.enter_context(writer.block(for_loop(f"i{number}", axis.size, step=step)))
+        left, right = (
+            view.element([*offsets[side], *((f"i{number}", axis.strides[side]) for number, axis in enumerate(axes))])
+            for side, view in ((1, dest), (0, source))
+        )
+        writer.line(f"{vector.at(left)} = {vector.load(right)};")
 
 
 def _address(view: CView, offset: str) -> str:

@@ -86,6 +86,8 @@ class CProgram:
     """For each scope, and for the arena under "", the bytes that its buffers reach to."""
     scratch: int = 0
     """Bytes that a nest may use while it runs."""
+    threads: int = 1
+    """How many threads run the iterations of its parallel loops."""
 
     def reserve_scratch(self, size: int) -> None:
         """Make the scratch memory at least `size` bytes."""
@@ -153,11 +155,20 @@ class FunctionEmitter(Values):
     """Where its lines go."""
     names: Names
     """The names that it has taken."""
+    prefix: str
+    """What the names of the program begin with."""
+    symbol: str
+    """The function, as the module calls it."""
     values: dict[SSAValue, Expr | CView] = field(default_factory=dict[SSAValue, "Expr | CView"])
     """The C of every SSA value so far."""
     outline: list[str] = field(default_factory=list[str])
     """What the function does: a line for each of its loops, and for each description."""
-    _depth: int = 0
+    own: str = "ctx"
+    """The pointer to what a thread has to itself: counters, fault and scratch memory."""
+    parts: list[str] = field(default_factory=list[str])
+    """The functions that run iterations of its parallel loops."""
+    depth: int = 0
+    """How many loops are around what is written next."""
 
     # values
 
@@ -231,20 +242,20 @@ class FunctionEmitter(Values):
         where = location_of(op)
         line = text if where in ("", op.name) else f"{where}: {text}"
         self.writer.comment(line)
-        self.outline.append("  " * self._depth + comment_text(line))
+        self.outline.append("  " * self.depth + comment_text(line))
 
     @contextmanager
     def nest(self, header: str) -> Generator[None]:
         """A loop of the program, around what is written inside."""
-        self.outline.append("  " * self._depth + header)
-        self._depth += 1
+        self.outline.append("  " * self.depth + header)
+        self.depth += 1
         with self.writer.block(header):
             yield
-        self._depth -= 1
+        self.depth -= 1
 
     def count(self, counter: str, amount: Size) -> None:
         if amount != 0:
-            self.writer.line(f"ctx->counters.{counter} += {amount};")
+            self.writer.line(f"{self.own}->counters.{counter} += {amount};")
 
 
 def refuse(op: Operation, message: str, *notes: str) -> UserError:

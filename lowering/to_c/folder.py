@@ -22,7 +22,8 @@ def folder_texts(source: CSource) -> dict[str, str]:
     """The files of text by name, each marked as generated."""
     name = source.name
     flags = " ".join(flag for flag in NEEDED_FLAGS if flag != "-fPIC")
-    command = f"cc {flags} -march=native {name}.c {name}_main.c -lm -o {name}"
+    libraries = "-lm -pthread" if source.threads > 1 else "-lm"
+    command = f"cc {flags} -march=native {name}.c {name}_main.c {libraries} -o {name}"
     run = " ".join((f"./{name}", *(f"INPUT_{number}.bin" for number in range(len(source.inputs)))))
     build = f"/* Build: {command}\n   Run:   {run}: writes output_0.bin and so on. */"
     return {
@@ -51,7 +52,13 @@ def _bytes(parameter: CParameter) -> int:
 
 def _main(source: CSource) -> str:
     *offsets, size = weight_offsets(source)
+    start = stop = ""
+    if source.threads > 1:
+        start = _START.format(name=source.name)
+        stop = f"  {source.name}_stop(ctx);\n"
     return _MAIN.format(
+        start=start,
+        stop=stop,
         name=source.name,
         size=size,
         weights=_table(offsets, [weight.name for weight in source.weights]),
@@ -69,6 +76,13 @@ def _table(numbers: Sequence[int], names: Sequence[str]) -> str:
     lines = [f"  {number}, /* {comment_text(name)} */\n" for number, name in zip(numbers, names, strict=True)]
     return "".join(lines) or "  0\n"
 
+
+_START = """\
+  if ({name}_start(ctx, {name}_threads()) != 0) {{
+    fprintf(stderr, "%s: error: its threads cannot be started\\n", words[0]);
+    return 1;
+  }}
+"""
 
 _MAIN = """\
 #include "{name}.h"
@@ -116,8 +130,8 @@ int main(int count, char **words) {{
   }}
   {name}_ctx *ctx = aligned_alloc(64, ({name}_context_size() + 63) / 64 * 64);
   if (ctx == NULL) return 1;
-  const int fault = {name}_run(ctx, weights, inputs, outputs);
-  if (fault != 0) {{
+{start}  const int fault = {name}_run(ctx, weights, inputs, outputs);
+{stop}  if (fault != 0) {{
     fprintf(stderr, "%s: error: fault %d, see {name}.h\\n", words[0], fault);
     return 1;
   }}

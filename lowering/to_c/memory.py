@@ -123,7 +123,7 @@ def _check_offsets(
         else:
             positions = f"{extent} - {size} + 1"
         helper = emitter.helper("inside", emitter.ctype(value.type, op))
-        offsets[dim] = f"{helper}({offsets[dim]}, {positions}, &ctx->fault)"
+        offsets[dim] = f"{helper}({offsets[dim]}, {positions}, &{emitter.own}->fault)"
 
 
 def is_read_from_memory(value: SSAValue) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -18,13 +19,14 @@ from penstock.dialects.element_bits import DType
 from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, body_block
 from penstock.dialects.machine import find_target
 from penstock.dialects.upstream.scf import ForallOp
+from penstock.lowering.to_c import threads
 from penstock.lowering.to_c.aliasing import data_flows, restricted_arguments
-from penstock.lowering.to_c.control import emit_block
+from penstock.lowering.to_c.control import emit_block, uses_threads
 from penstock.lowering.to_c.emitter import CProgram, FunctionEmitter, refuse, view_of_type
 from penstock.lowering.to_c.memory import global_definition, scope_field
 from penstock.lowering.to_c.naming import function_names
 from penstock.lowering.to_c.prelude import HEADER, prelude
-from penstock.lowering.to_c.text import CWriter, Expr, Names, comment_text, identifier
+from penstock.lowering.to_c.text import CWriter, Expr, Names, comment_text, identifier, wrapped
 from penstock.lowering.to_c.types import CType, c_type
 from penstock.passes.loop.forall_to_for import run_in_order
 
@@ -114,6 +116,8 @@ class CSource:
     """Bytes for the off-chip intermediates."""
     scope_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     """For each scope the bytes that the plan uses."""
+    threads: int = 1
+    """The most threads that a context uses; with more than one it is started before it runs, and stopped."""
 
     @property
     def run_symbol(self) -> str:
@@ -161,16 +165,18 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
 
     Requires the loop or the accel level with every buffer placed, and an `@main` whose arguments are its inputs,
     its weights (`graph.weight`) and its outputs (`graph.output`). Iterations of `scf.forall` run one after the other
-    there, as `forall-to-for` lets them. The program keeps nothing outside its context
-    and allocates nothing, so that several contexts may run at the same time. Raises UserError, located, for what
-    C cannot hold.
+    there, as `forall-to-for` lets them, unless `parallelize` has given it threads. The program keeps nothing outside
+    its context and allocates nothing, so that several contexts may run at the same time. Raises UserError, located, for
+    what C cannot hold.
     """
     name = name if name == ENTRY else identifier(name)
-    program, roles = read_program(module, name)
+    program, roles = read_program(module, name, but=uses_threads)
     kernels = tuple(
         _kernel(program, name, symbol, function) for symbol, function in program.functions.items() if symbol != ENTRY
     )
     text = _entry(program, name, program.functions[ENTRY], roles)
+    if program.threads > 1:
+        kernels = (*kernels, _pool(program, name))
     constants = "\n".join(
         global_definition(op, program.symbols[symbol])
         for symbol, op in program.globals.items()
@@ -189,14 +195,20 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
         roles.outputs,
         arena or 0,
         dict(sorted(program.scope_ends.items())),
+        program.threads,
     )
 
 
-def read_program(module: ModuleOp, name: str) -> tuple[CProgram, Roles]:
-    """What is written of a module, in functions that are called `<name>_...`, and what the entry takes."""
-    if any(isinstance(op, ForallOp) for op in module.walk()):
+def read_program(
+    module: ModuleOp, name: str, *, but: Callable[[ForallOp], bool] = lambda loop: False
+) -> tuple[CProgram, Roles]:
+    """
+    What is written of a module, in functions that are called `<name>_...`, and what the entry takes. Iterations of
+    `scf.forall` are put one after the other, in all loops but those that `but` names.
+    """
+    if any(isinstance(op, ForallOp) and not but(op) for op in module.walk()):
         module = module.clone()
-        run_in_order(module)
+        run_in_order(module, but=but)
     functions = _reachable(module)
     entry = functions[ENTRY]
     roles = _roles(entry)
@@ -263,22 +275,16 @@ def _kernel(program: CProgram, name: str, symbol: str, function: func.FuncOp) ->
         raise refuse(function, f"@{symbol} returns a value", "below tensor level functions write through arguments")
     writer = CWriter()
     names = Names([*program.symbols.values()])
-    emitter = FunctionEmitter(program, writer, names)
+    emitter = FunctionEmitter(program, writer, names, name, symbol)
     parameters = [f"{name}_ctx *ctx"]
     for arg in function.body.block.args:
         parameters.append(_parameter(emitter, symbol, arg))
-    prototype = f"PENSTOCK_KERNEL void {program.symbols[symbol]}({_wrapped(parameters)})"
+    prototype = f"PENSTOCK_KERNEL void {program.symbols[symbol]}({wrapped(parameters)})"
     with writer.block(f"PENSTOCK_APART {prototype}"):
         writer.line("(void)ctx;")
         emit_block(emitter, function.body.block)
     description = "".join(f"{line}\n" for line in _description(symbol, function, emitter.outline))
-    return CFunction(program.symbols[symbol], prototype, description + writer.text())
-
-
-def _wrapped(parameters: Sequence[str]) -> str:
-    """Parameters on one line, or where they are long, each on its own."""
-    line = ", ".join(parameters)
-    return line if len(line) <= 80 else "\n    " + ",\n    ".join(parameters)
+    return CFunction(program.symbols[symbol], prototype, "".join(emitter.parts) + description + writer.text())
 
 
 def _parameter(emitter: FunctionEmitter, symbol: str, arg: BlockArgument) -> str:
@@ -348,7 +354,7 @@ def _check_inputs(entry: func.FuncOp, roles: Roles, written: frozenset[int]) -> 
 
 def _entry(program: CProgram, name: str, entry: func.FuncOp, roles: Roles) -> str:
     writer = CWriter()
-    emitter = FunctionEmitter(program, writer, Names([*program.symbols.values()]))
+    emitter = FunctionEmitter(program, writer, Names([*program.symbols.values()]), name, ENTRY)
     writer.line(f"size_t {name}_context_size(void) {{ return sizeof({name}_ctx); }}")
     writer.line("")
     arrays = "const void *const *weights, const void *const *inputs, void *const *outputs"
@@ -367,7 +373,15 @@ def _entry(program: CProgram, name: str, entry: func.FuncOp, roles: Roles) -> st
         writer.line("memset(&ctx->counters, 0, sizeof ctx->counters);")
         emit_block(emitter, entry.body.block)
         writer.line("return ctx->fault;")
-    return writer.text()
+    return "".join(emitter.parts) + writer.text()
+
+
+def _pool(program: CProgram, name: str) -> CFunction:
+    """The threads of the program."""
+    counters = re.findall(r"int64_t (\w+);", _COUNTERS)
+    sums = "".join(f"    ctx->counters.{each} += own->counters.{each};\n" for each in counters)
+    text = threads.POOL.format(name=name, threads=program.threads, sums=sums)
+    return CFunction(f"{name}_parallel", threads.PROTOTYPE.format(name=name), text)
 
 
 # the header
@@ -382,25 +396,35 @@ def _header(name: str, roles: Roles, arena: int | None, program: CProgram) -> st
         arrays += [f"   {title}[{number}]  {comment_text(str(each))}" for number, each in enumerate(parameters)]
     memory = [("arena", arena, "intermediates, off chip")] if arena is not None else []
     memory += [(scope_field(scope), size, f'scope "{scope}"') for scope, size in sorted(program.scope_ends.items())]
-    if program.scratch:
-        memory.append(("scratch", program.scratch, "repacked operands"))
-    # Where all buffers are without elements, their pointers still need an array.
-    members = [
-        f"  _Alignas(64) unsigned char {field}[{-(-max(size, 1) // 64) * 64}]; /* {comment_text(meaning)} */"
-        for field, size, meaning in memory
-    ]
+    scratch = [("scratch", program.scratch, "repacked operands")] if program.scratch else []
+    includes = before = after = pool = ""
+    if (count := program.threads) > 1:
+        includes, after = threads.INCLUDES, threads.ENTRIES.format(name=name)
+        before = threads.DECLARATIONS.format(name=name, others=count - 1, members=_members(scratch))
+        pool = f"  {name}_pool pool;\n  {name}_own own[{count}];\n"
     return _HEADER.format(
-        guard=guard, name=name, arrays="\n".join(arrays) or "   none", members="".join(f"{m}\n" for m in members)
+        guard=guard,
+        name=name,
+        includes=includes,
+        counters=_COUNTERS.format(name=name),
+        before=before,
+        after=after,
+        arrays="\n".join(arrays) or "   none",
+        members=_members(memory + scratch) + pool,
+        initialisation="needs no initialisation" if count == 1 else f"{name}_start is called before it is used",
     )
 
 
-_HEADER = """\
-#ifndef {guard}
-#define {guard}
+def _members(memory: Sequence[tuple[str, int, str]]) -> str:
+    """Arrays of bytes in a struct: (name, bytes, what for)."""
+    # Where all buffers are without elements, their pointers still need an array.
+    return "".join(
+        f"  _Alignas(64) unsigned char {field}[{-(-max(size, 1) // 64) * 64}]; /* {comment_text(meaning)} */\n"
+        for field, size, meaning in memory
+    )
 
-#include <stddef.h>
-#include <stdint.h>
 
+_COUNTERS = """\
 /* What the last run did. */
 typedef struct {name}_counters {{
   int64_t transfers;     /* commands of DMA engines */
@@ -411,8 +435,17 @@ typedef struct {name}_counters {{
   int64_t macs;          /* multiply-accumulates of intrinsics */
   int64_t host_macs;     /* multiply-accumulates of structured ops on the host */
 }} {name}_counters;
+"""
 
-/* The memory of one run at a time. Aligned to 64 bytes; needs no initialisation. */
+_HEADER = """\
+#ifndef {guard}
+#define {guard}
+
+{includes}#include <stddef.h>
+#include <stdint.h>
+
+{counters}
+{before}/* The memory of one run at a time. Aligned to 64 bytes; {initialisation}. */
 typedef struct {name}_ctx {{
   {name}_counters counters;
   int32_t fault; /* 1: a division by zero, 2: an index outside its dimension */
@@ -420,7 +453,7 @@ typedef struct {name}_ctx {{
 
 size_t {name}_context_size(void);
 
-/* Run once: 0, or the fault. Arrays are dense and must not overlap.
+{after}/* Run once: 0, or the fault. Arrays are dense and must not overlap.
 {arrays} */
 int {name}_run({name}_ctx *ctx, const void *const *weights, const void *const *inputs, void *const *outputs);
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from xdsl.dialects import func
 from xdsl.dialects.builtin import NameLoc
 
+from penstock.lowering.to_c import threads
 from penstock.lowering.to_c.text import Names, identifier
 
 MOST_NODES = 3
@@ -21,7 +22,7 @@ def function_names(
     The C names, which begin with `name`, of functions and of `others`, by symbol: that of a kernel is made of the names
     of its nodes, in program order, and of its symbol where the text has no names.
     """
-    names = Names([f"{name}_{each}" for each in ("run", "ctx", "counters", "context_size")])
+    names = Names([f"{name}_{each}" for each in ("run", "ctx", "counters", "context_size", *threads.SYMBOLS)])
     found: dict[str, str] = {}
     for symbol, function in functions.items():
         nodes = [] if symbol == entry else _nodes(function)

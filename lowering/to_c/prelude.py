@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from penstock.lowering.to_c.vectors import VECTOR, vector_helpers
+
 HEADER = """\
 #include <math.h>
 #include <stddef.h>
@@ -21,7 +23,7 @@ HEADER = """\
 #define PENSTOCK_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
 #define PENSTOCK_INDEPENDENT _Pragma("GCC ivdep")
-#define PENSTOCK_UNROLL _Pragma("GCC unroll 16")
+#define PENSTOCK_UNROLL _Pragma("GCC unroll 32")
 #else
 #define PENSTOCK_INDEPENDENT
 #define PENSTOCK_UNROLL
@@ -297,4 +299,5 @@ def prelude(helpers: Iterable[str]) -> str:
         for type_name, (value, unsigned, bits, other) in _TYPES.items():
             if f"{what}_{type_name}" in wanted:
                 parts.append(template.format(T=value, N=type_name, U=unsigned, B=bits, F=other))
+    parts += [vector_helpers(key) for key in sorted(wanted) if key.startswith(VECTOR)]
     return "\n".join(parts)

@@ -70,7 +70,7 @@ def _integer_helper(what: str, on_bool: str | None = None, *, may_fault: bool = 
             if on_bool is None:
                 raise refuse(op, f"{op.name} of i1 cannot be lowered to C")
             return Expr(f"{operands[0].atom} {on_bool} {operands[1].atom}")
-        fault = ["&ctx->fault"] if may_fault else []
+        fault = [f"&{emitter.own}->fault"] if may_fault else []
         return _call(emitter.helper(what, ctype), *operands, *fault)
 
     return rule

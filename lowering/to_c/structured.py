@@ -8,7 +8,7 @@ dims meet in one output, they are those of the op, in their order.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
 
@@ -27,6 +27,7 @@ from penstock.lowering.to_c.emitter import CView, FunctionEmitter, Values, refus
 from penstock.lowering.to_c.nest import LoopNest, NestLoop, Strip, plan_nest
 from penstock.lowering.to_c.scalar import affine_expression, emit_scalar
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of
+from penstock.lowering.to_c.vectors import VectorType, is_vectorizable, vector_type
 from penstock.passes.planning.register_blocks import Domain
 
 
@@ -224,8 +225,12 @@ class _Blocks(_NestEmitter):
         self._element: str | None = None
         """The brackets of an accumulator, while the outputs are in registers."""
         self._block_loops = [step.loop for step in (loops.rows, loops.lanes) if step is not None]
+        self._vector = self._vector_type()
+        """What the outputs are kept in where they are local variables; None for scalars."""
         self._pointers: dict[int, str] = {}
         """Pointers to inputs at the first row and lane, while those of a block are enumerated."""
+        self._fixed: dict[int, Expr] = {}
+        """Inputs that are the same for all lanes, which are loaded before their loop."""
 
     def emit(self) -> None:
         steps = (*self._plan.outer, *self._plan.inner)
@@ -288,9 +293,73 @@ class _Blocks(_NestEmitter):
         if self._plan.lanes is None:
             self.store(self.results())
             return
+        if self._vector is not None:
+            lanes = self._plan.lanes
+            self.emitter.program.helpers.add(self._vector.helper)
+            self.emitter.writer.line("PENSTOCK_UNROLL")
+            with self.emitter.writer.block(for_loop("j0", lanes.size, step=self._vector.lanes)):
+                self._positions[lanes.loop] = ("j0",)
+                self._store_vectors(self.results())
+            del self._positions[lanes.loop]
+            return
+        # Loaded in the loop, GCC 12 may take them for what the loop writes, and not vectorise it.
+        for number in range(self.structured.inputs):
+            if self.structured.operands[number].is_in_memory and not self._plan.lanes.loop.strides[number]:
+                name, ctype = self.emitter.names.fresh("s"), self.view(number).ctype
+                self.emitter.writer.line(f"const {ctype.value} {name} = {self.value(number).text};")
+                self._fixed[number] = Expr(name, is_atom=True)
         self.emitter.writer.line("PENSTOCK_INDEPENDENT")
         with self._counted(self._plan.lanes.loop):
             self.store(self.results())
+        self._fixed = {}
+
+    def _vector_type(self) -> VectorType | None:
+        """The vectors of the machine, where tiles in its registers are made of them whole."""
+        lanes, structured = self._plan.lanes, self.structured
+        outputs = range(structured.inputs, len(structured.operands))
+        if lanes is None or any(self.view(number).scope != REGISTERS for number in outputs):
+            return None
+        element = self.view(structured.inputs).ctype
+        vector = vector_type(self.emitter.program.target, element)
+        if vector is None:
+            return None
+        read = [number for number in range(structured.inputs) if structured.operands[number].is_read]
+        if lanes.size % vector.lanes or lanes.tail or any(lanes.loop.strides[number] != 1 for number in outputs):
+            return None
+        if not {lanes.loop.strides[number] for number in read} <= {0, 1, 2}:
+            return None
+        return vector if is_vectorizable(structured.body, element) else None
+
+    def results(self) -> list[Expr]:
+        """The body at the current point, or at a vector of them."""
+        if self._vector is None:
+            return super().results()
+        args = [(number, arg) for number, arg in enumerate(self.structured.body.args) if arg.uses]
+        values: dict[SSAValue, Expr] = {arg: self._vector_value(number) for number, arg in args}
+        return self._vector.results(self.structured.body, values, self.emitter.scalar)
+
+    def _vector_value(self, number: int) -> Expr:
+        """The vector of an operand that begins at the current point."""
+        assert self._vector is not None
+        assert self._plan.lanes is not None
+        scalar = self.value(number)
+        is_kept = self._element is not None and number >= self.structured.inputs
+        if is_kept:
+            return scalar
+        if isinstance(self.structured.operands[number].source, CView):
+            match self._plan.lanes.loop.strides[number]:
+                case 1:
+                    return Expr(self._vector.load(scalar.text))
+                case 2:
+                    return Expr(self._vector.every_second(scalar.text), is_atom=True)
+                case _:
+                    pass
+        return Expr(self._vector.splat(scalar), is_atom=True)
+
+    def _store_vectors(self, results: Sequence[Expr]) -> None:
+        assert self._vector is not None
+        for number, result in enumerate(results, self.structured.inputs):
+            self.emitter.writer.line(f"{self._vector.at(self.lvalue(number))} = {result.text};")
 
     def _pack(self, number: int) -> None:
         """Copy the part of an operand that the blocks to come share to where its elements are adjacent."""
@@ -299,7 +368,7 @@ class _Blocks(_NestEmitter):
         rows = prod(self._sizes.get(loop, loop.extent) for loop in self._plan.sequential)
         self.emitter.program.reserve_scratch(rows * self._sizes[lanes] * ctype.value_size)
         # In the context, and not a local array: GCC 12 then keeps the accumulators in registers.
-        self.emitter.writer.line(f"{ctype.value} *const panel0 = ({ctype.value} *)ctx->scratch;")
+        self.emitter.writer.line(f"{ctype.value} *const panel0 = ({ctype.value} *){self.emitter.own}->scratch;")
         with self._nested(self._plan.sequential), self._lane(lanes):
             self.emitter.writer.line(f"{self._panel()} = {super().value(number).text};")
 
@@ -332,9 +401,16 @@ class _Blocks(_NestEmitter):
         outputs = structured.operands[structured.inputs :]
         brackets = "".join(f"[{size}]" for _, size, _ in shape)
         element = "".join(f"[{letter}]" for _, _, letter in shape)
-        headers = [for_loop(letter, size) for _, size, letter in shape]
+        vector, step = self._vector, 1
+        if vector is not None:
+            step = vector.lanes
+            # The rows of a block may be its vectors, too: a block has at least one vector of lanes.
+            brackets = brackets.removesuffix(f"[{shape[-1][1]}]") + f"[{shape[-1][1] // step}]"
+            element = element.removesuffix("[j0]") + f"[j0 / {step}]"
+            self.emitter.program.helpers.add(vector.helper)
+        headers = [for_loop(letter, size, step=step if letter == "j0" else 1) for _, size, letter in shape]
         started = dict(self._positions)
-        if all(self.view(structured.inputs + number).scope == REGISTERS for number in range(len(outputs))):
+        if vector is None and all(self._is_in_registers(number) for number in range(len(outputs))):
             for loop, _, letter in shape:
                 self._positions[loop] = (*started[loop], letter)
             with self._nested(self._plan.sequential), self._registers(headers):
@@ -342,35 +418,52 @@ class _Blocks(_NestEmitter):
             self._positions.update(started)
             return
         for number in range(len(outputs)):
-            writer.line(f"{self.view(structured.inputs + number).ctype.value} acc{number}{brackets};")
+            value = self.view(structured.inputs + number).ctype.value if vector is None else vector.name
+            writer.line(f"{value} acc{number}{brackets};")
         for loop, _, letter in shape:
             self._positions[loop] = (*started[loop], letter)
         read = [number for number, operand in enumerate(outputs) if operand.is_read]
         if read:
-            with writer.loops(headers):
+            with self._rows(headers):
                 for number in read:
-                    writer.line(f"acc{number}{element} = {self.value(structured.inputs + number).text};")
+                    value = self.value if vector is None else self._vector_value
+                    writer.line(f"acc{number}{element} = {value(structured.inputs + number).text};")
         with self._nested(self._plan.sequential), self._registers(headers):
             self._element = element
             for number, result in enumerate(self.results()):
                 writer.line(f"acc{number}{element} = {result.text};")
             self._element = None
-        with writer.loops(headers):
-            self.store([Expr(f"acc{number}{element}", is_atom=True) for number in range(len(outputs))])
+        with self._rows(headers):
+            kept = [Expr(f"acc{number}{element}", is_atom=True) for number in range(len(outputs))]
+            self.store(kept) if vector is None else self._store_vectors(kept)
         self._positions.update(started)
+
+    def _is_in_registers(self, number: int) -> bool:
+        return self.view(self.structured.inputs + number).scope == REGISTERS
+
+    @contextmanager
+    def _rows(self, headers: Sequence[str]) -> Generator[None]:
+        """The loops over a block; over vectors they are unrolled, so that these are registers."""
+        with ExitStack() as stack:
+            for header in headers:
+                if self._vector is not None:
+                    self.emitter.writer.line("PENSTOCK_UNROLL")
+                stack.enter_context(self.emitter.writer.block(header))
+            yield
 
     @contextmanager
     def _registers(self, headers: Sequence[str]) -> Generator[None]:
         """The loops over the rows and lanes of a block; unrolled, the rows become registers."""
-        if len(headers) > 1:
+        if len(headers) > 1 or self._vector is not None:
             # With pointers to the first row and lane, those of the others are constant offsets in addresses.
             self._pointers = {
                 number: self._pointer_to_block(number)
                 for number in range(self.structured.inputs)
                 if number != self._plan.packed and self.structured.operands[number].is_in_memory
             }
-            self.emitter.writer.line("PENSTOCK_UNROLL")
-        with self.emitter.writer.loops(headers):
+            if self._vector is None:
+                self.emitter.writer.line("PENSTOCK_UNROLL")
+        with self._rows(headers):
             yield
         self._pointers = {}
 
@@ -388,6 +481,8 @@ class _Blocks(_NestEmitter):
         return name
 
     def value(self, number: int) -> Expr:
+        if number in self._fixed:
+            return self._fixed[number]
         if self._element is not None and number >= self.structured.inputs:
             return Expr(f"acc{number - self.structured.inputs}{self._element}", is_atom=True)
         if self._element is not None and number == self._plan.packed:

@@ -172,3 +172,9 @@ def for_loop(name: str, extent: Size, *, step: Size = 1, start: Size = 0, type: 
     """The header of a loop that counts `name` from `start` to below `extent`."""
     move = f"++{name}" if step == 1 and type == "int64_t" else f"{name} += {step}"
     return f"for ({type} {name} = {start}; {name} < {extent}; {move})"
+
+
+def wrapped(parameters: Sequence[str]) -> str:
+    """Parameters on one line, or where they are long, each on its own."""
+    line = ", ".join(parameters)
+    return line if len(line) <= 80 else "\n    " + ",\n    ".join(parameters)

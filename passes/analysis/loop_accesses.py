@@ -185,7 +185,11 @@ class IndexDifference:
             return trips > 0
         digits = self._digits(symbols, loop) if len(loops) == 1 and shared else None
         if digits is None:
-            return self._pairs(symbols, loops)
+            ways = self._clamped(symbols, loops)
+            if ways is None:
+                return self._pairs(symbols, loops)
+            self._choices.append(ways)
+            return len(ways) > 0
         self._choices.append(_digit_distances(*digits, self._apart.get(loop, SAME)))
         return True
 
@@ -218,6 +222,43 @@ class IndexDifference:
         high = tuple(divisor * each + more for each, more in zip(whole, quotient, strict=True))
         low = tuple(each + more for each, more in zip(whole, remainder, strict=True))
         return (high, trips // divisor), (low, divisor)
+
+    def _clamped(self, symbols: Sequence[SSAValue], loops: Sequence[scf.ForOp]) -> list[list[Progression]] | None:
+        """
+        What `min(index, limit)` contributes where the index is affine and only the last of all iterations reaches the
+        limit, as that of tiles does of which the last is shifted inwards; None where it is something else.
+        """
+        owner = symbols[0].owner
+        vector, other = self._coefficients(symbols[0])
+        if len(symbols) > 1 or vector != other or not isinstance(owner, arith.MinSIOp):
+            return None
+        index, limit = AffineIndex.of(owner.lhs), constant_of(owner.rhs)
+        counters = {loop.body.block.args[0]: loop for loop in loops}
+        if limit is None or set(index.terms) != set(counters) or index.rest is not None:
+            return None
+        moves: dict[scf.ForOp, int] = {}
+        last = index.base
+        for counter, loop in counters.items():
+            lower, step, trips = constant_of(loop.lb), constant_of(loop.step), trip_count(loop)
+            if lower is None or not step or not trips or not all(loop in a.loops for a in (self._first, self._second)):
+                return None
+            moves[loop] = index.terms[counter] * step
+            last += index.terms[counter] * lower + moves[loop] * (trips - 1)
+        if min(moves.values()) <= 0 or not last - min(moves.values()) <= limit < last:
+            return None
+        # Both as if there were no limit, or one of the two at the limit, in the last iteration.
+        shift = tuple(each * (last - limit) for each in vector)
+        ways: list[list[Progression]] = []
+        for sign in (0, 1, -1):
+            way: list[Progression] = [(shift, -sign, -sign)] if sign else []
+            for loop, move in moves.items():
+                within = distances_within(loop, self._apart.get(loop, SAME))
+                lo, hi = within or (1, 0)
+                lo, hi = (max(lo, 0), hi) if sign > 0 else (lo, min(hi, 0)) if sign < 0 else (lo, hi)
+                way.append((tuple(each * move for each in vector), lo, hi))
+            if all(lo <= hi for _, lo, hi in way):
+                ways.append(way)
+        return ways
 
     def _pairs(self, symbols: Sequence[SSAValue], loops: Sequence[scf.ForOp]) -> bool | None:
         """The contributions of all pairs of iterations of some loops, evaluated one by one."""

@@ -123,16 +123,20 @@ def _buffer_name(value: SSAValue) -> str:
 
 
 class NestMemory:
-    """The accesses of the ops of one function, and which of them may meet; the function must stay as it is."""
+    """
+    The accesses of the ops of one function, and which of them may meet; the function must stay as it is.
 
-    def __init__(self, function: func.FuncOp):
+    `calls` are those of the function, if they are known already.
+    """
+
+    def __init__(self, function: func.FuncOp, calls: Sequence[func.CallOp] | None = None):
         self._aliases = Aliases(FlowGraph(function))
         self._effects = MemoryEffects(self._aliases, None, lambda call: None)
         module = function.get_toplevel_object()
         assert isinstance(module, Operation)
         self._pure = Effects(module if isinstance(module, ModuleOp) else ModuleOp([]))
         self._function = function
-        self._sharing = self._roots_with_common_bytes(module)
+        self._sharing = self._roots_with_common_bytes(module, calls)
 
     @staticmethod
     def around(op: Operation) -> NestMemory:
@@ -228,15 +232,14 @@ class NestMemory:
 
     # which roots share bytes
 
-    def _roots_with_common_bytes(self, module: Operation) -> dict[tuple[int, int], bool]:
+    def _roots_with_common_bytes(
+        self, module: Operation, calls: Sequence[func.CallOp] | None
+    ) -> dict[tuple[int, int], bool]:
         """Pairs of roots that may have bytes in common: by their offsets, or because a call hands over one as both."""
         roots = self._aliases.roots
         found = {(number, number): True for number in range(len(roots))}
-        calls = [
-            op
-            for op in (module.walk() if isinstance(module, ModuleOp) else ())
-            if isinstance(op, func.CallOp) and op.callee.string_value() == self._function.sym_name.data
-        ]
+        if calls is None:
+            calls = calls_by_name(module).get(self._function.sym_name.data, ())
         for a, one in enumerate(roots):
             for b, other in enumerate(roots[:a]):
                 if _overlap(one, other) or any(is_one_buffer(call, one, other) for call in calls):
@@ -352,6 +355,15 @@ def _overlap(one: SSAValue, other: SSAValue) -> bool:
     """Whether two allocations were given common bytes."""
     a, b = one.owner, other.owner
     return isinstance(a, ScopedAllocation) and isinstance(b, ScopedAllocation) and a.overlaps(b) is True
+
+
+def calls_by_name(module: Operation) -> dict[str, list[func.CallOp]]:
+    """The calls of a module, by the name of the function that is called."""
+    found: dict[str, list[func.CallOp]] = {}
+    for op in module.walk() if isinstance(module, ModuleOp) else ():
+        if isinstance(op, func.CallOp):
+            found.setdefault(op.callee.string_value(), []).append(op)
+    return found
 
 
 def is_one_buffer(call: func.CallOp, one: SSAValue, other: SSAValue) -> bool:

@@ -49,6 +49,16 @@ def iteration_count(loop: ForallOp) -> int | None:
     return None if found is None else prod(count for _, _, count in found)
 
 
+THREADS = "threads"
+"""The attribute of a `scf.forall` with the number of threads that run its iterations, adjacent ones in one thread."""
+
+
+def threads_of(loop: ForallOp) -> int:
+    """How many threads run the iterations of a loop: one, unless it says more."""
+    threads = loop.attributes.get(THREADS)
+    return threads.value.data if isinstance(threads, IntegerAttr) else 1
+
+
 def iterations(loops: Iterable[scf.ForOp]) -> int | None:
     """How often the body of a nest runs, if the bounds of all its loops are constants."""
     trips = [trip_count(loop) for loop in loops]

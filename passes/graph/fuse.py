@@ -13,9 +13,10 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.graph import ConcatOp, FusedOp, PadOp, PatternKind, YieldOp, pattern_kind
-from penstock.passes.analysis.kernels import machine_of
+from penstock.passes.analysis.kernels import machine_of, processor_of
 from penstock.passes.graph.fusion.groups import MAX_OPS, Kind, Rule, Veto
 from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, planned_groups, splat
+from penstock.passes.graph.fusion.rows import are_rows
 from penstock.passes.graph.fusion.spm_model import SpmModel, cheaper
 from penstock.passes.graph.storage_type import multiplies_halves_only
 from penstock.passes.graph.values import erase_dead, graph_blocks
@@ -171,6 +172,9 @@ class GraphFusePass(ModulePass):
     producer writes its part into the whole. Ops that read indices from memory (gathers) are opaque, and not injective
     as in TVM: they are loops, and not one expression. What is padded is computed by another kernel.
 
+    On a host whose file says what its registers hold, groups are merged that are computed row by row, reductions and
+    all: a softmax with what is before and after it, a normalization. See `fusion/rows.py`.
+
     On a machine that stores f16 between kernels, what follows a contraction in its group is a chain: `assign-devices`
     cuts off what is used twice, and a value on which a group is cut is stored as it is, in f32.
 
@@ -263,7 +267,10 @@ class GraphFusePass(ModulePass):
         def only_chains(graph: FusionGraph) -> Veto | None:
             return _only_chains(graph) if halves else None
 
-        graph, groups = planned_groups(block, only_chains, max_ops=self.max_ops, max_arguments=self.max_arguments)
+        fits = are_rows if processor_of(module) is not None else None
+        graph, groups = planned_groups(
+            block, only_chains, max_ops=self.max_ops, max_arguments=self.max_arguments, fits=fits
+        )
         if target is None or self.strategy == "tvm":
             return graph, groups
         models: list[SpmModel] = []

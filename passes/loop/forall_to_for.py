@@ -8,7 +8,7 @@ is kept for each iteration: a buffer becomes a ring with a slot for each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.builder import Builder
@@ -251,11 +251,14 @@ class _Sequence:
         return iteration_of(self.loop, [values[index] for index in self.loop.indices], builder)
 
 
-def run_in_order(module: ModuleOp) -> None:
-    """Let all iterations of `scf.forall` in a module run one after the other, as `forall-to-for` does."""
+def run_in_order(module: ModuleOp, *, but: Callable[[ForallOp], bool] = lambda loop: False) -> None:
+    """
+    Let iterations of `scf.forall` run one after the other, as `forall-to-for` does, in all loops but those that `but`
+    names.
+    """
     target = find_target(module)
     for op in list(module.walk(region_first=True)):
-        if isinstance(op, ForallOp):
+        if isinstance(op, ForallOp) and not but(op):
             _Sequence(op, target).run()
 
 

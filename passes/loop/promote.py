@@ -17,9 +17,9 @@ from penstock.dialects.machine import DRAM, REGISTERS, TargetOp
 from penstock.dialects.mem import CopyOp, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, choose_matches
-from penstock.passes.analysis.kernels import is_contraction, kernels, machine_kernels, processor_of
+from penstock.passes.analysis.kernels import has_reduction, is_contraction, kernels, machine_kernels, processor_of
 from penstock.passes.analysis.memory.stated_scopes import stated_scope, stating
-from penstock.passes.analysis.memory.storage import in_scope, reads_and_writes, storage_of, uses_through
+from penstock.passes.analysis.memory.storage import in_scope, overwrites, reads_and_writes, storage_of, uses_through
 from penstock.passes.schedule.deciding import require_kernels, run_section
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import LOOPS
@@ -113,6 +113,10 @@ class Promotion:
         return max(found, default=1)
 
 
+_IN_REGISTERS = (GenericOp, memref.ExpandShapeOp, memref.SubviewOp)
+"""What uses a local variable."""
+
+
 def _keep_sums(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
     """Let the sums of the host's tiles live in its registers."""
     registers, kept, used = target.scope(REGISTERS), list[memref.AllocOp](), dict[Operation | None, int]()
@@ -123,17 +127,39 @@ def _keep_sums(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> Non
         if (
             size <= registers.size_bytes
             and op.memref.type.element_type in registers.dtypes.data
-            and all(isinstance(use.operation, GenericOp | memref.SubviewOp) for use in op.memref.uses)
+            and all(isinstance(use.operation, _IN_REGISTERS) for use in op.memref.uses)
             and any(_is_sum(use.operation, op.memref) for use in op.memref.uses)
         ):
             used[loop] = size
             kept.append(op)
     for handle in schedule.handles(kept):
         schedule.set_scope(handle, REGISTERS)
+    # What nothing in the tile goes on with is summed where it is returned: in the registers first.
+    stored = [
+        op
+        for op in kernel.walk()
+        if isinstance(op, GenericOp)
+        and is_contraction(op)
+        and isinstance(loop := op.parent_op(), scf.ForOp)
+        and place_of(op.outputs[0]) == DRAM
+        and _starts_here(op)
+        and used.get(loop, 0) + span_in_bytes(in_scope(memref_of(op.outputs[0]), target, REGISTERS))
+        <= registers.size_bytes
+        and memref_of(op.outputs[0]).element_type in registers.dtypes.data
+    ]
+    for generic, handle in zip(stored, schedule.handles(stored), strict=True):
+        schedule.stage_out(handle, len(generic.inputs), REGISTERS)
+
+
+def _starts_here(op: GenericOp) -> bool:
+    """Whether all that uses the output of an op is this op and, before it in its block, what overwrites all of it."""
+    output = op.outputs[0]
+    users = {use.operation for use in output.uses} - {op}
+    return len(users) == 1 and all(user.parent is op.parent and overwrites(user, output) for user in users)
 
 
 def _is_sum(op: Operation, value: SSAValue) -> bool:
-    return isinstance(op, GenericOp) and is_contraction(op) and value in op.outputs
+    return isinstance(op, GenericOp) and has_reduction(op) and value in op.outputs
 
 
 @dataclass(frozen=True)

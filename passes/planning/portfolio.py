@@ -7,8 +7,9 @@ The default planner: anytime, and of each kind of search only as much as the pro
    where the other goes on from.
 
 It stops where the best plan meets the bound, where the bound exceeds the capacity, at what is good enough, and at its
-limits. A step is one of the exact search; one of ejection search, which takes longer, counts as many as it takes the
-time of. Without a C compiler hill climbing takes the place of 2 and 3, and a warning on stderr says so.
+limits; without limits and without a capacity, where any plan will do, also where many steps were of no use. A step is
+one of the exact search; one of ejection search, which takes longer, counts as many as it takes the time of. Without a C
+compiler hill climbing takes the place of 2 and 3, and a warning on stderr says so.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from penstock.passes.planning.problem import Limits, Outcome, Plan, Problem, hei
 
 DEFAULT_STEPS = 40_000_000
 """Steps without any limit: about a second."""
+
+PATIENCE = 5_000_000
+"""Steps without use after which it gives up, without limits and without a capacity: a tenth of a second."""
 
 FIRST_STEPS = 100
 """Steps of ejection search before the exact search is set up."""
@@ -59,20 +63,31 @@ class _Portfolio(Minimiser):
         if start is not None:
             super().take(conflicts.plan(start))
         self.worth = {self._eject: 1.0, **self.worth}
+        is_limited = (self.problem.capacity, limits.steps, limits.seconds, limits.good_enough) != (None,) * 4
+        self.patience = None if is_limited else PATIENCE
+        self.last_use = 0
+        """After how many steps it last found something out."""
 
     @property
     def is_finished(self) -> bool:
-        return self.is_infeasible or super().is_finished
+        has_given_up = self.patience is not None and self.budget.spent > self.last_use + self.patience
+        return self.is_infeasible or super().is_finished or has_given_up
 
     def run(self) -> Outcome:
         self._eject(FIRST_STEPS * self.rate)
         return self.outcome() if self.is_finished else super().run()
 
     def take(self, found: Plan) -> None:
-        super().take(found)
+        self._take(found)
         self.ejection.adopt(self.conflicts.offsets(found))
 
+    def _take(self, found: Plan) -> None:
+        before = self.peak
+        super().take(found)
+        self.last_use = self.budget.spent if self.peak < before else self.last_use
+
     def raise_bound(self, bound: int) -> None:
+        self.last_use = self.budget.spent if bound > self.bound else self.last_use
         super().raise_bound(bound)
         self.ejection.aim(self.goal)
 
@@ -84,4 +99,4 @@ class _Portfolio(Minimiser):
             self.ejection.run(max(turn // self.rate, 1))
             self.budget.spend((self.ejection.steps - before) * self.rate)
             if self.ejection.height < self.peak and (best := self.ejection.best) is not None:
-                super().take(self.conflicts.plan(best))
+                self._take(self.conflicts.plan(best))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import permutations
+from itertools import permutations, product
 from math import ceil, prod
 
 TILE_CYCLES, VECTOR_CYCLES, STEP_CYCLES = 20, 4, Fraction(1, 2)
@@ -25,10 +25,18 @@ CYCLES_PER_LINE = (Fraction(0), Fraction(1), Fraction(5))
 """What loading a line takes beside the multiply-adds, by where it is: in the first cache, the second, or after it."""
 NOT_OVERLAPPED = Fraction(1, 4)
 """The share of the shorter of the two, multiply-adds and loads, that is not overlapped with the longer."""
+LOADS = {0: 1, 1: 1, 2: 4}
+"""What loading a vector takes, by the stride of its elements: every second one is two loads and as many shuffles."""
 LINE = 64
 """Bytes of a line of the caches."""
+WAYS = 8
+"""Lines of the first cache that share a set: what lies a power of two apart finds room for so many."""
 CANDIDATES = 3
 """The blocks with the same dims as rows and lanes that are weighed with what loading takes: the best without it."""
+GROWTH = (1, 2, 3, 4, 6, 8, 12, 16)
+"""How many tiles of the registers, along each dim, a tile may take that is copied to the first cache."""
+ROW_CYCLES = 4
+"""What copying takes for each run of adjacent elements beside its loads and stores."""
 MAX_ROWS = 16
 """Rows that generated C unrolls: beyond, they would not be registers."""
 MAX_LOOPS = 4
@@ -139,10 +147,54 @@ def register_tile(domain: Domain, unit: VectorUnit) -> RegisterTile | None:
     return None if best is None or not best[1].order else best[1]
 
 
+@dataclass(frozen=True)
+class Window:
+    """What a tile reads of an operand, as a box of it."""
+
+    indices: tuple[tuple[int, ...], ...]
+    """For each dim of the operand how far a step of each dim of the domain moves along it."""
+    bounds: tuple[int, ...]
+    """How long the operand is in each of its dims."""
+
+    def runs(self, sizes: Sequence[int]) -> tuple[int, int]:
+        """How many runs of adjacent elements a tile reads, and how long they are."""
+        extents = [
+            1 + sum(step * (size - 1) for step, size in zip(steps, sizes, strict=True)) for steps in self.indices
+        ]
+        whole = next((n for n in range(len(extents), 0, -1) if extents[n - 1] != self.bounds[n - 1]), 1) - 1
+        return prod(extents[:whole]), prod(extents[whole:])
+
+
+def window_tile(domain: Domain, tile: RegisterTile, windows: Sequence[Window], unit: VectorUnit) -> RegisterTile | None:
+    """
+    The tile around that of the registers for which windows of some operands, of which no part serves two tiles but for
+    their halos, are copied to where the first cache holds them; None if that is all of them.
+    """
+    best: tuple[Fraction, tuple[int, ...]] | None = None
+    for sizes in product(*(_grown(tile.sizes[dim], extent) for dim, extent in enumerate(domain.extents))):
+        boxes = [window.runs(sizes) for window in windows]
+        if sum(rows * run for rows, run in boxes) * unit.element_bytes > unit.caches[0] * 3 // 4:
+            continue
+        copying = sum(rows * (ROW_CYCLES + 2 * ceil(run / unit.lanes) / unit.loads) for rows, run in boxes)
+        tiles = prod(-(-extent // size) for extent, size in zip(domain.extents, sizes, strict=True))
+        cycles = tiles * (copying + Fraction(prod(sizes)) / unit.lanes / unit.fmas)
+        if best is None or cycles < best[0]:
+            best = cycles, sizes
+    if best is None or best[1] == domain.extents:
+        return None
+    cut = [dim for dim, extent in enumerate(domain.extents) if best[1][dim] < extent]
+    return RegisterTile(best[1], tuple(sorted(cut, key=lambda dim: -domain.strides[-1][dim])))
+
+
+def _grown(size: int, extent: int) -> list[int]:
+    """The size of a tile, and larger ones."""
+    return [*(size * factor for factor in GROWTH if size * factor < extent), extent]
+
+
 def _are_lanes(domain: Domain, dim: int) -> bool:
-    """Whether vectors along a dim are loaded and stored whole."""
+    """Whether vectors along a dim are stored whole, and loaded whole or as every second element of two."""
     along = [strides[dim] for strides in domain.strides]
-    return along[-1] == 1 and all(stride in (0, 1) for stride in along) and 1 in along[:-1]
+    return along[-1] == 1 and all(stride in LOADS for stride in along) and any(along[:-1])
 
 
 def _sizes(domain: Domain, lanes: int, rows: int | None, unit: VectorUnit) -> Iterator[dict[int, int]]:
@@ -151,7 +203,8 @@ def _sizes(domain: Domain, lanes: int, rows: int | None, unit: VectorUnit) -> It
         width = min(vectors * unit.lanes, domain.extents[lanes])
         if width < vectors * unit.lanes and vectors > 1:
             return
-        most = min((unit.registers - vectors - 1) // vectors, MAX_ROWS)
+        spare = max(LOADS[strides[lanes]] for strides in domain.strides) // 2 or 1
+        most = min((unit.registers - vectors - spare) // vectors, MAX_ROWS)
         if rows is None:
             yield {lanes: width}
             continue
@@ -167,7 +220,9 @@ def _cycles(
     vectors = ceil(sizes[lanes] / unit.lanes)
     sums, loads = height * vectors, 0
     for strides in domain.strides[: domain.inputs]:
-        loads += (vectors if strides[lanes] else 1) * (height if rows is not None and strides[rows] else 1)
+        loads += (vectors * LOADS[strides[lanes]] if strides[lanes] else 1) * (
+            height if rows is not None and strides[rows] else 1
+        )
     busy = sums / unit.fmas, loads / unit.loads
     step = max(*busy, Fraction(unit.latency)) + min(busy) * NOT_OVERLAPPED
     steps = prod(extent for dim, extent in enumerate(domain.extents) if dim not in dims)
@@ -180,12 +235,14 @@ def _is_scattered(
 ) -> bool:
     """Whether what the lanes read of some input, which other tiles read again, has gaps and exceeds the first cache."""
     for strides in domain.strides[: domain.inputs]:
-        if strides[lanes] != 1:
+        if not strides[lanes]:
             continue
         repeats = prod(domain.extents[dim] for dim in parallel if not strides[dim])
         inside = [dim for dim, stride in enumerate(strides) if stride and (dim not in parallel or dim in sizes)]
         extents = [sizes.get(dim, domain.extents[dim]) for dim in inside]
         span = 1 + sum((extent - 1) * abs(strides[dim]) for dim, extent in zip(inside, extents, strict=True))
+        if _lines([strides[dim] for dim in inside], extents, unit) * LINE * WAYS <= unit.caches[0]:
+            continue
         if repeats > 1 and span > 2 * prod(extents) and 2 * span * unit.element_bytes > unit.caches[0]:
             return True
     return False

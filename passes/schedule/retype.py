@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from xdsl.dialects import memref
-from xdsl.dialects.builtin import MemRefType
+from xdsl.dialects.builtin import MemRefType, NoneAttr
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import Rewriter
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import BufferOp, CopyOp, scope_of, span_in_bytes
+from penstock.dialects.mem import BufferOp, CopyOp, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.memory.storage import subview_type, uses_through
 
 _ANY_LAYOUT = (CopyOp, GenericOp, memref.LoadOp, memref.StoreOp)
@@ -23,6 +23,9 @@ def retype(value: SSAValue, type: MemRefType[Attribute]) -> None:
     for use in list(new.uses):
         if isinstance(use.operation, memref.SubviewOp):
             retype(use.operation.result, subview_type(use.operation, type))
+        elif isinstance(use.operation, memref.ExpandShapeOp) and isinstance(type.layout, NoneAttr):
+            old = memref_of(use.operation.result)
+            retype(use.operation.result, MemRefType(old.element_type, old.shape, old.layout, type.memory_space))
 
 
 def require_any_layout(buffer: BufferOp | memref.AllocOp, type: MemRefType[Attribute], target: TargetOp | None) -> None:

@@ -263,9 +263,9 @@ class Schedule:
         )
         return self.append(op)
 
-    def rfactor(self, target: SSAValue, dim: int, factor: int) -> RfactorOp:
+    def rfactor(self, target: SSAValue, dim: int, factor: int, *, strided: bool = False) -> RfactorOp:
         """`schedule.rfactor`; see the op."""
-        return self.append(RfactorOp(target, dim=dim, factor=factor))
+        return self.append(RfactorOp(target, dim=dim, factor=factor, strided=strided))
 
     # loops and buffers of the loop level
 

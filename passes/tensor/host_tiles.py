@@ -16,9 +16,18 @@ from penstock.passes.analysis.access import linear_form
 from penstock.passes.analysis.kernels import has_reduction, is_contraction
 from penstock.passes.analysis.memory.stated_scopes import has_own_tiles, states_scopes
 from penstock.passes.analysis.strides import contiguous_strides
-from penstock.passes.planning.register_blocks import Domain, VectorUnit, register_tile
+from penstock.passes.planning.register_blocks import (
+    Domain,
+    RegisterTile,
+    VectorUnit,
+    Window,
+    register_tile,
+    window_tile,
+)
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.tiled_ops import TiledOps
+from penstock.passes.tensor.matvec_tiles import tile_matvec
+from penstock.passes.tensor.row_tiles import tile_rows
 from penstock.passes.tensor.tile_plan import root_of
 
 
@@ -41,30 +50,64 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> N
         fused = [member for member in ops.members if member is not ops.anchor]
         if is_contraction(ops.anchor) and not any(has_reduction(member) for member in fused):
             _tile(ops.anchor, fused, target, schedule)
+        elif not has_reduction(ops.anchor) or not _tile_sum(ops.anchor, fused, target, schedule):
+            tile_rows(root, target, schedule)
+
+
+def _tile_sum(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, schedule: Schedule) -> bool:
+    """Cut what only combines the rows of a matrix, with the ops around it; False for another op."""
+    if any(has_reduction(member) for member in fused) or (domain := domain_of(anchor)) is None:
+        return False
+    unit = vector_unit(target, anchor)
+    return unit is not None and domain.inputs == 1 and tile_matvec(anchor, fused, domain, unit, schedule)
 
 
 def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, schedule: Schedule) -> None:
     """Cut a contraction, with the ops that are computed inside its tiles."""
     if (domain := domain_of(anchor)) is None:
         return
-    if (unit := vector_unit(target, anchor)) is None or (plan := register_tile(domain, unit)) is None:
+    if (unit := vector_unit(target, anchor)) is None or tile_matvec(anchor, fused, domain, unit, schedule):
         return
-    # Padding all of an image once costs less than the window of every tile anew.
-    for pad in schedule.handles(value.owner for value in anchor.inputs if isinstance(value.owner, tensor.PadOp)):
+    if (plan := register_tile(domain, unit)) is None:
+        return
+    members = [anchor, *fused]
+    pads = {number: value.owner for number, value in enumerate(anchor.inputs) if isinstance(value.owner, tensor.PadOp)}
+    read_again = [number for number in pads if not all(domain.strides[number][dim] for dim in plan.order)]
+    # Padding all of an image once costs less than the window of every tile anew, unless no other tile reads it.
+    for pad in schedule.handles(pads[number] for number in read_again):
         schedule.materialize(pad)
-    handle, *handles = schedule.handles([anchor, *fused])
+    windows = [_window_of(anchor, number) for number in pads if number not in read_again]
+    if windows and (window := window_tile(domain, plan, windows, unit)) is not None:
+        members = _cut(schedule, members, domain, window)
+        if (domain := domain_of(members[0])) is None or (plan := register_tile(domain, unit)) is None:
+            return
+    _cut(schedule, members, domain, plan)
+
+
+def _cut(schedule: Schedule, members: list[GenericOp], domain: Domain, plan: RegisterTile) -> list[GenericOp]:
+    """Tile the first of some ops, and compute the others in its tile; returns what they became."""
+    handle, *fused = schedule.handles(members)
     count = len(domain.extents)
     edges = [
         "whole" if size == extent else "overlap" if extent % size else "divides"
         for size, extent in zip(plan.sizes, domain.extents, strict=True)
     ]
-    schedule.tile(
+    op = schedule.tile(
         handle,
         [size if number in plan.order else 0 for number, size in enumerate(plan.sizes)],
-        fusing=handles,
+        fusing=fused,
         interchange=[*plan.order, *(number for number in range(count) if number not in plan.order)],
         edges=edges if "overlap" in edges else None,
     )
+    return [schedule.state.one(tiled, GenericOp) for tiled, _ in zip(op.handles, members, strict=False)]
+
+
+def _window_of(generic: GenericOp, number: int) -> Window:
+    """What a tile of an op reads of a tensor, which it indexes without constants."""
+    _, rows = linear_form(list(generic.indexing_maps)[number].data)
+    type = generic.operands[number].type
+    assert isa(type, TensorType)
+    return Window(tuple(map(tuple, rows)), tuple(type.get_shape()))
 
 
 def domain_of(generic: GenericOp) -> Domain | None:

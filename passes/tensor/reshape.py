@@ -1,15 +1,15 @@
 """
-Reshapes as views: a collapse of neighbouring dims, an expansion, or the one after the other.
+Reshapes as views: a collapse of adjacent dims, an expansion, or the one after the other; and kernels on other shapes.
 
 A scalar becomes a tensor of ones in rank by `tensor.reshape`: xDSL's `tensor.expand_shape` refuses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
-from xdsl.dialects import arith, tensor
+from xdsl.dialects import arith, func, tensor
 from xdsl.dialects.builtin import (
     DenseArrayBase,
     DenseIntOrFPElementsAttr,
@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.passes.analysis.strides import reassociation, reassociation_attribute
@@ -57,3 +58,45 @@ def emit_reshape(emit: Emit, value: SSAValue, target: Sequence[int]) -> SSAValue
             )
         )
     return value
+
+
+def reshape_kernel(kernel: func.FuncOp, calls: Sequence[func.CallOp], shapes: Mapping[SSAValue, Sequence[int]]) -> None:
+    """
+    Give the static tensors of a kernel of one block, of which `shapes` has every one, other shapes of as many elements.
+
+    Its `calls` get views of their arguments, and view the results as they were. The attributes of its ops have to fit
+    the new shapes.
+    """
+    for call in calls:
+        _reshape_call(call, kernel, shapes)
+    for value, shape in shapes.items():
+        assert isa(value.type, TensorType)
+        Rewriter.replace_value_with_new_type(value, TensorType(value.type.element_type, shape))
+    kernel.update_function_type()
+
+
+def _reshape_call(call: func.CallOp, kernel: func.FuncOp, shapes: Mapping[SSAValue, Sequence[int]]) -> None:
+    returned = kernel.body.block.last_op
+    assert isinstance(returned, func.ReturnOp)
+
+    def before(op: Operation) -> SSAValue:
+        op.location = call.location
+        Rewriter.insert_op(op, InsertPoint.before(call))
+        return op.results[0]
+
+    arguments = [
+        emit_reshape(before, value, shapes[arg]) if arg in shapes else value
+        for value, arg in zip(call.arguments, kernel.body.block.args, strict=True)
+    ]
+    types = [
+        TensorType(type.element_type, shapes[value]) if isa(type := value.type, TensorType) else type
+        for value in returned.operands
+    ]
+    made = func.CallOp(call.callee, arguments, types)
+    made.location = call.location
+    Rewriter.insert_op(made, InsertPoint.before(call))
+    results: list[SSAValue] = []
+    for old, new in zip(call.results, made.results, strict=True):
+        new.name_hint = old.name_hint
+        results.append(emit_reshape(before, new, old.type.get_shape()) if isa(old.type, TensorType) else new)
+    Rewriter.replace_op(call, [], results)

@@ -10,13 +10,12 @@ from __future__ import annotations
 from xdsl.dialects import arith, func, tensor
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, DenseIntOrFPElementsAttr, ModuleOp, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute
 from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
-from penstock.passes.analysis.kernels import has_reduction
-from penstock.passes.tensor.reshape import emit_reshape
+from penstock.passes.analysis.kernels import calls_by_callee, has_reduction
+from penstock.passes.tensor.reshape import reshape_kernel
 
 _OPS = (arith.ConstantOp, func.ReturnOp, tensor.EmptyOp, GenericOp)
 
@@ -40,9 +39,6 @@ def drop_unit_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
     types = {value: t for value in (*kernel.body.block.args, *computed) if isa(t := value.type, TensorType)}
     if any(not type.has_static_shape() or {*type.get_shape()} <= {0, 1} for type in types.values()):
         return
-    for call in [op for op in module.walk() if isinstance(op, func.CallOp)]:
-        if call.callee.string_value() == kernel.sym_name.data:
-            _call_without(call)
     for op in kernel.body.block.ops:
         if isinstance(op, GenericOp):
             _index_without(op)
@@ -50,17 +46,12 @@ def drop_unit_dims(kernel: func.FuncOp, module: ModuleOp) -> None:
         if isinstance(held := constant.value, DenseIntOrFPElementsAttr) and constant.result in types:
             sizes = [size for size in held.get_shape() or () if size != 1]
             constant.value = DenseIntOrFPElementsAttr(TensorType(held.get_element_type(), sizes), held.data)
-    for value, type in types.items():
-        Rewriter.replace_value_with_new_type(value, _without_units(type))
-    kernel.update_function_type()
+    calls = calls_by_callee(module).get(kernel.sym_name.data, ())
+    reshape_kernel(kernel, calls, {value: [size for size in t.get_shape() if size != 1] for value, t in types.items()})
 
 
 def _ends_in_one(type: Attribute) -> bool:
     return isa(type, TensorType) and bool(type.get_num_dims()) and type.get_shape()[-1] == 1
-
-
-def _without_units(type: TensorType[Attribute]) -> TensorType[Attribute]:
-    return TensorType(type.element_type, [size for size in type.get_shape() if size != 1])
 
 
 def _index_without(generic: GenericOp) -> None:
@@ -72,31 +63,7 @@ def _index_without(generic: GenericOp) -> None:
     for value, map_attr in zip(generic.operands, generic.indexing_maps, strict=True):
         shape = value.type.get_shape() if isa(value.type, TensorType) else ()
         results = [expr for expr, size in zip(map_attr.data.results, shape, strict=True) if size != 1]
-        moved = AffineMap(len(extents), 0, tuple(results)).replace_dims_and_symbols(loops, [], len(kept), 0)
-        maps.append(AffineMapAttr(moved))
+        index_map = AffineMap(len(extents), 0, tuple(results)).replace_dims_and_symbols(loops, [], len(kept), 0)
+        maps.append(AffineMapAttr(index_map))
     generic.indexing_maps = ArrayAttr(maps)
     generic.iterator_types = ArrayAttr([generic.iterator_types.data[loop] for loop in kept])
-
-
-def _call_without(call: func.CallOp) -> None:
-    """Call with views of the arguments, and view the results as they were."""
-
-    def before(op: Operation) -> SSAValue:
-        op.location = call.location
-        Rewriter.insert_op(op, InsertPoint.before(call))
-        return op.results[0]
-
-    arguments = [
-        emit_reshape(before, value, _without_units(value.type).get_shape()) if isa(value.type, TensorType) else value
-        for value in call.arguments
-    ]
-    types = [_without_units(t) if isa(t, TensorType) else t for t in call.result_types]
-    made = func.CallOp(call.callee, arguments, types)
-    made.location = call.location
-    Rewriter.insert_op(made, InsertPoint.before(call))
-    results: list[SSAValue] = []
-    for old, new in zip(call.results, made.results, strict=True):
-        new.name_hint = old.name_hint
-        type = old.type
-        results.append(emit_reshape(before, new, type.get_shape()) if isa(type, TensorType) else new)
-    Rewriter.replace_op(call, [], results)

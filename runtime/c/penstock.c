@@ -57,6 +57,9 @@ struct penstock_plan {
   int handle; /* of the code as a file; open as long as the library, whose name is made of its number */
   size_t (*context_size)(void);
   int (*run)(void *, const void *const *, const void *const *, void *const *);
+  int (*threads)(void); /* NULL, as the next two, in code of one thread */
+  int (*start)(void *, int);
+  void (*stop)(void *);
 };
 
 struct penstock_context {
@@ -220,6 +223,9 @@ static int load_code(penstock_plan *plan, const message *error) {
   /* ISO C has no conversion of a pointer to a function; POSIX has it this way. */
   *(void **)&plan->context_size = dlsym(plan->library, "main_context_size");
   *(void **)&plan->run = dlsym(plan->library, "main_run");
+  *(void **)&plan->threads = dlsym(plan->library, "main_threads");
+  *(void **)&plan->start = dlsym(plan->library, "main_start");
+  *(void **)&plan->stop = dlsym(plan->library, "main_stop");
   return plan->context_size != NULL && plan->run != NULL ? 1 : fail(error, "the code has no entry");
 }
 
@@ -292,18 +298,27 @@ penstock_tensor penstock_output(const penstock_plan *plan, uint32_t number) {
   return describe(plan, plan->counts[0] + plan->counts[1] + number);
 }
 
+int penstock_threads(const penstock_plan *plan) { return plan->threads != NULL ? plan->threads() : 1; }
+
 penstock_context *penstock_new_context(const penstock_plan *plan) {
+  return penstock_new_context_with_threads(plan, penstock_threads(plan));
+}
+
+penstock_context *penstock_new_context_with_threads(const penstock_plan *plan, int threads) {
+  if (threads < 1 || threads > penstock_threads(plan)) return NULL;
   penstock_context *context = malloc(sizeof *context);
   if (context == NULL) return NULL;
   const size_t size = (plan->context_size() + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   *context = (penstock_context){plan, aligned_alloc(ALIGNMENT, size)};
-  if (context->memory != NULL) return context;
+  if (context->memory != NULL && (plan->start == NULL || plan->start(context->memory, threads) == 0)) return context;
+  free(context->memory);
   free(context);
   return NULL;
 }
 
 void penstock_free_context(penstock_context *context) {
   if (context == NULL) return;
+  if (context->plan->stop != NULL) context->plan->stop(context->memory);
   free(context->memory);
   free(context);
 }

@@ -49,8 +49,14 @@ uint32_t penstock_output_count(const penstock_plan *plan);
 penstock_tensor penstock_input(const penstock_plan *plan, uint32_t number);
 penstock_tensor penstock_output(const penstock_plan *plan, uint32_t number);
 
-/* Memory for runs; NULL if there is not enough. */
+/* The number of threads that the plan was compiled for; the caller's is one of them. */
+int penstock_threads(const penstock_plan *plan);
+
+/* Memory for runs, and threads; NULL if there is not enough of either. */
 penstock_context *penstock_new_context(const penstock_plan *plan);
+/* The same with so many threads, from 1 to penstock_threads(plan): the results do not depend on it. */
+penstock_context *penstock_new_context_with_threads(const penstock_plan *plan, int threads);
+/* Free the memory and end the threads, after the last run. */
 void penstock_free_context(penstock_context *context);
 
 /*

@@ -27,6 +27,8 @@ from numpy.lib.stride_tricks import as_strided
 from xdsl.ir import Operation
 
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.machine import REGISTERS
+from penstock.dialects.mem import scope_of
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.commands import (
     NOTHING,
@@ -170,9 +172,11 @@ class Races:
         by = self.iteration
         assert by is not None
         for touch in reads:
-            self._reads(_Access(op, by, touch, by.unit, by.phase), by.before)
+            if scope_of(touch.value.type) != REGISTERS:  # which each iteration has to itself
+                self._reads(_Access(op, by, touch, by.unit, by.phase), by.before)
         for touch in writes:
-            self._writes(_Access(op, by, touch, by.unit, by.phase), by.before)
+            if scope_of(touch.value.type) != REGISTERS:
+                self._writes(_Access(op, by, touch, by.unit, by.phase), by.before)
 
     # accesses
 

@@ -102,6 +102,11 @@ MISUSES = {
         "3 does not divide dim 2 of 16",
         "[1, 2, 4, 8, 16] do",
     ),
+    "more partial results than points": (
+        "  %f, %p, %w = schedule.rfactor %y dim 2 factor 17 strided\n",
+        "17 partial results of dim 2 of 16",
+        "from 1 to 16 can be",
+    ),
     "a dim that is no reduction": (
         "  %f, %p, %w = schedule.rfactor %y dim 0 factor 2\n",
         "dim 0 is no reduction",

@@ -229,7 +229,9 @@ def _reducing(schedule: Schedule, random: Random) -> tuple[SSAValue, GenericOp]:
 def rfactor(schedule: Schedule, random: Random) -> None:
     handle, op = _reducing(schedule, random)
     dim = random.choice(reductions(op) or [*range(op.get_num_loops())])
-    schedule.rfactor(handle, dim, _factor(op.get_static_loop_ranges()[dim], random))
+    extent, strided = op.get_static_loop_ranges()[dim], random.random() < 0.5
+    factor = random.randint(1, extent + 1) if strided else _factor(extent, random)
+    schedule.rfactor(handle, dim, factor, strided=strided)
 
 
 def _factor(extent: int, random: Random) -> int:

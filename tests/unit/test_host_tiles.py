@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from programs import parsed_in_context
 
 import penstock
+from penstock.dialects.mem import CopyOp, memref_of, span_in_bytes
 from penstock.lowering.from_machine_toml import load_machine, native_machine
 from penstock.lowering.to_text import module_text
 from penstock.passes.analysis.kernels import kernels
@@ -109,22 +110,25 @@ def check(given: onnx.ModelProto, shape: tuple[int, ...], machine: str, what: st
     return engine
 
 
-@pytest.mark.parametrize(("seed", "machine"), [(seed, MACHINES[seed % 3]) for seed in range(6)])
-def test_convolutions_in_tiles(seed: int, machine: str) -> None:
-    check(*convolutions(seed), machine, f"seed {seed}")
+Make = Callable[[int], tuple[onnx.ModelProto, tuple[int, ...]]]
 
 
-@pytest.mark.parametrize(("seed", "machine"), [(seed, MACHINES[seed % 3]) for seed in range(6)])
-def test_products_in_tiles(seed: int, machine: str) -> None:
-    check(*products(seed), machine, f"seed {seed}")
+def has_tiles(make: Make, seed: int) -> bool:
+    """Compare a random model with onnxruntime; whether sums of it are in registers."""
+    engine = check(*make(seed), MACHINES[seed % 3], f"seed {seed}")
+    return ', "registers">' in module_text(engine.ctx, engine.module)
+
+
+@pytest.mark.parametrize("make", [convolutions, products])
+def test_random_models_in_tiles(make: Make) -> None:
+    assert sum(has_tiles(make, seed) for seed in range(6)) >= 5, "little was tiled"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 300, 20))
 @pytest.mark.parametrize("make", [convolutions, products])
-def test_many_in_tiles(make: Callable[[int], tuple[onnx.ModelProto, tuple[int, ...]]], first: int) -> None:
-    for seed in range(first, first + 20):
-        check(*make(seed), MACHINES[seed % 3], f"seed {seed}")
+def test_many_random_models_in_tiles(make: Make, first: int) -> None:
+    assert sum(has_tiles(make, seed) for seed in range(first, first + 20)) >= 16, "little was tiled"
 
 
 def test_the_columns_of_a_constant_factor_are_packed() -> None:
@@ -151,16 +155,66 @@ def test_sums_are_local_variables_and_multiply_adds_are_fused() -> None:
     assert "scope_registers" not in source.header + source.source
 
 
-@pytest.mark.parametrize(("sizes", "block"), [((6, 16, 96), "6x16"), ((5, 32, 40), "5x32"), ((900, 16, 7), "100x16")])
-def test_given_sizes_are_those_of_the_tile(sizes: tuple[int, ...], block: str) -> None:
+PRODUCT = """
+func.func @main(%x: tensor<100x96xf32>, %w: tensor<96x64xf32>) -> tensor<100x64xf32> {
+  %r = func.call @k(%x, %w) : (tensor<100x96xf32>, tensor<96x64xf32>) -> tensor<100x64xf32>
+  func.return %r : tensor<100x64xf32>
+}
+func.func private @k(%x: tensor<100x96xf32>, %w: tensor<96x64xf32>) -> tensor<100x64xf32> {
+  %e = tensor.empty() : tensor<100x64xf32>
+  %f = linalg.generic {indexing_maps = [affine_map<(m, n) -> (m, n)>], iterator_types = ["parallel", "parallel"]}
+      outs(%e : tensor<100x64xf32>) {
+  ^bb0(%o: f32):
+    %zero = arith.constant 0.0 : f32
+    linalg.yield %zero : f32
+  } -> tensor<100x64xf32>
+  %p = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (k, n)>,
+      affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<100x96xf32>, tensor<96x64xf32>) outs(%f : tensor<100x64xf32>) {
+  ^bb0(%a: f32, %b: f32, %c: f32):
+    %m = arith.mulf %a, %b : f32
+    %s = arith.addf %c, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<100x64xf32>
+  func.return %p : tensor<100x64xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(("sizes", "block"), [("6,16,96", "6x16"), ("5,32,40", "5x32"), ("900,16,7", "100x16")])
+def test_given_sizes_are_those_of_the_tile(tmp_path: Path, sizes: str, block: str) -> None:
+    (tmp_path / "product.mlir").write_text(PRODUCT)
+    pipeline = f'default, tile{{kernel="k" sizes={sizes}}}'
+    engine = penstock.compile(tmp_path / "product.mlir", "host-avx2", pipeline=pipeline)
+    assert isinstance(engine, penstock.Engine)
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((100, 96), (96, 64)))
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
-    pipeline = f'default, tile{{kernel="fused_0" sizes={",".join(map(str, sizes))}}}'
-    engine = penstock.compile(model(nodes, x.shape, {"w": w}), "host-avx2", pipeline=pipeline)
-    assert isinstance(engine, penstock.Engine)
-    np.testing.assert_allclose(engine(x)[0], np.maximum(x @ w, 0), 1e-4, 1e-4)
+    np.testing.assert_allclose(engine(x, w)[0], x @ w, 1e-4, 1e-4)
     assert f": memref<{block}xf32" in module_text(engine.ctx, engine.module)
+
+
+@pytest.mark.parametrize(("stride", "dilation", "pads"), [(1, 1, [1, 1, 1, 1]), (2, 2, [0, 3, 2, 1])])
+def test_only_the_window_of_a_tile_of_a_depthwise_convolution_is_padded(
+    stride: int, dilation: int, pads: list[int]
+) -> None:
+    shape, weights = (1, 48, 41, 38), {"w": np.random.default_rng(1).standard_normal((48, 1, 3, 3)).astype(np.float32)}
+    attributes: dict[str, Any] = {"strides": [stride] * 2, "dilations": [dilation] * 2, "pads": pads, "group": 48}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], **attributes),
+        helper.make_node("Clip", ["c", "low", "high"], ["y"]),
+    ]
+    bounds = {"low": np.array(-1, np.float32), "high": np.array(2, np.float32)}
+    engine = check(model(nodes, shape, {**weights, **bounds}), shape, "host-avx2", "depthwise")
+    windows = [op for op in engine.module.walk() if isinstance(op, CopyOp) and op.padding is not None]
+    assert windows
+    assert all(span_in_bytes(memref_of(op.dest)) <= 32768 for op in windows)
+
+
+def test_sums_that_nothing_follows_are_kept_in_registers_and_copied_out() -> None:
+    shape, weights = (1, 16, 12, 13), {"w": np.random.default_rng(1).standard_normal((32, 16, 3, 3)).astype(np.float32)}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)]
+    engine = check(model(nodes, shape, weights), shape, "host-avx2", "one convolution alone")
+    assert re.search(r'mem.copy .*"registers"> to memref', module_text(engine.ctx, engine.module))
 
 
 def test_native_is_a_shipped_machine() -> None:

@@ -8,7 +8,14 @@ from math import prod
 
 import pytest
 
-from penstock.passes.planning.register_blocks import Domain, RegisterTile, VectorUnit, register_tile
+from penstock.passes.planning.register_blocks import (
+    Domain,
+    RegisterTile,
+    VectorUnit,
+    Window,
+    register_tile,
+    window_tile,
+)
 
 AVX2 = VectorUnit(16, 8, 4, Fraction(2), Fraction(2), 4, (32768, 524288))
 
@@ -64,3 +71,39 @@ def test_large_weights_are_read_once_and_small_ones_often() -> None:
     assert isinstance(small, RegisterTile)
     assert large.order[0] == 1
     assert small.order[0] == 0
+
+
+def depthwise(size: int, channels: int, stride: int) -> Domain:
+    """x[h*s+kh,w*s+kw,c] * f[kh,kw,c], with x padded by one at every end; the dims are h, w, c, kh, kw."""
+    pitch = ((size - 1) * stride + 3) * channels
+    x = (stride * pitch, stride * channels, 1, pitch, channels)
+    return Domain(
+        (size, size, channels, 3, 3), (x, (0, 0, 1, 3 * channels, channels), (size * channels, channels, 1, 0, 0)), 1
+    )
+
+
+def window_of(size: int, channels: int, stride: int) -> Window:
+    side = (size - 1) * stride + 3
+    return Window(((stride, 0, 0, 1, 0), (0, stride, 0, 0, 1), (0, 0, 1, 0, 0)), (side, side, channels))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("size", "channels"), [(112, 32), (56, 128), (14, 512), (7, 1024)])
+def test_windows_fit_the_first_cache_and_hold_whole_tiles(size: int, channels: int, stride: int) -> None:
+    domain = depthwise(size, channels, stride)
+    tile = register_tile(domain, AVX2)
+    assert isinstance(tile, RegisterTile)
+    window = window_tile(domain, tile, [window_of(size, channels, stride)], AVX2)
+    assert isinstance(window, RegisterTile)
+    h, w, c = window.sizes[:3]
+    assert ((h - 1) * stride + 3) * ((w - 1) * stride + 3) * c * 4 <= AVX2.caches[0]
+    for dim, (outer, inner) in enumerate(zip(window.sizes, tile.sizes, strict=True)):
+        assert outer % inner == 0 or outer == domain.extents[dim]
+    assert [dim for dim in range(5) if window.sizes[dim] < domain.extents[dim]] == sorted(window.order)
+
+
+def test_what_fits_the_first_cache_whole_has_no_windows() -> None:
+    domain = depthwise(7, 32, 1)
+    tile = register_tile(domain, AVX2)
+    assert isinstance(tile, RegisterTile)
+    assert window_tile(domain, tile, [window_of(7, 32, 1)], AVX2) is None

@@ -11,7 +11,7 @@ ops it is alive if some byte may have been written that may be read later. What 
   iteration overwrites it before it reads it, it is dead between the last read and the next write;
 - a ring is one buffer, and filling a slot overwrites only part of it;
 - the iterations of `scf.parallel` and `scf.forall` run at once: what they touch, and what they make, is alive
-  throughout it, and what each iteration makes cannot have one place;
+  throughout it, and what each iteration makes cannot have one place, unless it is in registers, which are a thread's;
 - a call reads and writes what its callee does, if the module has it; functions end with nothing in flight;
 - a buffer whose address leaves the memrefs is alive from where it is made to the end of the function.
 
@@ -28,6 +28,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, calls_itself, location_of
+from penstock.dialects.machine import REGISTERS
+from penstock.dialects.mem import BufferOp
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.loops import iteration_count
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits
@@ -121,7 +123,8 @@ class Liveness:
                 notes=["let the caller pass the memref that is written"],
             )
         loop = self._flow.graph.concurrent.get(buffer.owner)
-        if isinstance(loop, ForallOp) and iteration_count(loop) not in (0, 1):
+        is_own = isinstance(buffer.owner, BufferOp) and buffer.owner.scope == REGISTERS
+        if isinstance(loop, ForallOp) and iteration_count(loop) not in (0, 1) and not is_own:
             raise UserError(
                 "a buffer that is made by iterations which run at once cannot have one place for all of them",
                 loc=location_of(buffer.owner),
@@ -181,9 +184,13 @@ class Liveness:
         for op, roots in ({} if self._race_free else kept_alive(flow)).items():
             alive[op] |= roots
         concurrently: dict[Operation, int] = {}
+        own = 0
+        for op in flow.graph.concurrent:
+            if isinstance(op, BufferOp) and op.scope == REGISTERS:
+                own |= 1 << flow.aliases.number[op.memref]
         for op, loop in flow.graph.concurrent.items():
             made = 1 << flow.aliases.number[op.results[0]] if isinstance(op, Allocation) else 0
-            concurrently[loop] = concurrently.get(loop, 0) | alive[op] | made
+            concurrently[loop] = concurrently.get(loop, 0) | (alive[op] | made) & ~own
         for op, mask in alive.items():
             loop = flow.graph.concurrent.get(op, op)
             begin, end = self.span(op)

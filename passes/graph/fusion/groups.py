@@ -214,6 +214,19 @@ class _Partition:
     def _merge_injective(self, index: int, sink: int) -> Stop | None:
         return self._merge(index, sink, Kind.INJECTIVE, (Kind.ELEMENTWISE, Kind.BROADCAST, Kind.INJECTIVE))
 
+    def join(self, fits: Callable[[Sequence[int]], bool]) -> None:
+        """Merge whole groups with that of their last node's post-dominator where what comes of it fits."""
+        for index in range(len(self.nodes)):
+            sink = self._tree[index].parent
+            if self.root(index) != index or sink is None or self.root(sink) == index:
+                continue
+            merged = sorted(
+                each for root in dict.fromkeys(map(self.root, self._path(index, sink))) for each in self.members[root]
+            )
+            if fits(merged):
+                every = tuple(Kind)
+                self.stops[index] = self._merge(index, sink, max(every), every) or self.stops[index]
+
     def _merge(self, index: int, sink: int, between: Kind, sinks: tuple[Kind, ...]) -> Stop | None:
         """Merge all on the paths from a node to `sink` if their groups are of these kinds, and no limit is reached."""
         path: list[int] = []
@@ -266,16 +279,24 @@ class _Partition:
 
 
 def fusion_groups(
-    nodes: Sequence[FusionNode], *, max_ops: int = MAX_OPS, max_arguments: int | None = None, veto: Veto | None = None
+    nodes: Sequence[FusionNode],
+    *,
+    max_ops: int = MAX_OPS,
+    max_arguments: int | None = None,
+    veto: Veto | None = None,
+    fits: Callable[[Sequence[int]], bool] | None = None,
 ) -> list[Group]:
     """
     The groups of a graph whose nodes are in a topological order, in the order of their last nodes.
 
-    `max_ops` and `max_arguments` limit a group; `veto` may refuse a merge that the rules allow. The order of the
-    nodes decides where two contractions compete for what follows both: the earlier one takes it.
+    `max_ops` and `max_arguments` limit a group; `veto` may refuse a merge that the rules allow. Groups of which one is
+    made that `fits` are merged at the end, whatever their kinds. The order of the nodes decides where two contractions
+    compete for what follows both: the earlier one takes it.
     """
     partition = _Partition(nodes, max_ops, max_arguments, veto)
     for phase in range(3):
         partition.run_phase(phase)
+    if fits is not None:
+        partition.join(fits)
     roots = sorted({partition.root(index) for index in range(len(nodes))})
     return [Group(tuple(partition.members[root]), partition.stops[root]) for root in roots]

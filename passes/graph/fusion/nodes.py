@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 
 from xdsl.dialects.builtin import IntegerType
 from xdsl.ir import Block, Operation, SSAValue
@@ -155,6 +156,7 @@ def planned_groups(
     *,
     max_ops: int = MAX_OPS,
     max_arguments: int | None = None,
+    fits: Callable[[Sequence[Operation]], bool] | None = None,
 ) -> tuple[FusionGraph, list[PlannedGroup]]:
     """
     The groups of a block that are kernels, in the order in which they are computed, and the graph they are found in.
@@ -166,7 +168,13 @@ def planned_groups(
     opaque: set[Operation] = set()
     while True:
         graph = FusionGraph.of(block, opaque)
-        groups = fusion_groups(graph.nodes, max_ops=max_ops, max_arguments=max_arguments, veto=make_veto(graph))
+        groups = fusion_groups(
+            graph.nodes,
+            max_ops=max_ops,
+            max_arguments=max_arguments,
+            veto=make_veto(graph),
+            fits=None if fits is None else partial(_fit, graph, fits),
+        )
         found = [(group, _without_views(group, graph, position)) for group in groups]
         outside = [op for _, members in found for op in members if _is_copied(op, members)]
         if not outside:
@@ -179,6 +187,10 @@ def planned_groups(
     ]
     planned = _narrow_results(planned, position)
     return graph, sorted(planned, key=lambda group: position[group.root])
+
+
+def _fit(graph: FusionGraph, fits: Callable[[Sequence[Operation]], bool], members: Sequence[int]) -> bool:
+    return fits([graph.ops[member] for member in members])
 
 
 def _narrow_results(planned: Sequence[PlannedGroup], position: Mapping[Operation, int]) -> list[PlannedGroup]:

@@ -177,6 +177,9 @@ class Preferences:
             outputs, inputs = tensor_of(op.w).get_shape()[:2]
             if (packed := self._packed(op, outputs, inputs)) is not None:
                 return {packed: 0}
+        if isinstance(op, graph.ConvOp) and self._registers is not None and op.group.value.data > 1:
+            # Vectors of columns serve as well as those of channels, and both are had without a change of layout.
+            return {CHANNELS_LAST: 0, CHANNELS_FIRST: WINDOW * moved_bytes(op)}
         return {CHANNELS_LAST: 0}
 
     def _packed(self, op: ContractionOp, outputs: int, inputs: int) -> Preference | None:
@@ -187,6 +190,9 @@ class Preferences:
         """
         elements = {*element_types(op)}
         if self._registers is None or len(elements) != 1 or not elements <= {*self._registers.dtypes.data}:
+            return None
+        if isinstance(op, graph.GemmOp | graph.MatmulOp) and prod(tensor_of(op.result).get_shape()[:-1]) == 1:
+            # A matrix that one row is multiplied by is read once, as it lies.
             return None
         lanes = self._vector_bytes // element_bytes(tensor_of(op.operands[1]))
         # What is no product is not padded.

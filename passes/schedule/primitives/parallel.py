@@ -21,9 +21,12 @@ from penstock.passes.schedule.loop_nests import body_of, perfect_nest, sink_pure
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 
 
-def parallel(loops: Sequence[scf.ForOp], mapping: Sequence[DeviceMappingAttr] = ()) -> ForallOp:
+def parallel(
+    loops: Sequence[scf.ForOp], mapping: Sequence[DeviceMappingAttr] = (), *, memory: NestMemory | None = None
+) -> ForallOp:
     """
-    Let the iterations of a loop, or of a perfect nest listed from the outermost loop on, run at once.
+    Let the iterations of a loop, or of a perfect nest listed from the outermost loop on, run at once. `memory` is what
+    the function accesses, if that is known.
 
     Legal where no two different iterations access the same bytes, one of them writing; sums are no exception. A buffer
     that the body makes is made by each iteration for itself; it must not have a place yet. Raises UserError, which
@@ -57,7 +60,7 @@ def parallel(loops: Sequence[scf.ForOp], mapping: Sequence[DeviceMappingAttr] = 
     ```
     """
     nest = _nest_of(loops)
-    _check(nest)
+    _check(nest, memory or NestMemory.around(nest[0]))
     sink_pure_ops(nest)
     outermost, innermost = nest[0], nest[-1]
     block = Block(arg_types=[loop.body.block.args[0].type for loop in nest])
@@ -104,7 +107,7 @@ def _nest_of(loops: Sequence[scf.ForOp]) -> tuple[scf.ForOp, ...]:
     return nest
 
 
-def _check(nest: Sequence[scf.ForOp]) -> None:
+def _check(nest: Sequence[scf.ForOp], memory: NestMemory) -> None:
     """Raise UserError where iterations depend on each other, or would share a buffer that is one's own."""
     names = ", ".join(map(name_of, nest))
     for op in nest[-1].walk():
@@ -114,7 +117,7 @@ def _check(nest: Sequence[scf.ForOp]) -> None:
                 loc=location_of(op),
                 notes=["let the iterations run at once before buffers are placed (`mem-plan`)"],
             )
-    for dependence in NestMemory.around(nest[0]).dependences(nest):
+    for dependence in memory.dependences(nest):
         raise UserError(
             f"iterations of {names} cannot run at once: one depends on another",
             loc=location_of(dependence.source.op),

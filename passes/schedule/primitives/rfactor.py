@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from xdsl.builder import Builder
@@ -33,6 +33,7 @@ from penstock.passes.analysis.strides import reassociation_attribute
 from penstock.passes.generics import structured
 from penstock.passes.schedule.primitives.tile import dims_of
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
+from penstock.passes.schedule.tile_nest import DimRange, insert_slice, slice_of
 from penstock.passes.shapes import loops
 
 
@@ -41,9 +42,11 @@ def rfactor(state: TransformState, op: RfactorOp) -> Sequence[Payload]:
     """
     Split a reduction into `factor` partial ones, side by side, and a reduction of their results.
 
-    The partial results are a tensor whose last dim, of size `factor`, is new. Each sums neighbouring points. A sum of
-    floats is rounded otherwise than before; all other combiners give the same bits. Raises UserError for a dim that is
-    no reduction or that the factor does not divide, for a body that does not combine one result with what is computed
+    The partial results are a tensor whose last dim, of size `factor`, is new. Each sums neighbouring points, or, with
+    `strided`, every factor-th one: a vector of points is then added to a vector of sums, and what is left over at the
+    end of the dim to the first of them. A sum of floats is rounded otherwise than before; all other combiners give the
+    same bits. Raises UserError for a dim that is no reduction, for a factor that is larger than the dim or, without
+    `strided`, does not divide it, for a body that does not combine one result with what is computed
     without it, and where the dim indexes an operand together with others. The factoring of reductions is Suriana et
     al., "Parallel associative reductions in Halide", CGO 2017.
 
@@ -92,11 +95,68 @@ def rfactor(state: TransformState, op: RfactorOp) -> Sequence[Payload]:
       func.return %z : tensor<4xi32>
     }
     ```
+
+    Before:
+    ```mlir
+    func.func private @f(%x: tensor<11xi32>, %y: tensor<i32>) -> tensor<i32> {
+      %z = linalg.generic {
+        indexing_maps = [affine_map<(k) -> (k)>, affine_map<(k) -> ()>], iterator_types = ["reduction"]
+      } ins(%x : tensor<11xi32>) outs(%y : tensor<i32>) {
+      ^bb0(%a: i32, %out: i32):
+        %s = arith.addi %out, %a : i32
+        linalg.yield %s : i32
+      } -> tensor<i32>
+      func.return %z : tensor<i32>
+    }
+    ```
+    After (`%fill, %partial, %whole = schedule.rfactor %z dim 0 factor 4 strided`):
+    ```mlir
+    func.func private @f(%x: tensor<11xi32>, %y: tensor<i32>) -> tensor<i32> {
+      %x_1 = tensor.extract_slice %x[0] [8] [1] : tensor<11xi32> to tensor<8xi32>
+      %x_2 = tensor.expand_shape %x_1 [[0, 1]] output_shape [2, 4] : tensor<8xi32> into tensor<2x4xi32>
+      %y_1 = tensor.empty() : tensor<4xi32>
+      %0 = linalg.generic {
+        indexing_maps = [affine_map<(s) -> (s)>], iterator_types = ["parallel"]
+      } outs(%y_1 : tensor<4xi32>) {
+      ^bb0(%1: i32):
+        %2 = arith.constant 0 : i32
+        linalg.yield %2 : i32
+      } -> tensor<4xi32>
+      %3 = linalg.generic {
+        indexing_maps = [affine_map<(k, s) -> (k, s)>, affine_map<(k, s) -> (s)>],
+        iterator_types = ["reduction", "parallel"]
+      } ins(%x_2 : tensor<2x4xi32>) outs(%0 : tensor<4xi32>) {
+      ^bb0(%a: i32, %out: i32):
+        %s = arith.addi %out, %a : i32
+        linalg.yield %s : i32
+      } -> tensor<4xi32>
+      %4 = tensor.extract_slice %3[0] [3] [1] : tensor<4xi32> to tensor<3xi32>
+      %x_3 = tensor.extract_slice %x[8] [3] [1] : tensor<11xi32> to tensor<3xi32>
+      %5 = linalg.generic {
+        indexing_maps = [affine_map<(s) -> (s)>, affine_map<(s) -> (s)>], iterator_types = ["parallel"]
+      } ins(%x_3 : tensor<3xi32>) outs(%4 : tensor<3xi32>) {
+      ^bb0(%a_1: i32, %out_1: i32):
+        %s_1 = arith.addi %out_1, %a_1 : i32
+        linalg.yield %s_1 : i32
+      } -> tensor<3xi32>
+      %6 = tensor.insert_slice %5 into %3[0] [3] [1] : tensor<3xi32> into tensor<4xi32>
+      %z = linalg.generic {
+        indexing_maps = [affine_map<(s) -> (s)>, affine_map<(s) -> ()>], iterator_types = ["reduction"]
+      } ins(%6 : tensor<4xi32>) outs(%y : tensor<i32>) {
+      ^bb0(%7: i32, %8: i32):
+        %9 = arith.addi %7, %8 : i32
+        linalg.yield %9 : i32
+      } -> tensor<i32>
+      func.return %z : tensor<i32>
+    }
+    ```
     """
     target = state.one(op.target, GenericOp)
-    place = _checked(target, op.dim.value.data, op.factor.value.data)
-    _, *made = _Split(target, place, len(_output(target).results), strided=False).rewrite()
-    return [(each,) for each in made]
+    strided = op.strided is not None
+    place = _checked(target, op.dim.value.data, op.factor.value.data, divides=not strided)
+    split = _Split(target, place, len(_output(target).results), strided=strided)
+    _, fill, partial, whole = split.rewrite()
+    return (fill,), (partial, *split.left_over), (whole,)
 
 
 @PRIMITIVES.register(SplitReductionOp)
@@ -138,7 +198,7 @@ class _Splittable:
     neutral: Attribute
 
 
-def _checked(target: GenericOp, dim: int, factor: int) -> _Splittable:
+def _checked(target: GenericOp, dim: int, factor: int, *, divides: bool = True) -> _Splittable:
     """What is split; raises UserError for what cannot be."""
     dims = dims_of(target)
     if not 0 <= dim < len(dims) or dims[dim].parallel:
@@ -147,7 +207,9 @@ def _checked(target: GenericOp, dim: int, factor: int) -> _Splittable:
             f"dim {dim} is no reduction", loc=location_of(target), notes=[f"{listed} are"] if listed else []
         )
     extent = dims[dim].extent
-    if factor < 1 or extent % factor:
+    if not divides and not 1 <= factor <= extent:
+        raise UserError(f"{factor} partial results of dim {dim} of {extent}", notes=[f"from 1 to {extent} can be"])
+    if divides and (factor < 1 or extent % factor):
         divisors = [number for number in range(1, extent + 1) if extent % number == 0]
         raise UserError(f"{factor} does not divide dim {dim} of {extent}", notes=[f"{divisors} do"])
     if combiners(target).get(len(target.inputs)) is None:
@@ -174,6 +236,15 @@ def _checked(target: GenericOp, dim: int, factor: int) -> _Splittable:
     return _Splittable(dim, factor, type(combining), neutral)
 
 
+def is_splittable(target: GenericOp, dim: int) -> bool:
+    """Whether a reduction can be split into strided partial ones."""
+    try:
+        _checked(target, dim, 1, divides=False)
+    except UserError:
+        return False
+    return True
+
+
 def neutral_of(combiner: str, type: Attribute) -> FloatAttr | IntegerAttr | None:
     """The element that changes nothing when it is combined."""
     name = combiner.removeprefix("arith.")
@@ -197,6 +268,13 @@ class _Split:
     position: int
     """Which dim of the partial results is the new one."""
     strided: bool
+    left_over: list[GenericOp] = field(default_factory=list[GenericOp])
+    """What combines the points that the factor leaves over with the first partial results."""
+
+    @property
+    def extent(self) -> int:
+        """Of the reduction."""
+        return self.target.get_static_loop_ranges()[self.reduction.dim]
 
     @property
     def split_dim(self) -> int:
@@ -233,10 +311,41 @@ class _Split:
         )
         partial.location = target.location
         builder.insert(partial)
-        whole = builder.insert(self._combine(partial.results[0], len(shape)))
+        whole = builder.insert(self._combine(self._with_rest(builder, partial.results[0], shape), len(shape)))
         whole.results[0].name_hint = target.results[0].name_hint
         Rewriter.replace_op(target, [], whole.results)
         return empty, fill, partial, whole
+
+    def _with_rest(self, builder: Builder, partial: SSAValue, shape: Sequence[int]) -> SSAValue:
+        """The partial results with the points at the end that the factor leaves over."""
+        target, dim = self.target, self.reduction.dim
+        rest = self.extent % self.reduction.factor
+        if not rest:
+            return partial
+        kinds = list(target.iterator_types)
+        kinds[dim] = IteratorTypeAttr.parallel()
+        results = list(_output(target).results)
+        results.insert(self.position, AffineExpr.dimension(dim))
+        output_map = AffineMapAttr(AffineMap(len(kinds), 0, tuple(results)))
+        maps = [*list(target.indexing_maps)[: len(target.inputs)], output_map]
+        first = [DimRange(0, rest if place == self.position else size) for place, size in enumerate(shape)]
+        output = slice_of(builder, partial, first)
+        inputs = [self._part(builder, number, self.extent - rest, rest) for number in range(len(target.inputs))]
+        op = GenericOp(inputs, [output], target.body.clone(), maps, kinds, [output.type], target.doc)
+        op.location = target.location
+        self.left_over.append(builder.insert(op))
+        return insert_slice(builder, op.results[0], partial, first)
+
+    def _part(self, builder: Builder, number: int, start: int, size: int) -> SSAValue:
+        """An input at a range of the reduction."""
+        value, index_map = self.target.inputs[number], list(self.target.indexing_maps)[number].data
+        if not isa(value.type, TensorType):
+            return value
+        spans = [
+            DimRange(start, size) if self.reduction.dim in expr.used_dims() else DimRange(0, extent)
+            for expr, extent in zip(index_map.results, value.type.get_shape(), strict=True)
+        ]
+        return slice_of(builder, value, spans)
 
     def _moved(self, old: AffineMap, *, inner: bool) -> AffineMap:
         """A map of the domain with the new dim; an operand that the reduction indexes has the new dim, too."""
@@ -257,6 +366,7 @@ class _Split:
         at = [place for place, expr in enumerate(old.results) if self.reduction.dim in expr.used_dims()]
         if not at:
             return value
+        value = self._part(builder, number, 0, self.extent - self.extent % self.reduction.factor)
         type = value.type
         assert isa(type, TensorType)
         shape, (place,), factor = list(type.get_shape()), at, self.reduction.factor

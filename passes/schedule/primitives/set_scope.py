@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import memref
+from xdsl.dialects.builtin import NoneAttr
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import SSAValue
 from xdsl.rewriter import Rewriter
@@ -52,7 +53,7 @@ def set_scope(state: TransformState, op: SetScopeOp) -> Sequence[Payload]:
     if isinstance(allocation, BufferOp) and allocation.byte_offset is not None:
         raise UserError(f'the buffer has a place in "{place_of(value)}" already', loc=location_of(allocation))
     type = require_room(value, target, op)
-    _require_retypable(value, target, scope)
+    _require_retypable(value, target, scope, is_dense=isinstance(type.layout, NoneAttr))
     with rings_after(state, op) as made:
         retype(value, type)
         buffer = BufferOp(type)
@@ -63,12 +64,14 @@ def set_scope(state: TransformState, op: SetScopeOp) -> Sequence[Payload]:
     return ()
 
 
-def _require_retypable(value: SSAValue, target: TargetOp, scope: str) -> None:
-    """Raise UserError where a user of a memref could not have it in a scope."""
+def _require_retypable(value: SSAValue, target: TargetOp, scope: str, *, is_dense: bool) -> None:
+    """Raise UserError where a user of a memref could not have it in a scope, there without gaps or not."""
     for use in value.uses:
         user = use.operation
         if isinstance(user, memref.SubviewOp):
-            _require_retypable(user.result, target, scope)
+            _require_retypable(user.result, target, scope, is_dense=False)
+        elif isinstance(user, memref.ExpandShapeOp) and is_dense:
+            _require_retypable(user.result, target, scope, is_dense=True)
         elif isinstance(user, CopyOp):
             start = scope if user.source is value else place_of(user.source)
             end = scope if user.dest is value else place_of(user.dest)

@@ -188,3 +188,14 @@ def test_without_a_compiler_it_climbs_hills_and_says_so_once(
 
 def test_nothing_takes_nothing() -> None:
     assert plan(Problem(()), Limits()).plan == Plan({})
+
+
+def test_it_gives_up_where_steps_are_of_no_use_only_if_any_plan_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded = perfect_packing(0, 200)
+    free = replace(bounded, capacity=None)
+    assert height(free, found(plan(free, Limits()), free)) == 256
+    monkeypatch.setattr(portfolio, "PATIENCE", 1)
+    given_up = plan(free, Limits())
+    assert height(free, found(given_up, free)) > given_up.bound
+    for problem, limits in ((bounded, Limits()), (free, Limits(steps=10_000_000)), (free, Limits(good_enough=256))):
+        assert height(problem, found(plan(problem, limits), problem)) == 256

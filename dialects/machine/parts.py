@@ -1,0 +1,368 @@
+"""The memories, buses, units, processors, DMA engines and queues of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    I64,
+    ArrayAttr,
+    DenseArrayBase,
+    DictionaryAttr,
+    FlatSymbolRefAttrConstr,
+    IntegerAttr,
+    StringAttr,
+    SymbolRefAttr,
+    i64,
+)
+from xdsl.ir import Attribute
+from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def
+
+from penstock.dialects.machine.part import (
+    CONVERT_RULES,
+    DRAM,
+    FULL_POLICIES,
+    IntegerProperty,
+    MachinePart,
+    NamedPart,
+    PartFault,
+    int_of,
+    ints_of,
+    name_of,
+    names_of,
+    rate_faults,
+)
+
+
+@irdl_op_definition
+class ScopeOp(NamedPart):
+    """
+    A memory of the machine that software manages: `size` bytes in entries of `granule` bytes.
+
+    A memref lives in it by naming it: `memref<16x32xf32, "spad">`.
+    """
+
+    name = "machine.scope"
+    KIND: ClassVar[str] = "scope"
+
+    size = prop_def(IntegerAttr[I64])
+    """Bytes, a multiple of the granule."""
+    granule = prop_def(IntegerAttr[I64])
+    """Bytes that offsets, sizes of buffers and the pitch of rows are multiples of."""
+    banks = opt_prop_def(IntegerAttr[I64])
+    """How many banks it has; one if it is absent."""
+    dtypes = prop_def(ArrayAttr)
+    """The element types that it holds."""
+    rate = opt_prop_def(DenseArrayBase.constr(i64))
+    """[bytes, cycles] of its on-chip port."""
+    parent_scope = opt_prop_def(FlatSymbolRefAttrConstr, prop_name="parent")
+    """The scope that it lies below and is filled from; `dram`, off chip, if it is absent."""
+
+    assembly_format = (
+        "$sym_name `size` $size `granule` $granule (`banks` $banks^)? `dtypes` $dtypes"
+        " (`rate` $rate^)? (`parent` $parent^)? (`origin` $origin^)? attr-dict"
+    )
+
+    size_bytes = IntegerProperty("size")
+    granule_bytes = IntegerProperty("granule")
+    bank_count = IntegerProperty("banks", 1)
+
+    @property
+    def parent_name(self) -> str:
+        """The scope this one is filled from; off chip if it names none."""
+        return name_of(self.parent_scope) or DRAM
+
+    def own_faults(self) -> Iterator[PartFault]:
+        yield from rate_faults(self.rate)
+        if self.size_bytes > 0 and self.granule_bytes > 0 and self.size_bytes % self.granule_bytes:
+            yield PartFault(
+                "size",
+                f"size {self.size_bytes} is not a multiple of the granule, {self.granule_bytes}",
+            )
+        if not self.dtypes.data:
+            yield PartFault("dtypes", "dtypes must name at least one element type")
+
+
+@irdl_op_definition
+class BusOp(NamedPart):
+    """A path that one transfer at a time occupies, moving `rate` = [bytes, cycles], an exact fraction."""
+
+    name = "machine.bus"
+    KIND: ClassVar[str] = "bus"
+
+    rate = prop_def(DenseArrayBase.constr(i64))
+    """[bytes, cycles]: so many bytes in so many cycles."""
+
+    assembly_format = "$sym_name `rate` $rate (`origin` $origin^)? attr-dict"
+
+    @property
+    def bytes_per_cycle(self) -> tuple[int, int]:
+        """The rate as (bytes, cycles)."""
+        rate_bytes, rate_cycles = ints_of(self.rate)
+        return rate_bytes, rate_cycles
+
+    def own_faults(self) -> Iterator[PartFault]:
+        yield from rate_faults(self.rate)
+
+
+@irdl_op_definition
+class UnitOp(NamedPart):
+    """An in-order stream of commands. The order of units in the target breaks ties between them."""
+
+    name = "machine.unit"
+    KIND: ClassVar[str] = "unit"
+
+    assembly_format = "$sym_name (`origin` $origin^)? attr-dict"
+
+
+@irdl_op_definition
+class ProcessorOp(NamedPart):
+    """
+    The host: a CPU on the same off-chip memory, which runs the kernels that no unit does.
+
+    `ops` and `rate` serve to weigh on which device a kernel runs, and measure nothing; the others say how its vectors
+    are best used. Its vector registers are the scope `registers` of the machine.
+    """
+
+    name = "machine.processor"
+    KIND: ClassVar[str] = "processor"
+
+    ops = prop_def(DenseArrayBase.constr(i64))
+    """[operations, cycles]: scalar operations, loads and stores included, in so many cycles of the machine."""
+    rate = prop_def(DenseArrayBase.constr(i64))
+    """[bytes, cycles]: bytes from or to off chip in so many cycles of the machine."""
+    vector = opt_prop_def(IntegerAttr[I64])
+    """Bytes of a vector register; the processor has as many as the scope `registers` holds."""
+    fma = opt_prop_def(DenseArrayBase.constr(i64))
+    """[instructions, cycles]: fused multiply-adds of whole vectors; none if it is absent."""
+    loads = opt_prop_def(DenseArrayBase.constr(i64))
+    """[instructions, cycles]: loads of whole vectors from the first cache."""
+    latency = opt_prop_def(IntegerAttr[I64])
+    """Cycles from the start of a multiply-add to one that adds to its result."""
+    caches = opt_prop_def(DenseArrayBase.constr(i64))
+    """Bytes of its caches that one thread has to itself, the first level first."""
+
+    assembly_format = (
+        "$sym_name `ops` $ops `rate` $rate (`vector` $vector^)? (`fma` $fma^)? (`loads` $loads^)?"
+        " (`latency` $latency^)? (`caches` $caches^)? (`origin` $origin^)? attr-dict"
+    )
+
+    vector_bytes = IntegerProperty("vector")
+    latency_cycles = IntegerProperty("latency", 1)
+
+    @property
+    def cycles_per_op(self) -> float:
+        """Cycles of the machine for one scalar operation."""
+        operations, cycles = ints_of(self.ops)
+        return cycles / operations
+
+    @property
+    def cycles_per_byte(self) -> float:
+        """Cycles of the machine for one byte from or to off chip."""
+        size, cycles = ints_of(self.rate)
+        return cycles / size
+
+    @property
+    def fmas_per_cycle(self) -> Fraction:
+        """Multiply-adds of whole vectors that start in a cycle; 0 if it has none."""
+        return Fraction(*ints_of(self.fma)) if self.fma is not None else Fraction(0)
+
+    @property
+    def loads_per_cycle(self) -> Fraction:
+        """Loads of whole vectors that start in a cycle; one where nothing is said."""
+        return Fraction(*ints_of(self.loads)) if self.loads is not None else Fraction(1)
+
+    def own_faults(self) -> Iterator[PartFault]:
+        yield from rate_faults(self.rate)
+        for key, pair in (("ops", self.ops), ("fma", self.fma), ("loads", self.loads)):
+            if pair is not None and len(pair) != 2:
+                what = "operations" if key == "ops" else "instructions"
+                yield PartFault(key, f"{key} must be [{what}, cycles], but has {len(pair)} numbers")
+        if self.vector is not None:
+            if self.vector_bytes < 8 or self.vector_bytes & (self.vector_bytes - 1):
+                yield PartFault("vector", f"vector must be a power of two of at least 8, but is {self.vector_bytes}")
+            for key, numbers in (("fma", self.fma), ("caches", self.caches)):
+                if not numbers:
+                    yield PartFault("vector", f"a processor with vectors must say its {key}")
+
+
+@irdl_op_definition
+class DmaOp(NamedPart):
+    """
+    An engine that moves boxes from any scope of `from` to any scope of `to`; its commands run on `unit`.
+
+    A limit that is absent is none.
+    """
+
+    name = "machine.dma"
+    KIND: ClassVar[str] = "dma"
+    AT_LEAST_ZERO: ClassVar[tuple[str, ...]] = ("latency", "row_overhead", "pad_max")
+
+    unit = prop_def(FlatSymbolRefAttrConstr)
+    """The unit whose stream its transfers are in."""
+    from_scopes = prop_def(ArrayAttr[SymbolRefAttr], prop_name="from")
+    """The scopes that it reads, or `dram`."""
+    to_scopes = prop_def(ArrayAttr[SymbolRefAttr], prop_name="to")
+    """The scopes that it writes, or `dram`; none that it reads."""
+    bus = opt_prop_def(FlatSymbolRefAttrConstr)
+    """The bus that a transfer occupies; without one it takes its row overheads only."""
+    dims = prop_def(IntegerAttr[I64])
+    """Dimensions of a descriptor; boxes of more become loops of transfers."""
+    max_count = opt_prop_def(DenseArrayBase.constr(i64))
+    """The largest count of each dimension, outermost first, in rows and then entries."""
+    max_stride = opt_prop_def(IntegerAttr[I64])
+    """The largest stride of a descriptor, in entries."""
+    pad_max = opt_prop_def(IntegerAttr[I64])
+    """Entries, or rows, of padding that it writes on a side; it writes none if it is absent."""
+    align = opt_prop_def(IntegerAttr[I64])
+    """Bytes that the address of a buffer off chip is a multiple of; `mem-plan` sees to it."""
+    latency = prop_def(IntegerAttr[I64])
+    """Cycles from the start of a transfer to its request for the bus."""
+    row_overhead = prop_def(IntegerAttr[I64])
+    """Cycles for each row of a transfer, besides its bytes."""
+    outstanding = prop_def(IntegerAttr[I64])
+    """Transfers that it can have in flight."""
+    convert = opt_prop_def(DictionaryAttr)
+    """The conversion of elements on the way: `{ from, to, rule }`, two element types and `truncate` or `saturate`."""
+
+    assembly_format = (
+        "$sym_name `unit` $unit `from` $from `to` $to (`bus` $bus^)? `dims` $dims"
+        " (`max_count` $max_count^)? (`max_stride` $max_stride^)? (`pad_max` $pad_max^)?"
+        " (`align` $align^)? `latency` $latency `row_overhead` $row_overhead"
+        " `outstanding` $outstanding (`convert` $convert^)? (`origin` $origin^)? attr-dict"
+    )
+
+    @property
+    def unit_name(self) -> str:
+        return self.unit.root_reference.data
+
+    @property
+    def bus_name(self) -> str | None:
+        return name_of(self.bus)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The scopes it reads, "dram" among them if it reads off chip."""
+        return names_of(self.from_scopes)
+
+    @property
+    def destinations(self) -> tuple[str, ...]:
+        """The scopes it writes, "dram" among them if it writes off chip."""
+        return names_of(self.to_scopes)
+
+    dim_count = IntegerProperty("dims")
+
+    @property
+    def max_counts(self) -> tuple[int, ...]:
+        """The largest count of each dimension, outermost first; empty if there is no limit."""
+        return ints_of(self.max_count)
+
+    @property
+    def stride_limit(self) -> int | None:
+        """The largest stride, in entries; None if there is no limit."""
+        return None if self.max_stride is None else int_of(self.max_stride)
+
+    pad_limit = IntegerProperty("pad_max")
+    """The entries of padding it can write on a side."""
+    alignment = IntegerProperty("align", 1)
+    """What the address of a buffer off chip must be a multiple of, in bytes."""
+    latency_cycles = IntegerProperty("latency")
+    row_overhead_cycles = IntegerProperty("row_overhead")
+    outstanding_limit = IntegerProperty("outstanding")
+    """The transfers it can have in flight."""
+
+    @property
+    def converts(self) -> tuple[Attribute, Attribute, str] | None:
+        """(element type read, element type written, rule), or None for an engine that moves bytes as they are."""
+        if self.convert is None:
+            return None
+        data = self.convert.data
+        rule = data["rule"]
+        assert isinstance(rule, StringAttr)
+        return data["from"], data["to"], rule.data
+
+    def own_faults(self) -> Iterator[PartFault]:
+        for key, names in (("from", self.sources), ("to", self.destinations)):
+            if not names:
+                yield PartFault(key, f'{key} must name at least one scope, or "{DRAM}"')
+        for scope in self.sources:
+            if scope in self.destinations:
+                yield PartFault("to", f'"{scope}" cannot be both read and written by one engine')
+        if self.max_count is not None and len(self.max_count) != self.dim_count:
+            yield PartFault(
+                "max_count",
+                f"max_count has {len(self.max_count)} numbers, but descriptors have {self.dim_count} dims",
+            )
+        if self.convert is not None:
+            yield from _convert_faults(self.convert)
+
+
+def _convert_faults(convert: DictionaryAttr) -> Iterator[PartFault]:
+    if set(convert.data) != {"from", "to", "rule"}:
+        yield PartFault("convert", "convert must have exactly the keys from, to and rule")
+        return
+    rule = convert.data["rule"]
+    if not isinstance(rule, StringAttr) or rule.data not in CONVERT_RULES:
+        yield PartFault("convert", f"the rule of convert must be one of {', '.join(CONVERT_RULES)}")
+
+
+@irdl_op_definition
+class QueueOp(MachinePart):
+    """
+    A queue of dependence tokens from unit `from` to unit `to`.
+    """
+
+    name = "machine.queue"
+    KIND: ClassVar[str] = "queue"
+    AT_LEAST_ZERO: ClassVar[tuple[str, ...]] = ("initial",)
+
+    from_unit = prop_def(FlatSymbolRefAttrConstr, prop_name="from")
+    """The unit that pushes."""
+    to_unit = prop_def(FlatSymbolRefAttrConstr, prop_name="to")
+    """The unit that pops."""
+    capacity = prop_def(IntegerAttr[I64])
+    """The most tokens that it holds."""
+    on_full = prop_def(StringAttr)
+    """What a push into the full queue is: `error`, or `block` where the pushing unit waits."""
+    initial = opt_prop_def(IntegerAttr[I64])
+    """Tokens in it at time 0; none if it is absent."""
+
+    assembly_format = (
+        "`from` $from `to` $to `capacity` $capacity `on_full` $on_full (`initial` $initial^)?"
+        " (`origin` $origin^)? attr-dict"
+    )
+
+    @property
+    def title(self) -> str:
+        return f'queue from "{self.source}" to "{self.destination}"'
+
+    @property
+    def source(self) -> str:
+        """The unit that pushes."""
+        return self.from_unit.root_reference.data
+
+    @property
+    def destination(self) -> str:
+        """The unit that pops."""
+        return self.to_unit.root_reference.data
+
+    capacity_tokens = IntegerProperty("capacity")
+    initial_tokens = IntegerProperty("initial")
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a push into the full queue blocks its unit; otherwise it is an error."""
+        return self.on_full.data == "block"
+
+    def own_faults(self) -> Iterator[PartFault]:
+        if self.on_full.data not in FULL_POLICIES:
+            yield PartFault("on_full", f"on_full must be one of {', '.join(FULL_POLICIES)}")
+        if self.initial_tokens > self.capacity_tokens:
+            yield PartFault(
+                "initial",
+                f"initial {self.initial_tokens} exceeds the capacity, {self.capacity_tokens}",
+            )
+        if self.source == self.destination:
+            yield PartFault("to", "a queue must join two different units")

@@ -1,0 +1,193 @@
+"""
+Vectors of GCC and Clang in generated C: what a tile of the registers is kept in, so that no compiler has to find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from xdsl.dialects import arith, math
+from xdsl.dialects.linalg.ops import YieldOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from penstock.dialects.machine import TargetOp
+from penstock.lowering.to_c.text import Expr
+from penstock.lowering.to_c.types import CType, attribute_number, literal
+
+VECTOR = "vector_"
+"""What the keys of the helpers of vectors begin with."""
+
+_INFIX: dict[type[Operation], str] = {arith.AddfOp: "+", arith.SubfOp: "-", arith.MulfOp: "*"}
+_CALLS: dict[type[Operation], str] = {math.FmaOp: "fma", arith.MaximumfOp: "maximum", arith.MinimumfOp: "minimum"}
+
+
+@dataclass(frozen=True)
+class VectorType:
+    """So many elements of a type side by side."""
+
+    element: CType
+    lanes: int
+
+    @property
+    def helper(self) -> str:
+        """The key of its helpers in the prelude."""
+        return f"{VECTOR}{self.element.name}x{self.lanes}"
+
+    @property
+    def name(self) -> str:
+        return f"pen_{self.element.name}x{self.lanes}"
+
+    def at(self, lvalue: str) -> str:
+        """The vector that begins at an element in memory."""
+        return f"*({self.name} *)&{lvalue}"
+
+    def load(self, lvalue: str) -> str:
+        """The same, only read."""
+        return f"*(const {self.name} *)&{lvalue}"
+
+    def every_second(self, lvalue: str) -> str:
+        """Every second element, from one in memory to the last of them and not beyond."""
+        return f"pen_every_second_{self.element.name}x{self.lanes}(&{lvalue})"
+
+    def splat(self, scalar: Expr) -> str:
+        """A number in every lane."""
+        return f"pen_splat_{self.element.name}x{self.lanes}({scalar.text})"
+
+    def results(self, body: Block, values: Mapping[SSAValue, Expr], outside: Callable[[SSAValue], Expr]) -> list[Expr]:
+        """What a body yields, given its arguments as vectors and what is `outside` as scalars."""
+        known = dict(values)
+
+        def value(operand: SSAValue) -> Expr:
+            return known[operand] if operand in known else Expr(self.splat(outside(operand)), is_atom=True)
+
+        for op in body.ops:
+            if isinstance(op, arith.ConstantOp):
+                number = attribute_number(op.value)
+                assert number is not None
+                known[op.result] = Expr(self.splat(literal(self.element, number)), is_atom=True)
+            elif (called := _CALLS.get(type(op))) is not None:
+                texts = ", ".join(value(operand).text for operand in op.operands)
+                known[op.results[0]] = Expr(f"pen_{called}_{self.element.name}x{self.lanes}({texts})", is_atom=True)
+            elif not isinstance(op, YieldOp):
+                left, right = (value(operand).atom for operand in op.operands)
+                known[op.results[0]] = Expr(f"{left} {_INFIX[type(op)]} {right}")
+        terminator = body.last_op
+        assert terminator is not None
+        return [value(operand) for operand in terminator.operands]
+
+
+def vector_type(target: TargetOp | None, element: CType) -> VectorType | None:
+    """The vectors of a machine of elements of a type; None where it has none."""
+    processor = None if target is None else target.processor()
+    if processor is None or processor.vector is None or element.name not in ("f32", "f64"):
+        return None
+    return VectorType(element, processor.vector_bytes // element.size)
+
+
+def is_vectorizable(body: Block, element: CType) -> bool:
+    """Whether a body computes on nothing but elements of one type, in which vectors do what scalars do."""
+    known = (arith.ConstantOp, YieldOp, *_CALLS, *_INFIX)
+    values = [*body.args, *(result for op in body.ops for result in op.results)]
+    return all(isinstance(op, known) for op in body.ops) and all(str(each.type) == element.name for each in values)
+
+
+_HELPERS = """\
+#if !defined(PENSTOCK_X86_AVX) && defined(__AVX__)
+#define PENSTOCK_X86_AVX(INSTRUCTION, OTHER) (INSTRUCTION)
+#elif !defined(PENSTOCK_X86_AVX)
+#define PENSTOCK_X86_AVX(INSTRUCTION, OTHER) (OTHER)
+#endif
+#ifndef __GNUC__
+#error "the sums of tiles are vectors of GCC and Clang: compile for the machine \\"host\\" instead"
+#endif
+typedef {T} pen_{N} __attribute__((vector_size({BYTES}), aligned({SIZE}), may_alias));
+typedef {T} pen_part_{N} __attribute__((vector_size({PART}), aligned({SIZE}), may_alias));
+static inline pen_{N} pen_splat_{N}({T} a) {{ return (pen_{N}){{{COPIES}}}; }}
+/* Every second element, up to the last one and not beyond: of two loads in each 16 bytes, the even and the odd ones. */
+static inline pen_{N} pen_every_second_{N}(const {T} *a) {{
+#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+  const pen_{N} even = {EVEN}, odd = {ODD};
+  return __builtin_shufflevector(even, odd, {CHOSEN});
+#else
+  return (pen_{N}){{{ELEMENTS}}};
+#endif
+}}
+typedef {INTEGER} pen_bits_{N} __attribute__((vector_size({BYTES}), aligned({SIZE}), may_alias));
+/* NaN if one is NaN; -0 is below +0. Of equal numbers the bits are the same, but for the sign of zeros. */
+static inline pen_{N} pen_maximum_{N}(pen_{N} a, pen_{N} b) {{
+  const pen_bits_{N} x = (pen_bits_{N})a, equal = a == b, larger = {LARGER};
+  return (pen_{N})((larger & ~(~x & equal)) | (a != a));
+}}
+static inline pen_{N} pen_minimum_{N}(pen_{N} a, pen_{N} b) {{
+  const pen_bits_{N} x = (pen_bits_{N})a, equal = a == b, smaller = {SMALLER};
+  return (pen_{N})(smaller | (x & equal) | (a != a));
+}}
+static inline pen_{N} pen_fma_{N}(pen_{N} a, pen_{N} b, pen_{N} c) {{
+#if defined({FEATURE})
+  return {BUILTIN};
+#elif defined(__clang__)
+  return __builtin_elementwise_fma(a, b, c);
+#else
+  pen_{N} d;
+  for (int i = 0; i < {LANES}; ++i) d[i] = fma{F}(a[i], b[i], c[i]);
+  return d;
+#endif
+}}
+"""
+
+
+def vector_helpers(key: str) -> str:
+    """The definitions for vectors of one type; the compilers have names of their own for the fused multiply-add."""
+    element, lanes = key.removeprefix(VECTOR).split("x")
+    count, size = int(lanes), 8 if element == "f64" else 4
+    quarter = min(count, 16 // size)
+    suffix, width = "pd" if element == "f64" else "ps", count * size
+    feature, builtin = "__FMA__", f"__builtin_ia32_vfmadd{suffix}{256 if width == 32 else ''}(a, b, c)"
+    if width == 64:
+        feature, builtin = "__AVX512F__", f"__builtin_ia32_vfmadd{suffix}512_mask(a, b, c, -1, 4)"
+    elif width == 16:
+        feature, builtin = "__FMA__", f"__builtin_ia32_vfmadd{suffix}(a, b, c)"
+    elif width != 32:
+        feature, builtin = "PENSTOCK_NO_SUCH_VECTOR", "c"
+    # The instructions give `b` where neither is larger, as the comparison does.
+    one_of = "(((pen_bits_{0})a & ({1})) | ((pen_bits_{0})b & ~({1})))"
+    both = [one_of.format(f"{element}x{count}", test) for test in ("a > b", "a < b")]
+    if width in (16, 32):
+        wide = "256" if width == 32 else ""
+        names = [f"(pen_bits_{element}x{count})__builtin_ia32_{name}{suffix}{wide}(a, b)" for name in ("max", "min")]
+        both = [f"PENSTOCK_X86_AVX({name}, {other})" for name, other in zip(names, both, strict=True)]
+    chosen = [
+        first + place
+        for first in range(0, count, quarter)
+        for place in [*range(0, quarter, 2), *range(count + (quarter > 1), count + quarter, 2)]
+    ]
+
+    def loaded(more: int) -> str:
+        """The first of every two parts in memory, or what is `more` after it, side by side."""
+        parts = [f"*(const pen_part_{element}x{count} *)(a + {2 * at + more})" for at in range(0, count, quarter)]
+        while len(parts) > 1:
+            places = ", ".join(map(str, range(2 * count // len(parts))))
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [f"__builtin_shufflevector({left}, {right}, {places})" for left, right in pairs]
+        return parts[0]
+
+    return _HELPERS.format(
+        T="double" if element == "f64" else "float",
+        N=f"{element}x{count}",
+        BYTES=width,
+        SIZE=size,
+        LANES=count,
+        COPIES=", ".join(["a"] * count),
+        PART=quarter * size,
+        EVEN=loaded(0),
+        ODD=loaded(quarter - 1),
+        INTEGER="int64_t" if element == "f64" else "int32_t",
+        LARGER=both[0],
+        SMALLER=both[1],
+        CHOSEN=", ".join(map(str, chosen)),
+        ELEMENTS=", ".join(f"a[{2 * lane}]" for lane in range(count)),
+        F="" if element == "f64" else "f",
+        FEATURE=feature,
+        BUILTIN=builtin,
+    )

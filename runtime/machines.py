@@ -1,0 +1,39 @@
+"""The machine that a program is compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from penstock.dialects.diagnostics import USAGE, UserError, location_of
+from penstock.dialects.machine import find_target
+
+
+def attach_machine(module: ModuleOp, machine: str | None, options: Mapping[str, object] | None = None) -> None:
+    """
+    Put a machine, by name or by the path of its file, at the start of a module that has none; `options` change its
+    numbers, see `machine_options`.
+
+    Raises UserError for an unknown machine, for a module that is made for another one, for options that the machine
+    does not take, and for options without a machine that they could change: that of a module stays as it is.
+    """
+    present = find_target(module)
+    if options and (machine is None or present is not None):
+        if present is None:
+            message = "there is no machine whose numbers could be set"
+            raise UserError(message, notes=["say which: --machine NAME"], status=USAGE)
+        message = f'the module holds the machine "{present.machine_name}" already, whose numbers cannot be set'
+        raise UserError(message, notes=["what was decided for it may be wrong for another: edit its machine.target"])
+    if machine is None:
+        return
+    # Slow to import, and programs without a machine need none of it.
+    from penstock.lowering.from_machine_toml import load_machine
+
+    target = load_machine(machine, options)
+    if present is None:
+        Rewriter.insert_op(target, InsertPoint.at_start(module.body.block))
+    elif present.machine_name != target.machine_name:
+        message = f'the module is made for the machine "{present.machine_name}", not for "{target.machine_name}"'
+        raise UserError(message, loc=location_of(present))

@@ -1,0 +1,23 @@
+"""The number of threads of a program, as people give it."""
+
+from __future__ import annotations
+
+from penstock.dialects.diagnostics import UserError
+
+MOST_THREADS = 1024
+
+
+def require_threads(threads: int) -> int:
+    """The number of threads; raises UserError for one that no program has."""
+    if not 1 <= threads <= MOST_THREADS:
+        raise UserError(f"a program has from 1 to {MOST_THREADS} threads, not {threads}")
+    return threads
+
+
+def require_at_most(threads: int, compiled: int) -> int:
+    """The number of threads of a context; raises UserError for more than the program was compiled for."""
+    if require_threads(threads) > compiled:
+        plural = "" if compiled == 1 else "s"
+        notes = [f"compile it again: --threads {threads}, or threads={threads}"]
+        raise UserError(f"the program was compiled for {compiled} thread{plural}, not for {threads}", notes=notes)
+    return threads
