@@ -43,6 +43,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.accel
 	$(BIN)/python -m benchmarks.schedules
 	$(BIN)/python -m benchmarks.operators
+	$(BIN)/python -m benchmarks.llvm
 
 docs: $(INSTALLED)
 	$(BIN)/python -m docs.generator

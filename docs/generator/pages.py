@@ -148,6 +148,19 @@ API_PAGES = (
         ),
         tables=("penstock.lowering.to_c:EMITTERS", "penstock.lowering.to_c:RULES"),
     ),
+    ApiPage(
+        "llvm_emitters.md",
+        "Emitters of LLVM IR",
+        "An emitter writes the LLVM IR of an op, a rule that of a pure scalar op, on scalars or on vectors of them.",
+        (
+            "lowering/to_llvm/__init__.py",
+            "lowering/to_llvm/emitter.py",
+            "lowering/to_llvm/lanes.py",
+            "lowering/to_llvm/text.py",
+            "lowering/to_llvm/types.py",
+        ),
+        tables=("penstock.lowering.to_llvm:EMITTERS", "penstock.lowering.to_llvm:RULES"),
+    ),
 )
 
 

@@ -100,7 +100,7 @@ class Values:
     program: CProgram
     """What it shares with the other functions."""
     values: dict[SSAValue, Expr | CView]
-    """What each SSA value so far is called."""
+    """What every SSA value is so far."""
 
     def scalar(self, value: SSAValue) -> Expr:
         """The expression of a scalar."""

@@ -42,9 +42,11 @@ class LlvmEmitter(Lanes, Values):
     program: CProgram
     """What it shares with the other functions."""
     layout: ContextLayout
+    """Where everything is in a context."""
     asm: Instructions
     """Where its instructions go."""
     values: dict[SSAValue, Expr | CView] = field(default_factory=dict[SSAValue, "Expr | CView"])
+    """The text of every scalar so far, and the view of every memref."""
     lanes: int = 0
     """Of the vectors that ops compute now; 0 while they compute scalars."""
     vectors: set[SSAValue] = field(default_factory=set[SSAValue])
@@ -139,6 +141,7 @@ class LlvmEmitter(Lanes, Values):
 
 
 Rule = Callable[[LlvmEmitter, Any], str]
+"""Writes a pure op with one result, and returns the text of that."""
 
 
 def refuse(op: Operation, message: str, *notes: str) -> UserError:

@@ -13,6 +13,7 @@ class Lanes:
     """Where instructions go, and how many lanes they have."""
 
     asm: Instructions
+    """Where they go."""
     lanes: int
     """Of the vectors that are computed now; 0 for scalars."""
 

@@ -45,11 +45,15 @@ class LlvmSource:
     name: str
     """What all its names begin with."""
     text: str
+    """All of it."""
     inputs: tuple[CParameter, ...]
+    """What `<name>_run` takes, in order."""
     weights: tuple[CParameter, ...]
+    """The weights, in the order in which they are passed."""
     outputs: tuple[CParameter, ...]
-    """What `<name>_run` takes and writes, in order."""
+    """What `<name>_run` writes, in order."""
     context_bytes: int
+    """Bytes of a context."""
     arena_bytes: int
     """Bytes for the off-chip intermediates."""
     scope_bytes: Mapping[str, int] = field(default_factory=dict[str, int])

@@ -225,7 +225,14 @@ class _Blocks(_NestEmitter):
         self._forget()
         self._outer(rest)
 
-    def _each(self, loops: Sequence[NestLoop], write: Callable[[], None], *, is_independent: bool = False) -> None:
+    def _each(
+        self,
+        loops: Sequence[NestLoop],
+        write: Callable[[], None],
+        *,
+        is_independent: bool = False,
+        is_unrolled: bool = True,
+    ) -> None:
         """Nested loops over all of `loops`, or over the current steps of them; those over registers are written out."""
         if not loops:
             write()
@@ -238,11 +245,12 @@ class _Blocks(_NestEmitter):
                 self._positions[loop], self._counters[loop] = (start, constant + number), number
                 self._each(rest, write)
         else:
-            with self.asm.loop(0, extent, is_independent=is_independent and not rest) as counted:
+            independent = is_independent and not rest
+            with self.asm.loop(0, extent, is_independent=independent, is_unrolled=is_unrolled) as counted:
                 self._positions[loop] = (self.asm.add(start, counted.counter), constant)
                 self._counters[loop] = counted.counter
                 self._forget()
-                self._each(rest, write, is_independent=is_independent)
+                self._each(rest, write, is_independent=is_independent, is_unrolled=is_unrolled)
             self._forget()
         self._positions[loop] = position
 
@@ -305,8 +313,14 @@ class _Blocks(_NestEmitter):
         """The sums of a block, from their first values to where they are written."""
         inputs, operands = self.structured.inputs, self.structured.operands
         outputs = range(inputs, len(operands))
+        # Where sums take most registers, LLVM would load operands of several steps ahead, and spill.
+        is_unrolled = 2 * len(units) <= VECTOR_REGISTERS
+
+        def reduce(write: Callable[[Unit], None]) -> None:
+            self._each(self._plan.sequential, lambda: self._written_out(units, write), is_unrolled=is_unrolled)
+
         if all(operands[number].is_in_registers for number in outputs):
-            self._each(self._plan.sequential, lambda: self._written_out(units, lambda _: self.store(self.results())))
+            reduce(lambda _: self.store(self.results()))
             return
         variables: list[dict[int, str]] = []
 
@@ -329,7 +343,7 @@ class _Blocks(_NestEmitter):
 
         self._written_out(units, start)
         self._is_packed = self._plan.packed is not None and self._width > 0
-        self._each(self._plan.sequential, lambda: self._written_out(units, add))
+        reduce(add)
         self._is_packed = False
         self._written_out(units, end)
 

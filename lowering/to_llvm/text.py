@@ -38,6 +38,7 @@ class Loop:
     """A loop while its body is written."""
 
     counter: str
+    """What it counts."""
     values: list[str]
     """What it carries: at the start of an iteration, and after the loop at its end."""
     next: list[str] = field(default_factory=list[str])
@@ -49,7 +50,9 @@ class Instructions:
 
     def __init__(self, module: ModuleText, names: Names):
         self.module = module
+        """What it shares with the other functions."""
         self.names = names
+        """The names that the function has taken."""
         self._lines: list[str] = []
         self._allocas: list[str] = []
         self.block = "entry"
@@ -139,6 +142,7 @@ class Instructions:
     # blocks
 
     def new_label(self) -> str:
+        """The name of a block to come."""
         return self.names.fresh("b")
 
     def start(self, label: str) -> None:
@@ -181,11 +185,13 @@ class Instructions:
         *,
         type: str = "i64",
         is_independent: bool = False,
+        is_unrolled: bool = True,
     ) -> Generator[Loop]:
         """
         A counted loop around what is written inside; `carried` are types and first values.
 
-        Iterations of an independent one do not depend on each other through memory, so it may become vectors.
+        Iterations of an independent one do not depend on each other through memory, so it may become vectors. Unless
+        `is_unrolled`, LLVM must not unroll it.
         """
         before, head, body, after = self.block, self.new_label(), self.new_label(), self.new_label()
         self.jump_into(head)
@@ -193,12 +199,15 @@ class Instructions:
         self.branch(self.value(f"icmp slt {type} {names[0]}, {stop}"), body, after)
         self.start(body)
         loop = Loop(names[0], names[1:])
-        group, metadata = self._access_group, ""
+        group, hints = self._access_group, list[str]()
         if is_independent:
             node = self.module.node("distinct !{}")
             self._access_group = f", !access.group {node}"
-            accesses = self.module.node(f'!{{!"llvm.loop.parallel_accesses", {node}}}')
-            metadata = f", !llvm.loop {self.module.node(f'distinct !{{SELF, {accesses}}}')}"
+            hints.append(self.module.node(f'!{{!"llvm.loop.parallel_accesses", {node}}}'))
+        if not is_unrolled:
+            hints.append(self.module.node('!{!"llvm.loop.unroll.disable"}'))
+        loop_node = self.module.node(f"distinct !{{{', '.join(['SELF', *hints])}}}") if hints else ""
+        metadata = f", !llvm.loop {loop_node}" if hints else ""
         yield loop
         self._access_group = group
         after_step = self.value(f"add nsw {type} {names[0]}, {step}")

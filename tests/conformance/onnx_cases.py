@@ -44,6 +44,8 @@ LEVELS: Mapping[str, Mapping[str, str]] = {
     "c": {"backend": "native"},
 }
 """How the backend is called for each level."""
+BY_LLVM = "llvm"
+"""What is on record of C holds of LLVM."""
 
 HALF_TOLERANCE = 2.0**-9
 """Two units in the last place of a float16."""
@@ -130,9 +132,11 @@ def cases() -> tuple[Any, ...]:
 
 
 def outcome(case: Any, level: str) -> Outcome:
-    """What becomes of a case at a level, of `LEVELS`."""
+    """What becomes of a case at a level, of `LEVELS`, or by LLVM."""
     try:
-        prepared = onnx_backend.prepare(_model_of(case), "CPU", **LEVELS[level])
+        prepared = onnx_backend.prepare(
+            _model_of(case), "CPU", **({"backend": BY_LLVM} if level == BY_LLVM else LEVELS[level])
+        )
         for inputs, expected in _data_of(case):
             found = prepared.run(_values(inputs))
             _compare(case, found, _values(expected))

@@ -16,7 +16,7 @@ import onnx
 import onnx_report
 import pytest
 from onnx.backend.test import BackendTest
-from onnx_cases import LEVELS, cases, outcome, read_record, tiers
+from onnx_cases import BY_LLVM, LEVELS, cases, outcome, read_record, tiers
 from sampling import sweep
 
 from penstock.dialects.diagnostics import UserError
@@ -50,6 +50,16 @@ def test_cases_that_pass_still_pass_and_no_other_fails(level: str, chunk: int, r
     for word, count in sorted(counts.items()):
         record_property(word, count)
     assert not faults, "\n\n".join(faults)
+
+
+@pytest.mark.parametrize("chunk", sweep(list(range(CHUNKS["c"])), lambda chunk: chunk < QUICK["c"]))
+def test_cases_that_pass_in_c_pass_by_llvm(chunk: int) -> None:
+    pytest.importorskip("llvmlite")
+    record = read_record()
+    passing = [case for case in cases() if record.word(case.name, "c") == "passed"]
+    for case in passing[:: SAMPLE["c"]][chunk :: CHUNKS["c"]]:
+        found = outcome(case, BY_LLVM)
+        assert found.word == "passed", f"{case.name}: {found.word}: {found.detail}"
 
 
 def test_all_of_tier_1_is_on_record_as_passing_at_every_level() -> None:
