@@ -24,6 +24,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation
 
 from penstock.dialects.diagnostics import UserError, location_of
@@ -172,10 +173,10 @@ class Races:
         by = self.iteration
         assert by is not None
         for touch in reads:
-            if scope_of(touch.value.type) != REGISTERS:  # which each iteration has to itself
+            if not _is_private(touch):
                 self._reads(_Access(op, by, touch, by.unit, by.phase), by.before)
         for touch in writes:
-            if scope_of(touch.value.type) != REGISTERS:
+            if not _is_private(touch):
                 self._writes(_Access(op, by, touch, by.unit, by.phase), by.before)
 
     # accesses
@@ -228,6 +229,12 @@ class Races:
             loc=location_of(access.op),
             notes=[note],
         )
+
+
+def _is_private(touch: Touch) -> bool:
+    """Whether each iteration has what is touched to itself: registers."""
+    type = touch.value.type
+    return isinstance(type, MemRefType) and scope_of(type) == REGISTERS
 
 
 def _completed(iterations: Sequence[Iteration]) -> Clock:

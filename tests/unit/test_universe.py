@@ -14,7 +14,9 @@ def test_every_factory_makes_what_its_name_says() -> None:
     assert {name: factory().name for name, factory in PENSTOCK.all_passes.items()} == {
         name: name for name in PENSTOCK.all_passes
     }
-    assert {name: factory().name for name, factory in PENSTOCK.all_targets.items()} == {"c": "c"}
+    assert {name: factory().name for name, factory in PENSTOCK.all_targets.items()} == {
+        name: name for name in ("c", "llvm-ir")
+    }
 
 
 def test_xdsl_finds_all_of_it_through_the_entry_point() -> None:
