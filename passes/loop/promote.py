@@ -7,9 +7,9 @@ from functools import partial
 
 from xdsl.context import Context
 from xdsl.dialects import func, memref, scf
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError, location_of
@@ -119,20 +119,29 @@ _IN_REGISTERS = (GenericOp, memref.ExpandShapeOp, memref.SubviewOp)
 
 def _keep_sums(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
     """Let the sums of the host's tiles live in its registers."""
-    registers, kept, used = target.scope(REGISTERS), list[memref.AllocOp](), dict[Operation | None, int]()
-    for op in kernel.walk():
-        if not isinstance(op, memref.AllocOp) or not isinstance(loop := op.parent_op(), scf.ForOp):
-            continue
-        size = used.get(loop, 0) + span_in_bytes(memref_of(op.memref))
+    registers = target.scope(REGISTERS)
+    used: list[tuple[Operation, int]] = []
+
+    def has_room(loop: Operation, type: MemRefType[Attribute]) -> bool:
+        """Take room for a value of the iterations of a loop, beside those of the loops around it and in it."""
+        size = span_in_bytes(type)
+        beside = sum(taken for other, taken in used if other.is_ancestor(loop) or loop.is_ancestor(other))
+        if type.element_type not in registers.dtypes.data or beside + size > registers.size_bytes:
+            return False
+        used.append((loop, size))
+        return True
+
+    # The innermost first, which are used most often.
+    kept: list[memref.AllocOp] = []
+    for op, loop in reversed([(op, op.parent_op()) for op in kernel.walk() if isinstance(op, memref.AllocOp)]):
         if (
-            size <= registers.size_bytes
-            and op.memref.type.element_type in registers.dtypes.data
+            isinstance(loop, scf.ForOp)
             and all(isinstance(use.operation, _IN_REGISTERS) for use in op.memref.uses)
             and any(_is_sum(use.operation, op.memref) for use in op.memref.uses)
+            and has_room(loop, memref_of(op.memref))
         ):
-            used[loop] = size
             kept.append(op)
-    for handle in schedule.handles(kept):
+    for handle in schedule.handles(reversed(kept)):
         schedule.set_scope(handle, REGISTERS)
     # What nothing in the tile goes on with is summed where it is returned: in the registers first.
     stored = [
@@ -143,9 +152,7 @@ def _keep_sums(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> Non
         and isinstance(loop := op.parent_op(), scf.ForOp)
         and place_of(op.outputs[0]) == DRAM
         and _starts_here(op)
-        and used.get(loop, 0) + span_in_bytes(in_scope(memref_of(op.outputs[0]), target, REGISTERS))
-        <= registers.size_bytes
-        and memref_of(op.outputs[0]).element_type in registers.dtypes.data
+        and has_room(loop, in_scope(memref_of(op.outputs[0]), target, REGISTERS))
     ]
     for generic, handle in zip(stored, schedule.handles(stored), strict=True):
         schedule.stage_out(handle, len(generic.inputs), REGISTERS)

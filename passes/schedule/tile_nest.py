@@ -112,7 +112,7 @@ def tile_of(builder: Builder, op: GenericOp, box: Sequence[DimRange], operands: 
     """`op` for a box of its domain, on what that touches of its operands."""
     count = len(op.inputs)
     inputs, outputs = operands[:count], operands[count:]
-    types = [output.type for output in outputs if isinstance(output.type, TensorType)]
+    types = [output.type for output in outputs if isa(output.type, TensorType)]
     tiled = GenericOp(inputs, outputs, op.body.clone(), op.indexing_maps, op.iterator_types, types, op.doc)
     tiled.location = op.location
     for index in [each for each in tiled.body.walk() if isinstance(each, IndexOp)]:

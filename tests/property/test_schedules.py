@@ -16,7 +16,7 @@ def test_legal_schedules_keep_every_bit_and_what_is_refused_changes_nothing() ->
     assert KINDS.keys() <= tally.cases.keys()
     assert tally.applied.total() > 150, f"{tally}: the schedules are not what they should be"
     assert tally.refused.total() > 80
-    assert tally.cases["commands simulated"] > 3
+    assert tally.cases["commands simulated"] > 2
     assert tally.cases["also in C"] > 2
 
 

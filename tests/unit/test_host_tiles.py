@@ -225,6 +225,19 @@ def test_a_transpose_goes_by_tiles() -> None:
     assert any("tiling" in kernel.attributes for kernel in kernels(engine.module))
 
 
+def test_the_sums_of_nested_loops_share_the_registers() -> None:
+    shape = (1, 2, 128, 64)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["x", "t"], ["scores"]),
+        helper.make_node("Mul", ["scores", "scale"], ["scaled"]),
+        helper.make_node("Softmax", ["scaled"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "x"], ["y"]),
+    ]
+    engine = check(model(nodes, shape, {"scale": np.array(0.125, np.float32)}), shape, "host-avx2", "attention")
+    assert '"registers"' in module_text(engine.ctx, engine.module)
+
+
 def test_native_is_a_shipped_machine() -> None:
     assert load_machine("native").machine_name == native_machine()
     assert load_machine("native").is_host
