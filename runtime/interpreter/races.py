@@ -26,6 +26,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation
+from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import REGISTERS
@@ -234,7 +235,7 @@ class Races:
 def _is_private(touch: Touch) -> bool:
     """Whether each iteration has what is touched to itself: registers."""
     type = touch.value.type
-    return isinstance(type, MemRefType) and scope_of(type) == REGISTERS
+    return isa(type, MemRefType) and scope_of(type) == REGISTERS
 
 
 def _completed(iterations: Sequence[Iteration]) -> Clock:
