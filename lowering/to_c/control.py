@@ -15,10 +15,10 @@ from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.utils.hints import isa
 
-from penstock.dialects import accel, mem
+from penstock.dialects import accel, accel_issue, mem
 from penstock.dialects.mem import RingType, memref_of
 from penstock.dialects.upstream.scf import ForallOp, InParallelOp, forall_around
-from penstock.lowering.to_c import copies, memory, structured
+from penstock.lowering.to_c import copies, issues, memory, structured
 from penstock.lowering.to_c.emitter import CView, FunctionEmitter, is_token, refuse
 from penstock.lowering.to_c.scalar import RULES, emit_scalar
 from penstock.lowering.to_c.text import CWriter, Expr, Names, for_loop, sum_of, wrapped
@@ -346,8 +346,11 @@ EMITTERS: dict[type[Operation], Emitter] = {
     accel.ReadyOp: _nothing,
     accel.WaitOp: _nothing,
     accel.BarrierOp: _nothing,
-    accel.PushOp: _nothing,
-    accel.PopOp: _nothing,
+    accel.PushOp: issues.emit_queue,
+    accel.PopOp: issues.emit_queue,
+    accel_issue.IssueOp: issues.emit_issue,
+    accel_issue.SetOp: issues.emit_set,
+    accel_issue.CodeOp: issues.emit_code,
     mem.BufferOp: memory.emit_buffer,
     mem.RingOp: memory.emit_ring,
     mem.SlotOp: memory.emit_slot,

@@ -88,6 +88,8 @@ class CProgram:
     """Bytes that a nest may use while it runs."""
     threads: int = 1
     """How many threads run the iterations of its parallel loops."""
+    is_for_device: bool = False
+    """Whether its kernels of a machine hold the commands of the real one."""
 
     def reserve_scratch(self, size: int) -> None:
         """Make the scratch memory at least `size` bytes."""

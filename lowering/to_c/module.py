@@ -14,6 +14,7 @@ from xdsl.ir import BlockArgument
 from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
+from penstock.dialects.accel_issue import SpelledOp
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.element_bits import DType
 from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, body_block
@@ -171,6 +172,8 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     """
     name = name if name == ENTRY else identifier(name)
     program, roles = read_program(module, name, but=uses_threads)
+    headers = _device_headers(program)
+    program.is_for_device = headers is not None
     kernels = tuple(
         _kernel(program, name, symbol, function) for symbol, function in program.functions.items() if symbol != ENTRY
     )
@@ -186,7 +189,7 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     return CSource(
         name,
         _header(name, roles, arena, program),
-        HEADER + "\n" + KERNEL + _spaced(prelude(program.helpers)),
+        HEADER + (headers or "") + "\n" + KERNEL + _spaced(prelude(program.helpers)),
         constants,
         kernels,
         text,
@@ -220,6 +223,14 @@ def read_program(
     program = CProgram(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
     _check_inputs(entry, roles, program.written[ENTRY])
     return program, roles
+
+
+def _device_headers(program: CProgram) -> str | None:
+    """The headers of the machine, if what is written are the commands of the real one; None if it is not."""
+    code = None if program.target is None else program.target.code()
+    if code is None or not any(isinstance(op, SpelledOp) for each in program.functions.values() for op in each.walk()):
+        return None
+    return "".join(f'#include "{name.data}"\n' for name in code.headers or ())
 
 
 def _spaced(text: str) -> str:

@@ -1,0 +1,144 @@
+"""From the commands of the accel level to what a processor writes to the machine, one command after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xdsl.builder import Builder
+from xdsl.context import Context
+from xdsl.dialects import func, memref, scf
+from xdsl.dialects.builtin import IndexType, MemRefType, ModuleOp
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, WaitOp
+from penstock.dialects.accel_issue import CodeOp
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.functions import body_block
+from penstock.dialects.machine import TargetOp
+from penstock.dialects.mem import BufferOp, RingOp, SlotOp, memref_of, scope_of
+from penstock.lowering.accel_to_issues.commands import issue_exec, issue_transfer
+from penstock.lowering.accel_to_issues.places import Place, place_of_slot, place_of_subview, start_in_granules
+from penstock.passes.analysis.kernels import ENTRY, machine_kernels
+from penstock.passes.index_builder import materialize
+from penstock.passes.schedule.ordering.tokens import strip
+
+
+@dataclass
+class _Kernel:
+    """The lowering of one kernel."""
+
+    target: TargetOp
+    places: dict[SSAValue, Place] = field(default_factory=dict[SSAValue, Place])
+    dead: list[Operation] = field(default_factory=list[Operation])
+
+    def run(self, kernel: func.FuncOp) -> None:
+        block = body_block(kernel, "lowered to commands of the machine")
+        on_chip = self._arguments(kernel)
+        strip(kernel)
+        self._block(block)
+        for op in reversed(self.dead):
+            Rewriter.erase_op(op)
+        for arg in on_chip:
+            block.erase_arg(arg)
+        kernel.update_function_type()
+
+    def _arguments(self, kernel: func.FuncOp) -> list[BlockArgument]:
+        """A buffer on chip that is handed in comes as its address; the arguments in whose place that is."""
+        block = kernel.body.block
+        found: list[BlockArgument] = []
+        for arg in list(block.args):
+            if not isinstance(arg.type, MemRefType) or (name := scope_of(memref_of(arg))) is None:
+                continue
+            address = block.insert_arg(IndexType(), arg.index)
+            address.name_hint = arg.name_hint
+            self.places[arg] = Place.of(memref_of(arg), self.target.scope(name), address, kernel)
+            found.append(arg)
+        return found
+
+    def _block(self, block: Block) -> None:
+        for op in list(block.ops):
+            builder = Builder(InsertPoint.before(op))
+            match op:
+                case scf.ForOp():
+                    self._block(op.body.block)
+                case BufferOp() if (name := op.scope) is not None:
+                    scope = self.target.scope(name)
+                    start = start_in_granules(op.planned_offset(), scope, op)
+                    self.places[op.memref] = Place.of(op.type, scope, start, op)
+                    self.dead.append(op)
+                case RingOp():
+                    self.dead.append(op)
+                case SlotOp():
+                    ring = op.ring.owner
+                    if not isinstance(ring, RingOp):
+                        raise UserError("the ring of this slot is not made in this function", loc=location_of(op))
+                    self.places[op.memref] = place_of_slot(builder, op, ring, self.target.scope(ring.scope or ""))
+                    self.dead.append(op)
+                case memref.SubviewOp() if op.source in self.places:
+                    self.places[op.result] = place_of_subview(builder, op, self.places[op.source])
+                    self.dead.append(op)
+                case memref.CastOp() if op.source in self.places:
+                    self.places[op.dest] = self.places[op.source]
+                    self.dead.append(op)
+                case DmaOp():
+                    issue_transfer(builder, op, self.target, self.places)
+                    self.dead.append(op)
+                case ExecOp():
+                    issue_exec(builder, op, self.target, self.places)
+                    self.dead.append(op)
+                case BarrierOp() | WaitOp():
+                    builder.insert(CodeOp("barrier")).location = op.location
+                    self.dead.append(op)
+                case _:
+                    pass
+
+
+@dataclass(frozen=True)
+class AccelToIssuesPass(ModulePass):
+    """
+    Turn the commands of a machine's kernels into those that its processor issues, by the spelling of the machine.
+
+    Requires the accel level, and a machine whose file spells its commands. Guaranteed: kernels of the machine hold
+    `accel.issue`, each of which is one command of a block that the machine permits, loops, and index arithmetic; no
+    memref in a scope is left. A dim whose stride is not what a command `requires` is taken one index at a time. What
+    keeps commands in order is the machine, as `order` of its `[code]` says, or what was there before: barriers, or
+    queues. Raises UserError, located, for what the machine does not spell.
+    """
+
+    name = "accel-to-issues"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target, functions = machine_kernels(op)
+        if target is None:
+            return
+        code = target.code()
+        if code is None:
+            notes = ["a machine file spells its commands: [code], and emit of its engines and intrinsics"]
+            message = f'machine "{target.machine_name}" does not say how its commands are written'
+            raise UserError(message, notes=notes, status=UNSUPPORTED)
+        for function in functions:
+            _Kernel(target).run(function)
+        for function in op.ops:
+            if isinstance(function, func.FuncOp) and function.sym_name.data == ENTRY and not function.is_declaration:
+                self._entry(function, target)
+
+    def _entry(self, function: func.FuncOp, target: TargetOp) -> None:
+        """What stays on chip between kernels is an address; the program begins as the machine says."""
+        addressed: list[Operation] = []
+        for op in list(function.walk()):
+            if isinstance(op, BufferOp) and op.scope is not None:
+                start = start_in_granules(op.planned_offset(), target.scope(op.scope), op)
+                address = materialize(Builder(InsertPoint.before(op)), start)
+                address.name_hint = op.memref.name_hint
+                op.memref.replace_all_uses_with(address)
+                addressed.append(op)
+        for op in addressed:
+            Rewriter.erase_op(op)
+        code = target.code()
+        if code is not None and code.begin is not None:
+            Rewriter.insert_op(CodeOp("begin"), InsertPoint.at_start(function.body.block))
+
+
+__all__ = ["AccelToIssuesPass"]

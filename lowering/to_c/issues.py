@@ -1,0 +1,79 @@
+"""Commands of a real machine in C: each is the template of its part, filled."""
+
+from __future__ import annotations
+
+from penstock.dialects.accel import PopOp, PushOp
+from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp, SpelledOp
+from penstock.dialects.machine import TargetOp, Template
+from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse
+
+
+def emit_issue(emitter: FunctionEmitter, op: IssueOp) -> None:
+    """One command of an engine or an intrinsic."""
+    target = _target(emitter, op)
+    part = target.dmas().get(op.part_name) or target.intrinsics()[op.part_name]
+    if part.template is None:
+        raise refuse(op, f"{part.title} is not spelled")
+    values = _values(emitter, op)
+    for operand, scope in op.scope_names().items():
+        if operand in values:
+            values[operand] = f"({values[operand]} + {values[f'{operand}.offset']})"
+            continue
+        address = target.scope(scope).address
+        if address is None:
+            values[operand] = values[f"{operand}.offset"]
+        else:
+            spelled = Template.of(address.data)
+            values[operand] = f"({spelled.fill({place: values[f'{operand}.{place}'] for place in spelled.names})})"
+    if op.says is not None:
+        emitter.writer.comment(op.says.data)
+    _write(emitter, part.template, values)
+
+
+def emit_set(emitter: FunctionEmitter, op: SetOp) -> None:
+    """A state is set."""
+    _write(emitter, _target(emitter, op).states()[op.part_name].template, _values(emitter, op))
+
+
+def emit_code(emitter: FunctionEmitter, op: CodeOp) -> None:
+    """What the machine says under a key of its `[code]`."""
+    code = _target(emitter, op).code()
+    text = None if code is None else code.properties.get(op.key.data)
+    if text is None:
+        raise refuse(op, f"the machine has no {op.key.data} in its [code]")
+    _write(emitter, Template.of(text.data), {})  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType]
+
+
+def emit_queue(emitter: FunctionEmitter, op: PushOp | PopOp) -> None:
+    """An access to a queue, where the machine spells it; elsewhere every command runs when it is issued."""
+    target = emitter.program.target
+    code = None if target is None else target.code()
+    if target is None or code is None or not emitter.program.is_for_device:
+        return
+    is_push = isinstance(op, PushOp)
+    ends = (op.unit.data, op.peer.data) if is_push else (op.peer.data, op.unit.data)
+    queue = next(each for each in target.queues() if (each.source, each.destination) == ends)
+    text = queue.push if is_push else queue.pop
+    if text is None:
+        raise refuse(op, f"{queue.title} does not spell its {'push' if is_push else 'pop'}")
+    _write(emitter, Template.of(text.data), {})
+
+
+def _values(emitter: FunctionEmitter, op: SpelledOp) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in op.field_values().items():
+        known = emitter.values[value]
+        found[name] = known.pointer if isinstance(known, CView) else known.atom
+    return found
+
+
+def _target(emitter: FunctionEmitter, op: SpelledOp | CodeOp) -> TargetOp:
+    target = emitter.program.target
+    if target is None:
+        raise refuse(op, f"{op.name} needs a machine, and the module holds none")
+    return target
+
+
+def _write(emitter: FunctionEmitter, template: Template, values: dict[str, str]) -> None:
+    for line in template.fill(values).strip().splitlines():
+        emitter.writer.line(line.strip())
