@@ -79,19 +79,17 @@ class IssueOp(SpelledOp):
     says = opt_prop_def(StringAttr)
     """What it does, for people."""
 
-    assembly_format = (
-        "$part $fields (`(` $values^ `:` type($values) `)`)? (`in` $scopes^)? (`says` $says^)? attr-dict"
-    )
+    assembly_format = "$part $fields (`(` $values^ `:` type($values) `)`)? (`in` $scopes^)? (`says` $says^)? attr-dict"
 
-    def __init__(
-        self, part: str, fields: Mapping[str, SSAValue], scopes: Mapping[str, str], says: str | None = None
-    ):
+    def __init__(self, part: str, fields: Mapping[str, SSAValue], scopes: Mapping[str, str], says: str | None = None):
         super().__init__(
             operands=[list(fields.values())],
             properties={
                 "part": SymbolRefAttr(part),
                 "fields": ArrayAttr(StringAttr(name) for name in fields),
-                "scopes": DictionaryAttr({name: StringAttr(scope) for name, scope in scopes.items()}) if scopes else None,
+                "scopes": DictionaryAttr({name: StringAttr(scope) for name, scope in scopes.items()})
+                if scopes
+                else None,
                 "says": None if says is None else StringAttr(says),
             },
         )

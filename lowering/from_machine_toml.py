@@ -26,7 +26,15 @@ from typing import cast
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.machine_file import COVERS, EXTENDS, MACHINE_KEYS, PART_KINDS, SINGLE_KINDS, FaultLog, MachineFile
+from penstock.lowering.machine_file import (
+    COVERS,
+    EXTENDS,
+    MACHINE_KEYS,
+    PART_KINDS,
+    SINGLE_KINDS,
+    FaultLog,
+    MachineFile,
+)
 from penstock.lowering.machine_options import with_options
 from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import Positions, locate

@@ -62,4 +62,6 @@ __all__ = [
     "numbers_of",
 ]
 
-Machine = Dialect("machine", [TargetOp, ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, QueueOp, IntrinsicOp, StateOp, CodeOp], [])
+Machine = Dialect(
+    "machine", [TargetOp, ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, QueueOp, IntrinsicOp, StateOp, CodeOp], []
+)

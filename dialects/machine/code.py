@@ -77,14 +77,17 @@ class CodeOp(MachinePart):
     """What it includes."""
     files = opt_prop_def(ArrayAttr[StringAttr])
     """Files that it is built with, by paths from the folder of the machine file."""
+    flags = opt_prop_def(StringAttr)
+    """Options that every compiler of it takes."""
     compiler = opt_prop_def(StringAttr)
-    """The command that compiles and links C for the machine, with its options; the files are added."""
+    """The command that compiles and links C for the machine, with its options."""
     model = opt_prop_def(StringAttr)
-    """Options with which a compiler of the host builds it, against a model of the machine."""
+    """A header among the files in which a model of the machine is defined: with it, and with `PENSTOCK_MODEL` defined, a
+    compiler of the host builds the program."""
 
     assembly_format = (
         "`order` $order `barrier` $barrier (`begin` $begin^)? (`region` $region^)? (`headers` $headers^)? (`files` $files^)?"
-        " (`compiler` $compiler^)? (`model` $model^)? (`origin` $origin^)? attr-dict"
+        " (`flags` $flags^)? (`compiler` $compiler^)? (`model` $model^)? (`origin` $origin^)? attr-dict"
     )
 
     def own_faults(self) -> Iterator[PartFault]:

@@ -181,7 +181,7 @@ def _omissions(part: SpelledPart, form: CommandForm, scopes: Mapping[str, ScopeO
         most = form.most(part, dim, scopes)
         is_fixed = most == 1 or (shape is not None and shape[0] == shape[1])
         if dim not in used and not is_fixed:
-            note = f'name {{{dim}}}, or fix it by block = {{ {dim} = 1 }}'
+            note = f"name {{{dim}}}, or fix it by block = {{ {dim} = 1 }}"
             yield PartFault("emit", f'emit does not say how many of "{dim}" a command covers', (note,))
         for operand in form.operands:
             is_unit = operand.dims.get(dim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xdsl.builder import Builder
 from xdsl.context import Context
@@ -25,11 +25,16 @@ from penstock.passes.index_builder import materialize
 from penstock.passes.schedule.ordering.tokens import strip
 
 
+Handed = dict[tuple[str, int], Place]
+"""Where the arguments of kernels lie that are on chip, by the kernel and the number of the argument."""
+
+
 @dataclass
-class _Kernel:
-    """The lowering of one kernel."""
+class _Function:
+    """The lowering of one function: of a kernel, or of the entry, which may hold buffers on chip for its kernels."""
 
     target: TargetOp
+    handed: Handed
     places: dict[SSAValue, Place] = field(default_factory=dict[SSAValue, Place])
     dead: list[Operation] = field(default_factory=list[Operation])
 
@@ -51,9 +56,12 @@ class _Kernel:
         for arg in list(block.args):
             if not isinstance(arg.type, MemRefType) or (name := scope_of(memref_of(arg))) is None:
                 continue
+            place = self.handed.get((kernel.sym_name.data, arg.index - len(found)))
             address = block.insert_arg(IndexType(), arg.index)
             address.name_hint = arg.name_hint
-            self.places[arg] = Place.of(memref_of(arg), self.target.scope(name), address, kernel)
+            if place is None:
+                place = Place.of(memref_of(arg), self.target.scope(name), 0, kernel)
+            self.places[arg] = replace(place, start=address)
             found.append(arg)
         return found
 
@@ -88,11 +96,27 @@ class _Kernel:
                 case ExecOp():
                     issue_exec(builder, op, self.target, self.places)
                     self.dead.append(op)
+                case func.CallOp():
+                    self._call(builder, op)
                 case BarrierOp() | WaitOp():
                     builder.insert(CodeOp("barrier")).location = op.location
                     self.dead.append(op)
                 case _:
                     pass
+
+    def _call(self, builder: Builder, op: func.CallOp) -> None:
+        """What is on chip is handed over as its address; what else there is to know of it is known to the kernel."""
+        for number, value in enumerate(op.arguments):
+            if (place := self.places.get(value)) is None:
+                continue
+            key = op.callee.string_value(), number
+            known = replace(self.handed.setdefault(key, place), start=place.start)
+            if known != place:
+                message = f"two calls of @{key[0]} hand it buffers that lie in different ways"
+                raise UserError(message, loc=location_of(op), status=UNSUPPORTED)
+            address = materialize(builder, place.start)
+            address.name_hint = value.name_hint
+            op.operands[number] = address
 
 
 @dataclass(frozen=True)
@@ -118,27 +142,12 @@ class AccelToIssuesPass(ModulePass):
             notes = ["a machine file spells its commands: [code], and emit of its engines and intrinsics"]
             message = f'machine "{target.machine_name}" does not say how its commands are written'
             raise UserError(message, notes=notes, status=UNSUPPORTED)
-        for function in functions:
-            _Kernel(target).run(function)
-        for function in op.ops:
-            if isinstance(function, func.FuncOp) and function.sym_name.data == ENTRY and not function.is_declaration:
-                self._entry(function, target)
-
-    def _entry(self, function: func.FuncOp, target: TargetOp) -> None:
-        """What stays on chip between kernels is an address; the program begins as the machine says."""
-        addressed: list[Operation] = []
-        for op in list(function.walk()):
-            if isinstance(op, BufferOp) and op.scope is not None:
-                start = start_in_granules(op.planned_offset(), target.scope(op.scope), op)
-                address = materialize(Builder(InsertPoint.before(op)), start)
-                address.name_hint = op.memref.name_hint
-                op.memref.replace_all_uses_with(address)
-                addressed.append(op)
-        for op in addressed:
-            Rewriter.erase_op(op)
-        code = target.code()
-        if code is not None and code.begin is not None:
-            Rewriter.insert_op(CodeOp("begin"), InsertPoint.at_start(function.body.block))
+        handed: Handed = {}
+        entries = [each for each in op.ops if isinstance(each, func.FuncOp) and each.sym_name.data == ENTRY]
+        for function in (*(each for each in entries if not each.is_declaration), *functions):
+            _Function(target, handed).run(function)
+        for entry in entries if code.begin is not None else ():
+            Rewriter.insert_op(CodeOp("begin"), InsertPoint.at_start(entry.body.block))
 
 
 __all__ = ["AccelToIssuesPass"]

@@ -141,7 +141,9 @@ def _issue(
     assigned = assign(part, form, operands, dims, target)
     for name, shape in form.dims.items():
         if shape is not None and shape[0] > 1 and name not in assigned:
-            message = f'no dim of {list(op.extents.get_values()) if isinstance(op, ExecOp) else op.box} can play "{name}"'
+            message = (
+                f'no dim of {list(op.extents.get_values()) if isinstance(op, ExecOp) else op.box} can play "{name}"'
+            )
             raise UserError(f"{part.title}: {message}", loc=location_of(op), status=UNSUPPORTED)
     most = {each.dim: each.most for each in assigned.values()}
     indices: list[Index] = []

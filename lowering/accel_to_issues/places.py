@@ -69,8 +69,12 @@ class Place:
         dims = list(zip(shape, strides, strict=True))
         # What lies closer than granules do is along a row.
         along = [stride * element % granule != 0 and size > 1 for size, stride in dims]
-        row = element * (1 + sum((size - 1) * stride for (size, stride), is_in in zip(dims, along, strict=True) if is_in))
-        outer = [(size, stride * element // granule) for (size, stride), is_in in zip(dims, along, strict=True) if not is_in]
+        row = element * (
+            1 + sum((size - 1) * stride for (size, stride), is_in in zip(dims, along, strict=True) if is_in)
+        )
+        outer = [
+            (size, stride * element // granule) for (size, stride), is_in in zip(dims, along, strict=True) if not is_in
+        ]
         pitch = gcd(*(stride for size, stride in outer if size > 1))
         if pitch and pitch * granule < row:
             raise _refuse(op, type, "its rows overlap")
@@ -89,7 +93,7 @@ class Place:
             if elements % per == 0:
                 return elements // per * self.column
         elif AffineIndex.of(elements).is_multiple_of(per):
-            count = elements if per == 1 else builder.insert(arith.DivUIOp(elements, materialize(builder, per))).result
+            count = elements if per == 1 else builder.insert(arith.DivSIOp(elements, materialize(builder, per))).result
             return scale(builder, count, self.column)
         raise UserError(
             f'a command begins inside a granule of "{self.scope.sym_name.data}"',
@@ -123,7 +127,7 @@ def start_in_granules(offset: int, scope: ScopeOp, op: Operation) -> int:
 
 def place_of_slot(builder: Builder, op: SlotOp, ring: RingOp, scope: ScopeOp) -> Place:
     """The place of the slot whose turn it is."""
-    turn: Index = builder.insert(arith.RemUIOp(op.index, materialize(builder, ring.slot_count))).result
+    turn: Index = builder.insert(arith.RemSIOp(op.index, materialize(builder, ring.slot_count))).result
     pitch, first = (start_in_granules(each, scope, ring) for each in (ring.pitch_in_bytes, ring.planned_offset()))
     start = add(builder, scale(builder, turn, pitch), first)
     return Place.of(ring.slot_type, scope, start, op)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xdsl.dialects.builtin import StringAttr
+
 from penstock.dialects.accel import PopOp, PushOp
 from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp, SpelledOp
 from penstock.dialects.machine import TargetOp, Template
@@ -36,12 +38,19 @@ def emit_set(emitter: FunctionEmitter, op: SetOp) -> None:
 
 
 def emit_code(emitter: FunctionEmitter, op: CodeOp) -> None:
-    """What the machine says under a key of its `[code]`."""
+    """What the machine says under a key of its `[code]`; constants are made known before anything reaches them."""
     code = _target(emitter, op).code()
     text = None if code is None else code.properties.get(op.key.data)
     if text is None:
         raise refuse(op, f"the machine has no {op.key.data} in its [code]")
-    _write(emitter, Template.of(text.data), {})  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType]
+    assert isinstance(text, StringAttr)
+    if op.key.data == "begin" and code is not None and code.region is not None:
+        region = Template.of(code.region.data)
+        for name in emitter.program.globals:
+            symbol = emitter.program.symbols[name]
+            known = {"name": f'"{symbol}"', "pointer": symbol, "bytes": f"sizeof {symbol}", "writable": "0"}
+            _write(emitter, region, known)
+    _write(emitter, Template.of(text.data), {})
 
 
 def emit_queue(emitter: FunctionEmitter, op: PushOp | PopOp) -> None:

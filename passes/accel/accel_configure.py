@@ -112,9 +112,7 @@ class _Configuration:
         trips = trip_count(op)
         return end if trips else _meet([held, end])
 
-    def _ensure(
-        self, op: Operation, state: str, settings: Sequence[Fields], held: Held
-    ) -> tuple[Held, list[int]]:
+    def _ensure(self, op: Operation, state: str, settings: Sequence[Fields], held: Held) -> tuple[Held, list[int]]:
         """Set copies of a state before `op` until these settings are held at once, and which copies hold them."""
         copies = list(held[state])
         used: list[int] = []
@@ -263,6 +261,3 @@ class AccelConfigurePass(ModulePass):
                 message = "its states are set already"
                 raise UserError(f"@{function.sym_name.data}: {message}", loc=location_of(function))
             _Configuration(target, states).run(function)
-
-
-

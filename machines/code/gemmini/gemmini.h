@@ -73,6 +73,9 @@ enum gemmini_activation { GEMMINI_IDENTITY = 0, GEMMINI_RELU = 1 };
 
 #define GEMMINI_NONE UINT32_C(0xffffffff) /* the local address of no matrix */
 
+#define GEMMINI_ACCUMULATE (UINT32_C(1) << 30) /* of an address of accumulators: what is written is added */
+#define GEMMINI_FULL (UINT32_C(1) << 29)       /* they are read at full width, without activation or scale */
+
 /* Issuing. */
 
 #ifdef PENSTOCK_MODEL
@@ -179,6 +182,14 @@ static inline void gemmini_mvin2(const volatile void *from, uint32_t to, uint64_
 
 static inline void gemmini_mvin3(const volatile void *from, uint32_t to, uint64_t columns, uint64_t rows) {
   gemmini_rocc(gemmini_address(from), gemmini_block(to, columns, rows), GEMMINI_MVIN3);
+}
+
+/* By channel 0, 1 or 2. */
+static inline void gemmini_mvin_by(uint64_t channel, const volatile void *from, uint32_t to, uint64_t columns,
+                                   uint64_t rows) {
+  assert(channel < 3 && "one of three channels");
+  gemmini_rocc(gemmini_address(from), gemmini_block(to, columns, rows),
+               channel == 0 ? GEMMINI_MVIN : channel == 1 ? GEMMINI_MVIN2 : GEMMINI_MVIN3);
 }
 
 static inline void gemmini_mvout(volatile void *to, uint32_t from, uint64_t columns, uint64_t rows) {
