@@ -238,7 +238,7 @@ _NAMED_KEYS: dict[str, Key] = {
     "headers": Key("list of strings", _read_strings, []),
     "files": Key("list of strings", _read_strings, []),
     "block": Key("table", _read_entries, {}),
-    "requires": Key("table", _read_entries, {}),
+    "requires": Key("list of strings", _read_strings, []),
     "settings": Key("table of tables", _read_entries, {}),
 }
 """The keys that say more than the declared attribute."""

@@ -273,7 +273,8 @@ _MAIN = """\
 
 static {name}_ctx context;
 
-static inline int differs_exactly(const char *name, const unsigned char *found, const unsigned char *expected, long size) {{
+static inline int differs_exactly(const char *name, const unsigned char *found, const unsigned char *expected,
+                                  long size) {{
   for (long at = 0; at < size; ++at)
     if (found[at] != expected[at]) {{
       printf("%s: byte %ld is %d, not %d\\n", name, at, found[at], expected[at]);

@@ -1,4 +1,4 @@
-"""What programs for the real machine are written with, besides their commands: states that are set, and what is around."""
+"""What programs for the real machine are written with besides commands: states that are set, and what is around."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class CodeOp(MachinePart):
     begin = opt_prop_def(StringAttr)
     """What a program begins with."""
     region = opt_prop_def(StringAttr)
-    """How memory off chip is made known that commands may reach: a template over `name`, a string, `pointer`, `bytes` and
-    `writable`."""
+    """How memory off chip is made known that commands may reach: a template over `name`, a string, `pointer`, `bytes`
+    and `writable`."""
     headers = opt_prop_def(ArrayAttr[StringAttr])
     """What it includes."""
     files = opt_prop_def(ArrayAttr[StringAttr])
@@ -82,12 +82,13 @@ class CodeOp(MachinePart):
     compiler = opt_prop_def(StringAttr)
     """The command that compiles and links C for the machine, with its options."""
     model = opt_prop_def(StringAttr)
-    """A header among the files in which a model of the machine is defined: with it, and with `PENSTOCK_MODEL` defined, a
-    compiler of the host builds the program."""
+    """A header among the files in which a model of the machine is defined: with it, and with `PENSTOCK_MODEL` defined,
+    a compiler of the host builds the program."""
 
     assembly_format = (
-        "`order` $order `barrier` $barrier (`begin` $begin^)? (`region` $region^)? (`headers` $headers^)? (`files` $files^)?"
-        " (`flags` $flags^)? (`compiler` $compiler^)? (`model` $model^)? (`origin` $origin^)? attr-dict"
+        "`order` $order `barrier` $barrier (`begin` $begin^)? (`region` $region^)? (`headers` $headers^)?"
+        " (`files` $files^)? (`flags` $flags^)? (`compiler` $compiler^)? (`model` $model^)?"
+        " (`origin` $origin^)? attr-dict"
     )
 
     def own_faults(self) -> Iterator[PartFault]:

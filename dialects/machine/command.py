@@ -53,7 +53,8 @@ class CommandForm:
     def of(part: SpelledPart) -> CommandForm | None:
         """The form of the commands of an engine or an intrinsic; None where an index is no single dim."""
         if isinstance(part, DmaOp):
-            dims = dict(zip(TRANSFER_DIMS, (False, True), strict=True))
+            rows, columns = TRANSFER_DIMS
+            dims: dict[str, bool] = {rows: False, columns: True}
             operands = [
                 CommandOperand(name, scopes, None, dims)
                 for name, scopes in zip(SIDES, (part.sources, part.destinations), strict=True)
@@ -136,10 +137,11 @@ def spelling_faults(
             note = hint or nearest_or_all(field.name, known, "its fields")
             yield PartFault("emit", f'emit: unknown field "{field.name}"', (note,), (), field.column)
     yield from _setting_faults(form, needed, states)
-    for name in part.required:
-        if name not in known or not form.is_static(name):
-            note = nearest_or_all(name, filter(form.is_static, known), "what is known of all commands")
-            yield PartFault("requires", f'requires: unknown field "{name}"', (note,), (name,))
+    steps = [f"{each.name}.{step}.{dim}" for each in form.operands for step in STEPS for dim in each.dims]
+    for place, name in enumerate(part.required):
+        if name not in steps:
+            note = nearest_or_all(name, steps, "its steps")
+            yield PartFault("requires", f'requires: unknown field "{name}"', (note,), (place,))
     for dim in part.block_limits:
         if dim not in form.dims:
             note = nearest_or_all(dim, form.dims, "its dims")
@@ -189,7 +191,7 @@ def _omissions(part: SpelledPart, form: CommandForm, scopes: Mapping[str, ScopeO
                 continue
             steps = {f"{operand.name}.{step}.{dim}" for step in STEPS}
             if not is_unit and not steps & used:
-                way = f'requires = {{ "{operand.name}.rows.{dim}" = 1 }}'
+                way = f'requires = ["{operand.name}.rows.{dim} = 1"]'
                 note = f"name one of {', '.join(sorted(steps))}, or say what it is, by {way}"
                 message = f'nothing depends on the stride of "{operand.name}" along "{dim}", which may vary'
                 yield PartFault("emit", message, (note,))

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, StringAttr
 from xdsl.ir import Attribute
 from xdsl.irdl import opt_prop_def
 
@@ -32,6 +32,7 @@ from penstock.dialects.diagnostics import nearest_or_all
 from penstock.dialects.machine.part import NamedPart, PartFault
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_REQUIREMENT = re.compile(r"(\w+\.\w+\.\w+) = (\d+)")
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?::(\d+))?")
 
 STEPS = ("bytes", "rows", "elements")
@@ -177,8 +178,8 @@ class SpelledPart(NamedPart):
     block = opt_prop_def(DictionaryAttr)
     """The most of a dim that a command covers: `{ rows = 16, columns = "64 bytes" }`, in indices, or in bytes or
     granules of the operand in a scope. What is larger takes a loop of commands."""
-    requires = opt_prop_def(DictionaryAttr)
-    """What fields must be: `{ "dst.rows.rows" = 1 }`. A dim whose step is another is taken one index a command."""
+    requires = opt_prop_def(ArrayAttr[StringAttr])
+    """What steps must be: `["dst.rows.i = 1"]`. A dim whose step is another is taken one index a command."""
     settings = opt_prop_def(DictionaryAttr)
     """The states that a command depends on, with what their fields must be: numbers, or names of fields that are the
     same for all of a command: `{ load = { stride = "src.bytes.rows" } }`."""
@@ -196,21 +197,25 @@ class SpelledPart(NamedPart):
 
     @property
     def required(self) -> dict[str, int]:
-        """What fields must be."""
-        pairs = () if self.requires is None else self.requires.data.items()
-        return {name: attr.value.data for name, attr in pairs if isinstance(attr, IntegerAttr)}
+        """What steps must be, by the names of their fields."""
+        texts = () if self.requires is None else self.requires.data
+        found = (_REQUIREMENT.fullmatch(each.data) for each in texts)
+        return {match[1]: int(match[2]) for match in found if match is not None}
 
     @property
     def needed(self) -> dict[str, dict[str, int | str]]:
         """The states that a command depends on: of each field the number, or the name of a field of the command."""
         found: dict[str, dict[str, int | str]] = {}
         for state, table in () if self.settings is None else self.settings.data.items():
-            fields = table.data if isinstance(table, DictionaryAttr) else {}
-            found[state] = {
-                name: attr.value.data if isinstance(attr, IntegerAttr) else attr.data
-                for name, attr in fields.items()
-                if isinstance(attr, IntegerAttr | StringAttr)
-            }
+            fields = found.setdefault(state, {})
+            for name, attr in table.data.items() if isinstance(table, DictionaryAttr) else ():
+                match attr:
+                    case IntegerAttr():
+                        fields[name] = attr.value.data
+                    case StringAttr():
+                        fields[name] = attr.data
+                    case _:
+                        pass
         return found
 
     @property
@@ -226,6 +231,10 @@ class SpelledPart(NamedPart):
         for key in ("block", "requires", "settings"):
             if self.emit is None and key in self.properties:
                 yield PartFault(key, f"{key} has no meaning without emit")
+        for place, attr in enumerate(() if self.requires is None else self.requires):
+            if _REQUIREMENT.fullmatch(attr.data) is None:
+                message = f'a requirement reads like "dst.rows.i = 1", not "{attr.data}"'
+                yield PartFault("requires", message, (), (place,))
         for dim, attr in () if self.block is None else self.block.data.items():
             if BlockLimit.of(attr) is None:
                 message = f'the block of "{dim}" is a number, or one in bytes or granules, as "64 bytes"'

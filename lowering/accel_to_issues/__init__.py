@@ -24,7 +24,6 @@ from penstock.passes.analysis.kernels import ENTRY, machine_kernels
 from penstock.passes.index_builder import materialize
 from penstock.passes.schedule.ordering.tokens import strip
 
-
 Handed = dict[tuple[str, int], Place]
 """Where the arguments of kernels lie that are on chip, by the kernel and the number of the argument."""
 
@@ -129,6 +128,35 @@ class AccelToIssuesPass(ModulePass):
     memref in a scope is left. A dim whose stride is not what a command `requires` is taken one index at a time. What
     keeps commands in order is the machine, as `order` of its `[code]` says, or what was there before: barriers, or
     queues. Raises UserError, located, for what the machine does not spell.
+
+    Before:
+    ```mlir
+    func.func private @k(%x: memref<40x16xi8>) attributes {device = @gemmini} {
+      %a = mem.buffer at 256 : memref<40x16xi8, "spad">
+      %t = accel.dma %x to %a on "mvin" : memref<40x16xi8> to memref<40x16xi8, "spad">
+      accel.barrier
+      func.return
+    }
+    ```
+    After (`accel-to-issues,canonicalize,cse` on `gemmini`):
+    ```mlir
+    func.func private @k(%x: memref<40x16xi8>) attributes {device = @gemmini} {
+      %0 = arith.constant 0 : index
+      %1 = arith.constant 40 : index
+      %2 = arith.constant 16 : index
+      scf.for %3 = %0 to %1 step %2 {
+        %4 = arith.subi %1, %3 : index
+        %5 = arith.minsi %4, %2 : index
+        %6 = arith.muli %3, %2 : index
+        %7 = arith.addi %3, %2 : index
+        accel.issue @mvin ["src", "src.offset", "dst.row", "rows", "columns", "config_ld.stride"]
+          (%x, %6, %7, %5, %2, %2 : memref<40x16xi8>, index, index, index, index, index)
+          in {src = "dram", dst = "spad"} says "mvin x to a in spad"
+      }
+      accel.code "barrier"
+      func.return
+    }
+    ```
     """
 
     name = "accel-to-issues"

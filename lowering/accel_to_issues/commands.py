@@ -11,6 +11,7 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint
+from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.accel_issue import IssueOp
@@ -313,7 +314,6 @@ def _immediate(value: Attribute) -> int:
     """An immediate as a number: of a float its bits."""
     if isinstance(value, IntegerAttr):
         return value.value.data
-    assert isinstance(value, FloatAttr)
-    formats = {16: "<e", 32: "<f", 64: "<d"}
-    packed = struct.pack(formats[value.type.bitwidth], value.value.data)
+    assert isa(value, FloatAttr)
+    packed = struct.pack({2: "<e", 4: "<f", 8: "<d"}[value.type.compile_time_size], value.value.data)
     return int.from_bytes(packed, "little")

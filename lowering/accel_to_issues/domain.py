@@ -93,7 +93,7 @@ def merged(dims: Sequence[Dim]) -> list[Dim]:
 def assign(
     part: SpelledPart, form: CommandForm, operands: Sequence[Operand], dims: Sequence[Dim], target: TargetOp
 ) -> dict[str, Assignment]:
-    """For each dim of the command the longest dim of the domain that can play it; those that none plays are left out."""
+    """For each dim of the command the longest of the domain that can play it; those that none plays are left out."""
     found: dict[str, Assignment] = {}
     scopes = {operand.form.name: operand.scope for operand in operands}
     for name, shape in form.dims.items():

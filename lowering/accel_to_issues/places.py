@@ -10,7 +10,7 @@ from xdsl.builder import Builder
 from xdsl.dialects import arith, memref
 from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType
 from xdsl.dialects.utils import get_dynamic_index_list
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Operation
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import ScopeOp

@@ -207,9 +207,9 @@ class AccelConfigurePass(ModulePass):
     """
     Set the states of a machine that its commands depend on, where they change.
 
-    Requires kernels of `accel.issue`, as `accel-to-issues` leaves them. Guaranteed: before each command every state that
-    it depends on has been set to what the command says, whichever way control came; a command that depends on a state
-    with several copies says which one it uses. A state is set before the outermost loop in which its copies hold
+    Requires kernels of `accel.issue`, as `accel-to-issues` leaves them. Guaranteed: before each command every state
+    that it depends on has been set to what the command says, whichever way control came; a command that depends on a
+    state with several copies says which one it uses. A state is set before the outermost loop in which its copies hold
     everything that is needed. What is left open by all of the commands is set to 0. See accfg in snax-mlir (KU Leuven)
     for setting and eliding as IR.
 
@@ -238,10 +238,11 @@ class AccelConfigurePass(ModulePass):
       %0 = arith.constant 16 : index
       %1 = arith.constant 0 : index
       %2 = arith.constant 0 : index
-      accel.set @config_ld ["copy", "stride", "column"] (%2, %0, %1 : index, index, index)
+      accel.set @config_ld ["stride", "column", "copy"] (%0, %1, %2 : index, index, index)
       scf.for %i = %zero to %two step %rows {
         %3 = arith.constant 0 : index
-        accel.issue @mvin ["src", "src.offset", "dst.offset", "dst.row", "rows", "columns", "config_ld.stride", "config_ld"]
+        accel.issue @mvin
+          ["src", "src.offset", "dst.offset", "dst.row", "rows", "columns", "config_ld.stride", "config_ld"]
           (%x, %zero, %zero, %zero, %rows, %rows, %stride, %3
            : memref<40x16xi8>, index, index, index, index, index, index, index) in {src = "dram", dst = "spad"}
       }
