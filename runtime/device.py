@@ -45,6 +45,8 @@ PASSES = "accel-to-issues,canonicalize,cse,accel-configure,cse"
 """From the accel level to what is issued."""
 QUEUES = "accel-assign-queues"
 """Before them, where the machine keeps commands in order by queues."""
+CHECK = "code/check.h"
+"""What compares outputs."""
 TOLERANCE = 1e-5
 """How far outputs in floats may be from what is expected, relative to the largest; integers not at all."""
 
@@ -142,6 +144,7 @@ def write_device_folder(
         "main.c": _main(program, [each.dtype for each in expected]),
         "data.S": _data(source),
         "Makefile": _makefile(program),
+        "check.h": resources.files("penstock.machines").joinpath(CHECK).read_text(encoding="utf-8"),
         **program.files,
     }
 
@@ -169,6 +172,12 @@ def write_device_folder(
 
 def _bytes(parameter: CParameter) -> int:
     return int(np.prod(parameter.shape, dtype=np.int64)) * parameter.dtype.itemsize
+
+
+def _short(dtype: np.dtype[Any]) -> str:
+    """An element type as check.h calls it."""
+    is_known = dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize > 2)
+    return f"{dtype.kind}{8 * dtype.itemsize}" if is_known else "u8"
 
 
 def _data(source: CSource) -> str:
@@ -210,8 +219,8 @@ def _main(program: DeviceProgram, dtypes: Sequence[np.dtype[Any]]) -> str:
                 values = {"name": json.dumps(title), "pointer": pointer, "bytes": str(size), "writable": str(writable)}
                 regions.append(f"  {template.fill(values)}\n")
     checks = "".join(
-        f'  different += differs_{"f32" if dtype == np.float32 else "exactly"}("{comment_text(each.name)}", '
-        f"output_{number}, {name}_expected_{number}, {_bytes(each)});\n"
+        f'  different += check_output("{comment_text(each.name)}", "{_short(dtype)}", output_{number}, '
+        f"{name}_expected_{number}, {_bytes(each) // (dtype.itemsize if _short(dtype) != 'u8' else 1)}, {TOLERANCE if dtype.kind == 'f' else 0});\n"
         for number, (each, dtype) in enumerate(zip(source.outputs, dtypes, strict=True))
     )
     return _MAIN.format(
@@ -225,85 +234,34 @@ def _main(program: DeviceProgram, dtypes: Sequence[np.dtype[Any]]) -> str:
         outputs="".join(f"    output_{number},\n" for number in range(len(source.outputs))) or "    0\n",
         regions="".join(regions),
         checks=checks,
-        tolerance=TOLERANCE,
     )
 
 
 def _makefile(program: DeviceProgram) -> str:
     name, code = program.source.name, program.code
     flags = " ".join(flag for flag in NEEDED_FLAGS if flag != "-fPIC")
-    sources = [f"{name}.c", "main.c", "data.S", *(file for file in program.files if Path(file).suffix in (".c", ".S"))]
     own = code.flags.data if code.flags is not None else ""
-    compiler = code.compiler.data if code.compiler is not None else "$(CC)"
-    return _MAKEFILE.format(
-        generated=GENERATED.removeprefix("/* ").removesuffix(" */"),
-        name=name,
-        flags=flags,
-        own=own,
-        compiler=compiler,
-        sources=" ".join(sources),
-    )
+    sources = f"{name}.c main.c data.S"
+    generated = GENERATED.removeprefix("/* ").removesuffix(" */")
+    text = f"# {generated}\n\n"
+    files = "$(wildcard *.c *.h *.S *.bin *.weights)"
+    if code.build is not None:
+        values = {"program": name, "sources": sources, "flags": own}
+        text += f"{name}.elf: {files}\n\t{Template.of(code.build.data).fill(values)}\n\n"
+    if code.model is not None:
+        options = f"{flags} {own} -DPENSTOCK_MODEL".replace("  ", " ")
+        text += f"model: {files}\n\t$(CC) {options} -o $@ {sources} -lm\n\ncheck: model\n\t./model\n\n.PHONY: check\n"
+    return text
 
-
-_MAKEFILE = """\
-# {generated}
-FLAGS = {flags} {own}
-
-{name}.elf: $(wildcard *.c *.h *.S *.bin)
-\t{compiler} $(FLAGS) -o $@ {sources} -lm
-
-model: $(wildcard *.c *.h *.S *.bin)
-\t$(CC) $(FLAGS) -DPENSTOCK_MODEL -o $@ {name}.c main.c data.S -lm
-
-check: model
-\t./model
-
-.PHONY: check
-"""
 
 _MAIN = """\
 {generated}
+#include "check.h"
 #include "{name}.h"
-
-#include <stdio.h>
-#include <string.h>
-
 {includes}{model}
 {externs}
 
 static {name}_ctx context;
-
-static inline int differs_exactly(const char *name, const unsigned char *found, const unsigned char *expected,
-                                  long size) {{
-  for (long at = 0; at < size; ++at)
-    if (found[at] != expected[at]) {{
-      printf("%s: byte %ld is %d, not %d\\n", name, at, found[at], expected[at]);
-      return 1;
-    }}
-  return 0;
-}}
-
-/* Sums of floats may be taken in another order. */
-static inline int differs_f32(const char *name, const unsigned char *found, const unsigned char *expected, long size) {{
-  float bound = 0;
-  for (long at = 0; at < size; at += 4) {{
-    float value;
-    memcpy(&value, expected + at, 4);
-    value = value < 0 ? -value : value;
-    bound = value > bound ? value : bound;
-  }}
-  for (long at = 0; at < size; at += 4) {{
-    float one, other;
-    memcpy(&one, found + at, 4);
-    memcpy(&other, expected + at, 4);
-    const float apart = one < other ? other - one : one - other;
-    if (memcmp(&one, &other, 4) != 0 && !(apart <= {tolerance}f * bound)) {{
-      printf("%s: element %ld is %.9g, not %.9g\\n", name, at / 4, (double)one, (double)other);
-      return 1;
-    }}
-  }}
-  return 0;
-}}
 
 int main(void) {{
   static const void *const weights[] = {{

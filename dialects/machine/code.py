@@ -13,6 +13,8 @@ from penstock.dialects.machine.spelling import COPY, Template, template_faults, 
 
 REGION_FIELDS = ("name", "pointer", "bytes", "writable")
 """What there is to say of memory off chip."""
+BUILD_FIELDS = ("program", "sources", "flags")
+"""What there is to say of a program to be built."""
 ORDERS = ("program", "barrier", "queues")
 """What keeps commands in order: the machine itself, barriers, or its queues."""
 
@@ -79,22 +81,23 @@ class CodeOp(MachinePart):
     """Files that it is built with, by paths from the folder of the machine file."""
     flags = opt_prop_def(StringAttr)
     """Options that every compiler of it takes."""
-    compiler = opt_prop_def(StringAttr)
-    """The command that compiles and links C for the machine, with its options."""
+    build = opt_prop_def(StringAttr)
+    """The command, in a makefile, that builds a program for the machine: a template over `program`, its name without
+    the suffix `.elf`, `sources` and `flags`."""
     model = opt_prop_def(StringAttr)
     """A header among the files in which a model of the machine is defined: with it, and with `PENSTOCK_MODEL` defined,
     a compiler of the host builds the program."""
 
     assembly_format = (
         "`order` $order `barrier` $barrier (`begin` $begin^)? (`region` $region^)? (`headers` $headers^)?"
-        " (`files` $files^)? (`flags` $flags^)? (`compiler` $compiler^)? (`model` $model^)?"
+        " (`files` $files^)? (`flags` $flags^)? (`build` $build^)? (`model` $model^)?"
         " (`origin` $origin^)? attr-dict"
     )
 
     def own_faults(self) -> Iterator[PartFault]:
         if self.order.data not in ORDERS:
             yield PartFault("order", f"order must be one of {', '.join(ORDERS)}")
-        known = {"barrier": (), "begin": (), "region": REGION_FIELDS}
+        known = {"barrier": (), "begin": (), "region": REGION_FIELDS, "build": BUILD_FIELDS}
         for key, fields in known.items():
             attr = self.properties.get(key)
             if isinstance(attr, StringAttr):

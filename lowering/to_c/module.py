@@ -189,7 +189,8 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     return CSource(
         name,
         _header(name, roles, arena, program),
-        HEADER + (headers or "") + "\n" + KERNEL + _spaced(prelude(program.helpers)),
+        "".join((HEADER.replace("{BITS}", str(8 * program.vector_bytes)), headers or "", "\n", KERNEL))
+        + _spaced(prelude(program.helpers)),
         constants,
         kernels,
         text,

@@ -21,11 +21,7 @@ static void issue(const uint64_t *w) {
     case CONFIG_EX: gemmini_config_ex((enum gemmini_activation)w[1], w[2], w[3]); break;
     case CONFIG_LD: gemmini_config_ld(w[1], w[2], w[3], scale_of(w[4]), (int)w[5]); break;
     case CONFIG_ST: gemmini_config_st(w[1], (enum gemmini_activation)w[2], scale_of(w[3])); break;
-    case MVIN:
-      if (w[1] == 0) gemmini_mvin(at(w[2], w[3]), (uint32_t)w[4], w[5], w[6]);
-      if (w[1] == 1) gemmini_mvin2(at(w[2], w[3]), (uint32_t)w[4], w[5], w[6]);
-      if (w[1] == 2) gemmini_mvin3(at(w[2], w[3]), (uint32_t)w[4], w[5], w[6]);
-      break;
+    case MVIN: gemmini_mvin_by((unsigned)w[1], at(w[2], w[3]), (uint32_t)w[4], w[5], w[6]); break;
     case MVOUT: gemmini_mvout(at(w[1], w[2]), (uint32_t)w[3], w[4], w[5]); break;
     case PRELOAD: gemmini_preload((uint32_t)w[1], w[2], w[3], (uint32_t)w[4], w[5], w[6]); break;
     case COMPUTE:

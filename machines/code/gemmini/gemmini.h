@@ -73,10 +73,13 @@ enum gemmini_activation { GEMMINI_IDENTITY = 0, GEMMINI_RELU = 1 };
 
 #define GEMMINI_NONE UINT32_C(0xffffffff) /* the local address of no matrix */
 
-#define GEMMINI_ACCUMULATE (UINT32_C(1) << 30) /* of an address of accumulators: what is written is added */
-#define GEMMINI_FULL (UINT32_C(1) << 29)       /* they are read at full width, without activation or scale */
-
 /* Issuing. */
+
+#ifdef __GNUC__
+#define GEMMINI_INLINE static inline __attribute__((always_inline))
+#else
+#define GEMMINI_INLINE static inline
+#endif
 
 #ifdef PENSTOCK_MODEL
 
@@ -93,8 +96,8 @@ static inline void gemmini_rocc(uint64_t rs1, uint64_t rs2, unsigned funct) { ge
     __asm__ volatile(".insn r CUSTOM_3, 3, " #funct ", x0, %0, %1" ::"r"(rs1), "r"(rs2) : "memory"); \
     return
 
-/* The number is part of the instruction, so a switch; it folds away where the number is a constant. */
-static inline void gemmini_rocc(uint64_t rs1, uint64_t rs2, unsigned funct) {
+/* The number is part of the instruction, so a switch; inlined, it folds away where the number is a constant. */
+GEMMINI_INLINE void gemmini_rocc(uint64_t rs1, uint64_t rs2, unsigned funct) {
   switch (funct) {
     GEMMINI_INSN(0);
     GEMMINI_INSN(1);
@@ -147,17 +150,14 @@ static inline uint32_t gemmini_spad(uint64_t row) {
   return (uint32_t)row;
 }
 
-/* Accumulators: overwritten where written, at the width of an element where read. */
+/* Accumulators: overwritten where written, at the width of an element where read, unless one of the bits is added. */
 static inline uint32_t gemmini_acc(uint64_t row) {
   assert(row < GEMMINI_ACC_ROWS && "a row of the accumulators");
   return UINT32_C(1) << 31 | (uint32_t)row;
 }
 
-/* Accumulators that are added to. */
-static inline uint32_t gemmini_acc_add(uint64_t row) { return UINT32_C(1) << 30 | gemmini_acc(row); }
-
-/* Accumulators read at full width, without activation or scale. */
-static inline uint32_t gemmini_acc_full(uint64_t row) { return UINT32_C(1) << 29 | gemmini_acc(row); }
+#define GEMMINI_ACCUMULATE (UINT32_C(1) << 30) /* added to, of what is written */
+#define GEMMINI_FULL (UINT32_C(1) << 29)       /* at full width, without activation or scale, of what is read */
 
 static inline uint64_t gemmini_block(uint32_t local, uint64_t columns, uint64_t rows) {
   return gemmini_field(rows, 48, 16) | gemmini_field(columns, 32, 16) | local;
@@ -169,24 +169,11 @@ static inline uint64_t gemmini_address(const volatile void *pointer) { return (u
 
 /*
  * Move `rows` rows, a configured stride apart, into consecutive local rows; NULL moves zeros in. Rows of more than
- * GEMMINI_DIM columns are cut into blocks of that width, which go a configured number of local rows apart.
+ * GEMMINI_DIM columns are cut into blocks of that width, which go a configured number of local rows apart. Each of the
+ * channels 0 (mvin), 1 (mvin2) and 2 (mvin3) has a configuration of its own.
  */
-static inline void gemmini_mvin(const volatile void *from, uint32_t to, uint64_t columns, uint64_t rows) {
-  gemmini_rocc(gemmini_address(from), gemmini_block(to, columns, rows), GEMMINI_MVIN);
-}
-
-/* The same by the second and by the third channel, which have strides and scales of their own. */
-static inline void gemmini_mvin2(const volatile void *from, uint32_t to, uint64_t columns, uint64_t rows) {
-  gemmini_rocc(gemmini_address(from), gemmini_block(to, columns, rows), GEMMINI_MVIN2);
-}
-
-static inline void gemmini_mvin3(const volatile void *from, uint32_t to, uint64_t columns, uint64_t rows) {
-  gemmini_rocc(gemmini_address(from), gemmini_block(to, columns, rows), GEMMINI_MVIN3);
-}
-
-/* By channel 0, 1 or 2. */
-static inline void gemmini_mvin_by(uint64_t channel, const volatile void *from, uint32_t to, uint64_t columns,
-                                   uint64_t rows) {
+GEMMINI_INLINE void gemmini_mvin_by(unsigned channel, const volatile void *from, uint32_t to, uint64_t columns,
+                                    uint64_t rows) {
   assert(channel < 3 && "one of three channels");
   gemmini_rocc(gemmini_address(from), gemmini_block(to, columns, rows),
                channel == 0 ? GEMMINI_MVIN : channel == 1 ? GEMMINI_MVIN2 : GEMMINI_MVIN3);
@@ -226,7 +213,7 @@ static inline void gemmini_config_ex(enum gemmini_activation activation, uint64_
 }
 
 /*
- * Of channel 0 (mvin), 1 (mvin2) or 2 (mvin3): bytes between rows off chip, local rows between blocks, and a factor.
+ * Of one of the channels: bytes between rows off chip, local rows between blocks, and a factor.
  * `narrow` says that what goes to the accumulators has the type of elements off chip.
  */
 static inline void gemmini_config_ld(uint64_t channel, uint64_t stride, uint64_t block_stride, float scale,
