@@ -250,7 +250,8 @@ class Engine(Runnable):
         """
         count = self.checked_threads(self.threads if threads is None else threads)
         require_memory(self._need())
-        return ExecutionContext(self.signature, self._interpret if self._native is None else self._native.runner(count))
+        runner = self._interpret if self._native is None else self._native.runner(self.signature, count)
+        return ExecutionContext(self.signature, runner)
 
     def checked_threads(self, threads: int) -> int:
         """The number of threads; raises UserError for more than the code has."""
@@ -316,10 +317,12 @@ class _NativeProgram:
         self.module = module
         self.weights = weights
 
-    def runner(self, threads: int) -> Runner:
+    def runner(self, signature: Signature, threads: int) -> Runner:
         """Runs in a context of its own."""
-        context = self.module.new_context(threads)
+        context, weights = self.module.new_context(threads), self.weights
         specs = self.module.interface.outputs
+        if all(same_bits(own.dtype, spec.dtype) for own, spec in zip(signature.outputs, specs, strict=True)):
+            return lambda inputs, outputs: context.run_into(outputs, inputs, weights)
 
         def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
             # Where the code keeps elements otherwise than the model, it writes to arrays of its own.
@@ -327,7 +330,7 @@ class _NativeProgram:
                 array if same_bits(array.dtype, spec.dtype) else np.empty(spec.shape, spec.dtype)
                 for array, spec in zip(outputs, specs, strict=True)
             ]
-            context.run_into(written, inputs, self.weights)
+            context.run_into(written, inputs, weights)
             for output, array in zip(outputs, written, strict=True):
                 if array is not output:
                     output[...] = array.astype(output.dtype)
@@ -350,14 +353,15 @@ def compile_program(
     pipeline: str | None = None,
     machine_options: Mapping[str, object] | None = None,
     threads: int = 1,
+    measure: bool = False,
     progress: Progress | None = None,
 ) -> Engine:
     """
     Lower a program in place and make it ready to run.
 
     `until` is the level to stop at; by default the lowest: accel for a machine, loop for the host. `pipeline` edits the
-    passes or names others, `machine_options` sets numbers of the machine, `threads` says how many run the host's loops:
-    see `passes_for`.
+    passes or names others, `machine_options` sets numbers of the machine, `threads` says how many run the host's loops,
+    and `measure` chooses their tiles by measured times: see `passes_for`.
     """
     from penstock.runtime.compiler import compile_module
     from penstock.runtime.levels import require_level
@@ -375,6 +379,7 @@ def compile_program(
         pipeline=pipeline,
         machine_options=machine_options,
         threads=threads,
+        measure=measure,
         parsed=program.parsed,
         observers=[fusion],
     )

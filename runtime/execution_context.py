@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError, nearest_or_all
+from penstock.runtime.native import address_of
 from penstock.runtime.tensor_specs import Signature, TensorSpec, writable_array
 
 if TYPE_CHECKING:
@@ -88,26 +89,36 @@ class ExecutionContext(Runnable):
         self, arrays: Sequence[Any], named: Mapping[str, Any] | None, out: Destinations
     ) -> tuple[list[Array], list[Array]]:
         inputs = self._signature.bind(arrays, named or {})
+        specs = self._signature.outputs
+        if out is None:
+            return inputs, [np.empty(spec.shape, spec.dtype) for spec in specs]
         # An input that is not dense is copied before the program runs.
-        taken = [array for array in inputs if array.flags.c_contiguous]
+        taken = [_extent(array) for array in inputs if array.flags.c_contiguous]
         outputs: list[Array] = []
-        for spec, given in zip(self._signature.outputs, _in_order(self._signature, out), strict=True):
+        for spec, given in zip(specs, _in_order(self._signature, out), strict=True):
             if given is None:
-                array = np.empty(spec.shape, spec.dtype)
-            else:
-                array = _destination(spec, given)
-                if any(np.may_share_memory(array, other) for other in taken):
-                    raise UserError(f'the array for the output "{spec.name}" shares memory with another array')
-            taken.append(array)
+                outputs.append(np.empty(spec.shape, spec.dtype))
+                continue
+            array = _destination(spec, given)
+            start, end = own = _extent(array)
+            if any(start < last and first < end for first, last in taken):
+                raise UserError(f'the array for the output "{spec.name}" shares memory with another array')
+            taken.append(own)
             outputs.append(array)
         return inputs, outputs
 
 
+def _extent(array: Array) -> tuple[int, int]:
+    """Where a dense array begins, and where it ends."""
+    start = address_of(array)
+    return start, start + array.nbytes
+
+
 def _in_order(signature: Signature, out: Destinations) -> Sequence[Any]:
     """What is given for each output."""
+    if type(out) is list and len(cast("list[Any]", out)) == len(signature.outputs):
+        return cast("list[Any]", out)
     names = [spec.name for spec in signature.outputs]
-    if out is None:
-        return [None] * len(names)
     if isinstance(out, Mapping):
         by_name = cast("Mapping[str, Any]", out)
         for name in by_name:
@@ -121,6 +132,8 @@ def _in_order(signature: Signature, out: Destinations) -> Sequence[Any]:
 
 
 def _destination(spec: TensorSpec, given: Any) -> Array:
+    if type(given) is np.ndarray and given.dtype == spec.dtype and given.shape == spec.shape and given.flags.carray:
+        return given
     what = f'the array for the output "{spec.name}"'
     array = writable_array(what, given)
     if array.dtype != spec.dtype or array.shape != spec.shape:

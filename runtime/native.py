@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -89,15 +90,18 @@ class NativeContext:
 
     def __init__(self, module: NativeModule, threads: int | None = None):
         """Start its threads, by default all that the code has; raises UserError for more, and if they do not start."""
-        self._module = module
+        self.module = module
         size = module.context_bytes
         self._memory = np.empty(size + ALIGNMENT, np.uint8)
         start = -self._memory.ctypes.data % ALIGNMENT
         self._context = self._memory[start : start + size]
         self._context[: 8 * len(_COUNTERS)] = 0
-        self._address = self._context.ctypes.data
+        address = self._context.ctypes.data
+        self._address = ctypes.c_void_p(address)
+        self._inputs = Pointers(len(module.interface.inputs))
+        self._outputs = Pointers(len(module.interface.outputs))
         self._lock = threading.Lock()
-        module.start(self, self._address, self._memory, threads)
+        module.start(self, address, self._memory, threads)
 
     def __call__(self, inputs: Sequence[Array], weights: Sequence[Array] = ()) -> list[Array]:
         """
@@ -106,8 +110,8 @@ class NativeContext:
         A second thread waits until the first is done. Raises UserError for arrays of another number, shape or
         element type, and for a fault of the program.
         """
-        outputs = [np.empty(spec.shape, spec.dtype) for spec in self._module.interface.outputs]
-        self.run_into(outputs, inputs, self._module.bind(weights))
+        outputs = [np.empty(spec.shape, spec.dtype) for spec in self.module.interface.outputs]
+        self.run_into(outputs, inputs, self.module.bind(weights))
         return outputs
 
     def run_into(self, outputs: Sequence[Array], inputs: Sequence[Array], weights: BoundArrays) -> None:
@@ -115,10 +119,13 @@ class NativeContext:
         As calling it, on weights that are bound, with the results in `outputs`: dense arrays of the right shapes and
         types, up to the signs of integers, none of which shares memory with another array.
         """
-        given = BoundArrays("input", self._module.interface.inputs, inputs)
-        pointers = (weights.pointers, given.pointers, _pointers(outputs))
+        module = self.module
+        # Those that are copied have to live until the program is done.
+        taken = checked_arrays("input", module.interface.inputs, inputs)
         with self._lock:
-            fault = self._module.entry(self._address, *pointers)
+            self._inputs.set(taken)
+            self._outputs.set(outputs)
+            fault = module.entry(self._address, weights.pointers.start, self._inputs.start, self._outputs.start)
         if fault:
             raise UserError(f"the program stopped: {FAULTS.get(fault, f'fault {fault}')}")
 
@@ -185,14 +192,27 @@ def _stop_threads(stop: Callable[[int], None], address: int, memory: Array) -> N
 
 
 class BoundArrays:
-    """Arrays as the code takes them: checked, and copied only where they are not dense, aligned and as stored."""
+    """Arrays as the code takes them (see `checked_arrays`), and where they are."""
 
     def __init__(self, what: str, specs: Sequence[Parameter], arrays: Sequence[Array]):
         """Raise UserError for arrays of another number, shape or element type."""
-        if len(arrays) != len(specs):
-            raise UserError(f"the program takes {len(specs)} {what}s, and {len(arrays)} were given")
-        self.arrays = [_checked(what, spec, array) for spec, array in zip(specs, arrays, strict=True)]
-        self.pointers = _pointers(self.arrays)
+        self.arrays = checked_arrays(what, specs, arrays)
+        self.pointers = Pointers(len(specs))
+        self.pointers.set(self.arrays)
+
+
+class Pointers:
+    """An array of pointers for code to read."""
+
+    def __init__(self, count: int):
+        self._array = (ctypes.c_void_p * max(1, count))()
+        self.start = ctypes.cast(self._array, ctypes.c_void_p)
+
+    def set(self, arrays: Sequence[Array]) -> None:
+        """Let them be where these arrays are, which whoever calls keeps."""
+        own = self._array
+        for place, array in enumerate(arrays):
+            own[place] = address_of(array)
 
 
 SPLIT_LENGTH = 40_000
@@ -227,18 +247,46 @@ def load_native(module: ModuleOp) -> NativeModule:
     return NativeModule(source, load(build(source)))
 
 
+def checked_arrays(what: str, specs: Sequence[Parameter], arrays: Sequence[Array]) -> list[Array]:
+    """
+    Arrays as the code takes them, copied only where they are not dense, aligned and as stored.
+
+    Raises UserError for arrays of another number, shape or element type.
+    """
+    if len(arrays) != len(specs):
+        raise UserError(f"the program takes {len(specs)} {what}s, and {len(arrays)} were given")
+    return [_checked(what, spec, array) for spec, array in zip(specs, arrays, strict=True)]
+
+
 def _checked(what: str, spec: Parameter, array: Array) -> Array:
-    array = stored(np.asarray(array))
-    # Integers are signless: unsigned arrays are taken as they are.
-    if not same_bits(array.dtype, spec.dtype) or not array.dtype.isnative or array.shape != spec.shape:
-        raise UserError(
-            f'the {what} "{spec.name}" has the shape {array.shape} and elements of type {array.dtype}, and the '
-            f"program takes {spec.shape} and {spec.dtype}"
-        )
-    if array.flags.c_contiguous and array.flags.aligned:
-        return array
-    return array.copy(order="C")
+    # What is as the code takes it, which most arrays are at each call, takes no longer than it must.
+    if type(array) is not np.ndarray or array.dtype != spec.dtype or array.shape != spec.shape:
+        array = stored(np.asarray(array))
+        # Integers are signless: unsigned arrays are taken as they are.
+        if not same_bits(array.dtype, spec.dtype) or not array.dtype.isnative or array.shape != spec.shape:
+            raise UserError(
+                f'the {what} "{spec.name}" has the shape {array.shape} and elements of type {array.dtype}, and the '
+                f"program takes {spec.shape} and {spec.dtype}"
+            )
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else array.copy(order="C")
 
 
-def _pointers(arrays: Sequence[Array]) -> Any:
-    return (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
+_HEADER_BYTES = object.__basicsize__
+
+
+def _peeked(array: Array) -> int:
+    return ctypes.c_size_t.from_address(id(array) + _HEADER_BYTES).value
+
+
+def _can_peek() -> bool:
+    """Whether the first field of an array is where its elements are, as extensions in C rely on."""
+    if sys.implementation.name != "cpython":
+        return False
+    array = np.zeros(8)
+    return all(_peeked(each) == each.ctypes.data for each in (array, array[3:]))
+
+
+# `PyArrayObject` of NumPy's C API begins with the address. To ask Python for it takes longer than a small program.
+address_of: Callable[[Array], int] = _peeked if _can_peek() else lambda array: array.ctypes.data
+"""Where the elements of an array begin, which is asked for at every call."""

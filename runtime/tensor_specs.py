@@ -90,6 +90,8 @@ class TensorSpec:
 
     def checked(self, value: Any) -> Array:
         """`value` as an array; raises UserError unless it has this element type and a shape that fits."""
+        if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == self.shape:
+            return value
         # Lists and Python numbers have no element type of their own; arrays have, and it must be the right one.
         if isinstance(value, (list, tuple, int, float, bool)):
             array = np.asarray(value, dtype=self.dtype)

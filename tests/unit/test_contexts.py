@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from pathlib import Path
 from typing import Any, cast
@@ -136,14 +137,14 @@ def given_to_code(monkeypatch: pytest.MonkeyPatch, engine: Engine, *inputs: Any)
     run = NativeContext.run_into
 
     def record(self: NativeContext, outputs: Any, inputs: Any, weights: Any) -> None:
-        original = self._module.entry  # pyright: ignore[reportPrivateUsage]
+        original = self.module.entry
 
         def entry(context: Any, weights: Any, inputs: Any, outputs: Any) -> int:
-            found.extend(inputs)
+            found.extend(ctypes.cast(inputs, ctypes.POINTER(ctypes.c_void_p))[: len(engine.signature.inputs)])
             return original(context, weights, inputs, outputs)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self._module, "entry", entry)  # pyright: ignore[reportPrivateUsage]
+            patch.setattr(self.module, "entry", entry)
             run(self, outputs, inputs, weights)
 
     monkeypatch.setattr(NativeContext, "run_into", record)
@@ -171,6 +172,23 @@ def test_inputs_that_are_not_dense_are_copied(engines: dict[str, Engine], monkey
     for x in (np.asfortranarray(X), np.repeat(X, 2, axis=1)[:, ::2], unaligned):
         assert given_to_code(monkeypatch, engine, x, K)[0] != x.ctypes.data
         monkeypatch.undo()
+
+
+def test_an_array_may_have_been_changed_since_the_last_run(engine: Engine) -> None:
+    context, x, out = engine.context(), X.copy(), [np.empty_like(X), np.empty_like(K)]
+    context.run([x, K], out=out)
+    # So that it lies elsewhere, and is as it was.
+    x.resize((3000, 5), refcheck=False)
+    x.resize((3, 5), refcheck=False)
+    x += 1
+    context.run([x, K], out=out)
+    np.testing.assert_array_equal(out[0], 2 * X + 2)
+    x.resize((5, 3), refcheck=False)
+    with pytest.raises(UserError, match='"x" has the shape'):
+        context.run([x, K], out=out)
+    out[0].flags.writeable = False
+    with pytest.raises(UserError, match="read-only"):
+        context.run([X, K], out=out)
 
 
 def test_what_is_not_read_as_an_array_is_refused(engine: Engine) -> None:

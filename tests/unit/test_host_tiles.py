@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Callable
@@ -129,6 +130,19 @@ def test_random_models_in_tiles(make: Make) -> None:
 @pytest.mark.parametrize("make", [convolutions, products])
 def test_many_random_models_in_tiles(make: Make, first: int) -> None:
     assert sum(has_tiles(make, seed) for seed in range(first, first + 20)) >= 16, "little was tiled"
+
+
+@pytest.mark.parametrize("machine", ["host", *MACHINES])
+def test_products_of_operands_of_all_ranks(machine: str) -> None:
+    shapes: list[tuple[int, ...]] = [(16,), (3, 16), (2, 3, 16), (1, 2, 3, 16)]
+    columns: list[tuple[int, ...]] = [(16,), (16, 32), (2, 16, 32), (1, 2, 16, 32)]
+    for shape, column in itertools.product(shapes, columns):
+        weights: Weights = {"w": np.random.default_rng(0).standard_normal(column).astype(np.float32)}
+        given = model([helper.make_node("MatMul", ["x", "w"], ["y"])], shape, weights)
+        x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+        engine = penstock.compile(given, machine, backend="interpreter")
+        assert isinstance(engine, penstock.Engine)
+        np.testing.assert_allclose(engine.run([x])[0], x @ weights["w"], 1e-4, 1e-4, err_msg=f"{shape} x {column}")
 
 
 def test_the_columns_of_a_constant_factor_are_packed() -> None:

@@ -137,6 +137,8 @@ class Preferences:
 
     def of_product(self, op: graph.GemmOp | graph.MatmulOp) -> tuple[Preference, int] | None:
         """The blocked layouts in which a product with a matrix is better computed, and what it costs not to."""
+        if tensor_of(op.b).get_num_dims() < 2:
+            return None
         found = self._of_contraction(op)
         layouts = [self._packed(op, *_features(op))] if found is None else found.preferences()
         if not layouts or layouts[0] is None or layouts[0].filters is None or layouts[0].images == NHWC:
