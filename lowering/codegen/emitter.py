@@ -127,6 +127,7 @@ class Captured:
     """A value from outside of a parallel loop, handed to the function that runs its iterations."""
 
     value: SSAValue
+    """In the function around the loop."""
     name: str
     """In the function that runs iterations."""
     text: str
@@ -138,6 +139,7 @@ class Captured:
 
     @property
     def is_pointer(self) -> bool:
+        """Whether it is a memref, or the bytes of a ring."""
         return self.view is not None or isinstance(self.value.type, RingType)
 
 
@@ -149,6 +151,7 @@ class Emitter:
     program: Program
     """What it shares with the other functions."""
     language: Language
+    """What it is written in."""
     names: Names
     """The names that the function has taken."""
     symbol: str

@@ -32,6 +32,7 @@ class FunctionEmitter(Emitter):
     program: Program
     """What it shares with the other functions."""
     language: Language
+    """What it is written in."""
     writer: CWriter
     """Where its lines go."""
     names: Names

@@ -64,9 +64,11 @@ class LlvmEmitter(Lanes, Emitter):
     """The state of emitting one function."""
 
     needs_constant_offsets = True
+    """LLVM makes registers of local variables before it unrolls loops."""
     program: Program
     """What it shares with the other functions."""
     language: Language
+    """What it is written in."""
     layout: ContextLayout
     """Where everything is in a context."""
     asm: Instructions
