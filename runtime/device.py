@@ -27,9 +27,9 @@ from penstock.dialects.element_bits import stored
 from penstock.dialects.files import write_whole
 from penstock.dialects.machine import CodeOp, TargetOp, Template, find_target
 from penstock.dialects.weights import WeightStore
+from penstock.lowering.codegen.text import comment_text
 from penstock.lowering.to_c import GENERATED, CParameter, CSource, emit_c
 from penstock.lowering.to_c.folder import weight_offsets, weights_name
-from penstock.lowering.to_c.text import comment_text
 from penstock.passes.accel.accel_configure import IssueCounts, issue_counts
 from penstock.passes.toolchain import NEEDED_FLAGS
 from penstock.runtime.folders import FILES, write_folder

@@ -12,7 +12,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, WaitOp
+from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, PopOp, PushOp, WaitOp
 from penstock.dialects.accel_issue import CodeOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
@@ -99,6 +99,11 @@ class _Function:
                     self._call(builder, op)
                 case BarrierOp() | WaitOp():
                     builder.insert(CodeOp("barrier")).location = op.location
+                    self.dead.append(op)
+                case PushOp() | PopOp():
+                    ends = (op.unit.data, op.peer.data) if isinstance(op, PushOp) else (op.peer.data, op.unit.data)
+                    key = "push" if isinstance(op, PushOp) else "pop"
+                    builder.insert(CodeOp(key, ends)).location = op.location
                     self.dead.append(op)
                 case _:
                     pass
