@@ -9,9 +9,6 @@ and then sleeps.
 
 from __future__ import annotations
 
-SYMBOLS = ("start", "stop", "threads", "pool", "own", "part", "parallel")
-"""What follows the name of a program in the names that belong to its threads."""
-
 DECLARATIONS = """\
 struct {name}_ctx;
 struct {name}_own;
