@@ -17,7 +17,7 @@ from penstock.dialects.mem import RingOp, ScopedAllocation, memref_of
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.lowering.codegen.aliasing import data_flows, restricted_arguments
 from penstock.lowering.codegen.emitter import Program, unsupported
-from penstock.lowering.codegen.naming import function_names
+from penstock.lowering.codegen.naming import function_names, program_names
 from penstock.lowering.codegen.types import CType, c_type
 from penstock.passes.loop.forall_to_for import run_in_order
 
@@ -100,10 +100,11 @@ def read_program(
     roles = _roles(entry)
     target = find_target(module)
     globals_ = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, memref.GlobalOp)}
-    symbols = function_names(name, ENTRY, functions, globals_)
+    names = program_names(name)
+    symbols = function_names(names, name, ENTRY, functions, globals_)
     flows = data_flows(functions)
     written = {symbol: flow.summary.writes for symbol, flow in flows.items()}
-    program = Program(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
+    program = Program(target, functions, names, symbols, globals_, written, restricted_arguments(flows, ENTRY))
     _check_inputs(entry, roles, program.written[ENTRY])
     _place(program)
     return program, roles

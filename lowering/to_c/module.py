@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from xdsl.utils.target import Target
 
 from penstock.dialects.diagnostics import location_of
 from penstock.lowering import codegen
-from penstock.lowering.codegen.emitter import Language, Program, unsupported, view_of_type
+from penstock.lowering.codegen.emitter import COUNTERS, Language, Program, unsupported, view_of_type
 from penstock.lowering.codegen.forall import uses_threads
 from penstock.lowering.codegen.memory import global_values
 from penstock.lowering.codegen.program import ENTRY, CParameter, Roles, read_program
@@ -209,7 +208,7 @@ def _kernel(program: Program, name: str, symbol: str, function: func.FuncOp) -> 
             function, f"@{symbol} returns a value", "below tensor level functions write through arguments"
         )
     writer = CWriter()
-    names = Names([*program.symbols.values()])
+    names = Names([*program.symbols.values(), "given"])
     emitter = FunctionEmitter(program, C, writer, names, name, symbol)
     parameters = [f"{name}_ctx *ctx"]
     for arg in function.body.block.args:
@@ -248,7 +247,7 @@ def _description(symbol: str, function: func.FuncOp, outline: Sequence[str]) -> 
 
 def _entry(program: Program, name: str, entry: func.FuncOp, roles: Roles) -> str:
     writer = CWriter()
-    emitter = FunctionEmitter(program, C, writer, Names([*program.symbols.values()]), name, ENTRY)
+    emitter = FunctionEmitter(program, C, writer, Names([*program.symbols.values(), "given"]), name, ENTRY)
     writer.line(f"size_t {name}_context_size(void) {{ return sizeof({name}_ctx); }}")
     writer.line("")
     arrays = "const void *const *weights, const void *const *inputs, void *const *outputs"
@@ -289,8 +288,7 @@ def _element(ctype: CType, value: float) -> str:
 
 def _pool(program: Program, name: str) -> CFunction:
     """The threads of the program."""
-    counters = re.findall(r"int64_t (\w+);", _COUNTERS)
-    sums = "".join(f"    ctx->counters.{each} += own->counters.{each};\n" for each in counters)
+    sums = "".join(f"    ctx->counters.{each} += own->counters.{each};\n" for each in COUNTERS)
     text = threads.POOL.format(name=name, threads=program.threads, sums=sums)
     return CFunction(f"{name}_parallel", threads.PROTOTYPE.format(name=name), text)
 
@@ -317,7 +315,7 @@ def _header(name: str, roles: Roles, arena: int | None, program: Program) -> str
         guard=guard,
         name=name,
         includes=includes,
-        counters=_COUNTERS.format(name=name),
+        counters="".join(f"  int64_t {f'{each};':14} /* {meaning} */\n" for each, meaning in COUNTERS.items()),
         before=before,
         after=after,
         arrays="\n".join(arrays) or "   none",
@@ -335,19 +333,6 @@ def _members(memory: Sequence[tuple[str, int, str]]) -> str:
     )
 
 
-_COUNTERS = """\
-/* What the last run did. */
-typedef struct {name}_counters {{
-  int64_t transfers;     /* commands of DMA engines */
-  int64_t bytes_in;      /* moved from off chip, inside the windows */
-  int64_t bytes_out;     /* moved off chip, inside the windows */
-  int64_t bytes_on_chip; /* moved between scopes */
-  int64_t commands;      /* commands of intrinsics */
-  int64_t macs;          /* multiply-accumulates of intrinsics */
-  int64_t host_macs;     /* multiply-accumulates of structured ops on the host */
-}} {name}_counters;
-"""
-
 _HEADER = """\
 #ifndef {guard}
 #define {guard}
@@ -355,7 +340,10 @@ _HEADER = """\
 {includes}#include <stddef.h>
 #include <stdint.h>
 
-{counters}
+/* What the last run did. */
+typedef struct {name}_counters {{
+{counters}}} {name}_counters;
+
 {before}/* The memory of one run at a time. Aligned to 64 bytes; {initialisation}. */
 typedef struct {name}_ctx {{
   {name}_counters counters;

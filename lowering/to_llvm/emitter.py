@@ -15,7 +15,7 @@ from xdsl.ir.affine import AffineBinaryOpKind
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.machine import REGISTERS
 from penstock.dialects.mem import ScopedAllocation
-from penstock.lowering.codegen.emitter import Emitter, Language, Program, Terms, View
+from penstock.lowering.codegen.emitter import COUNTERS, Emitter, Language, Program, Terms, View
 from penstock.lowering.codegen.memory import global_values
 from penstock.lowering.codegen.text import Expr, Size, comment_text
 from penstock.lowering.codegen.types import CType
@@ -24,15 +24,10 @@ from penstock.lowering.to_llvm.small_floats import from_storage, to_storage
 from penstock.lowering.to_llvm.text import Instructions
 from penstock.lowering.to_llvm.types import memory_type, splat, value_type, vector_of
 
-COUNTERS = ("transfers", "bytes_in", "bytes_out", "bytes_on_chip", "commands", "macs", "host_macs")
-"""The counters of a context, 8 bytes each, at its start."""
 FAULT_AT = 8 * len(COUNTERS)
 """Where the fault is in a context."""
 DIVIDED_BY_ZERO, OUTSIDE = 1, 2
 """The faults, as generated C counts them."""
-
-VECTOR_REGISTERS = 16
-"""Of the CPU where no machine says it."""
 
 
 @dataclass(frozen=True)
@@ -349,7 +344,7 @@ class LlvmEmitter(Lanes, Emitter):
 
     def count(self, counter: str, amount: Size) -> None:
         if amount != 0:
-            place = self.asm.at("%ctx", "i64", COUNTERS.index(counter))
+            place = self.asm.at("%ctx", "i64", list(COUNTERS).index(counter))
             held = self.asm.load("i64", place, 8, is_of_context=True)
             self.asm.store("i64", self.asm.value(f"add i64 {held}, {amount}"), place, 8, is_of_context=True)
 

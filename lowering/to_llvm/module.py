@@ -15,11 +15,11 @@ from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
 from penstock.lowering import codegen
-from penstock.lowering.codegen.emitter import Language, Program, unsupported, view_of_type
+from penstock.lowering.codegen.emitter import COUNTERS, Language, Program, unsupported, view_of_type
 from penstock.lowering.codegen.program import ENTRY, CParameter, Roles, read_program
 from penstock.lowering.codegen.text import Expr, Names, identifier
 from penstock.lowering.to_llvm.blocks import emit_structured
-from penstock.lowering.to_llvm.emitter import COUNTERS, FAULT_AT, ContextLayout, LlvmEmitter
+from penstock.lowering.to_llvm.emitter import FAULT_AT, ContextLayout, LlvmEmitter
 from penstock.lowering.to_llvm.scalar import RULES, emit_scalar
 from penstock.lowering.to_llvm.text import Instructions, ModuleText
 from penstock.lowering.to_llvm.types import value_type
