@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from xdsl.dialects import func, memref
@@ -53,6 +53,34 @@ class Roles:
     inputs: tuple[CParameter, ...]
     weights: tuple[CParameter, ...]
     outputs: tuple[CParameter, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What a caller knows of a program, whatever language its text is in."""
+
+    name: str
+    """What all its names begin with."""
+    inputs: tuple[CParameter, ...]
+    """What `<name>_run` takes, in order."""
+    weights: tuple[CParameter, ...]
+    """The weights, in the order in which they are passed."""
+    outputs: tuple[CParameter, ...]
+    """What `<name>_run` writes, in order."""
+    arena_bytes: int
+    """Bytes for the off-chip intermediates."""
+    scope_bytes: Mapping[str, int]
+    """For each scope the bytes that the plan uses."""
+    threads: int
+    """The most threads that a context uses; with more than one it is started before it runs, and stopped."""
+
+    @property
+    def run_symbol(self) -> str:
+        return f"{self.name}_run"
+
+    @property
+    def size_symbol(self) -> str:
+        return f"{self.name}_context_size"
 
 
 def _roles(entry: func.FuncOp) -> Roles:

@@ -186,8 +186,7 @@ class _LlvmBlocks(Blocks[LlvmEmitter]):
 
     def _panel(self, ctype: CType) -> str:
         """A pointer to the first lane of the panel at the current point of the reduction."""
-        panel = self.asm.at("%ctx", "i8", self.emitter.layout.scratch)
-        return self.asm.at(panel, value_type(ctype), self.asm.sum_of(self.panel_terms()))
+        return self.asm.at(self.emitter.scratch(), value_type(ctype), self.asm.sum_of(self.panel_terms()))
 
     # elements
 
