@@ -14,12 +14,14 @@ from random import Random
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from programs import parsed_in_context
 from sampling import sweep
 
 import penstock
 from penstock.passes.analysis.kernels import TILING, kernels
 from penstock.passes.schedule.deciding import LEFT
 from penstock.runtime.engine import Backend
+from penstock.runtime.interpreter import run_module
 
 MACHINES = ("host-avx2", "host-avx512", "host-neon")
 EXTENTS = (1, 2, 3, 9, 16, 24, 33, 48, 64, 96, 130, 256)
@@ -201,3 +203,55 @@ def check(folder: Path, seed: int, backend: Backend = "interpreter") -> bool:
 @pytest.mark.parametrize("first", sweep(range(0, 1000, 50), [0]))
 def test_random_kernels(tmp_path: Path, first: int) -> None:
     assert sum(check(tmp_path, seed) for seed in range(first, first + 50)) > 4
+
+
+# Reductions that are no sums, of numbers that are large, small, or none.
+
+SPECIAL = (1e30, 1e-30, -1e30, 1e-38, 3e38, 0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan)
+
+
+def unsplit(seed: int) -> Kernel:
+    """A reduction of floats along some dims that lie anywhere, what follows it, and numbers for it."""
+    random = Random(seed)
+    dims = "abc"[: random.choice((1, 2, 2, 3))]
+    reduced = "".join(random.sample(dims, random.choice((1, min(2, len(dims))))))
+    kept = "".join(dim for dim in dims if dim not in reduced)
+    kernel = Kernel(random, {dim: random.choice((1, 2, 3, 5)) for dim in dims})
+    kernel.sizes[reduced[0]] = random.choice((7, 16, 33, 64, 100, 257))
+    shape = [kernel.sizes[dim] for dim in dims]
+    array = np.resize(np.array(random.sample(SPECIAL, random.randint(2, len(SPECIAL))), np.float32), shape)
+    if random.random() < 0.7:
+        # Large and small factors in turn, whose product is near one at every point.
+        array = np.where(np.indices(shape).sum(0) % 2, factor := 10.0 ** random.choice((4, 15, 30)), 1 / factor)
+    array = array.astype(np.float32)
+    array[np.random.default_rng(seed).random(array.shape) < 0.1] = 1
+    x = Value("%x", dims, array)
+    kernel.arguments.append(x)
+    combiner, start = random.choice((*[("mulf", "1.0")] * 3, ("maximumf", "0xFF800000"), ("minimumf", "0x7F800000")))
+    kernel.emit([], kernel.empty(kept), kept, "", [f"%r = arith.constant {start} : f32"], array)
+    squared = ["%p = arith.mulf %a0, %a0 : f32"] if random.random() < 0.2 else []
+    body = [*squared, f"%r = arith.{combiner} %o, {'%p' if squared else '%a0'} : f32"]
+    kernel.emit([x], kernel.values[-1], kept, reduced, body, array)
+    if random.random() < 0.4:
+        kernel.emit([x, kernel.values[-1]], kernel.empty(dims), dims, "", ["%r = arith.maximumf %a0, %a1 : f32"], array)
+    return kernel
+
+
+def check_unsplit(folder: Path, seed: int, backend: Backend = "interpreter") -> None:
+    kernel = unsplit(seed)
+    (folder / "kernel.mlir").write_text(kernel.text)
+    x = kernel.arguments[0].array
+    ctx, module = parsed_in_context(kernel.text)
+    (expected,) = run_module(module, [x], ctx.weights)
+    engine = penstock.compile(folder / "kernel.mlir", MACHINES[seed % 3], backend=backend)
+    assert isinstance(engine, penstock.Engine)
+    with np.errstate(all="ignore"):
+        (found,) = engine.run([x])
+    np.testing.assert_array_equal(found, expected, f"seed {seed}\n{kernel.text}")
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")
+@pytest.mark.parametrize("first", sweep(range(0, 600, 40), [0]))
+def test_products_and_maxima_of_any_numbers_are_those_of_the_kernel_as_given(tmp_path: Path, first: int) -> None:
+    for seed in range(first, first + 40):
+        check_unsplit(tmp_path, seed)
