@@ -161,7 +161,7 @@ class ProcessorOp(NamedPart):
     row_overhead = opt_prop_def(IntegerAttr[I64])
     """Cycles for each run of adjacent elements that is copied, besides its loads and stores."""
     packing = opt_prop_def(DenseArrayBase.constr(i64))
-    """[work, work]: the most work that a product is given by padding for packed operands, to what it has itself."""
+    """[more, own]: by how much work may grow by padding to have packed operands, or lines of the first cache without."""
     fork = opt_prop_def(IntegerAttr[I64])
     """Cycles that it takes to start threads that wait, and to wait for the last of them."""
 
@@ -220,8 +220,8 @@ class ProcessorOp(NamedPart):
         return once, each
 
     @property
-    def most_padding(self) -> Fraction:
-        """How many times its own work a product may be given by padding; once where nothing is said."""
+    def packing_worth(self) -> Fraction:
+        """How many times its own work, or lines, a product may take for packed operands, or not to pack them."""
         return _fraction(self.packing, 1)
 
     def own_faults(self) -> Iterator[PartFault]:
@@ -233,7 +233,7 @@ class ProcessorOp(NamedPart):
             "exposed": (self.exposed, "[part, whole]"),
             "step": (self.step, "[cycles, steps]"),
             "block": (self.block, "[cycles, cycles]"),
-            "packing": (self.packing, "[work, work]"),
+            "packing": (self.packing, "[more, own]"),
         }
         for key, (pair, words) in pairs.items():
             if pair is not None and len(pair) != 2:

@@ -44,6 +44,7 @@ def vector_unit(target: TargetOp, *operands: Attribute) -> VectorUnit | None:
         step=processor.cycles_per_step,
         block=processor.block_cycles,
         row_overhead=processor.row_overhead_cycles,
+        packing=processor.packing_worth,
     )
 
 
