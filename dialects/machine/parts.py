@@ -161,7 +161,7 @@ class ProcessorOp(NamedPart):
     row_overhead = opt_prop_def(IntegerAttr[I64])
     """Cycles for each run of adjacent elements that is copied, besides its loads and stores."""
     packing = opt_prop_def(DenseArrayBase.constr(i64))
-    """[more, own]: by how much work may grow by padding to have packed operands, or lines of the first cache without."""
+    """[more, own]: by how much work may grow by padding to have packed operands, or lines of the first cache."""
     fork = opt_prop_def(IntegerAttr[I64])
     """Cycles that it takes to start threads that wait, and to wait for the last of them."""
 

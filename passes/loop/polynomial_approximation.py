@@ -41,8 +41,8 @@ class MathPolynomialApproximationPass(ModulePass):
     limits of the C library (see docs/correctness.md). In f16 and bf16 they are computed in f32 and rounded once more.
 
     Required: the loop level; scalars, in the bodies of `linalg.generic` or not. Left as they are: f64, other functions
-    (sin, other powers, ...), whose reductions take branches or more bits, and kernels of a machine, whose intrinsics have
-    functions of their own.
+    (sin, other powers, ...), whose reductions take branches or more bits, and kernels of a machine, whose intrinsics
+    have functions of their own.
 
     Before:
     ```mlir
