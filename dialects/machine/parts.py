@@ -34,6 +34,15 @@ from penstock.dialects.machine.part import (
     names_of,
     rate_faults,
 )
+from penstock.dialects.machine.spelling import (
+    COLUMNS,
+    LAYOUTS,
+    SPELLING,
+    SpelledPart,
+    template_faults,
+    template_of,
+    unknown_fields,
+)
 
 FORK = 10_000
 """Cycles that it takes to start threads on a CPU of which nothing is said."""
@@ -62,10 +71,16 @@ class ScopeOp(NamedPart):
     """[bytes, cycles] of its on-chip port."""
     parent_scope = opt_prop_def(FlatSymbolRefAttrConstr, prop_name="parent")
     """The scope that it lies below and is filled from; `dram`, off chip, if it is absent."""
+    address = opt_prop_def(StringAttr)
+    """How commands spell an address in it: a template over `offset`, in bytes, and `row`, in granules."""
+    layout = opt_prop_def(StringAttr)
+    """How the granules of a buffer lie in the addresses that commands spell: by `rows`, the default, or by `columns`,
+    where all rows of the first granule come before those of the next."""
 
     assembly_format = (
         "$sym_name `size` $size `granule` $granule (`banks` $banks^)? `dtypes` $dtypes"
-        " (`rate` $rate^)? (`parent` $parent^)? (`origin` $origin^)? attr-dict"
+        " (`rate` $rate^)? (`parent` $parent^)? (`address` $address^)? (`layout` $layout^)?"
+        " (`origin` $origin^)? attr-dict"
     )
 
     size_bytes = IntegerProperty("size")
@@ -77,8 +92,23 @@ class ScopeOp(NamedPart):
         """The scope this one is filled from; off chip if it names none."""
         return name_of(self.parent_scope) or DRAM
 
+    @property
+    def lies_by_columns(self) -> bool:
+        """Whether the granules of a buffer lie column by column."""
+        return self.layout is not None and self.layout.data == COLUMNS
+
     def own_faults(self) -> Iterator[PartFault]:
         yield from rate_faults(self.rate)
+        yield from template_faults("address", self.address)
+        if (template := template_of(self.address)) is not None:
+            yield from unknown_fields("address", template, ("offset", "row"))
+            sizes = {"offset": self.size_bytes, "row": -(-self.size_bytes // max(1, self.granule_bytes))}
+            for field in template.fields:
+                if field.bits is not None and sizes.get(field.name, 0) > 1 << field.bits:
+                    message = f"address: {field.name} has {field.bits} bits, too few for {sizes[field.name]:,}"
+                    yield PartFault("address", message, (), (), field.column)
+        if self.layout is not None and self.layout.data not in LAYOUTS:
+            yield PartFault("layout", f"layout must be one of {', '.join(LAYOUTS)}")
         if self.size_bytes > 0 and self.granule_bytes > 0 and self.size_bytes % self.granule_bytes:
             yield PartFault(
                 "size",
@@ -156,8 +186,8 @@ class ProcessorOp(NamedPart):
     """[part, whole]: the share of the shorter of multiply-adds and loads that the longer does not hide."""
     step = opt_prop_def(DenseArrayBase.constr(i64))
     """[cycles, steps]: what the loop over the products of a sum takes beside them."""
-    block = opt_prop_def(DenseArrayBase.constr(i64))
-    """[cycles, cycles]: what a block of sums in registers takes beside them, and each of its vectors."""
+    tile = opt_prop_def(DenseArrayBase.constr(i64))
+    """[cycles, cycles]: what a tile of sums in registers takes beside them, and each of its vectors."""
     row_overhead = opt_prop_def(IntegerAttr[I64])
     """Cycles for each run of adjacent elements that is copied, besides its loads and stores."""
     packing = opt_prop_def(DenseArrayBase.constr(i64))
@@ -168,7 +198,7 @@ class ProcessorOp(NamedPart):
     assembly_format = (
         "$sym_name `ops` $ops `rate` $rate (`vector` $vector^)? (`fma` $fma^)? (`loads` $loads^)?"
         " (`latency` $latency^)? (`caches` $caches^)? (`ways` $ways^)? (`misses` $misses^)?"
-        " (`pair_loads` $pair_loads^)? (`exposed` $exposed^)? (`step` $step^)? (`block` $block^)?"
+        " (`pair_loads` $pair_loads^)? (`exposed` $exposed^)? (`step` $step^)? (`tile` $tile^)?"
         " (`row_overhead` $row_overhead^)? (`packing` $packing^)? (`fork` $fork^)? (`origin` $origin^)? attr-dict"
     )
 
@@ -212,11 +242,11 @@ class ProcessorOp(NamedPart):
         return _fraction(self.step)
 
     @property
-    def block_cycles(self) -> tuple[int, int]:
-        """What a block of sums takes beside them, and each of its vectors."""
-        if self.block is None:
+    def tile_cycles(self) -> tuple[int, int]:
+        """What a tile of sums takes beside them, and each of its vectors."""
+        if self.tile is None:
             return 0, 0
-        once, each = ints_of(self.block)
+        once, each = ints_of(self.tile)
         return once, each
 
     @property
@@ -232,7 +262,7 @@ class ProcessorOp(NamedPart):
             "loads": (self.loads, "[instructions, cycles]"),
             "exposed": (self.exposed, "[part, whole]"),
             "step": (self.step, "[cycles, steps]"),
-            "block": (self.block, "[cycles, cycles]"),
+            "tile": (self.tile, "[cycles, cycles]"),
             "packing": (self.packing, "[more, own]"),
         }
         for key, (pair, words) in pairs.items():
@@ -251,7 +281,7 @@ def _fraction(pair: DenseArrayBase[I64] | None, default: int = 0) -> Fraction:
 
 
 @irdl_op_definition
-class DmaOp(NamedPart):
+class DmaOp(SpelledPart):
     """
     An engine that moves boxes from any scope of `from` to any scope of `to`; its commands run on `unit`.
 
@@ -293,7 +323,7 @@ class DmaOp(NamedPart):
         "$sym_name `unit` $unit `from` $from `to` $to (`bus` $bus^)? `dims` $dims"
         " (`max_count` $max_count^)? (`max_stride` $max_stride^)? (`pad_max` $pad_max^)?"
         " (`align` $align^)? `latency` $latency `row_overhead` $row_overhead"
-        " `outstanding` $outstanding (`convert` $convert^)? (`origin` $origin^)? attr-dict"
+        f" `outstanding` $outstanding (`convert` $convert^)? {SPELLING} (`origin` $origin^)? attr-dict"
     )
 
     @property
@@ -359,6 +389,7 @@ class DmaOp(NamedPart):
             )
         if self.convert is not None:
             yield from _convert_faults(self.convert)
+        yield from self.spelling_faults()
 
 
 def _convert_faults(convert: DictionaryAttr) -> Iterator[PartFault]:
@@ -390,10 +421,14 @@ class QueueOp(MachinePart):
     """What a push into the full queue is: `error`, or `block` where the pushing unit waits."""
     initial = opt_prop_def(IntegerAttr[I64])
     """Tokens in it at time 0; none if it is absent."""
+    push = opt_prop_def(StringAttr)
+    """How a push is written in C."""
+    pop = opt_prop_def(StringAttr)
+    """How a pop is written in C."""
 
     assembly_format = (
         "`from` $from `to` $to `capacity` $capacity `on_full` $on_full (`initial` $initial^)?"
-        " (`origin` $origin^)? attr-dict"
+        " (`push` $push^)? (`pop` $pop^)? (`origin` $origin^)? attr-dict"
     )
 
     @property
@@ -428,3 +463,6 @@ class QueueOp(MachinePart):
             )
         if self.source == self.destination:
             yield PartFault("to", "a queue must join two different units")
+        for key, attr in (("push", self.push), ("pop", self.pop)):
+            yield from template_faults(key, attr)
+            yield from unknown_fields(key, template_of(attr), ())

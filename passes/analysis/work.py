@@ -42,7 +42,7 @@ def vector_unit(target: TargetOp, *operands: Attribute) -> VectorUnit | None:
         pair_loads=processor.loads_of_pair,
         exposed=processor.exposed_share,
         step=processor.cycles_per_step,
-        block=processor.block_cycles,
+        tile=processor.tile_cycles,
         row_overhead=processor.row_overhead_cycles,
         packing=processor.packing_worth,
     )

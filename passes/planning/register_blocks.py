@@ -103,7 +103,7 @@ class VectorUnit:
     """The share of the shorter of the two, multiply-adds and loads, that the longer does not hide."""
     step: Fraction
     """Cycles that the loop over the products of a sum takes for each of them."""
-    block: tuple[int, int]
+    tile: tuple[int, int]
     """Cycles that a tile takes beside its sums, for its loops, and for what is done to each vector after the sums."""
     row_overhead: int
     """Cycles that copying takes for each run of adjacent elements beside its loads and stores."""
@@ -285,7 +285,7 @@ def _cycles(
         loads += (vectors * unit.loads_of(strides[lanes]) if strides[lanes] else 1) * (
             height if rows is not None and strides[rows] else 1
         )
-    step, (once, each) = unit.step_cycles(sums, loads), unit.block
+    step, (once, each) = unit.step_cycles(sums, loads), unit.tile
     steps = prod(extent for dim, extent in enumerate(domain.extents) if dim not in dims)
     tiles = prod(ceil(domain.extents[dim] / sizes.get(dim, 1)) for dim in dims)
     return tiles * (steps * step + sums * each + once)
