@@ -17,11 +17,11 @@ from xdsl.transforms.dead_code_elimination import is_trivially_dead
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import FORK, REGISTERS, ProcessorOp, find_target
 from penstock.dialects.mem import BufferOp, SlotOp, scope_of
-from penstock.dialects.upstream.scf import ForallOp
+from penstock.dialects.upstream.scf import THREADS, ForallOp
 from penstock.passes.analysis.effects import is_computed
 from penstock.passes.analysis.kernels import host_functions, machine_of
 from penstock.passes.analysis.loop_dependences import NestMemory, calls_by_name
-from penstock.passes.analysis.loops import THREADS, iteration_count, trip_count
+from penstock.passes.analysis.loops import iteration_count, trip_count
 from penstock.passes.analysis.work import host_cycles
 from penstock.passes.loop.sliced_ops import SlicedOp, dims_of_slices, loop_over_slices
 from penstock.passes.planning.thread_shares import ENOUGH, largest_share, strips
