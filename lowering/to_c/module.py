@@ -16,23 +16,28 @@ from xdsl.ir import BlockArgument, Operation
 from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
+from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp, SpelledOp
 from penstock.dialects.diagnostics import location_of
 from penstock.lowering import codegen
 from penstock.lowering.codegen.emitter import COUNTERS, Language, Program, unsupported, view_of_type
-from penstock.lowering.codegen.forall import uses_threads
 from penstock.lowering.codegen.memory import global_values
 from penstock.lowering.codegen.program import ENTRY, CParameter, Roles, Source, read_program
 from penstock.lowering.codegen.text import Expr, Names, comment_text, identifier
 from penstock.lowering.codegen.types import CType
-from penstock.lowering.to_c import threads
+from penstock.lowering.to_c import issues, threads
 from penstock.lowering.to_c.blocks import emit_structured
 from penstock.lowering.to_c.emitter import FunctionEmitter, scope_field
 from penstock.lowering.to_c.literals import literal
 from penstock.lowering.to_c.prelude import HEADER, prelude
 from penstock.lowering.to_c.scalar import RULES, emit_scalar
 from penstock.lowering.to_c.text import CWriter, wrapped
+from penstock.passes.analysis.loops import uses_threads
 
-EMITTERS: dict[type[Operation], Callable[[FunctionEmitter, Any], None]] = {}
+EMITTERS: dict[type[Operation], Callable[[FunctionEmitter, Any], None]] = {
+    IssueOp: issues.emit_issue,
+    SetOp: issues.emit_set,
+    CodeOp: issues.emit_code,
+}
 """Class of an op -> what writes its C, where that is not what every language does. A plug-in may add its own."""
 C = Language("C", ChainMap(EMITTERS, codegen.EMITTERS), RULES, emit_scalar, emit_structured)
 
@@ -147,8 +152,10 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     return CSource(
         name=name,
         header=_header(name, roles, arena, program),
-        prelude=HEADER.replace("{BITS}", str(8 * program.vector_bytes))
-        + f"\n{KERNEL}{_spaced(prelude(program.helpers))}",
+        prelude="".join(
+            (HEADER.replace("{BITS}", str(8 * program.vector_bytes)), _headers_of_machine(program), "\n", KERNEL)
+        )
+        + _spaced(prelude(program.helpers)),
         constants=constants,
         kernels=kernels,
         entry=text,
@@ -159,6 +166,14 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
         scope_bytes=dict(sorted(program.scope_ends.items())),
         threads=program.threads,
     )
+
+
+def _headers_of_machine(program: Program) -> str:
+    """What is included where commands of the real machine are written."""
+    code = None if program.target is None else program.target.code()
+    if code is None or not any(isinstance(op, SpelledOp) for each in program.functions.values() for op in each.walk()):
+        return ""
+    return "".join(f'#include "{name.data}"\n' for name in code.headers or ())
 
 
 def _spaced(text: str) -> str:

@@ -16,7 +16,6 @@ from xdsl.utils.target import Target
 
 from penstock.lowering import codegen
 from penstock.lowering.codegen.emitter import COUNTERS, Language, Program, unsupported, view_of_type
-from penstock.lowering.codegen.forall import uses_threads
 from penstock.lowering.codegen.program import ENTRY, Roles, Source, read_program
 from penstock.lowering.codegen.text import Expr, Names, identifier
 from penstock.lowering.to_llvm.blocks import emit_structured
@@ -25,6 +24,7 @@ from penstock.lowering.to_llvm.scalar import RULES, emit_scalar
 from penstock.lowering.to_llvm.text import Instructions, ModuleText
 from penstock.lowering.to_llvm.threads import OWN_BYTES, POOL_BYTES, pool_text
 from penstock.lowering.to_llvm.types import value_type
+from penstock.passes.analysis.loops import uses_threads
 
 EMITTERS: dict[type[Operation], Callable[[LlvmEmitter, Any], None]] = {}
 """Class of an op -> what writes its LLVM IR, where that is not what every language does. A plug-in may add its own."""
