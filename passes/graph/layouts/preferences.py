@@ -191,8 +191,7 @@ class Preferences:
         if isinstance(op, graph.GemmOp | graph.MatmulOp) and prod(tensor_of(op.result).get_shape()[:-1]) == 1:
             # A matrix that one row is multiplied by is read once, as it lies.
             return None
-        # What is no product is not padded.
-        most = unit.packing if isinstance(op, graph.GemmOp | graph.MatmulOp) else 1
+        most = unit.packing
         choices: list[tuple[Fraction, int]] = []
         for vectors in (2, 1):
             block = vectors * unit.lanes
