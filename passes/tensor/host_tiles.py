@@ -24,6 +24,7 @@ from penstock.passes.planning.register_blocks import (
     transposed_tile,
     window_tile,
 )
+from penstock.passes.schedule.primitives.tile import tiled_with
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.tiled_ops import TiledOps
 from penstock.passes.tensor.matvec_tiles import tile_matvec
@@ -37,7 +38,8 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Sch
     kernel that has loops already each of its contractions, with the fill of its sums. What only moves elements from one
     order of the dims to another goes by tiles of a few lines of the caches.
 
-    The tiles of a contraction are those that are modelled to take the least time but for `rank` others.
+    The tiles of a contraction are those that are modelled to take the least time but for `rank` others; below 0 it is
+    left whole, and the lowering to C chooses its loops.
     """
     if has_own_tiles(kernel):
         if states_scopes(kernel):
@@ -66,15 +68,21 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Sch
 
 def _tile_sum(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, schedule: Schedule) -> bool:
     """Cut what only combines the rows of a matrix, with the ops around it; False for another op."""
-    if any(has_reduction(member) for member in fused) or (domain := domain_of(anchor)) is None:
+    if any(has_reduction(member) for member in fused) or len(tiled_with(anchor, fused)) < len(fused):
+        return False
+    if (domain := domain_of(anchor)) is None:
         return False
     unit = vector_unit(target, *anchor.operand_types)
     return unit is not None and domain.inputs == 1 and tile_matvec(anchor, fused, domain, unit, schedule)
 
 
 def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank: int, schedule: Schedule) -> None:
-    """Cut a contraction, with the ops that are computed inside its tiles."""
+    """Cut a contraction, with those of some ops that are computed inside its tiles."""
+    fused = tiled_with(anchor, fused)
     if (domain := domain_of(anchor)) is None:
+        return
+    if rank < 0:
+        schedule.tile(schedule.handles([anchor])[0], [0] * len(domain.extents))
         return
     unit = vector_unit(target, *anchor.operand_types)
     if unit is None or tile_matvec(anchor, fused, domain, unit, schedule, rank):
