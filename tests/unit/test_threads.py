@@ -286,6 +286,15 @@ GIVEN = """func.func @main(%x: memref<64x5xf32> {{graph.name = "x"}}, %y: memref
 """Rows that are copied through a buffer of each iteration."""
 
 
+@pytest.mark.parametrize("backend", ["llvm", "interpreter"])
+def test_a_backend_of_one_thread_is_named(backend: Backend) -> None:
+    with pytest.warns(InputWarning, match=f'the backend "{backend}" has one thread, not 2'):
+        engine = penstock.compile(network(), backend=backend, threads=2)
+    assert isinstance(engine, Engine)
+    with pytest.raises(UserError, match=f'the backend "{backend}" has one thread, not 2'):
+        engine.context(threads=2)
+
+
 @pytest.mark.parametrize("machine", [None, "host-avx2"])
 def test_loops_of_text_that_is_given_keep_their_threads(tmp_path: Path, machine: str | None) -> None:
     needs_compiler()
