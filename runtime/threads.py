@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.upstream.scf import MOST_THREADS
 
-NATIVE = "native"
-"""The backend whose code has several threads."""
+INTERPRETED = "the interpreter has one thread, not {}"
+"""What is said where several threads are asked of it."""
 
 
 def require_threads(threads: int) -> int:
@@ -16,16 +16,11 @@ def require_threads(threads: int) -> int:
     return threads
 
 
-def one_thread(backend: str, threads: int) -> str:
-    """What is said where so many threads are asked of a backend that has one."""
-    return f'the backend "{backend}" has one thread, not {threads}: native, code of a C compiler, has several'
-
-
-def require_at_most(threads: int, compiled: int, backend: str = NATIVE) -> int:
+def require_at_most(threads: int, compiled: int, *, interpreted: bool = False) -> int:
     """The number of threads of a context; raises UserError for more than the program was compiled for."""
     if require_threads(threads) > compiled:
-        if backend != NATIVE:
-            raise UserError(one_thread(backend, threads))
+        if interpreted:
+            raise UserError(INTERPRETED.format(threads))
         plural = "" if compiled == 1 else "s"
         notes = [f"compile it again: --threads {threads}, or threads={threads}"]
         if compiled == 1:
