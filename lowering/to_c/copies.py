@@ -226,8 +226,9 @@ def _move(
         _loops(emitter, merged, element)
         return
     run = merged[-1]
-    if REGISTERS in (source.scope, dest.scope) and (vector := vector_type(emitter.program.target, source.ctype)):
-        if all(axis.is_static for axis in merged) and run.is_whole and run.size % vector.lanes == 0:
+    is_static = all(axis.is_static for axis in merged) and run.is_whole
+    if is_static and REGISTERS in (source.scope, dest.scope):
+        if (vector := vector_type(emitter.program.target, source.ctype, run.size)) is not None:
             _move_vectors(emitter, merged, offsets, source, dest, vector)
             return
 

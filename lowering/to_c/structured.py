@@ -320,11 +320,11 @@ class _Blocks(_NestEmitter):
         if lanes is None or any(self.view(number).scope != REGISTERS for number in outputs):
             return None
         element = self.view(structured.inputs).ctype
-        vector = vector_type(self.emitter.program.target, element)
+        vector = vector_type(self.emitter.program.target, element, lanes.size)
         if vector is None:
             return None
         read = [number for number in range(structured.inputs) if structured.operands[number].is_read]
-        if lanes.size % vector.lanes or lanes.tail or any(lanes.loop.strides[number] != 1 for number in outputs):
+        if lanes.tail or any(lanes.loop.strides[number] != 1 for number in outputs):
             return None
         if not {lanes.loop.strides[number] for number in read} <= {0, 1, 2}:
             return None
