@@ -12,8 +12,9 @@ from xdsl.dialects.linalg.ops import YieldOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.to_c.text import Expr
-from penstock.lowering.to_c.types import CType, attribute_number, literal
+from penstock.lowering.codegen.text import Expr
+from penstock.lowering.codegen.types import CType, attribute_number
+from penstock.lowering.to_c.literals import literal
 
 VECTOR = "vector_"
 """What the keys of the helpers of vectors begin with."""
@@ -80,14 +81,14 @@ class VectorType:
         return [value(operand) for operand in terminator.operands]
 
 
-def vector_type(target: TargetOp | None, element: CType, count: int) -> VectorType | None:
-    """The vectors of a machine that `count` elements of a type fill, or the one that they are; None without such."""
+def vector_type(target: TargetOp | None, element: CType, count: int | None = None) -> VectorType | None:
+    """The vectors of a machine of elements of a type, or a shorter one that `count` elements are; None without such."""
     processor = None if target is None else target.processor()
     if processor is None or processor.vector is None or element.name not in ("f32", "f64"):
         return None
     lanes = processor.vector_bytes // element.size
-    is_short = count < lanes and count * element.size >= SHORTEST and count.bit_count() == 1
-    return VectorType(element, count if is_short else lanes) if is_short or count % lanes == 0 else None
+    is_short = count is not None and count < lanes and count * element.size >= SHORTEST and count.bit_count() == 1
+    return VectorType(element, count if is_short and count is not None else lanes)
 
 
 def is_vectorizable(body: Block, element: CType) -> bool:

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.upstream.scf import ForallOp
+from penstock.dialects.upstream.scf import THREADS, ForallOp
 
 
 def constant_of(value: SSAValue) -> int | None:
@@ -47,10 +47,6 @@ def iteration_count(loop: ForallOp) -> int | None:
     """How many iterations run at once, if the bounds of all dims are constants."""
     found = forall_iterations(loop)
     return None if found is None else prod(count for _, _, count in found)
-
-
-THREADS = "threads"
-"""The attribute of a `scf.forall` with the number of threads that run its iterations, adjacent ones in one thread."""
 
 
 def threads_of(loop: ForallOp) -> int:

@@ -38,7 +38,9 @@ def prove_threads(module: ModuleOp) -> None:
             copy = function.clone()
             loop = [op for op in copy.walk() if isinstance(op, ForallOp) and threads_of(op) > 1][number]
             place = location_of(loop)
-            nest = _in_order(loop)
+            if not (nest := _in_order(loop)):
+                # A loop without dims has one iteration.
+                continue
             _own_slots(nest)
             memory = NestMemory(copy, calls.get(function.sym_name.data, ()))
             for dependence in memory.dependences(nest):

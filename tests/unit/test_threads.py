@@ -25,7 +25,7 @@ from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.thread_safety import prove_threads
 from penstock.passes.planning.thread_shares import Strips, largest_share, strips
 from penstock.passes.toolchain import find_compiler
-from penstock.runtime.engine import Engine
+from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.interpreter import read_order
 from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes
@@ -269,6 +269,18 @@ def test_iterations_have_buffers_of_their_own(size: int) -> None:
     assert native.threads == 3
     for _ in range(50):
         np.testing.assert_array_equal(native.run([x])[0], x)
+
+
+@pytest.mark.parametrize("backend", ["native", "llvm", "interpreter"])
+def test_a_loop_without_dims_has_one_iteration(backend: Backend) -> None:
+    text = """func.func @main(%x: memref<4xf32> {graph.name = "x"}, %y: memref<4xf32> {graph.output = "y"}) {
+      scf.forall () in () {
+        mem.copy %x to %y : memref<4xf32> to memref<4xf32>
+      } {threads = 2 : i64}
+      func.return
+    }"""
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(Engine(parsed(text), make_context(), None, backend).run([x])[0], x)
 
 
 def test_strips() -> None:
