@@ -88,7 +88,8 @@ def vector_type(target: TargetOp | None, element: CType, count: int | None = Non
         return None
     lanes = processor.vector_bytes // element.size
     is_short = count is not None and count < lanes and count * element.size >= SHORTEST and count.bit_count() == 1
-    return VectorType(element, count if is_short and count is not None else lanes)
+    lanes = count if is_short and count is not None else lanes
+    return VectorType(element, lanes) if lanes > 1 else None
 
 
 def is_vectorizable(body: Block, element: CType) -> bool:
@@ -110,6 +111,11 @@ neither is larger, as the comparison does; and what their names say of the width
 """
 
 _HELPERS = """\
+#if !defined(PENSTOCK_SHUFFLES) && defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define PENSTOCK_SHUFFLES
+#endif
+#endif
 #ifndef __GNUC__
 #error "the sums of tiles are vectors of GCC and Clang: compile for the machine \\"host\\" instead"
 #endif
@@ -118,7 +124,7 @@ typedef {T} pen_part_{N} __attribute__((vector_size({PART}), aligned({SIZE}), ma
 static inline pen_{N} pen_splat_{N}({T} a) {{ return (pen_{N}){{{COPIES}}}; }}
 /* Every second element, up to the last one and not beyond: of two loads in each 16 bytes, the even and the odd ones. */
 static inline pen_{N} pen_every_second_{N}(const {T} *a) {{
-#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+#if defined(PENSTOCK_SHUFFLES)
   const pen_{N} even = {EVEN}, odd = {ODD};
   return __builtin_shufflevector(even, odd, {CHOSEN});
 #else
