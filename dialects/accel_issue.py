@@ -6,7 +6,7 @@ Ops of `accel` below its commands: what a processor writes to a machine, one by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IndexType, MemRefType, StringAttr, SymbolRefAttr
 from xdsl.ir import SSAValue
@@ -17,6 +17,8 @@ from xdsl.utils.hints import isa
 
 CODE_KEYS = ("begin", "barrier")
 """The texts of `machine.code` that `accel.code` stands for."""
+QUEUE_KEYS = ("push", "pop")
+"""Those of `machine.queue`."""
 
 
 class SpelledOp(IRDLOperation):
@@ -119,10 +121,12 @@ class SetOp(SpelledOp):
 @irdl_op_definition
 class CodeOp(IRDLOperation):
     """
-    What the machine's `machine.code` says under a key: `begin`, or `barrier`, where the processor waits.
+    What the machine's `machine.code` says under a key, `begin` or `barrier`, where the processor waits; or a queue from
+    one unit to another, `push` or `pop`.
 
     ```mlir
     accel.code "barrier"
+    accel.code "push" of ["load", "execute"]
     ```
     """
 
@@ -130,16 +134,22 @@ class CodeOp(IRDLOperation):
 
     key = prop_def(StringAttr)
     """The key."""
+    ends = opt_prop_def(ArrayAttr[StringAttr])
+    """Of a queue: the unit that pushes, and the one that pops."""
 
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "$key attr-dict"
+    assembly_format = "$key (`of` $ends^)? attr-dict"
 
-    def __init__(self, key: str):
-        super().__init__(properties={"key": StringAttr(key)})
+    def __init__(self, key: str, ends: Sequence[str] = ()):
+        names = ArrayAttr(StringAttr(each) for each in ends) if ends else None
+        super().__init__(properties={"key": StringAttr(key), "ends": names})
 
     def verify_(self) -> None:
-        if self.key.data not in CODE_KEYS:
-            raise VerifyException(f"the key is one of {', '.join(CODE_KEYS)}")
+        known = CODE_KEYS if self.ends is None else QUEUE_KEYS
+        if self.key.data not in known:
+            raise VerifyException(f"the key is one of {', '.join(known)}")
+        if self.ends is not None and len(self.ends) != 2:
+            raise VerifyException(f"a queue has two ends, not {len(self.ends)}")
 
 
 OPS = (IssueOp, SetOp, CodeOp)

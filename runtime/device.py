@@ -27,9 +27,9 @@ from penstock.dialects.element_bits import stored
 from penstock.dialects.files import write_whole
 from penstock.dialects.machine import CodeOp, TargetOp, Template, find_target
 from penstock.dialects.weights import WeightStore
+from penstock.lowering.codegen.text import comment_text
 from penstock.lowering.to_c import GENERATED, CParameter, CSource, emit_c
 from penstock.lowering.to_c.folder import weight_offsets, weights_name
-from penstock.lowering.to_c.text import comment_text
 from penstock.passes.accel.accel_configure import IssueCounts, issue_counts
 from penstock.passes.toolchain import NEEDED_FLAGS
 from penstock.runtime.folders import FILES, write_folder
@@ -174,10 +174,10 @@ def _bytes(parameter: CParameter) -> int:
     return int(np.prod(parameter.shape, dtype=np.int64)) * parameter.dtype.itemsize
 
 
-def _short(dtype: np.dtype[Any]) -> str:
-    """An element type as check.h calls it."""
+def _check_type(dtype: np.dtype[Any]) -> tuple[str, int]:
+    """An element type as check.h calls it, and its bytes: others are compared byte by byte."""
     is_known = dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize > 2)
-    return f"{dtype.kind}{8 * dtype.itemsize}" if is_known else "u8"
+    return (f"{dtype.kind}{8 * dtype.itemsize}", dtype.itemsize) if is_known else ("u8", 1)
 
 
 def _data(source: CSource) -> str:
@@ -218,11 +218,12 @@ def _main(program: DeviceProgram, dtypes: Sequence[np.dtype[Any]]) -> str:
             if size:
                 values = {"name": json.dumps(title), "pointer": pointer, "bytes": str(size), "writable": str(writable)}
                 regions.append(f"  {template.fill(values)}\n")
-    checks = "".join(
-        f'  different += check_output("{comment_text(each.name)}", "{_short(dtype)}", output_{number}, '
-        f"{name}_expected_{number}, {_bytes(each) // (dtype.itemsize if _short(dtype) != 'u8' else 1)}, {TOLERANCE if dtype.kind == 'f' else 0});\n"
-        for number, (each, dtype) in enumerate(zip(source.outputs, dtypes, strict=True))
-    )
+    checks: list[str] = []
+    for number, (each, dtype) in enumerate(zip(source.outputs, dtypes, strict=True)):
+        type, size = _check_type(dtype)
+        tolerance = TOLERANCE if type[0] == "f" else 0
+        given = f'"{comment_text(each.name)}", "{type}", output_{number}, {name}_expected_{number}'
+        checks.append(f"  different += check_output({given}, {_bytes(each) // size}, {tolerance});\n")
     return _MAIN.format(
         generated=GENERATED,
         name=name,
@@ -233,7 +234,7 @@ def _main(program: DeviceProgram, dtypes: Sequence[np.dtype[Any]]) -> str:
         inputs="".join(f"    {name}_input_{number},\n" for number in range(len(source.inputs))) or "    0\n",
         outputs="".join(f"    output_{number},\n" for number in range(len(source.outputs))) or "    0\n",
         regions="".join(regions),
-        checks=checks,
+        checks="".join(checks),
     )
 
 
@@ -245,9 +246,9 @@ def _makefile(program: DeviceProgram) -> str:
     generated = GENERATED.removeprefix("/* ").removesuffix(" */")
     text = f"# {generated}\n\n"
     files = "$(wildcard *.c *.h *.S *.bin *.weights)"
-    if code.build is not None:
+    if code.build_command is not None:
         values = {"program": name, "sources": sources, "flags": own}
-        text += f"{name}.elf: {files}\n\t{Template.of(code.build.data).fill(values)}\n\n"
+        text += f"{name}.elf: {files}\n\t{Template.of(code.build_command.data).fill(values)}\n\n"
     if code.model is not None:
         options = f"{flags} {own} -DPENSTOCK_MODEL".replace("  ", " ")
         text += f"model: {files}\n\t$(CC) {options} -o $@ {sources} -lm\n\ncheck: model\n\t./model\n\n.PHONY: check\n"

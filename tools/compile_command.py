@@ -216,7 +216,7 @@ def _write_vta(given: EmitterInput, output: Path) -> str:
 
 
 def _write_device(given: EmitterInput, output: Path) -> str:
-    from penstock.lowering.to_c.text import identifier
+    from penstock.lowering.codegen.text import identifier
     from penstock.runtime.device import device_program, lower_to_device, write_device_folder
 
     program = given.program

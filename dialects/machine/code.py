@@ -81,7 +81,7 @@ class CodeOp(MachinePart):
     """Files that it is built with, by paths from the folder of the machine file."""
     flags = opt_prop_def(StringAttr)
     """Options that every compiler of it takes."""
-    build = opt_prop_def(StringAttr)
+    build_command = opt_prop_def(StringAttr, prop_name="build")
     """The command, in a makefile, that builds a program for the machine: a template over `program`, its name without
     the suffix `.elf`, `sources` and `flags`."""
     model = opt_prop_def(StringAttr)

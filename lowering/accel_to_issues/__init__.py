@@ -12,14 +12,20 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, WaitOp
+from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, PopOp, PushOp, WaitOp
 from penstock.dialects.accel_issue import CodeOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp, memref_of, scope_of
 from penstock.lowering.accel_to_issues.commands import issue_exec, issue_transfer
-from penstock.lowering.accel_to_issues.places import Place, place_of_slot, place_of_subview, start_in_granules
+from penstock.lowering.accel_to_issues.places import (
+    Place,
+    place_of_reshaped,
+    place_of_slot,
+    place_of_subview,
+    start_in_granules,
+)
 from penstock.passes.analysis.kernels import ENTRY, machine_kernels
 from penstock.passes.index_builder import materialize
 from penstock.passes.schedule.ordering.tokens import strip
@@ -89,6 +95,9 @@ class _Function:
                 case memref.CastOp() if op.source in self.places:
                     self.places[op.dest] = self.places[op.source]
                     self.dead.append(op)
+                case memref.ExpandShapeOp() | memref.CollapseShapeOp() if op.operands[0] in self.places:
+                    self.places[op.results[0]] = place_of_reshaped(op, self.places[op.operands[0]])
+                    self.dead.append(op)
                 case DmaOp():
                     issue_transfer(builder, op, self.target, self.places)
                     self.dead.append(op)
@@ -99,6 +108,11 @@ class _Function:
                     self._call(builder, op)
                 case BarrierOp() | WaitOp():
                     builder.insert(CodeOp("barrier")).location = op.location
+                    self.dead.append(op)
+                case PushOp() | PopOp():
+                    ends = (op.unit.data, op.peer.data) if isinstance(op, PushOp) else (op.peer.data, op.unit.data)
+                    key = "push" if isinstance(op, PushOp) else "pop"
+                    builder.insert(CodeOp(key, ends)).location = op.location
                     self.dead.append(op)
                 case _:
                     pass

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import StringAttr
 
-from penstock.dialects.accel import PopOp, PushOp
 from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp, SpelledOp
 from penstock.dialects.machine import TargetOp, Template
-from penstock.lowering.to_c.emitter import CView, FunctionEmitter, refuse
+from penstock.lowering.codegen.emitter import View, unsupported
+from penstock.lowering.to_c.emitter import FunctionEmitter
 
 
 def emit_issue(emitter: FunctionEmitter, op: IssueOp) -> None:
@@ -15,7 +15,7 @@ def emit_issue(emitter: FunctionEmitter, op: IssueOp) -> None:
     target = _target(emitter, op)
     part = target.dmas().get(op.part_name) or target.intrinsics()[op.part_name]
     if part.template is None:
-        raise refuse(op, f"{part.title} is not spelled")
+        raise unsupported(op, f"{part.title} is not spelled")
     values = _values(emitter, op)
     for operand, scope in op.scope_names().items():
         if operand in values:
@@ -38,48 +38,44 @@ def emit_set(emitter: FunctionEmitter, op: SetOp) -> None:
 
 
 def emit_code(emitter: FunctionEmitter, op: CodeOp) -> None:
-    """What the machine says under a key of its `[code]`; constants are made known before anything reaches them."""
-    code = _target(emitter, op).code()
-    text = None if code is None else code.properties.get(op.key.data)
+    """What the machine says under a key; constants are made known before anything reaches them."""
+    target = _target(emitter, op)
+    text = _text_of(target, op)
     if text is None:
-        raise refuse(op, f"the machine has no {op.key.data} in its [code]")
-    assert isinstance(text, StringAttr)
+        raise unsupported(op, f"the machine does not say how a {op.key.data} is written")
+    code = target.code()
     if op.key.data == "begin" and code is not None and code.region is not None:
         region = Template.of(code.region.data)
         for name in emitter.program.globals:
             symbol = emitter.program.symbols[name]
             known = {"name": f'"{symbol}"', "pointer": symbol, "bytes": f"sizeof {symbol}", "writable": "0"}
             _write(emitter, region, known)
-    _write(emitter, Template.of(text.data), {})
+    _write(emitter, Template.of(text), {})
 
 
-def emit_queue(emitter: FunctionEmitter, op: PushOp | PopOp) -> None:
-    """An access to a queue, where the machine spells it; elsewhere every command runs when it is issued."""
-    target = emitter.program.target
-    code = None if target is None else target.code()
-    if target is None or code is None or not emitter.program.is_for_device:
-        return
-    is_push = isinstance(op, PushOp)
-    ends = (op.unit.data, op.peer.data) if is_push else (op.peer.data, op.unit.data)
-    queue = next(each for each in target.queues() if (each.source, each.destination) == ends)
-    text = queue.push if is_push else queue.pop
-    if text is None:
-        raise refuse(op, f"{queue.title} does not spell its {'push' if is_push else 'pop'}")
-    _write(emitter, Template.of(text.data), {})
+def _text_of(target: TargetOp, op: CodeOp) -> str | None:
+    """What the machine says under a key: of its `[code]`, or of a queue."""
+    key, ends = op.key.data, tuple(each.data for each in op.ends or ())
+    if ends:
+        part = next((each for each in target.queues() if (each.source, each.destination) == ends), None)
+    else:
+        part = target.code()
+    found = None if part is None else part.properties.get(key)
+    return found.data if isinstance(found, StringAttr) else None
 
 
 def _values(emitter: FunctionEmitter, op: SpelledOp) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in op.field_values().items():
         known = emitter.values[value]
-        found[name] = known.pointer if isinstance(known, CView) else known.atom
+        found[name] = known.pointer if isinstance(known, View) else known.atom
     return found
 
 
 def _target(emitter: FunctionEmitter, op: SpelledOp | CodeOp) -> TargetOp:
     target = emitter.program.target
     if target is None:
-        raise refuse(op, f"{op.name} needs a machine, and the module holds none")
+        raise unsupported(op, f"{op.name} needs a machine, and the module holds none")
     return target
 
 

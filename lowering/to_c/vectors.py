@@ -12,8 +12,9 @@ from xdsl.dialects.linalg.ops import YieldOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.to_c.text import Expr
-from penstock.lowering.to_c.types import CType, attribute_number, literal
+from penstock.lowering.codegen.text import Expr
+from penstock.lowering.codegen.types import CType, attribute_number
+from penstock.lowering.to_c.literals import literal
 
 VECTOR = "vector_"
 """What the keys of the helpers of vectors begin with."""
