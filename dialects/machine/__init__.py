@@ -28,12 +28,13 @@ from penstock.dialects.machine.part import (
     ints_of,
     numbers_of,
 )
-from penstock.dialects.machine.parts import BusOp, DmaOp, ProcessorOp, QueueOp, ScopeOp, UnitOp
+from penstock.dialects.machine.parts import FORK, BusOp, DmaOp, ProcessorOp, QueueOp, ScopeOp, UnitOp
 from penstock.dialects.machine.spelling import SpelledPart, Template
 from penstock.dialects.machine.target import TargetOp, find_target
 
 __all__ = [
     "DRAM",
+    "FORK",
     "HOST",
     "IMMEDIATE",
     "REGISTERS",

@@ -44,6 +44,9 @@ from penstock.dialects.machine.spelling import (
     unknown_fields,
 )
 
+FORK = 10_000
+"""Cycles that it takes to start threads on a CPU of which nothing is said."""
+
 
 @irdl_op_definition
 class ScopeOp(NamedPart):
@@ -173,14 +176,38 @@ class ProcessorOp(NamedPart):
     """Cycles from the start of a multiply-add to one that adds to its result."""
     caches = opt_prop_def(DenseArrayBase.constr(i64))
     """Bytes of its caches that one thread has to itself, the first level first."""
+    ways = opt_prop_def(IntegerAttr[I64])
+    """Lines of the first cache that share a set; if it is absent, a line may take the room of any other."""
+    misses = opt_prop_def(DenseArrayBase.constr(i64))
+    """Cycles that a line takes beside what is computed meanwhile: from the second cache, and from each one after it."""
+    pair_loads = opt_prop_def(IntegerAttr[I64])
+    """Loads that every second element of two vectors takes the time of, with what sorts them; 2 if it is absent."""
+    exposed = opt_prop_def(DenseArrayBase.constr(i64))
+    """[part, whole]: the share of the shorter of multiply-adds and loads that the longer does not hide."""
+    step = opt_prop_def(DenseArrayBase.constr(i64))
+    """[cycles, steps]: what the loop over the products of a sum takes beside them."""
+    tile = opt_prop_def(DenseArrayBase.constr(i64))
+    """[cycles, cycles]: what a tile of sums in registers takes beside them, and each of its vectors."""
+    row_overhead = opt_prop_def(IntegerAttr[I64])
+    """Cycles for each run of adjacent elements that is copied, besides its loads and stores."""
+    packing = opt_prop_def(DenseArrayBase.constr(i64))
+    """[more, own]: by how much work may grow by padding to have packed operands, or lines of the first cache."""
+    fork = opt_prop_def(IntegerAttr[I64])
+    """Cycles that it takes to start threads that wait, and to wait for the last of them."""
 
     assembly_format = (
         "$sym_name `ops` $ops `rate` $rate (`vector` $vector^)? (`fma` $fma^)? (`loads` $loads^)?"
-        " (`latency` $latency^)? (`caches` $caches^)? (`origin` $origin^)? attr-dict"
+        " (`latency` $latency^)? (`caches` $caches^)? (`ways` $ways^)? (`misses` $misses^)?"
+        " (`pair_loads` $pair_loads^)? (`exposed` $exposed^)? (`step` $step^)? (`tile` $tile^)?"
+        " (`row_overhead` $row_overhead^)? (`packing` $packing^)? (`fork` $fork^)? (`origin` $origin^)? attr-dict"
     )
 
     vector_bytes = IntegerProperty("vector")
     latency_cycles = IntegerProperty("latency", 1)
+    way_count = IntegerProperty("ways")
+    loads_of_pair = IntegerProperty("pair_loads", 2)
+    row_overhead_cycles = IntegerProperty("row_overhead")
+    fork_cycles = IntegerProperty("fork", FORK)
 
     @property
     def cycles_per_op(self) -> float:
@@ -197,25 +224,60 @@ class ProcessorOp(NamedPart):
     @property
     def fmas_per_cycle(self) -> Fraction:
         """Multiply-adds of whole vectors that start in a cycle; 0 if it has none."""
-        return Fraction(*ints_of(self.fma)) if self.fma is not None else Fraction(0)
+        return _fraction(self.fma)
 
     @property
     def loads_per_cycle(self) -> Fraction:
         """Loads of whole vectors that start in a cycle; one where nothing is said."""
-        return Fraction(*ints_of(self.loads)) if self.loads is not None else Fraction(1)
+        return _fraction(self.loads, 1)
+
+    @property
+    def exposed_share(self) -> Fraction:
+        """What is not hidden of the shorter of multiply-adds and loads; nothing where nothing is said."""
+        return _fraction(self.exposed)
+
+    @property
+    def cycles_per_step(self) -> Fraction:
+        """What the loop over the products of a sum takes for each of them."""
+        return _fraction(self.step)
+
+    @property
+    def tile_cycles(self) -> tuple[int, int]:
+        """What a tile of sums takes beside them, and each of its vectors."""
+        if self.tile is None:
+            return 0, 0
+        once, each = ints_of(self.tile)
+        return once, each
+
+    @property
+    def packing_worth(self) -> Fraction:
+        """How many times its own work, or lines, a product may take for packed operands, or not to pack them."""
+        return _fraction(self.packing, 1)
 
     def own_faults(self) -> Iterator[PartFault]:
         yield from rate_faults(self.rate)
-        for key, pair in (("ops", self.ops), ("fma", self.fma), ("loads", self.loads)):
+        pairs = {
+            "ops": (self.ops, "[operations, cycles]"),
+            "fma": (self.fma, "[instructions, cycles]"),
+            "loads": (self.loads, "[instructions, cycles]"),
+            "exposed": (self.exposed, "[part, whole]"),
+            "step": (self.step, "[cycles, steps]"),
+            "tile": (self.tile, "[cycles, cycles]"),
+            "packing": (self.packing, "[more, own]"),
+        }
+        for key, (pair, words) in pairs.items():
             if pair is not None and len(pair) != 2:
-                what = "operations" if key == "ops" else "instructions"
-                yield PartFault(key, f"{key} must be [{what}, cycles], but has {len(pair)} numbers")
+                yield PartFault(key, f"{key} must be {words}, but has {len(pair)} numbers")
         if self.vector is not None:
             if self.vector_bytes < 8 or self.vector_bytes & (self.vector_bytes - 1):
                 yield PartFault("vector", f"vector must be a power of two of at least 8, but is {self.vector_bytes}")
             for key, numbers in (("fma", self.fma), ("caches", self.caches)):
                 if not numbers:
                     yield PartFault("vector", f"a processor with vectors must say its {key}")
+
+
+def _fraction(pair: DenseArrayBase[I64] | None, default: int = 0) -> Fraction:
+    return Fraction(default) if pair is None else Fraction(*ints_of(pair))
 
 
 @irdl_op_definition

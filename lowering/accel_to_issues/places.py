@@ -88,7 +88,7 @@ class Place:
         return Place(scope, start, steps, rows, element)
 
     def is_same(self, one: Move, other: Move) -> bool:
-        """Whether two moves lead to the same element: where it lies by rows, granules are so many elements along one."""
+        """Whether two moves lead to the same element; where it lies by rows, granules are elements along one."""
         per = self.per_granule if self.column == 1 else 0
         return one == other or (per > 0 and (one.distance - other.distance) * per == other.elements - one.elements)
 
@@ -117,7 +117,7 @@ class Place:
 
 
 def _is_split(op: Operation) -> bool:
-    """Whether rows of a buffer are cut, or rows made one, by what looks at it in another shape: then it lies by rows."""
+    """Whether rows of a buffer are cut, or made one, by what looks at it in another shape: then it lies by rows."""
     pending = [*op.results]
     while pending:
         for use in pending.pop().uses:
