@@ -26,6 +26,7 @@ from penstock.lowering.accel_to_issues.places import (
     place_of_subview,
     start_in_granules,
 )
+from penstock.lowering.accel_to_issues.sums import sums_begun_after
 from penstock.passes.analysis.kernels import ENTRY, machine_kernels
 from penstock.passes.index_builder import materialize
 from penstock.passes.schedule.ordering.tokens import strip
@@ -42,6 +43,8 @@ class _Function:
     handed: Handed
     places: dict[SSAValue, Place] = field(default_factory=dict[SSAValue, Place])
     dead: list[Operation] = field(default_factory=list[Operation])
+    begins: set[ExecOp] = field(default_factory=set[ExecOp])
+    """The commands that overwrite what they would add to zeros."""
 
     def run(self, kernel: func.FuncOp) -> None:
         block = body_block(kernel, "lowered to commands of the machine")
@@ -101,8 +104,11 @@ class _Function:
                 case DmaOp():
                     issue_transfer(builder, op, self.target, self.places)
                     self.dead.append(op)
+                case ExecOp() if (sums := sums_begun_after(op, self.target)) is not None:
+                    self.begins.add(sums)
+                    self.dead.append(op)
                 case ExecOp():
-                    issue_exec(builder, op, self.target, self.places)
+                    issue_exec(builder, op, self.target, self.places, begins=op in self.begins)
                     self.dead.append(op)
                 case func.CallOp():
                     self._call(builder, op)
