@@ -102,7 +102,7 @@ class Engine(Runnable):
         self._llvm: LlvmSource | None = None
         self._native = None if self.backend == "interpreter" else self._load_native()
         self.threads = 1 if self._native is None else self._native.module.threads
-        """How many threads each context uses; the interpreter and LLVM have one."""
+        """How many threads each context uses; the interpreter has one."""
         self._own_context: ExecutionContext | None = None
 
     def _available(self, backend: Backend) -> Backend:

@@ -9,9 +9,6 @@ and then sleeps.
 
 from __future__ import annotations
 
-SYMBOLS = ("start", "stop", "threads", "pool", "own", "part", "parallel")
-"""What follows the name of a program in the names that belong to its threads."""
-
 DECLARATIONS = """\
 struct {name}_ctx;
 struct {name}_own;
@@ -32,6 +29,7 @@ typedef struct {name}_own {{
 typedef struct {name}_pool {{
   int threads; /* the caller's included */
   int spins;   /* how often a thread looks before it sleeps */
+  int is_started;
   pid_t process;
   {name}_part *part;
   const void *given;
@@ -53,8 +51,9 @@ ENTRIES = """\
 /* The most threads that a context uses. */
 int {name}_threads(void);
 
-/* Start the threads of a context, before its first run: 0, or an error number. The results do not depend on how many
-   there are, from 1 to {name}_threads(). A process that forks may go on to run the context in the child, with one. */
+/* Start the threads of a context, before its first run: 0, or an error number. The outputs do not depend on how many
+   there are, from 1 to {name}_threads(); which of several faults is returned may. A process that forks may go on to run
+   the context in the child, with one. */
 int {name}_start({name}_ctx *ctx, int threads);
 /* End the threads of a context, after its last run. */
 void {name}_stop({name}_ctx *ctx);
@@ -182,6 +181,7 @@ int {name}_start({name}_ctx *ctx, int threads) {{
     pthread_mutex_destroy(&pool->lock);
     return fault;
   }}
+  pool->is_started = 1;
   int started = 1;
   while (fault == 0 && started < threads) {{
     atomic_init(&ctx->own[started].taken, 0);
@@ -199,7 +199,8 @@ void {name}_stop({name}_ctx *ctx) {{
   {name}_pool *const pool = &ctx->pool;
   const int threads = pool->threads;
   pool->threads = 1;
-  if (threads == 1 || pool->process != getpid()) return;
+  if (!pool->is_started || pool->process != getpid()) return;
+  pool->is_started = 0;
   atomic_store(&pool->stops, 1);
   pen_begin(pool);
   for (int number = 1; number < threads; ++number) pthread_join(pool->workers[number - 1], NULL);

@@ -12,8 +12,9 @@ from xdsl.dialects.linalg.ops import YieldOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.to_c.text import Expr
-from penstock.lowering.to_c.types import CType, attribute_number, literal
+from penstock.lowering.codegen.text import Expr
+from penstock.lowering.codegen.types import CType, attribute_number
+from penstock.lowering.to_c.literals import literal
 
 VECTOR = "vector_"
 """What the keys of the helpers of vectors begin with."""
@@ -82,7 +83,8 @@ def vector_type(target: TargetOp | None, element: CType) -> VectorType | None:
     processor = None if target is None else target.processor()
     if processor is None or processor.vector is None or element.name not in ("f32", "f64"):
         return None
-    return VectorType(element, processor.vector_bytes // element.size)
+    lanes = processor.vector_bytes // element.size
+    return VectorType(element, lanes) if lanes > 1 else None
 
 
 def is_vectorizable(body: Block, element: CType) -> bool:
@@ -98,6 +100,11 @@ _HELPERS = """\
 #elif !defined(PENSTOCK_X86_AVX)
 #define PENSTOCK_X86_AVX(INSTRUCTION, OTHER) (OTHER)
 #endif
+#if !defined(PENSTOCK_SHUFFLES) && defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define PENSTOCK_SHUFFLES
+#endif
+#endif
 #ifndef __GNUC__
 #error "the sums of tiles are vectors of GCC and Clang: compile for the machine \\"host\\" instead"
 #endif
@@ -106,7 +113,7 @@ typedef {T} pen_part_{N} __attribute__((vector_size({PART}), aligned({SIZE}), ma
 static inline pen_{N} pen_splat_{N}({T} a) {{ return (pen_{N}){{{COPIES}}}; }}
 /* Every second element, up to the last one and not beyond: of two loads in each 16 bytes, the even and the odd ones. */
 static inline pen_{N} pen_every_second_{N}(const {T} *a) {{
-#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+#if defined(PENSTOCK_SHUFFLES)
   const pen_{N} even = {EVEN}, odd = {ODD};
   return __builtin_shufflevector(even, odd, {CHOSEN});
 #else
@@ -124,9 +131,7 @@ static inline pen_{N} pen_minimum_{N}(pen_{N} a, pen_{N} b) {{
   return (pen_{N})(smaller | (x & equal) | (a != a));
 }}
 static inline pen_{N} pen_fma_{N}(pen_{N} a, pen_{N} b, pen_{N} c) {{
-#if defined({FEATURE})
-  return {BUILTIN};
-#elif defined(__clang__)
+{FMA} defined(__clang__)
   return __builtin_elementwise_fma(a, b, c);
 #else
   pen_{N} d;
@@ -149,7 +154,7 @@ def vector_helpers(key: str) -> str:
     elif width == 16:
         feature, builtin = "__FMA__", f"__builtin_ia32_vfmadd{suffix}(a, b, c)"
     elif width != 32:
-        feature, builtin = "PENSTOCK_NO_SUCH_VECTOR", "c"
+        feature = ""
     # The instructions give `b` where neither is larger, as the comparison does.
     one_of = "(((pen_bits_{0})a & ({1})) | ((pen_bits_{0})b & ~({1})))"
     both = [one_of.format(f"{element}x{count}", test) for test in ("a > b", "a < b")]
@@ -188,6 +193,5 @@ def vector_helpers(key: str) -> str:
         CHOSEN=", ".join(map(str, chosen)),
         ELEMENTS=", ".join(f"a[{2 * lane}]" for lane in range(count)),
         F="" if element == "f64" else "f",
-        FEATURE=feature,
-        BUILTIN=builtin,
+        FMA=f"#if defined({feature})\n  return {builtin};\n#elif" if feature else "#if",
     )

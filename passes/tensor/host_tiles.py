@@ -10,21 +10,21 @@ from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
 
-from penstock.dialects.machine import REGISTERS, TargetOp, ints_of
-from penstock.dialects.mem import element_bytes
+from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.analysis.kernels import has_reduction, is_contraction
 from penstock.passes.analysis.memory.stated_scopes import has_own_tiles, states_scopes
 from penstock.passes.analysis.strides import contiguous_strides
+from penstock.passes.analysis.work import vector_unit
 from penstock.passes.planning.register_blocks import (
     Domain,
     RegisterTile,
-    VectorUnit,
     Window,
     register_tile,
     transposed_tile,
     window_tile,
 )
+from penstock.passes.schedule.primitives.tile import tiled_with
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.tiled_ops import TiledOps
 from penstock.passes.tensor.matvec_tiles import tile_matvec
@@ -38,7 +38,8 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Sch
     kernel that has loops already each of its contractions, with the fill of its sums. What only moves elements from one
     order of the dims to another goes by tiles of a few lines of the caches.
 
-    The tiles of a contraction are those that are modelled to take the least time but for `rank` others.
+    The tiles of a contraction are those that are modelled to take the least time but for `rank` others; below 0 it is
+    left whole, and the lowering to C chooses its loops.
     """
     if has_own_tiles(kernel):
         if states_scopes(kernel):
@@ -53,7 +54,7 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Sch
     generics = [op for op in kernel.walk() if isinstance(op, GenericOp)]
     if len(generics) == 1 and not has_reduction(generics[0]):
         # What is returned may be another view of the result.
-        domain, unit = domain_of(generics[0]), vector_unit(target, generics[0])
+        domain, unit = domain_of(generics[0]), vector_unit(target, *generics[0].operand_types)
         if domain is not None and unit is not None and (plan := transposed_tile(domain, unit)) is not None:
             _cut(schedule, generics, domain, plan)
     elif (root := root_of(kernel)) is not None:
@@ -67,17 +68,24 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Sch
 
 def _tile_sum(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, schedule: Schedule) -> bool:
     """Cut what only combines the rows of a matrix, with the ops around it; False for another op."""
-    if any(has_reduction(member) for member in fused) or (domain := domain_of(anchor)) is None:
+    if any(has_reduction(member) for member in fused) or len(tiled_with(anchor, fused)) < len(fused):
         return False
-    unit = vector_unit(target, anchor)
+    if (domain := domain_of(anchor)) is None:
+        return False
+    unit = vector_unit(target, *anchor.operand_types)
     return unit is not None and domain.inputs == 1 and tile_matvec(anchor, fused, domain, unit, schedule)
 
 
 def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank: int, schedule: Schedule) -> None:
-    """Cut a contraction, with the ops that are computed inside its tiles."""
+    """Cut a contraction, with those of some ops that are computed inside its tiles."""
+    fused = tiled_with(anchor, fused)
     if (domain := domain_of(anchor)) is None:
         return
-    if (unit := vector_unit(target, anchor)) is None or tile_matvec(anchor, fused, domain, unit, schedule, rank):
+    if rank < 0:
+        schedule.tile(schedule.handles([anchor])[0], [0] * len(domain.extents))
+        return
+    unit = vector_unit(target, *anchor.operand_types)
+    if unit is None or tile_matvec(anchor, fused, domain, unit, schedule, rank):
         return
     if (plan := register_tile(domain, unit, rank)) is None:
         return
@@ -144,22 +152,3 @@ def _strides_of(value: SSAValue) -> tuple[int, ...]:
             pitches = contiguous_strides(slice.source.type.get_shape())
             return tuple(a * b for a, b in zip(pitches, steps, strict=True))
     return contiguous_strides(value.type.get_shape())
-
-
-def vector_unit(target: TargetOp, generic: GenericOp) -> VectorUnit | None:
-    """What the processor has for the element type of an op; None where its registers do not hold it."""
-    processor, registers = target.processor(), target.scope(REGISTERS)
-    types = [value.type for value in generic.operands if isa(value.type, TensorType)]
-    elements = {type.element_type for type in types}
-    if processor is None or len(elements) != 1 or not elements <= {*registers.dtypes.data}:
-        return None
-    size = element_bytes(types[0])
-    return VectorUnit(
-        registers=registers.size_bytes // processor.vector_bytes,
-        lanes=processor.vector_bytes // size,
-        element_bytes=size,
-        fmas=processor.fmas_per_cycle,
-        loads=processor.loads_per_cycle,
-        latency=processor.latency_cycles,
-        caches=ints_of(processor.caches),
-    )

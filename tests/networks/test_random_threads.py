@@ -8,8 +8,10 @@ from in_c import needs_compiler
 from random_models import random_model
 
 import penstock
+from penstock.dialects.upstream.scf import THREADS, ForallOp
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import read_order
+from penstock.runtime.llvm import has_llvm
 
 
 def check(seed: int, machine: str | None) -> int:
@@ -24,7 +26,12 @@ def check(seed: int, machine: str | None) -> int:
         for _ in range(2):
             for ours, theirs in zip(engine.run([], inputs), expected, strict=True):
                 assert ours.tobytes() == theirs.tobytes(), f"seed {seed}, {machine}, {threads} threads"
-        loops += str(engine.module).count("scf.forall")
+        if has_llvm():
+            by_llvm = Engine(engine.module.clone(), engine.ctx, engine.signature, "llvm")
+            assert by_llvm.threads == engine.threads
+            for ours, theirs in zip(by_llvm.run([], inputs), expected, strict=True):
+                assert ours.tobytes() == theirs.tobytes(), f"seed {seed}, {machine}, {threads} threads by LLVM"
+        loops += sum(THREADS in op.attributes for op in engine.module.walk() if isinstance(op, ForallOp))
         interpreted = Engine(engine.module.clone(), engine.ctx, engine.signature, "interpreter")
         interpreted.interleaving = read_order(str(seed))
         for ours, theirs in zip(interpreted.run([], inputs), expected, strict=True):
@@ -32,7 +39,7 @@ def check(seed: int, machine: str | None) -> int:
     return loops
 
 
-@pytest.mark.parametrize(("seed", "machine"), [(3, "host-avx2")])
+@pytest.mark.parametrize(("seed", "machine"), [(3, "host-avx2"), (5, None)])
 def test_a_random_model_has_threads(seed: int, machine: str | None) -> None:
     needs_compiler()
     assert check(seed, machine) > 0
