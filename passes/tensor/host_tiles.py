@@ -12,10 +12,12 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import REGISTERS, TargetOp, ints_of
 from penstock.dialects.mem import element_bytes
-from penstock.passes.analysis.access import linear_form
+from penstock.passes.analysis.access import access_of, linear_form
+from penstock.passes.analysis.intrinsics import candidates
 from penstock.passes.analysis.kernels import has_reduction, is_contraction
 from penstock.passes.analysis.memory.stated_scopes import has_own_tiles, states_scopes
 from penstock.passes.analysis.strides import contiguous_strides
+from penstock.passes.analysis.vector_products import VectorProduct, vector_products
 from penstock.passes.planning.register_blocks import (
     Domain,
     RegisterTile,
@@ -75,6 +77,9 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, sched
     """Cut a contraction, with the ops that are computed inside its tiles."""
     if (domain := domain_of(anchor)) is None:
         return
+    if (found := vector_product_of(anchor, target)) is not None:
+        _tile_vector_product(anchor, fused, domain, *found, target, schedule)
+        return
     if (unit := vector_unit(target, anchor)) is None or tile_matvec(anchor, fused, domain, unit, schedule):
         return
     if (plan := register_tile(domain, unit)) is None:
@@ -91,6 +96,54 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, sched
         if (domain := domain_of(members[0])) is None or (plan := register_tile(domain, unit)) is None:
             return
     _cut(schedule, members, domain, plan)
+
+
+def _tile_vector_product(
+    anchor: GenericOp,
+    fused: Sequence[GenericOp],
+    domain: Domain,
+    found: VectorProduct,
+    grouped: int,
+    target: TargetOp,
+    schedule: Schedule,
+) -> None:
+    """Cut a contraction whose sums an intrinsic adds to: the products that it adds at once are one step of the sum."""
+    unit = _unit_of(target, registers=found.lanes * _SUM_BYTES, element_bytes=_SUM_BYTES)
+    plan = register_tile(_in_groups(domain, grouped, found.group), unit)
+    if plan is None:
+        return
+    padded = [value.owner for value in anchor.inputs if isinstance(value.owner, tensor.PadOp)]
+    for pad in schedule.handles(padded):
+        schedule.materialize(pad)
+    _cut(schedule, [anchor, *fused], domain, plan)
+
+
+_SUM_BYTES = 4
+"""Of the 32-bit sums of an intrinsic, and of the bytes that it multiplies at once."""
+
+
+def _in_groups(domain: Domain, grouped: int, size: int) -> Domain:
+    """A domain in which what `size` steps of the dim `grouped` read is one element."""
+    extents = tuple(1 if dim == grouped else extent for dim, extent in enumerate(domain.extents))
+    strides = [
+        tuple(0 if dim == grouped else stride // size for dim, stride in enumerate(each))
+        for each in domain.strides[: domain.inputs]
+    ]
+    return Domain(extents, (*strides, *domain.strides[domain.inputs :]), domain.outputs, domain.indexed)
+
+
+def vector_product_of(generic: GenericOp, target: TargetOp) -> tuple[VectorProduct, int] | None:
+    """The intrinsic of the host that a contraction is, and the dim of the products that it adds at once."""
+    products = {each.intrinsic: each for each in vector_products(target)}
+    access = access_of(generic, placed=False) if products else None
+    matches = candidates(access, target)[0] if access is not None else []
+    for match in sorted(matches, key=lambda match: -products[match.intrinsic].lanes):
+        lanes, grouped = match.dims
+        found, extents = products[match.intrinsic], generic.get_static_loop_ranges()
+        if lanes is None or grouped is None or extents[grouped] != found.group or extents[lanes] % found.lanes:
+            continue
+        return found, grouped
+    return None
 
 
 def _cut(schedule: Schedule, members: list[GenericOp], domain: Domain, plan: RegisterTile) -> list[GenericOp]:
@@ -151,11 +204,17 @@ def vector_unit(target: TargetOp, generic: GenericOp) -> VectorUnit | None:
     elements = {type.element_type for type in types}
     if processor is None or len(elements) != 1 or not elements <= {*registers.dtypes.data}:
         return None
-    size = element_bytes(types[0])
+    return _unit_of(target, registers=processor.vector_bytes, element_bytes=element_bytes(types[0]))
+
+
+def _unit_of(target: TargetOp, *, registers: int, element_bytes: int) -> VectorUnit:
+    """What the processor has for registers of so many bytes with elements of so many."""
+    processor = target.processor()
+    assert processor is not None
     return VectorUnit(
-        registers=registers.size_bytes // processor.vector_bytes,
-        lanes=processor.vector_bytes // size,
-        element_bytes=size,
+        registers=target.scope(REGISTERS).size_bytes // processor.vector_bytes,
+        lanes=registers // element_bytes,
+        element_bytes=element_bytes,
         fmas=processor.fmas_per_cycle,
         loads=processor.loads_per_cycle,
         latency=processor.latency_cycles,

@@ -29,6 +29,7 @@ from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.commands.command_loops import descriptors
 from penstock.passes.analysis.intrinsics import block_of, pattern_of
 from penstock.passes.analysis.kernels import machine_of, processor_of
+from penstock.passes.analysis.vector_products import vector_products
 from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.layouts.forms import bytes_of
 
@@ -43,6 +44,10 @@ PADDED = 1.1, 1.25
 How much more than its own work a product on the host may do on what is padded to blocks of two vectors, and of one,
 which take about a tenth longer for the same work.
 """
+
+
+VECTORS = 2, 3, 1
+"""How many vectors of output channels filters have beside each other, the best first, where these divide them."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,7 @@ class Preferences:
         self._registers = None if processor is None else processor.scope(REGISTERS)
         core = None if processor is None else processor.processor()
         self._vector_bytes = 0 if core is None else core.vector_bytes
+        self._vector_products = () if processor is None else vector_products(processor)
         self._products = [found for each in intrinsics if (found := matrix_intrinsic(each)) is not None]
 
     def of(self, op: Operation) -> list[tuple[Preference, int]]:
@@ -190,6 +196,8 @@ class Preferences:
         channels, or columns, as two vectors hold, or one, beside each other. Images and rows keep their channels last,
         which are blocks as well where those divide them.
         """
+        if any(each.elements == element_types(op) for each in self._vector_products):
+            return self._grouped(op, outputs, inputs)
         elements = {*element_types(op)}
         if self._registers is None or len(elements) != 1 or not elements <= {*self._registers.dtypes.data}:
             return None
@@ -203,6 +211,18 @@ class Preferences:
             padded = -(-outputs // block) * -(-inputs // block) * block * block
             if padded <= limit * outputs * inputs:
                 return Preference(f"{NHWC}{block}c", f"OHWI{block}i{block}o")
+        return None
+
+    def _grouped(self, op: ContractionOp, outputs: int, inputs: int) -> Preference | None:
+        """
+        Filters in the order in which an intrinsic of the host reads them: the input channels whose products it adds
+        at once innermost, around them the output channels of a few vectors.
+        """
+        for each in self._vector_products:
+            for vectors in VECTORS:
+                block = vectors * each.lanes
+                if each.elements == element_types(op) and inputs % each.group == 0 and outputs % block == 0:
+                    return Preference(NHWC, f"OHWI{block}o{each.group}i")
         return None
 
     def _of_contraction(self, op: ContractionOp) -> MatrixIntrinsic | None:
